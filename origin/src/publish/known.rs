@@ -39,7 +39,7 @@ pub(super) struct Known {
     pub(super) record: RepositoryRecord,
     /// `None`: there is no record yet.
     pub(super) version: Option<Version>,
-    pub(super) services: BTreeMap<ServiceName, KnownService>,
+    pub(super) services: BTreeMap<ServiceName, Box<KnownService>>,
     pub(super) suspension: Option<Suspension>,
 }
 
@@ -81,7 +81,8 @@ impl Known {
     pub(super) fn take(&mut self, row: &Row, now: Instant) {
         let before = self.services.remove(&row.service);
         if !row.is_empty() {
-            self.services.insert(row.service.clone(), KnownService::of(row, before.as_ref(), now));
+            let known = KnownService::of(row, before.as_deref(), now);
+            self.services.insert(row.service.clone(), Box::new(known));
         }
     }
 

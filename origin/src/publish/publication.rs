@@ -42,7 +42,7 @@ impl Publisher {
                 sources.extend(row.current.as_ref().map(|current| (current.key, service.clone())));
             }
             for (number, candidate) in candidates.iter().enumerate() {
-                let own = state.services.get(&candidate.service.name);
+                let own = state.services.get(&candidate.service.name).map(Box::as_ref);
                 let (settled, source) = settled_or_source(candidate, own, &sources);
                 if let Some(error) = refused.as_ref().filter(|_| !settled) {
                     cached.push(Cached::Refused(error.clone()));

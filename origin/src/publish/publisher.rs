@@ -233,7 +233,7 @@ impl Publisher {
         pending_change: PendingChange,
         answer: oneshot::Receiver<Result<T, E>>,
     ) -> Result<T, E> {
-        let sent = handle.requests.send(Request::Change(pending_change)).await;
+        let sent = handle.requests.send(Request::Change(Box::new(pending_change))).await;
         sent.map_err(|_| PublishError::ShuttingDown)?;
         answer.await.map_err(|_| PublishError::ShuttingDown)?
     }

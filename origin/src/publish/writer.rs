@@ -73,7 +73,7 @@ pub(super) struct Repository {
 
 /// What a writer is asked.
 pub(super) enum Request {
-    Change(PendingChange),
+    Change(Box<PendingChange>),
     /// An operator takes over what can be read. False: it was not suspended.
     Confirm(oneshot::Sender<Result<bool, PublishError>>),
 }
@@ -154,13 +154,14 @@ impl Writer {
         Self { shared, repository, key, outstanding: None, next_write: now, retry_at: now + RETRY_INTERVAL }
     }
 
-    /// Writes until nobody can bring a change any more.
+    /// Writes until nobody can bring a change any more. What it does is boxed, because the task of each repository would
+    /// have room for it for as long as it waits.
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         loop {
             let request = tokio::select! {
                 request = requests.recv() => request,
                 () = sleep_until(self.retry_at), if self.outstanding.is_some() || self.repository.is_unread() => {
-                    self.commit(Vec::new()).await;
+                    Box::pin(self.commit(Vec::new())).await;
                     continue;
                 }
             };
@@ -168,23 +169,23 @@ impl Writer {
             match request {
                 None => return,
                 Some(Request::Confirm(done)) => {
-                    self.confirm(done).await;
+                    Box::pin(self.confirm(done)).await;
                     continue;
                 }
-                Some(Request::Change(first)) => changes.push(first),
+                Some(Request::Change(first)) => changes.push(*first),
             }
             sleep_until(self.next_write).await;
             let mut confirm = None;
             while changes.len() < MAX_WAITING && confirm.is_none() {
                 match requests.try_recv() {
-                    Ok(Request::Change(change)) => changes.push(change),
+                    Ok(Request::Change(change)) => changes.push(*change),
                     Ok(Request::Confirm(done)) => confirm = Some(done),
                     Err(_) => break,
                 }
             }
-            self.commit(changes).await;
+            Box::pin(self.commit(changes)).await;
             if let Some(done) = confirm {
-                self.confirm(done).await;
+                Box::pin(self.confirm(done)).await;
             }
         }
     }

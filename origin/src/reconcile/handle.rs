@@ -60,7 +60,7 @@ pub(super) struct Calls {
 pub(crate) struct Handle {
     pub(super) state: watch::Receiver<RepositoryState>,
     pub(super) calls: Calls,
-    pub(super) rebuilds: mpsc::Sender<Rebuild>,
+    pub(super) rebuilds: mpsc::Sender<Box<Rebuild>>,
     pub(super) seen: watch::Receiver<Vec<RevisionSeen>>,
     pub(super) publisher: Arc<Publisher>,
     /// What it publishes.
@@ -172,7 +172,7 @@ impl Handle {
     /// caller's.
     pub(crate) async fn rebuild(&self, object: ObjectDigest, version: Descriptor) {
         let (done, tried) = oneshot::channel();
-        if self.rebuilds.send(Rebuild { object, version: version.into(), done }).await.is_ok() {
+        if self.rebuilds.send(Box::new(Rebuild { object, version: version.into(), done })).await.is_ok() {
             let _ = tried.await;
         }
     }

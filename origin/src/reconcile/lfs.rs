@@ -40,7 +40,7 @@ pub(super) struct Ask {
     /// Whether the upstream may be asked; otherwise what is here has to do.
     pub(super) may_ask: bool,
     /// Told of a fetch that begins, and of its end.
-    pub(super) told: Option<mpsc::UnboundedSender<LfsNews>>,
+    pub(super) told: Option<mpsc::UnboundedSender<Box<LfsNews>>>,
     pub(super) narrowed: Narrowed,
 }
 
@@ -251,7 +251,7 @@ impl Work {
 impl Ask {
     fn tell(&self, service: &Service, objects: Option<usize>) {
         if let Some(told) = &self.told {
-            let _ = told.send(LfsNews { service: service.name.clone(), objects });
+            let _ = told.send(Box::new(LfsNews { service: service.name.clone(), objects }));
         }
     }
 

@@ -141,13 +141,15 @@ pub(crate) fn start(
         starting: false,
         awaited: HashMap::new(),
     };
+    // Boxed here, because a task is as large as all that it ever moves.
+    let work = Box::pin(task.run_after(begin.after.clone(), calls, rebuild_queue));
     let (ended, begun) = (handle.clone(), drain.clone());
     drain.spawn(async move {
         // Dropping the loop tells its jobs to stop; what is published is durable already.
         tokio::select! {
             () = begun.begun() => {}
             () = ended.stop.cancelled() => {}
-            () = Box::pin(task.run_after(begin.after.clone(), calls, rebuild_queue)) => {}
+            () = work => {}
         }
         // A thread that does not come back must not hold up a drain.
         tokio::spawn(free_mirror(ended, begin.after));

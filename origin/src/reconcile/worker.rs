@@ -80,7 +80,7 @@ pub(super) struct Worker {
     pub(super) deciding: Option<AbortOnDropHandle<Decided>>,
     pub(super) works: JoinSet<WorkEnd>,
     pub(super) running: HashMap<ServiceName, Running>,
-    pub(super) lfs_news: (mpsc::UnboundedSender<LfsNews>, mpsc::UnboundedReceiver<LfsNews>),
+    pub(super) lfs_news: (mpsc::UnboundedSender<Box<LfsNews>>, mpsc::UnboundedReceiver<Box<LfsNews>>),
     /// What the mirror holds since before the start is being found out; the upstream is asked after that.
     pub(super) starting: bool,
     /// The services that are not where the first poll says that was to bring them there, with its number.
@@ -89,7 +89,12 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Runs once the agent that had the mirror before is gone.
-    pub(super) async fn run_after(self, before: Option<Gone>, calls: Calls, rebuilds: mpsc::Receiver<Rebuild>) {
+    pub(super) async fn run_after(
+        mut self,
+        before: Option<Gone>,
+        calls: Calls,
+        rebuilds: mpsc::Receiver<Box<Rebuild>>,
+    ) {
         if let Some(before) = before.filter(|before| !before.has_come()) {
             self.state.send_modify(|state| state.phase = Phase::Overdue);
             before.wait().await;
@@ -98,7 +103,7 @@ impl Worker {
         self.run(calls, rebuilds).await;
     }
 
-    async fn run(mut self, calls: Calls, mut requests: mpsc::Receiver<Rebuild>) {
+    async fn run(&mut self, calls: Calls, mut requests: mpsc::Receiver<Box<Rebuild>>) {
         let mut polling: Option<AbortOnDropHandle<PollEnd>> = None;
         let mut keeping_up: Option<KeepingUp> = None;
         let mut rebuilds: JoinSet<RebuildEnd> = JoinSet::new();
@@ -131,7 +136,7 @@ impl Worker {
                 Some(end) = self.works.join_next() => self.work_ended(end),
                 Some(news) = self.lfs_news.1.recv() => self.lfs_moved(&news),
                 Some(end) = rebuilds.join_next() => self.rebuild_ended(end, &mut rebuilds),
-                Some(request) = requests.recv() => self.begin_rebuild(request, &mut rebuilds),
+                Some(request) = requests.recv() => self.begin_rebuild(*request, &mut rebuilds),
                 () = calls.kicks.notified() => self.schedule.kick(Instant::now()),
                 () = calls.retries.notified() => self.try_anew(),
                 () = calls.looks.notified() => self.look_at_all(Cause::Follow),

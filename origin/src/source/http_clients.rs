@@ -1,90 +1,94 @@
-//! The HTTP clients of an upstream: its authorities, its certificate, its proxy. They are kept, and with them TLS sessions, and
-//! connections for a while. Nothing comes from the environment of the process but the authorities of the system.
+//! The HTTP clients of upstreams. Upstreams that are reached in the same way share one, and with it connections and TLS
+//! sessions: through the same proxy, by the same authorities, with the same client certificate, and within the same egress
+//! policy. Credentials are no part of a client: each request carries those of its own upstream. Nothing comes from the
+//! environment of the process but the authorities of the system.
 //!
-//! What they are made of is read again for each poll, and they are made anew when it has changed. No secret is kept to tell
-//! that: those that every request shows are not theirs, and of the others there is a hash.
+//! The files that a client is made of are read again for each poll, so that the first poll after a change uses another
+//! client. All clients are forgotten every ten minutes: the authorities of the system are read again then, and secrets that
+//! are not in use any more do not stay.
 
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::{Client, Proxy, Url};
+use reqwest::{Client, Proxy, RequestBuilder, Response, Url};
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
+use tower::util::MapResponseLayer;
 
 use super::{Reach, Upstream, secret};
 use crate::mirror::MirrorError;
 
-/// How long a connection is kept that nobody uses: for the requests of a poll, and for polls in quick succession. Others
-/// resume the TLS session, which takes a tenth of the memory.
-const KEPT: Duration = Duration::from_secs(15);
+/// Idle connections that are kept open to one host.
+pub(crate) const IDLE_CONNECTIONS_PER_HOST: usize = 2;
 
-/// TLS tickets that are kept for one upstream: eight for each of two servers, itself and a proxy or a storage.
-const SESSIONS: usize = 16;
+/// How long an idle connection is kept open: for the requests of one poll, and for the polls of other repositories there.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The clients of an upstream. All clones share them.
-#[derive(Clone, Default)]
-pub struct HttpClients(Arc<Kept>);
+/// How long a client is used.
+const MAX_AGE: Duration = Duration::from_mins(10);
 
-#[derive(Default)]
-struct Kept {
-    /// For the upstream itself.
-    home: Slot,
-    /// For wherever else it leads: without the client certificate, and to fewer places.
-    elsewhere: Slot,
+/// The clients of this process.
+static CLIENTS: Mutex<Option<Clients>> = Mutex::new(None);
+
+/// Clients that were made since a moment, and the authorities of the system as they were then.
+struct Clients {
+    since: Instant,
+    of_the_system: Option<Arc<Verifier>>,
+    made: HashMap<Parts, Client>,
 }
 
-/// A client, and the hash of what it was made of.
-type Slot = Mutex<Option<(u64, Client)>>;
-
-impl HttpClients {
-    /// The client for an upstream, and whether it may have connections already.
-    ///
-    /// # Errors
-    /// A file cannot be read, or does not do.
-    pub(crate) fn home(&self, upstream: &Upstream, connect_timeout: Duration) -> Result<(Client, bool), MirrorError> {
-        let identity = match upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref()) {
-            Some((certificate, key)) => Some(Identity {
-                certificate: fs::read(certificate).map_err(MirrorError::unread("client_certificate", certificate))?,
-                key: fs::read(key).map_err(MirrorError::unread("client_key", key))?,
-            }),
-            None => None,
-        };
-        Parts { identity, ..Parts::read(upstream, upstream.reach.clone(), connect_timeout)? }.client(&self.0.home)
-    }
-
-    /// The same for hosts that the upstream leads to, as far as `beyond` allows.
-    ///
-    /// # Errors
-    /// The same.
-    pub(crate) fn elsewhere(
-        &self,
-        upstream: &Upstream,
-        beyond: &Arc<Reach>,
-        connect_timeout: Duration,
-    ) -> Result<(Client, bool), MirrorError> {
-        Parts::read(upstream, beyond.clone(), connect_timeout)?.client(&self.0.elsewhere)
-    }
+/// The client for an upstream itself.
+///
+/// # Errors
+/// A file cannot be read, or does not do.
+pub(crate) fn home(upstream: &Upstream, connect_timeout: Duration) -> Result<Client, MirrorError> {
+    let identity = match upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref()) {
+        Some((certificate, key)) => Some(Identity {
+            certificate: fs::read(certificate).map_err(MirrorError::unread("client_certificate", certificate))?,
+            key: fs::read(key).map_err(MirrorError::unread("client_key", key))?,
+        }),
+        None => None,
+    };
+    Parts { identity, ..Parts::read(upstream, upstream.reach.clone(), connect_timeout)? }.client()
 }
 
-/// What is kept is no part of how an upstream is asked.
-impl PartialEq for HttpClients {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
+/// The client for hosts that an upstream leads to, as far as `beyond` allows: without the client certificate.
+///
+/// # Errors
+/// The same.
+pub(crate) fn elsewhere(
+    upstream: &Upstream,
+    beyond: &Arc<Reach>,
+    connect_timeout: Duration,
+) -> Result<Client, MirrorError> {
+    Parts::read(upstream, beyond.clone(), connect_timeout)?.client()
 }
 
-impl Eq for HttpClients {}
+tokio::task_local! {
+    /// Whether a connection was made for the request under way.
+    static CONNECTED: Cell<bool>;
+}
+
+/// Sends a request. The answer, and whether the request went over a connection that was there before it.
+pub(crate) async fn send(request: RequestBuilder) -> (reqwest::Result<Response>, bool) {
+    let sent = async {
+        let answer = request.send().await;
+        (answer, !CONNECTED.with(Cell::get))
+    };
+    CONNECTED.scope(Cell::new(false), sent).await
+}
 
 /// What a client is made of.
-#[derive(Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Parts {
     reach: Arc<Reach>,
     /// PEM. Absent: the authorities of the system.
@@ -95,13 +99,13 @@ struct Parts {
 }
 
 /// PEM.
-#[derive(Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Identity {
     certificate: Vec<u8>,
     key: Vec<u8>,
 }
 
-#[derive(Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct ProxyParts {
     url: Url,
     /// User name and password.
@@ -119,30 +123,32 @@ impl Parts {
         Ok(Self { reach, ca, identity: None, proxy, connect_timeout })
     }
 
-    /// The client of a slot, made anew if these are others.
-    fn client(self, slot: &Slot) -> Result<(Client, bool), MirrorError> {
-        let mut hasher = DefaultHasher::new();
-        self.hash(&mut hasher);
-        let hash = hasher.finish();
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*slot {
-            Some((made_of, client)) if *made_of == hash => Ok((client.clone(), true)),
-            _ => {
-                let client = self.make()?;
-                *slot = Some((hash, client.clone()));
-                Ok((client, false))
-            }
+    fn client(self) -> Result<Client, MirrorError> {
+        let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = match &mut *clients {
+            Some(clients) if clients.since.elapsed() < MAX_AGE => clients,
+            outdated => outdated.insert(Clients { since: Instant::now(), of_the_system: None, made: HashMap::new() }),
+        };
+        if let Some(client) = clients.made.get(&self) {
+            return Ok(client.clone());
         }
+        let client = self.clone().make(&mut clients.of_the_system)?;
+        clients.made.insert(self, client.clone());
+        Ok(client)
     }
 
-    fn make(self) -> Result<Client, MirrorError> {
+    fn make(self, of_the_system: &mut Option<Arc<Verifier>>) -> Result<Client, MirrorError> {
+        let trust = |error: rustls::Error| MirrorError::Trust(error.to_string());
         let provider = Arc::new(ring::default_provider());
-        let verifier = match &self.ca {
+        let verifier: Arc<dyn ServerCertVerifier> = match &self.ca {
             // Only these: a private upstream should not be impersonated by whoever any public authority trusts.
             Some(pem) => private(pem, &provider)?,
-            None => of_the_system(&provider)?,
+            // Read once for all clients: that takes longer than a poll.
+            None => match of_the_system {
+                Some(verifier) => verifier.clone(),
+                None => of_the_system.insert(Arc::new(Verifier::new(provider.clone()).map_err(trust)?)).clone(),
+            },
         };
-        let trust = |error: rustls::Error| MirrorError::Trust(error.to_string());
         let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(trust)?;
         let tls = tls.dangerous().with_custom_certificate_verifier(verifier);
         let mut tls = match self.identity {
@@ -154,15 +160,15 @@ impl Parts {
             }
             None => tls.with_no_client_auth(),
         };
-        tls.resumption = Resumption::in_memory_sessions(SESSIONS);
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let mut builder = Client::builder()
             .no_proxy()
             .http1_only()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(self.connect_timeout)
-            .pool_max_idle_per_host(1)
-            .pool_idle_timeout(KEPT)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_PER_HOST)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .connector_layer(MapResponseLayer::new(connected))
             .tls_backend_preconfigured(tls)
             .dns_resolver(Resolver(self.reach));
         if let Some(proxy) = self.proxy {
@@ -214,14 +220,11 @@ fn private(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerC
     Ok(verifier.map_err(|_| wrong())?)
 }
 
-/// The authorities of the system, read once: to read them takes longer than a poll.
-fn of_the_system(provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, MirrorError> {
-    static VERIFIER: OnceLock<Arc<Verifier>> = OnceLock::new();
-    if let Some(verifier) = VERIFIER.get() {
-        return Ok(verifier.clone());
-    }
-    let verifier = Verifier::new(provider.clone()).map_err(|error| MirrorError::Trust(error.to_string()))?;
-    Ok(VERIFIER.get_or_init(|| Arc::new(verifier)).clone())
+/// Notes that a connection was made for the request under way. It passes that over when an idle one came first: then the
+/// connection is made in the background, for others.
+fn connected<T>(connection: T) -> T {
+    let _ = CONNECTED.try_with(|connected| connected.set(true));
+    connection
 }
 
 /// Looks names up, and keeps to where the upstream may lead.

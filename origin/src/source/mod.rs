@@ -10,7 +10,7 @@ mod failure;
 #[cfg(debug_assertions)]
 pub mod folder;
 pub mod git;
-mod http_clients;
+pub(crate) mod http_clients;
 mod kind;
 mod reach;
 mod runtime;
@@ -25,7 +25,6 @@ pub use endpoint::Endpoint;
 pub(crate) use endpoint::fuzz as fuzz_endpoint;
 pub(crate) use endpoint::{Place, Scheme, SshAddress};
 pub(crate) use failure::{Again, PollFailure, ServiceFailure};
-pub use http_clients::HttpClients;
 pub(crate) use kind::{
     At, Commits, Fetched, Kind, ListRequest, NeededRequest, PollRequest, Polled, Resolved, UpkeepRequest,
 };

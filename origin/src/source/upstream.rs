@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Endpoint, HttpClients, Reach};
+use super::{Endpoint, Reach};
 use crate::mirror::Redirects;
 
 /// How long a read may bring nothing before a poll fails, unless configured otherwise.
@@ -62,8 +62,6 @@ pub struct Upstream {
     pub ssh_key: Option<PathBuf>,
     /// The keys of SSH hosts that are trusted, as in `known_hosts`.
     pub ssh_known_hosts: Option<PathBuf>,
-    /// What it is asked with over HTTP, from poll to poll.
-    pub http: HttpClients,
     /// Where it may be.
     pub reach: Arc<Reach>,
     /// How long a read may bring nothing before the poll fails.
@@ -103,7 +101,6 @@ impl Upstream {
             redirects: Redirects::default(),
             ssh_key: None,
             ssh_known_hosts: None,
-            http: HttpClients::default(),
             reach: Arc::default(),
             stall_timeout: DEFAULT_STALL_TIMEOUT,
             further_refs: BTreeSet::new(),

@@ -68,13 +68,24 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
     // A question may come before a connection is free again.
     assert!(handshakes.len() < requests / 2, "{handshakes:?} for {requests} requests");
 
+    // Another repository goes over the same connection, unless it may reach other hosts.
+    let other = Mirror::open(&pair.mirror_dir().with_file_name("other"), DEFAULT_MAX_OBJECT).unwrap();
+    let full_handshakes = |upstream: &Upstream| {
+        other.poll(upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
+        server.take_handshakes().iter().filter(|kind| **kind == HandshakeKind::Full).count()
+    };
+    assert_eq!(full_handshakes(&pair.upstream), 0);
+    let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
+    let reach = Arc::new(Reach { hosts, ..Reach::default() });
+    assert_eq!(full_handshakes(&Upstream { reach, ..pair.upstream.clone() }), 1);
+
     // The files are read again for each poll, and count when they say something else.
     let ca = pair.upstream.ca.clone().unwrap();
     let (own, other) = (fs::read(&ca).unwrap(), ca.with_file_name("other"));
     certificates::write(&other, &[]).unwrap();
     fs::copy(other.join("ca.pem"), &ca).unwrap();
     assert_eq!(pair.try_poll().unwrap_err().kind(), "trust");
-    fs::write(&ca, own).unwrap();
+    fs::write(&ca, [&own[..], b"\n"].concat()).unwrap();
     server.take_handshakes();
 
     // It says that it closes each connection: the next resumes the session.
@@ -84,7 +95,7 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
     let handshakes = server.take_handshakes();
     assert!(handshakes.len() <= 3 && handshakes.ends_with(&[HandshakeKind::Resumed]), "{handshakes:?}");
 
-    // It does not say so, and a question may come just then: it is asked again, once.
+    // It does not say so, and a request may come just then: it is sent again over another connection.
     server.behave(Manner { keeps: Some(1), ..Manner::default() });
     server.take_requests();
     for _ in 0..10 {
@@ -92,9 +103,12 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
     }
     assert!(server.take_requests().len() > 20, "two for each poll, and those that were not answered");
 
-    // A server that never answers is not asked for ever.
+    // A request over a new connection is not.
     server.behave(Manner { keeps: Some(0), ..Manner::default() });
     assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
+    server.take_requests();
+    assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
+    assert_eq!(server.take_requests().len(), 1);
 }
 
 #[test]

@@ -236,6 +236,8 @@ impl Event {
             upstream: revision.map(|seen| seen.upstream),
         })?;
         line.push(b'\n');
+        // Many are kept for long.
+        line.shrink_to_fit();
         Ok(line.into())
     }
 }

@@ -1,6 +1,6 @@
 //! What is asked of one upstream over HTTP, with its credentials.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -14,6 +14,7 @@ use super::super::attempt::Attempt;
 use super::super::{MirrorError, retry_after};
 use super::redirects::{self, LONGEST_CHAIN};
 use super::trouble;
+use crate::source::http_clients::{self, IDLE_CONNECTIONS_PER_HOST};
 use crate::source::{Reach, Upstream, secret};
 
 /// Git servers tell Git clients from browsers by the first four letters.
@@ -26,8 +27,6 @@ pub(in super::super) struct Client<'a> {
     http: reqwest::Client,
     /// For wherever else it leads.
     elsewhere: OnceCell<reqwest::Client>,
-    /// Whether a request may go over a connection that was there before it.
-    connected: Cell<bool>,
     /// Where it may lead.
     pub(super) beyond: Arc<Reach>,
     /// The upstream's own address: credentials are for it alone.
@@ -47,9 +46,9 @@ impl<'a> Client<'a> {
             let reason = "a password or token is not sent over http://, where others can read it: use https://";
             return Err(MirrorError::Authenticate(reason.to_owned()));
         }
-        let (http, kept) = upstream.http.home(upstream, attempt.connect_timeout())?;
+        let http = http_clients::home(upstream, attempt.connect_timeout())?;
         let beyond = Arc::new(upstream.reach.beyond(&upstream.redirects));
-        Ok(Self { attempt, http, elsewhere: OnceCell::new(), connected: Cell::new(kept), beyond, home, authorization })
+        Ok(Self { attempt, http, elsewhere: OnceCell::new(), beyond, home, authorization })
     }
 
     /// Asks, and follows redirects as configured. Where the answer came from, and the answer.
@@ -123,14 +122,17 @@ impl<'a> Client<'a> {
         let send = || {
             let request = http.request(method.clone(), url.clone()).headers(headers.clone());
             self.attempt.asks();
-            self.attempt.wait(body.into_iter().cloned().fold(request, RequestBuilder::body).send())
+            self.attempt.wait(http_clients::send(body.into_iter().cloned().fold(request, RequestBuilder::body)))
         };
-        let mut answer = send()?;
-        if self.connected.replace(true) && answer.as_ref().is_err_and(trouble::broke_off_unanswered) {
-            // The server may have closed a kept connection just then. What is asked changes nothing there, however often.
-            answer = send()?;
+        let failed = |error: reqwest::Error| trouble::of(self.attempt, &error);
+        // The server may have closed an idle connection just then. What is asked changes nothing there, however often.
+        for _ in 0..IDLE_CONNECTIONS_PER_HOST {
+            match send()? {
+                (Err(error), true) if trouble::broke_off_unanswered(&error) => {}
+                (answer, _) => return answer.map_err(failed),
+            }
         }
-        answer.map_err(|error| trouble::of(self.attempt, &error))
+        send()?.0.map_err(failed)
     }
 
     /// What a proxy connects to it looks up itself, so where only some addresses may be asked they are judged here.
@@ -152,8 +154,7 @@ impl<'a> Client<'a> {
             return Ok(elsewhere);
         }
         let Attempt { upstream, .. } = self.attempt;
-        let (elsewhere, kept) = upstream.http.elsewhere(upstream, &self.beyond, self.attempt.connect_timeout())?;
-        self.connected.set(self.connected.get() || kept);
+        let elsewhere = http_clients::elsewhere(upstream, &self.beyond, self.attempt.connect_timeout())?;
         Ok(self.elsewhere.get_or_init(|| elsewhere))
     }
 

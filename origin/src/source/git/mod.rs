@@ -21,8 +21,8 @@ use weir_protocol::name::RepositoryName;
 use self::mirror_slot::MirrorSlot;
 use self::tree::{GitTree, lfs_files};
 use super::{
-    At, Fetched, HttpClients, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved,
-    ServiceFailure, Shared, UpkeepRequest, Upstream,
+    At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure, Shared,
+    UpkeepRequest, Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::lfs::LfsFile;
@@ -35,8 +35,6 @@ use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
 pub(crate) struct GitSource {
     repository: RepositoryName,
     mirror: MirrorSlot,
-    /// What the upstream is asked with over HTTP.
-    http: HttpClients,
     /// Which commits that services name were found on a branch or a tag.
     reach: Mutex<Reach>,
     /// Bytes of LFS objects that have room, and may not be here yet.
@@ -48,14 +46,7 @@ impl GitSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<Shared>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorSlot::new(path, shared.upstreams.max_object.as_u64());
-        Self {
-            repository: config.name.clone(),
-            mirror,
-            http: HttpClients::default(),
-            reach: Mutex::default(),
-            reserved: Mutex::default(),
-            shared,
-        }
+        Self { repository: config.name.clone(), mirror, reach: Mutex::default(), reserved: Mutex::default(), shared }
     }
 
     /// The mirror, to be read by one thread.
@@ -65,7 +56,7 @@ impl GitSource {
 
     /// The upstream as it is to be asked now.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
-        Upstream { http: self.http.clone(), ..self.shared.upstreams.upstream(config) }
+        self.shared.upstreams.upstream(config)
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
