@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use prometheus::{IntCounterVec, Registry};
 use weir_runtime::config::changed_keys;
-use weir_runtime::metric_families::MetricFamilies;
 use weir_runtime::tls;
 
-use crate::config::Config;
+use crate::config::{Config, RELOADABLE};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::metrics::Metrics;
 
@@ -21,25 +19,11 @@ pub(crate) struct Reloading {
     started_with: Config,
     edges: Arc<EdgeClient>,
     metrics: Metrics,
-    reloads: IntCounterVec,
 }
 
 impl Reloading {
-    /// # Errors
-    /// The metric was registered before.
-    pub(crate) fn new(
-        started_with: Config,
-        edges: Arc<EdgeClient>,
-        metrics: Metrics,
-        registry: &Registry,
-    ) -> prometheus::Result<Self> {
-        let reloads = MetricFamilies(registry).counters_of(
-            "weir_agent_reloads_total",
-            "Configurations and certificates read again at run time: applied, or refused as a whole.",
-            "result",
-            &["applied", "refused"],
-        )?;
-        Ok(Self { started_with, edges, metrics, reloads })
+    pub(crate) fn new(started_with: Config, edges: Arc<EdgeClient>, metrics: Metrics) -> Self {
+        Self { started_with, edges, metrics }
     }
 
     /// Takes over what can be taken over; `read` is what came of reading the configuration again. Blocks.
@@ -59,7 +43,7 @@ impl Reloading {
             }
         };
         // Last: whoever sees the count finds the reason in the log.
-        self.reloads.with_label_values(&[result]).inc();
+        self.metrics.reloads.with_label_values(&[result]).inc();
         outcome.context("the configuration was not taken over")
     }
 
@@ -73,28 +57,11 @@ impl Reloading {
         }
         // The last that can fail.
         self.edges.replace(Edges::new(&config, &self.metrics)?);
-        for key in left_for_a_restart(&self.started_with, &config) {
+        for key in changed_keys(&self.started_with, &config, RELOADABLE) {
             tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
         }
         Ok(())
     }
-}
-
-/// The keys that have changed since the start and are not taken over.
-fn left_for_a_restart(started_with: &Config, now: &Config) -> Vec<String> {
-    let taken = Config {
-        edges: started_with.edges.clone(),
-        ca: started_with.ca.clone(),
-        client_certificate: started_with.client_certificate.clone(),
-        client_key: started_with.client_key.clone(),
-        token_file: started_with.token_file.clone(),
-        http: started_with.http,
-        h3_retry_interval: started_with.h3_retry_interval,
-        h3_connect_timeout: started_with.h3_connect_timeout,
-        idle_timeout: started_with.idle_timeout,
-        ..now.clone()
-    };
-    changed_keys(started_with, &taken)
 }
 
 #[cfg(test)]
@@ -112,9 +79,9 @@ mod tests {
         now.edges = vec!["https://other.example".parse().unwrap()];
         now.token_file = Some("token".into());
         now.ca = "other.pem".into();
-        assert_eq!(left_for_a_restart(&config(), &now), [""; 0]);
+        assert_eq!(changed_keys(&config(), &now, RELOADABLE), [""; 0]);
         now.services[0].exec = Some("true".to_owned());
         now.keep_releases = 9;
-        assert_eq!(left_for_a_restart(&config(), &now), ["keep_releases", "service"]);
+        assert_eq!(changed_keys(&config(), &now, RELOADABLE), ["keep_releases", "service"]);
     }
 }

@@ -12,6 +12,7 @@ pub mod check;
 mod clock;
 pub mod config;
 mod edge;
+mod metrics;
 mod operator_api;
 mod origin_client;
 mod origin_follower;
@@ -22,3 +23,4 @@ mod version;
 
 pub use config::Config;
 pub use edge::{Running, start};
+pub use metrics::families;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use anyhow::bail;
 use prometheus::{IntCounterVec, IntGauge, Registry};
 use rustls::ServerConfig;
-use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::metric_families;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
@@ -41,6 +41,16 @@ impl Handshakes {
     }
 }
 
+metric_families! {
+    /// The families of reloading.
+    pub(crate) struct ReloadMetrics {
+        /// Reloads of certificates and keys by SIGHUP. A refused one changes nothing; the log has the reason.
+        reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
+        /// When the edge's certificate, or the first of its chain, ends, in Unix seconds. Alert two weeks before.
+        not_after: IntGauge = "weir_edge_certificate_not_after_timestamp_seconds";
+    }
+}
+
 /// What of a running edge can be replaced.
 pub(crate) struct Reloading {
     config: Config,
@@ -50,8 +60,7 @@ pub(crate) struct Reloading {
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
     origins: Arc<Origins>,
-    results: IntCounterVec,
-    ends: IntGauge,
+    metrics: ReloadMetrics,
 }
 
 impl Reloading {
@@ -65,24 +74,14 @@ impl Reloading {
         origins: Arc<Origins>,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
-        let families = MetricFamilies(registry);
-        let results = families.counters_of(
-            "weir_edge_reloads_total",
-            "Certificates and keys read again at run time: applied, or refused as a whole.",
-            "result",
-            &["applied", "refused"],
-        )?;
-        let ends = families.gauge(
-            "weir_edge_certificate_not_after_timestamp_seconds",
-            "When the certificate that agents see ends, or the first of its chain.",
-        )?;
-        ends.set(unix_seconds(handshakes.not_after));
+        let metrics = ReloadMetrics::register(registry)?;
+        metrics.not_after.set(unix_seconds(handshakes.not_after));
         if handshakes.has_ended() {
             tracing::warn!(file = %config.tls.certificate.display(), "the certificate has ended: no agent will connect");
         }
         let not_after = Mutex::new(handshakes.not_after);
         let reading = Mutex::new(());
-        Ok(Self { config, reading, not_after, tls: handshakes.tls.into(), origins, results, ends })
+        Ok(Self { config, reading, not_after, tls: handshakes.tls.into(), origins, metrics })
     }
 
     /// What listeners use.
@@ -112,7 +111,7 @@ impl Reloading {
             }
         };
         // Last: whoever sees the count finds the reason in the log.
-        self.results.with_label_values(&[result]).inc();
+        self.metrics.reloads.with_label_values(&[result]).inc();
         outcome
     }
 
@@ -126,7 +125,7 @@ impl Reloading {
 
         // Nothing below can fail.
         self.tls.replace(handshakes.tls);
-        self.ends.set(unix_seconds(handshakes.not_after));
+        self.metrics.not_after.set(unix_seconds(handshakes.not_after));
         *self.not_after() = handshakes.not_after;
         for (origin, clients) in self.origins.all().iter().zip(clients) {
             origin.replace(clients);

@@ -43,6 +43,7 @@ pub mod webhook;
 pub use catalog::fuzz_document;
 #[cfg(fuzzing)]
 pub use commit_policy::fuzz_signed_object;
+pub use metrics::families;
 #[cfg(fuzzing)]
 pub use operator_api::fuzzing;
 pub use publish::verify;

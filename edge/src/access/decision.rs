@@ -82,7 +82,7 @@ impl Decision {
             Decision::Allowed(Proof::None) => "open",
             Decision::Allowed(Proof::Token) => "token",
             Decision::Allowed(Proof::Certificate) => "certificate",
-            Decision::Unseen => "unseen",
+            Decision::Unseen => "out_of_scope",
             Decision::Unauthorized(refusal) => refusal.as_str(),
         }
     }

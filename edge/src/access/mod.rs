@@ -28,6 +28,7 @@ pub(crate) use heard::HeardFile;
 
 use self::credential::Credential;
 use self::heard::Heard;
+pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::standing::Standing;
 use crate::config::{AuthConfig, AuthMode, CertificateRule};
@@ -45,7 +46,7 @@ struct Inner {
     /// What certificates open. What no rule opens is closed.
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
-    remembered_tokens: u64,
+    cached_tokens: u64,
     /// The names of the origins, by their ids.
     origins: Vec<String>,
     standing: RwLock<Arc<Standing>>,
@@ -93,15 +94,15 @@ impl Access {
             needs_credentials: config.mode == AuthMode::Required,
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
-            remembered_tokens: config.remembered_tokens,
+            cached_tokens: config.cached_tokens,
             origins,
-            standing: RwLock::new(Arc::new(Standing::empty(config.remembered_tokens))),
+            standing: RwLock::new(Arc::new(Standing::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             saved,
             metrics,
         });
         inner.change(|_| {});
-        drain.spawn(heard::save(file, to_save, inner.metrics.heard_unsaved.clone(), drain.clone()));
+        drain.spawn(heard::save(file, to_save, inner.metrics.lists_unsaved.clone(), drain.clone()));
         let (following, begun) = (inner.clone(), drain.clone());
         drain.spawn(async move {
             let changes = async {
@@ -144,7 +145,7 @@ impl Access {
 
     /// How many tokens are remembered, and at the most.
     pub(crate) fn bound(&self) -> Bound {
-        ("remembered_tokens", self.inner.standing().remembered(), self.inner.remembered_tokens)
+        ("cached_tokens", self.inner.standing().remembered(), self.inner.cached_tokens)
     }
 
     /// Whether a file of keys or denials has changed and cannot be used: what it said last is in force.
@@ -215,7 +216,7 @@ impl Inner {
             &lists.heard.values(),
             self.keys_from_origins,
             &before,
-            self.remembered_tokens,
+            self.cached_tokens,
             unix_seconds(SystemTime::now()),
         );
         self.metrics.stands(&after);

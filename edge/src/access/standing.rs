@@ -25,12 +25,12 @@ type Remembered = Cache<blake3::Hash, Arc<Claims>>;
 
 impl Standing {
     /// No keys, nothing denied.
-    pub(super) fn empty(remembered_tokens: u64) -> Self {
+    pub(super) fn empty(cached_tokens: u64) -> Self {
         Self {
             keys: HashMap::new(),
             revoked_keys: HashSet::new(),
             denied_tokens: HashSet::new(),
-            remembered: Cache::new(remembered_tokens),
+            remembered: Cache::new(cached_tokens),
         }
     }
 
@@ -41,7 +41,7 @@ impl Standing {
         heard: &(impl Iterator<Item = &'a AccessList> + Clone),
         keys_from_origins: bool,
         before: &Self,
-        remembered_tokens: u64,
+        cached_tokens: u64,
         now: UnixSeconds,
     ) -> Self {
         let mut keys: HashMap<KeyId, PublicKey> = HashMap::new();
@@ -55,7 +55,7 @@ impl Standing {
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
         let same_keys = keys == before.keys && revoked_keys == before.revoked_keys;
-        let remembered = if same_keys { before.remembered.clone() } else { Cache::new(remembered_tokens) };
+        let remembered = if same_keys { before.remembered.clone() } else { Cache::new(cached_tokens) };
         Self { keys, revoked_keys, denied_tokens, remembered }
     }
 

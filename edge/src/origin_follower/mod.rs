@@ -40,8 +40,8 @@ pub(crate) struct Following {
 
 /// Follows all origins until the drain begins. `fetches`: the objects that are fetched at a time for whomever.
 pub(crate) fn start(following: &Following, cache: Cache, config: &PushConfig, fetches: usize) {
-    let prefetcher = Prefetcher::start(following, cache, config.warm_within, fetches);
-    periodic_revalidation::start(following, config.ask_interval);
+    let prefetcher = Prefetcher::start(following, cache, config.prefetch_within, fetches);
+    periodic_revalidation::start(following, config.revalidate_interval);
     for id in 0..following.origins.all().len() {
         following.drain.spawn(Follower::new(id, following.clone(), prefetcher.clone()).run());
     }

@@ -353,7 +353,7 @@ async fn every_answer_is_whole_while_a_branch_is_forced_back_and_forth() {
     let home = Home::new();
     let mut config = home.config(&prepared.url());
     let gap = std::env::var("WEIR_FORCED_PUSH_GAP").unwrap_or("0s".to_owned());
-    config.repositories[0].shortest_gap = duration::parse(&gap).unwrap();
+    config.repositories[0].min_poll_interval = duration::parse(&gap).unwrap();
     let node = home.start(config).await;
     node.published(|_| true).await;
     let (done, read) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
