@@ -54,7 +54,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, config.metrics_by_service)?;
     let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
-    let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone(), &registry)?;
+    let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone());
     let root = config.root.clone();
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root)).await??;
     let composition = Composition {

@@ -20,6 +20,19 @@ pub const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The most downloads at a time that are accepted.
 pub const MAX_DOWNLOADS: usize = 1024;
 
+/// The keys that SIGHUP applies.
+pub const RELOADABLE: &[&str] = &[
+    "edges",
+    "ca",
+    "client_certificate",
+    "client_key",
+    "token_file",
+    "http",
+    "h3_retry_interval",
+    "h3_connect_timeout",
+    "idle_timeout",
+];
+
 /// Which version of HTTP the agent speaks to edges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -33,13 +46,14 @@ pub enum HttpMode {
     H2,
 }
 
-/// One service to follow.
+/// A service to follow. At least one is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// Its name at the edge, and the name of its folder below `root`.
+    /// Name of the service at the edge, and of its folder in `root`.
     pub name: ServiceName,
-    /// Run by `sh -c` in the new release after each switch.
+    /// Command, run by `sh -c` in the new release after each switch. It runs at least once for each switch; make it
+    /// idempotent.
     #[serde(default)]
     pub exec: Option<String>,
 }
@@ -51,64 +65,67 @@ impl ServiceConfig {
     }
 }
 
-/// An agent's configuration. The fields are the keys of `agent.toml`.
+/// The configuration of an agent. Each key can also be given on the command line or in the environment, if the command line
+/// has a flag for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Who this agent is: spreads its polls among those of the fleet. Default: the host name.
+    /// The agent's name. It spreads polls and refreshes of a fleet over time. Default: the host name.
     pub name: NodeName,
-    /// Where `/livez`, `/readyz`, `/metrics` and `/status` are served; nowhere when unset.
+    /// Listener of `/livez`, `/readyz`, `/metrics` and `/status`: plain HTTP.
     pub admin_listen: Option<SocketAddr>,
-    /// The edges, best first. The agent stays with the one that works.
+    /// Required. URLs of edges, best first: `https://host[:port]`. The agent uses one until it fails.
     pub edges: Vec<EdgeUrl>,
-    /// The PEM file of the authority that signs the edges' certificates.
+    /// Required. PEM file of the authority that signs the edges' certificates. No other is trusted.
     pub ca: PathBuf,
-    /// The agent's own certificate, for edges that ask for one; together with `client_key`.
+    /// PEM file of the agent's certificate, for edges that need one; together with `client_key`.
     pub client_certificate: Option<PathBuf>,
-    /// The key of `client_certificate`.
+    /// PEM file of its private key.
     pub client_key: Option<PathBuf>,
-    /// A file that holds the agent's bearer token, for edges that ask for one. Read for each request.
+    /// File with the agent's bearer token, for edges that need one. Read for each request.
     pub token_file: Option<PathBuf>,
-    /// Holds one folder per service.
+    /// Required. Directory with one folder for each service. One agent at a time uses it.
     pub root: PathBuf,
-    /// From poll to poll, ±10 %.
+    /// Time between polls, ±10 %. At least `1s`. After errors: 1 s, doubled up to this.
     #[serde(with = "duration")]
     pub poll_interval: Duration,
-    /// From forced refresh to forced refresh, ±10 %.
+    /// Time between forced refreshes, ±10 %: a full download, compared with the files on disk. At least `1s`.
     #[serde(with = "duration")]
     pub refresh_interval: Duration,
-    /// Which version of HTTP to speak.
+    /// Versions of HTTP.
     pub http: HttpMode,
-    /// How long HTTP/3 is left alone after UDP did not get through; doubles up to ten times this.
+    /// How long HTTP/3 is not tried after it failed; doubled up to ten times this. At least `1s`.
     #[serde(with = "duration")]
     pub h3_retry_interval: Duration,
-    /// How long a QUIC handshake may take before HTTP/2 is used instead; with `http = "h3"` it is at least 5 s.
+    /// How long a QUIC handshake may take before HTTP/2 is used. With `http = "h3"` at least 5 s.
     #[serde(with = "duration")]
     pub h3_connect_timeout: Duration,
-    /// How long a poll waits for the head of its answer.
+    /// How long a poll waits for the response's headers. At least `1s`.
     #[serde(with = "duration")]
     pub request_timeout: Duration,
-    /// How long a download waits for the head of its answer: the edge may have to fetch first.
+    /// How long a download waits for the response's headers: the edge may have to fetch first. At least `1s`.
     #[serde(with = "duration")]
     pub fetch_timeout: Duration,
-    /// How long a download's body may be silent.
+    /// How long a download may receive nothing. At least `1s`. A download slower than 1 KiB/s after its first minute fails as
+    /// well.
     #[serde(with = "duration")]
     pub idle_timeout: Duration,
-    /// How long `exec` may run before it is killed with its process group.
+    /// How long `exec` may run. Then its process group gets SIGTERM, and SIGKILL 5 s later. At least `1s`.
     #[serde(with = "duration")]
     pub exec_timeout: Duration,
-    /// Releases kept per service, the current and the previous one among them.
+    /// Releases on disk for each service. The current and the previous one are always kept. At least 1.
     pub keep_releases: usize,
-    /// The largest tarball, uncompressed, in bytes.
+    /// Largest tarball, uncompressed.
     #[serde(with = "size")]
     pub max_tarball_bytes: ByteSize,
-    /// The most entries that a tarball may have.
+    /// Most entries of a tarball, with the folders above them. At least 1.
     pub max_files: u64,
-    /// Downloads under way at a time, over all services.
+    /// Downloads at a time, over all services. 1 to 1,024.
     pub max_downloads: usize,
-    /// Whether the metrics tell the services apart by a label `service`. Else counters are sums and times the oldest.
+    /// Give metrics of services the label `service`. Otherwise counters are sums, and times are of the service that is worst
+    /// off.
     pub metrics_by_service: bool,
-    /// What to follow.
+    /// Services to follow.
     #[serde(rename = "service")]
     pub services: Vec<ServiceConfig>,
 }

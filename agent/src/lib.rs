@@ -27,6 +27,7 @@ mod supervise;
 pub use agent::{Running, start};
 pub use config::Config;
 pub use edge_client::{EdgeUrl, EdgeUrlError, Protocol};
+pub use metrics::families;
 pub use once::{DEFAULT_ONCE_TIMEOUT, OnceError, once};
 pub use release::{ReleaseName, ReleaseNameError};
 pub use status::{HookState, Release, ServiceStatus};

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use prometheus::{IntCounterVec, Registry};
 use weir_runtime::config::changed_keys;
-use weir_runtime::metric_families::MetricFamilies;
 use weir_runtime::tls;
 
-use crate::config::Config;
+use crate::config::{Config, RELOADABLE};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::metrics::Metrics;
 
@@ -21,25 +19,11 @@ pub(crate) struct Reloader {
     started_with: Config,
     edges: Arc<EdgeClient>,
     metrics: Metrics,
-    reloads: IntCounterVec,
 }
 
 impl Reloader {
-    /// # Errors
-    /// The metric was registered before.
-    pub(crate) fn new(
-        started_with: Config,
-        edges: Arc<EdgeClient>,
-        metrics: Metrics,
-        registry: &Registry,
-    ) -> prometheus::Result<Self> {
-        let reloads = MetricFamilies(registry).counters_of(
-            "weir_agent_reloads_total",
-            "Configurations and certificates read again at run time: applied, or refused as a whole.",
-            "result",
-            &["applied", "refused"],
-        )?;
-        Ok(Self { started_with, edges, metrics, reloads })
+    pub(crate) fn new(started_with: Config, edges: Arc<EdgeClient>, metrics: Metrics) -> Self {
+        Self { started_with, edges, metrics }
     }
 
     /// Applies a configuration, as far as that needs no restart; `read` is the result of reading it again. Blocks.
@@ -59,7 +43,7 @@ impl Reloader {
             }
         };
         // Counted last: the reason is in the log once the counter has changed.
-        self.reloads.with_label_values(&[result]).inc();
+        self.metrics.reloads.with_label_values(&[result]).inc();
         outcome.context("the configuration was not reloaded")
     }
 
@@ -73,28 +57,11 @@ impl Reloader {
         }
         // The last step that can fail.
         self.edges.replace(Edges::new(&config, &self.metrics)?);
-        for key in keys_needing_restart(&self.started_with, &config) {
+        for key in changed_keys(&self.started_with, &config, RELOADABLE) {
             tracing::warn!(%key, "a changed key takes effect after a restart only");
         }
         Ok(())
     }
-}
-
-/// The keys that have changed since the start and need a restart.
-fn keys_needing_restart(started_with: &Config, now: &Config) -> Vec<String> {
-    let taken = Config {
-        edges: started_with.edges.clone(),
-        ca: started_with.ca.clone(),
-        client_certificate: started_with.client_certificate.clone(),
-        client_key: started_with.client_key.clone(),
-        token_file: started_with.token_file.clone(),
-        http: started_with.http,
-        h3_retry_interval: started_with.h3_retry_interval,
-        h3_connect_timeout: started_with.h3_connect_timeout,
-        idle_timeout: started_with.idle_timeout,
-        ..now.clone()
-    };
-    changed_keys(started_with, &taken)
 }
 
 #[cfg(test)]
@@ -112,9 +79,9 @@ mod tests {
         now.edges = vec!["https://other.example".parse().unwrap()];
         now.token_file = Some("token".into());
         now.ca = "other.pem".into();
-        assert_eq!(keys_needing_restart(&config(), &now), [""; 0]);
+        assert_eq!(changed_keys(&config(), &now, RELOADABLE), [""; 0]);
         now.services[0].exec = Some("true".to_owned());
         now.keep_releases = 9;
-        assert_eq!(keys_needing_restart(&config(), &now), ["keep_releases", "service"]);
+        assert_eq!(changed_keys(&config(), &now, RELOADABLE), ["keep_releases", "service"]);
     }
 }

@@ -10,7 +10,6 @@ use tokio::net::TcpListener;
 use weir_runtime::admin::Admin;
 use weir_runtime::bounds;
 use weir_runtime::directory_lock::{DirectoryLock, Released};
-use weir_runtime::metric_families::MetricFamilies;
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_runtime::shutdown::Drain;
@@ -131,7 +130,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let clock = Clock::start();
     let tls_material = TlsMaterial::of(&config)?;
 
-    let origin_metrics = OriginMetrics::register(&MetricFamilies(&registry))?;
+    let origin_metrics = OriginMetrics::register(&registry)?;
     let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, origin_metrics.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
     let (catalog, lock, origin_lists, released) = {
@@ -140,7 +139,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     };
     let cache = Cache::open(&config.cache, lock, origins.clone(), clock, &registry, drain)?;
     let lookup = Lookup::new(catalog.clone(), drain);
-    let api_metrics = ApiMetrics::register(&MetricFamilies(&registry))?;
+    let api_metrics = ApiMetrics::register(&registry)?;
     let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
     let access = Access::start(&config.auth, names, origin_lists, &registry, drain).await?;
     let context = FollowerContext {
@@ -168,7 +167,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         drain: drain.clone(),
     });
     let weak_status = Arc::downgrade(&status);
-    bounds::register(&registry, "edge", move || {
+    bounds::register(&registry, move || {
         weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default()
     })?;
     let address = listen(config.listen, &reloader.tls(), api, &http_metrics, drain).await?;

@@ -13,6 +13,7 @@ pub mod check;
 mod clock;
 pub mod config;
 mod edge;
+mod metrics;
 mod operator_api;
 mod origin_client;
 mod origin_follower;
@@ -23,3 +24,4 @@ mod version;
 
 pub use config::Config;
 pub use edge::{Running, start};
+pub use metrics::families;

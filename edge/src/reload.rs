@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use anyhow::bail;
 use prometheus::{IntCounterVec, IntGauge, Registry};
 use rustls::ServerConfig;
-use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::metric_families;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
@@ -37,6 +37,16 @@ impl TlsMaterial {
     }
 }
 
+metric_families! {
+    /// The families of reloading.
+    pub(crate) struct ReloadMetrics {
+        /// Reloads of certificates and keys by SIGHUP. A refused one changes nothing; the log has the reason.
+        reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
+        /// When the edge's certificate, or the first of its chain, ends, in Unix seconds. Alert two weeks before.
+        not_after: IntGauge = "weir_edge_certificate_not_after_timestamp_seconds";
+    }
+}
+
 /// Replaces the TLS settings of a running edge.
 pub(crate) struct Reloader {
     config: Config,
@@ -46,8 +56,7 @@ pub(crate) struct Reloader {
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
     origins: Arc<Origins>,
-    results: IntCounterVec,
-    ends: IntGauge,
+    metrics: ReloadMetrics,
 }
 
 impl Reloader {
@@ -59,24 +68,14 @@ impl Reloader {
         origins: Arc<Origins>,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
-        let families = MetricFamilies(registry);
-        let results = families.counters_of(
-            "weir_edge_reloads_total",
-            "Certificates and keys read again at run time: applied, or refused as a whole.",
-            "result",
-            &["applied", "refused"],
-        )?;
-        let ends = families.gauge(
-            "weir_edge_certificate_not_after_timestamp_seconds",
-            "When the certificate that agents see expires.",
-        )?;
-        ends.set(unix_seconds(tls_material.not_after));
+        let metrics = ReloadMetrics::register(registry)?;
+        metrics.not_after.set(unix_seconds(tls_material.not_after));
         if tls_material.has_expired() {
             tracing::warn!(file = %config.tls.certificate.display(), "the certificate has expired; agents will not connect");
         }
         let not_after = Mutex::new(tls_material.not_after);
         let reading = Mutex::new(());
-        Ok(Self { config, reading, not_after, tls: tls_material.tls.into(), origins, results, ends })
+        Ok(Self { config, reading, not_after, tls: tls_material.tls.into(), origins, metrics })
     }
 
     pub(crate) fn tls(&self) -> ServerTls {
@@ -105,7 +104,7 @@ impl Reloader {
             }
         };
         // Counted last: the reason is in the log once the counter has changed.
-        self.results.with_label_values(&[result]).inc();
+        self.metrics.reloads.with_label_values(&[result]).inc();
         outcome
     }
 
@@ -118,7 +117,7 @@ impl Reloader {
         let clients = self.origins.reload_clients(&self.config.origins)?;
 
         self.tls.replace(tls_material.tls);
-        self.ends.set(unix_seconds(tls_material.not_after));
+        self.metrics.not_after.set(unix_seconds(tls_material.not_after));
         *self.not_after() = tls_material.not_after;
         for (origin, clients) in self.origins.all().iter().zip(clients) {
             origin.replace(clients);

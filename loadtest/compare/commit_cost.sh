@@ -57,7 +57,7 @@ tls = { certificate = "edge.pem", key = "edge.key" }
 auth = { mode = "open" }
 cache = { dir = "edge-cache" }
 freshness = { fresh = "1h" }
-push = { warm_within = "0s" }
+push = { prefetch_within = "0s" }
 origin = [{ url = "https://127.0.0.1:$listen", ca = "ca.pem", client_certificate = "edge-client.pem", client_key = "edge-client.key" }]
 TOML
 WEIR_LOG=warn "$bin/weir-origin" --config "$work/origin.toml" & origin=$!; pids+=($origin)

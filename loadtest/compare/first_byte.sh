@@ -39,7 +39,7 @@ listen = "127.0.0.1:17443"
 tls = { certificate = "edge.pem", key = "edge.key" }
 auth = { mode = "open" }
 cache = { dir = "edge-cache" }
-push = { warm_within = "0s" }
+push = { prefetch_within = "0s" }
 origin = [{ url = "https://127.0.0.1:17400", ca = "ca.pem", client_certificate = "edge-client.pem", client_key = "edge-client.key" }]
 TOML
 "$release/weir-origin" --config "$work/origin.toml" 2>"$work/origin.log" & pids+=($!)

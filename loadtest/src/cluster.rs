@@ -109,7 +109,7 @@ impl Cluster {
             config.admin_listen = Some(([127, 0, 0, 1], 0).into());
             config.freshness.fresh = plan.fresh;
             if !plan.prefetch {
-                config.push.warm_within = Duration::ZERO;
+                config.push.prefetch_within = Duration::ZERO;
             }
             edges.push(weir_edge::start(config).await.context("an edge does not start")?);
         }

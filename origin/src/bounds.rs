@@ -17,7 +17,7 @@ impl Bounds {
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let all = Self::default();
         let shown = all.clone();
-        bounds::register(registry, "origin", move || {
+        bounds::register(registry, move || {
             shown.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|bound| bound()).collect()
         })?;
         Ok(all)

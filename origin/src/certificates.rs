@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use anyhow::{Context, bail};
 use prometheus::{IntGaugeVec, Registry};
 use rustls::ServerConfig;
-use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::metric_families;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
@@ -82,12 +82,20 @@ impl Read {
 const EDGES: &str = "edge";
 const OPERATORS: &str = "operators";
 
+metric_families! {
+    /// The families of certificates.
+    pub(crate) struct CertificateMetrics {
+        /// When the listener's certificate, or the first of its chain, ends, in Unix seconds. Alert two weeks before.
+        not_after: IntGaugeVec = "weir_origin_certificate_not_after_timestamp_seconds" { listener: ["edge", "operators"] };
+    }
+}
+
 /// What listeners show now.
 pub(crate) struct Certificates {
     edges: ServerTls,
     operators: Option<ServerTls>,
     shown: Mutex<Vec<(&'static str, Shown)>>,
-    not_after: IntGaugeVec,
+    metrics: CertificateMetrics,
 }
 
 impl Certificates {
@@ -96,17 +104,13 @@ impl Certificates {
     /// # Errors
     /// The metrics were registered before.
     pub(crate) fn new(read: ReadAll, registry: &Registry) -> prometheus::Result<Self> {
-        let not_after = MetricFamilies(registry).gauges(
-            "weir_origin_certificate_not_after_timestamp_seconds",
-            "When the certificate that the listener (edge, operators) shows expires.",
-            &["listener"],
-        )?;
+        let metrics = CertificateMetrics::register(registry)?;
         let shown: Vec<_> = read.each().map(|(listener, shown)| (listener, shown.clone())).collect();
         for file in ended(&shown, SystemTime::now()).map(|(_, shown)| shown.certificate.display()) {
             tracing::warn!(%file, "the certificate has ended: nobody will connect who looks at it");
         }
         let (edges, operators) = (read.edges.tls.into(), read.operators.map(|read| read.tls.into()));
-        let certificates = Self { edges, operators, shown: Mutex::new(shown), not_after };
+        let certificates = Self { edges, operators, shown: Mutex::new(shown), metrics };
         certificates.count();
         Ok(certificates)
     }
@@ -142,7 +146,10 @@ impl Certificates {
     fn count(&self) {
         for (listener, shown) in self.shown().iter() {
             let ends = shown.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            self.not_after.with_label_values(&[listener]).set(i64::try_from(ends.as_secs()).unwrap_or(i64::MAX));
+            self.metrics
+                .not_after
+                .with_label_values(&[listener])
+                .set(i64::try_from(ends.as_secs()).unwrap_or(i64::MAX));
         }
     }
 

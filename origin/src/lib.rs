@@ -43,6 +43,7 @@ pub mod webhook;
 pub use catalog::fuzz_document;
 #[cfg(feature = "fuzzing")]
 pub use commit_policy::fuzz_signed_object;
+pub use metrics::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;
 pub use publish::verify;

@@ -23,7 +23,7 @@ use weir_runtime::shutdown::Drain;
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{Certificates, ReadAll};
-use crate::config::Config;
+use crate::config::{Config, RELOADABLE};
 use crate::data_dir::DataDir;
 use crate::edge_api::{EdgeApi, Events};
 use crate::event_log::EventLog;
@@ -312,19 +312,10 @@ impl Running {
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin ends");
         self.certificates.replace(certificates);
-        for key in changed_keys(&self.left_for_a_restart(&self.config), &self.left_for_a_restart(&now)) {
+        for key in changed_keys(&self.config, &now, RELOADABLE) {
             tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
         }
         Ok(())
-    }
-
-    /// A configuration without what is taken over at run time.
-    fn left_for_a_restart(&self, config: &Config) -> Config {
-        let mut config = config.clone();
-        (config.repositories, config.services, config.tls) = (Vec::new(), Vec::new(), self.config.tls.clone());
-        let operator = &mut config.operator;
-        (operator.certificate, operator.key, operator.client_ca) = (None, None, None);
-        config
     }
 
     /// Takes no new work and finishes what is in flight; after the deadline that is cut. True when nothing was cut.

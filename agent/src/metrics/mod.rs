@@ -4,9 +4,10 @@ mod service_gauge;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_protocol::name::ServiceName;
-use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::metric_families;
+use weir_runtime::metric_families::Family;
 
 use self::service_gauge::{ServiceGauge, ServiceGauges};
 use crate::edge_client::Protocol;
@@ -15,112 +16,101 @@ use crate::poll::PollError;
 /// The label that tells services apart, where the configuration asks for it.
 const SERVICE: &str = "service";
 
-/// The agent's families. Cheap to clone.
+metric_families! {
+    /// The families of an agent. Without `metrics_by_service` none has the label `service`: counters are sums over all
+    /// services, and gauges are of the service that is worst off.
+    pub(crate) struct AgentMetrics {
+        /// Polls and forced refreshes.
+        polls: IntCounterVec = "weir_agent_polls_total" { service, result: ["unchanged", "changed", "error"] };
+        /// Requests that edges answered, by protocol.
+        requests: IntCounterVec = "weir_agent_requests_total" { protocol: ["h3", "h2"] };
+        /// Failed attempts at one edge; the poll may succeed at the next edge. `token`: the token's file cannot be used.
+        /// `panic`: a bug, please report it.
+        errors: IntCounterVec = "weir_agent_errors_total" { kind: PollError::KINDS };
+        /// Bytes of tarballs as they were received.
+        pub(crate) fetched_bytes: IntCounter = "weir_agent_fetched_bytes_total";
+        /// Bytes of tarballs after decoding.
+        pub(crate) tarball_bytes: IntCounter = "weir_agent_tarball_bytes_total";
+        /// 1 when the last connection used HTTP/3. 0 when only HTTP/2 worked, or nothing was tried yet.
+        pub(crate) http3_usable: IntGauge = "weir_agent_http3_usable";
+        /// Responses refused because their generation was lower than one seen before.
+        generation_regressions: IntCounterVec = "weir_agent_generation_regressions_total" { service };
+        /// Tarballs refused because their bytes did not have their digest.
+        verify_failures: IntCounterVec = "weir_agent_verify_failures_total" { service };
+        /// Forced refreshes that succeeded.
+        refreshes: IntCounterVec = "weir_agent_refreshes_total" { service };
+        /// Forced refreshes that found a change which polls had missed.
+        refresh_missed_change: IntCounterVec = "weir_agent_refresh_missed_change_total" { service };
+        /// Forced refreshes that found changed files on disk and replaced them.
+        refresh_repaired: IntCounterVec = "weir_agent_refresh_repaired_total" { service };
+        /// Switches of `current` to another release.
+        switches: IntCounterVec = "weir_agent_switches_total" { service };
+        /// When an edge last confirmed the release or sent a new one, in Unix seconds; the oldest of all services. 0: a
+        /// service never succeeded.
+        last_success: GaugeVec = "weir_agent_last_success_timestamp_seconds" { service };
+        /// Runs of `exec`.
+        hook_runs: IntCounterVec = "weir_agent_hook_runs_total"
+            { service, result: ["success", "failure", "timeout", "error"] };
+        /// When `exec` last succeeded, in Unix seconds; the oldest of all services that have one. Kept over restarts. 0: one
+        /// never succeeded.
+        hook_last_success: GaugeVec = "weir_agent_hook_last_success_timestamp_seconds" { service };
+        /// Services whose current release waits for its `exec`.
+        hook_pending: GaugeVec = "weir_agent_hook_pending" { service };
+        /// Reloads by SIGHUP. A refused one changes nothing; the log has the reason.
+        pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
+    }
+}
+
+metric_families! {
+    /// What makes sense of one service alone.
+    pub(crate) struct GenerationMetrics {
+        /// Generation of the current release. Only with `metrics_by_service`.
+        generation: IntGaugeVec = "weir_agent_generation" { service };
+    }
+}
+
+/// The table of an agent's families, for the reference.
+pub fn families() -> Vec<Family> {
+    [AgentMetrics::FAMILIES, GenerationMetrics::FAMILIES].concat()
+}
+
+/// An agent's metrics. Clones count together.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     by_service: bool,
-    polls: IntCounterVec,
-    requests: IntCounterVec,
-    errors: IntCounterVec,
-    pub(crate) fetched_bytes: IntCounter,
-    pub(crate) tarball_bytes: IntCounter,
-    pub(crate) http3_usable: IntGauge,
-    generation_regressions: IntCounterVec,
-    verify_failures: IntCounterVec,
-    refreshes: IntCounterVec,
-    refresh_missed_change: IntCounterVec,
-    refresh_repaired: IntCounterVec,
-    switches: IntCounterVec,
-    last_success: ServiceGauges,
+    families: AgentMetrics,
     generation: IntGaugeVec,
-    hook_runs: IntCounterVec,
+    last_success: ServiceGauges,
     hook_last_success: ServiceGauges,
     hook_pending: ServiceGauges,
 }
 
+impl std::ops::Deref for Metrics {
+    type Target = AgentMetrics;
+
+    fn deref(&self) -> &AgentMetrics {
+        &self.families
+    }
+}
+
 impl Metrics {
-    /// Registers the families. `by_service`: with the label `service`, which the configuration bounds; else each family
-    /// speaks of all services together.
+    /// Registers the families. `by_service`: with the label `service`, which the configuration bounds.
     ///
     /// # Errors
     /// They were registered there before.
     pub(crate) fn register(registry: &Registry, by_service: bool) -> prometheus::Result<Self> {
-        let families = MetricFamilies(registry);
-        let counter = |name: &str, help: &str, label: Option<&str>| {
-            let labels: Vec<&str> = by_service.then_some(SERVICE).into_iter().chain(label).collect();
-            families.counters(name, help, &labels)
-        };
-        // Of times the oldest, so that an alert on age sees the service that is worst off.
-        let time = |name: &str, help: &str| ServiceGauges::register(families, name, help, by_service, f64::min);
-        let generation = Opts::new("weir_agent_generation", "The generation of the release that is in force.");
-        let generation = IntGaugeVec::new(generation, &[SERVICE])?;
-        if by_service {
-            // It says nothing about all services together.
-            families.add(generation.clone())?;
-        }
+        let families = AgentMetrics::register_without(registry, if by_service { "" } else { SERVICE })?;
+        let generation =
+            if by_service { GenerationMetrics::register(registry)? } else { GenerationMetrics::build("")? };
+        let gauges = |shown: &GaugeVec, fold| ServiceGauges::new(shown.clone(), by_service, fold);
         Ok(Self {
             by_service,
-            polls: counter("weir_agent_polls_total", "Polls, by result (unchanged, changed, error).", Some("result"))?,
-            requests: families.counters(
-                "weir_agent_requests_total",
-                "Requests that edges answered, by protocol.",
-                &["protocol"],
-            )?,
-            errors: families.counters_of(
-                "weir_agent_errors_total",
-                "Attempts at an edge that failed, by kind.",
-                "kind",
-                &PollError::KINDS,
-            )?,
-            fetched_bytes: families
-                .counter("weir_agent_fetched_bytes_total", "Bytes of tarballs as they came over the wire.")?,
-            tarball_bytes: families.counter("weir_agent_tarball_bytes_total", "Bytes of tarballs after decoding.")?,
-            http3_usable: families
-                .gauge("weir_agent_http3_usable", "1 when HTTP/3 got through last, 0 when only HTTP/2 did.")?,
-            generation_regressions: counter(
-                "weir_agent_generation_regressions_total",
-                "Answers refused because their generation was lower than one seen before.",
-                None,
-            )?,
-            verify_failures: counter(
-                "weir_agent_verify_failures_total",
-                "Tarballs refused because their bytes were not those of their digest.",
-                None,
-            )?,
-            refreshes: counter("weir_agent_refreshes_total", "Forced refreshes that ended without error.", None)?,
-            refresh_missed_change: counter(
-                "weir_agent_refresh_missed_change_total",
-                "Forced refreshes that found a change which polling had missed.",
-                None,
-            )?,
-            refresh_repaired: counter(
-                "weir_agent_refresh_repaired_total",
-                "Forced refreshes that found the files on disk changed and replaced them.",
-                None,
-            )?,
-            switches: counter("weir_agent_switches_total", "Switches of `current` to another release.", None)?,
-            last_success: time(
-                "weir_agent_last_success_timestamp_seconds",
-                "When an edge last confirmed the release or a new one was switched to, the oldest of the services; \
-                 Unix time, 0 for never.",
-            )?,
-            generation,
-            hook_runs: counter(
-                "weir_agent_hook_runs_total",
-                "Runs of `exec`, by result (success, failure, timeout, error).",
-                Some("result"),
-            )?,
-            hook_last_success: time(
-                "weir_agent_hook_last_success_timestamp_seconds",
-                "When `exec` last succeeded, the oldest of the services that have one; Unix time, 0 for never.",
-            )?,
-            hook_pending: ServiceGauges::register(
-                families,
-                "weir_agent_hook_pending",
-                "Services whose release in force awaits its `exec`.",
-                by_service,
-                std::ops::Add::add,
-            )?,
+            generation: generation.generation,
+            // The oldest time, so that an alert on age sees the service that is worst off.
+            last_success: gauges(&families.last_success, f64::min),
+            hook_last_success: gauges(&families.hook_last_success, f64::min),
+            hook_pending: gauges(&families.hook_pending, std::ops::Add::add),
+            families,
         })
     }
 

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::{GaugeVec, Opts};
+use prometheus::GaugeVec;
 use weir_protocol::name::ServiceName;
-use weir_runtime::metric_families::MetricFamilies;
-
-use super::SERVICE;
 
 /// A family. It shows nothing before it has a service.
 #[derive(Clone)]
@@ -27,16 +24,8 @@ pub(crate) struct ServiceGauge {
 }
 
 impl ServiceGauges {
-    pub(super) fn register(
-        families: MetricFamilies<'_>,
-        name: &str,
-        help: &str,
-        by_service: bool,
-        fold: fn(f64, f64) -> f64,
-    ) -> prometheus::Result<Self> {
-        let labels: &[&str] = if by_service { &[SERVICE] } else { &[] };
-        let shown = families.add(GaugeVec::new(Opts::new(name, help), labels)?)?;
-        Ok(Self { shown, by_service, fold, values: Arc::default() })
+    pub(super) fn new(shown: GaugeVec, by_service: bool, fold: fn(f64, f64) -> f64) -> Self {
+        Self { shown, by_service, fold, values: Arc::default() }
     }
 
     pub(super) fn of(&self, service: &ServiceName) -> ServiceGauge {

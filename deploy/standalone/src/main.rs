@@ -1,5 +1,7 @@
 //! `weir`: all roles in one process, and the tools around them.
 
+#[cfg(test)]
+mod reference;
 mod repository;
 mod token;
 mod up;

@@ -75,7 +75,7 @@ impl AccessDecision {
             AccessDecision::Allowed(AuthMethod::None) => "open",
             AccessDecision::Allowed(AuthMethod::Token) => "token",
             AccessDecision::Allowed(AuthMethod::Certificate) => "certificate",
-            AccessDecision::OutOfScope => "unseen",
+            AccessDecision::OutOfScope => "out_of_scope",
             AccessDecision::Unauthorized(refusal) => refusal.as_str(),
         }
     }

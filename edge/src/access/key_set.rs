@@ -24,12 +24,12 @@ pub(super) struct KeySet {
 type Remembered = Cache<blake3::Hash, Arc<Claims>>;
 
 impl KeySet {
-    pub(super) fn empty(remembered_tokens: u64) -> Self {
+    pub(super) fn empty(cached_tokens: u64) -> Self {
         Self {
             keys: HashMap::new(),
             revoked_keys: HashSet::new(),
             denied_tokens: HashSet::new(),
-            remembered: Cache::new(remembered_tokens),
+            remembered: Cache::new(cached_tokens),
         }
     }
 
@@ -40,7 +40,7 @@ impl KeySet {
         origin_lists: &(impl Iterator<Item = &'a AccessList> + Clone),
         keys_from_origins: bool,
         before: &Self,
-        remembered_tokens: u64,
+        cached_tokens: u64,
         now: UnixSeconds,
     ) -> Self {
         let mut keys: HashMap<KeyId, PublicKey> = HashMap::new();
@@ -54,7 +54,7 @@ impl KeySet {
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
         let same_keys = keys == before.keys && revoked_keys == before.revoked_keys;
-        let remembered = if same_keys { before.remembered.clone() } else { Cache::new(remembered_tokens) };
+        let remembered = if same_keys { before.remembered.clone() } else { Cache::new(cached_tokens) };
         Self { keys, revoked_keys, denied_tokens, remembered }
     }
 

@@ -1,49 +1,55 @@
-//! What the decisions count.
+//! The metrics of access.
 
-use prometheus::{IntCounter, IntGauge, Registry};
-use weir_runtime::metric_families::MetricFamilies;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+use weir_runtime::metric_families;
 
 use super::decision::AccessDecision;
 use super::key_set::KeySet;
 
+metric_families! {
+    /// The families of authorization.
+    pub(crate) struct AccessFamilies {
+        /// Authorization decisions. `open`, `token` and `certificate`: allowed by this. `out_of_scope`: valid, and not for
+        /// this service. The others: refused, by reason.
+        decisions: IntCounterVec = "weir_edge_authorisations_total" { result: [
+            "open", "token", "certificate", "out_of_scope", "no_credential", "malformed", "unknown_key", "revoked_key",
+            "bad_signature", "expired", "not_yet_valid", "denied"
+        ] };
+        /// Keys that verify tokens, without revoked ones: of the edge's files and of its origins together.
+        keys: IntGauge = "weir_edge_access_keys";
+        /// Revoked keys.
+        revoked_keys: IntGauge = "weir_edge_access_revoked_keys";
+        /// Denied tokens.
+        denied_tokens: IntGauge = "weir_edge_access_denied_tokens";
+        /// 1 while the files of `[auth]` can be used. At 0 the lists that were read last are in force. Alert on 0.
+        pub(super) files_readable: IntGauge = "weir_edge_access_files_readable";
+        /// Lists of keys and denials from origins that could not be read. The previous lists stay in force.
+        pub(super) lists_refused: IntCounter = "weir_edge_access_lists_refused_total";
+        /// 1 while lists of keys and denials from origins cannot be written to disk.
+        pub(super) lists_unsaved: IntGauge = "weir_edge_access_lists_unsaved";
+    }
+}
+
 /// The families of one edge's access.
 pub(super) struct AccessMetrics {
+    families: AccessFamilies,
     /// In the order of [`AccessDecision::ALL`].
     decisions: Vec<IntCounter>,
-    keys: IntGauge,
-    revoked_keys: IntGauge,
-    denied_tokens: IntGauge,
-    pub(super) files_readable: IntGauge,
-    pub(super) lists_refused: IntCounter,
-    pub(super) unsaved: IntGauge,
+}
+
+impl std::ops::Deref for AccessMetrics {
+    type Target = AccessFamilies;
+
+    fn deref(&self) -> &AccessFamilies {
+        &self.families
+    }
 }
 
 impl AccessMetrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let family = MetricFamilies(registry);
-        let decisions = family.counters(
-            "weir_edge_authorisations_total",
-            "Requests by what was decided about their reader.",
-            &["result"],
-        )?;
-        Ok(Self {
-            decisions: AccessDecision::ALL.iter().map(|each| decisions.with_label_values(&[each.as_str()])).collect(),
-            keys: family.gauge("weir_edge_access_keys", "Keys that verify tokens, without the revoked ones.")?,
-            revoked_keys: family.gauge("weir_edge_access_revoked_keys", "Keys that are revoked.")?,
-            denied_tokens: family.gauge("weir_edge_access_denied_tokens", "Tokens that are denied.")?,
-            files_readable: family.gauge(
-                "weir_edge_access_files_readable",
-                "1 while the files of keys and denials can be used; at 0 what was read last is in force.",
-            )?,
-            lists_refused: family.counter(
-                "weir_edge_access_lists_refused_total",
-                "Lists of keys and denials that origins sent and that could not be read.",
-            )?,
-            unsaved: family.gauge(
-                "weir_edge_access_heard_unsaved",
-                "1 while what origins said of keys and denials cannot be written to disk.",
-            )?,
-        })
+        let families = AccessFamilies::register(registry)?;
+        let decision = |each: &AccessDecision| families.decisions.with_label_values(&[each.as_str()]);
+        Ok(Self { decisions: AccessDecision::ALL.iter().map(decision).collect(), families })
     }
 
     pub(super) fn decided(&self, decision: AccessDecision) {

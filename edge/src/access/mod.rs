@@ -28,6 +28,7 @@ pub(crate) use origin_lists::OriginListsFile;
 
 use self::credential::Credential;
 use self::key_set::KeySet;
+pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
 use crate::config::{AuthConfig, AuthMode, CertificateRule};
@@ -44,7 +45,7 @@ struct Inner {
     /// The services that certificates may read. There is no default.
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
-    remembered_tokens: u64,
+    cached_tokens: u64,
     /// The names of the origins, by their ids.
     origins: Vec<String>,
     key_set: RwLock<Arc<KeySet>>,
@@ -92,15 +93,15 @@ impl Access {
             needs_credentials: config.mode == AuthMode::Required,
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
-            remembered_tokens: config.remembered_tokens,
+            cached_tokens: config.cached_tokens,
             origins,
-            key_set: RwLock::new(Arc::new(KeySet::empty(config.remembered_tokens))),
+            key_set: RwLock::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             persisted,
             metrics,
         });
         inner.change(|_| {});
-        drain.spawn(origin_lists::save(file, to_persist, inner.metrics.unsaved.clone(), drain.clone()));
+        drain.spawn(origin_lists::save(file, to_persist, inner.metrics.lists_unsaved.clone(), drain.clone()));
         let (following, draining) = (inner.clone(), drain.clone());
         drain.spawn(async move {
             let changes = async {
@@ -140,7 +141,7 @@ impl Access {
 
     /// The number of cached tokens, and the limit.
     pub(crate) fn bound(&self) -> Bound {
-        ("remembered_tokens", self.inner.key_set().remembered(), self.inner.remembered_tokens)
+        ("cached_tokens", self.inner.key_set().remembered(), self.inner.cached_tokens)
     }
 
     /// Whether a changed file of keys or denials cannot be used. The last valid contents apply.
@@ -210,7 +211,7 @@ impl Inner {
             &lists.origin_lists.values(),
             self.keys_from_origins,
             &before,
-            self.remembered_tokens,
+            self.cached_tokens,
             unix_seconds(SystemTime::now()),
         );
         self.metrics.set_key_set(&after);

@@ -1,27 +1,43 @@
-//! What the agents' side counts.
+//! The metrics of the agents' API.
 
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntCounterVec};
-use weir_runtime::metric_families::MetricFamilies;
+use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
+use weir_runtime::metric_families;
 
 use crate::cache::Source;
 
-/// What the agents' side counts.
+metric_families! {
+    /// The families of the agents' API.
+    pub(crate) struct ApiFamilies {
+        /// Requests of agents. `cache` is what the cache did. Polls that changed nothing have the status 304.
+        requests: IntCounterVec = "weir_edge_requests_total"
+            { route, method, cache: ["hit", "stale", "miss", "collapsed", "revalidated", "forced", "error"], status };
+        /// Responses with a tarball, by the source of their first bytes. Hit ratio = 1 − origin / all.
+        tarballs: IntCounterVec = "weir_edge_tarballs_served_total" { tier: SOURCES };
+        /// Bytes of tarballs sent to agents, by source. Byte hit ratio = 1 − origin / all.
+        sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: SOURCES };
+        /// Age of the publication when a response with its tarball began. Polls do not count.
+        publication_age: Histogram = "weir_edge_served_publication_age_seconds"
+            [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0];
+        /// How long stale responses had been stale when they were served.
+        served_staleness: Histogram = "weir_edge_served_staleness_seconds"
+            [1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 604_800.0];
+    }
+}
+
+/// The metrics of the agents' API.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiMetrics {
-    requests: IntCounterVec,
-    /// Of `requests`, the polls and the fetches that find everything at hand: looked up once, because nothing is asked for
-    /// more often.
+    families: ApiFamilies,
+    /// The series of unchanged polls and of cache hits, looked up once because nothing is requested more often.
     unchanged: IntCounter,
     full: IntCounter,
     /// In the order of [`SOURCES`].
     served: [Served; SOURCES.len()],
-    served_staleness: Histogram,
-    publication_age: Histogram,
 }
 
-/// Where the bytes of a body come from: values of a label.
+/// The sources of a body's bytes: values of a label.
 const SOURCES: [&str; 3] = ["memory", "disk", "origin"];
 
 /// Bodies from one source, and their bytes.
@@ -32,40 +48,16 @@ struct Served {
 }
 
 impl ApiMetrics {
-    pub(crate) fn register(family: &MetricFamilies<'_>) -> prometheus::Result<Self> {
-        let requests = family.counters(
-            "weir_edge_requests_total",
-            "Requests of agents, by what was asked for, what the cache did and the status of the answer.",
-            &["route", "method", "cache", "status"],
-        )?;
-        let served = family.counters(
-            "weir_edge_tarballs_served_total",
-            "Bodies of tarballs that were begun, by where their bytes came from.",
-            &["tier"],
-        )?;
-        let sent_bytes = family.counters(
-            "weir_edge_sent_bytes_total",
-            "Bytes of tarballs handed to agents, by where they came from.",
-            &["tier"],
-        )?;
+    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let families = ApiFamilies::register(registry)?;
         Ok(Self {
-            unchanged: requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
-            full: requests.with_label_values(&["tarball", "GET", "hit", "200"]),
-            requests,
+            unchanged: families.requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
+            full: families.requests.with_label_values(&["tarball", "GET", "hit", "200"]),
             served: SOURCES.map(|source| Served {
-                bodies: served.with_label_values(&[source]),
-                bytes: sent_bytes.with_label_values(&[source]),
+                bodies: families.tarballs.with_label_values(&[source]),
+                bytes: families.sent_bytes.with_label_values(&[source]),
             }),
-            publication_age: family.histogram(
-                "weir_edge_served_publication_age_seconds",
-                "How long before a body was sent its version had been published.",
-                &[0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0],
-            )?,
-            served_staleness: family.histogram(
-                "weir_edge_served_staleness_seconds",
-                "For how long the stale answers that were served had been stale.",
-                &[1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 604_800.0],
-            )?,
+            families,
         })
     }
 
@@ -78,7 +70,7 @@ impl ApiMetrics {
         match (route, method, cache, status) {
             ("tarball", "HEAD", "hit", http::StatusCode::NOT_MODIFIED) => self.unchanged.inc(),
             ("tarball", "GET", "hit", http::StatusCode::OK) => self.full.inc(),
-            _ => self.requests.with_label_values(&[route, method, cache, status.as_str()]).inc(),
+            _ => self.families.requests.with_label_values(&[route, method, cache, status.as_str()]).inc(),
         }
     }
 
@@ -90,11 +82,11 @@ impl ApiMetrics {
             Source::Origin { .. } => 2,
         }];
         served.bodies.inc();
-        self.publication_age.observe(published_ago.as_secs_f64());
+        self.families.publication_age.observe(published_ago.as_secs_f64());
         &served.bytes
     }
 
     pub(crate) fn served_stale(&self, seconds: u64) {
-        self.served_staleness.observe(seconds as f64);
+        self.families.served_staleness.observe(seconds as f64);
     }
 }

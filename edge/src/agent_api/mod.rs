@@ -26,7 +26,7 @@ use crate::access::{Access, AccessDecision};
 use crate::cache::Cache;
 use crate::catalog::{Lookup, RevalidateMode};
 
-pub(crate) use self::metrics::ApiMetrics;
+pub(crate) use self::metrics::{ApiFamilies, ApiMetrics};
 
 #[derive(Clone)]
 pub(crate) struct AgentApi {

@@ -1,9 +1,9 @@
-//! What the cache counts.
+//! The metrics of the cache.
 
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
-use weir_runtime::metric_families::MetricFamilies;
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
+use weir_runtime::metric_families;
 
 use super::disk::DiskFailure;
 
@@ -13,25 +13,45 @@ const FETCH_RESULTS: [&str; 7] = ["ok", "not_found", "origin_failed", "broken", 
 /// Why objects are dropped, as values of a label.
 const DROP_REASONS: [&str; 4] = ["size", "corrupt", "vanished", "purged"];
 
-/// What the cache counts.
-#[derive(Debug, Clone)]
-pub(crate) struct CacheMetrics {
-    fetches: IntCounterVec,
-    fetch_duration: Histogram,
-    fetch_retries: IntCounterVec,
-    pub(super) waiters_refused: IntCounter,
-    pub(super) collapsed: IntCounter,
-    verify_failures: IntCounterVec,
-    pub(super) read_failures: IntCounter,
-    evictions: IntCounterVec,
-    evicted_bytes: IntCounterVec,
-    pub(super) memory_evictions: IntCounter,
-    memory_hits: Hits,
-    disk_hits: Hits,
-    not_stored: IntCounterVec,
-    pub(super) writes: IntGauge,
-    pub(super) writing: IntGauge,
-    pub(super) scanning: IntGauge,
+metric_families! {
+    /// The families of the cache.
+    pub(crate) struct CacheMetrics {
+        /// Objects found in the cache. Misses are `weir_edge_fills_total`.
+        hits: IntCounterVec = "weir_edge_cache_hits_total" { tier: ["memory", "disk"] };
+        /// Bytes of objects found in the cache.
+        hit_bytes: IntCounterVec = "weir_edge_cache_hit_bytes_total" { tier: ["memory", "disk"] };
+        /// Objects fetched from origins.
+        fetches: IntCounterVec = "weir_edge_fills_total" { result: FETCH_RESULTS };
+        /// Time from the start of a fetch until its object was verified.
+        fetch_duration: Histogram = "weir_edge_fill_duration_seconds" [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0];
+        /// Retries of fetches, by the failure before.
+        fetch_retries: IntCounterVec = "weir_edge_fill_retries_total"
+            { reason: ["origin_failed", "broken", "slow", "corrupt"] };
+        /// Requests refused because too many wait for objects. Find out what delays fetches, or raise `cache.waiters`.
+        pub(super) waiters_refused: IntCounter = "weir_edge_fill_waiters_refused_total";
+        /// Requests that waited for a fetch already under way.
+        pub(super) collapsed: IntCounter = "weir_edge_fills_collapsed_total";
+        /// Objects whose bytes did not have their digest, by source. They were not served. Alert above 0.
+        verify_failures: IntCounterVec = "weir_edge_verify_failures_total" { tier: ["memory", "disk", "origin"] };
+        /// Objects on disk that could not be read. They were fetched instead. Above 0: check the disk.
+        pub(super) read_failures: IntCounter = "weir_edge_cache_read_failures_total";
+        /// Objects removed from disk. `vanished`: another program deleted the file.
+        evictions: IntCounterVec = "weir_edge_evictions_total" { reason: DROP_REASONS };
+        /// Bytes of objects removed from disk.
+        evicted_bytes: IntCounterVec = "weir_edge_evicted_bytes_total" { reason: DROP_REASONS };
+        /// Objects evicted from memory. They are still on disk.
+        pub(super) memory_evictions: IntCounter = "weir_edge_cache_memory_evictions_total";
+        /// Objects served and not stored on disk. `paused`: within 30 s of a failure of the disk. `too_large`: for
+        /// `cache.disk`. `queue_full`: more came at once than the disk takes. The others: check the disk.
+        not_stored: IntCounterVec = "weir_edge_cache_write_dropped_total"
+            { reason: ["no_space", "read_only", "too_many_files", "failed", "paused", "too_large", "queue_full"] };
+        /// Objects being written to disk, or waiting for it.
+        pub(super) writes: IntGauge = "weir_edge_cache_writes";
+        /// 0 after the disk failed to store an object, until it stores one.
+        pub(super) writing: IntGauge = "weir_edge_cache_writing";
+        /// 1 while the files of an earlier process are counted, or when not all can be.
+        pub(super) scanning: IntGauge = "weir_edge_cache_scanning";
+    }
 }
 
 /// Where an object was found.
@@ -57,13 +77,6 @@ impl Tier {
     }
 }
 
-/// Objects that were found in one tier, and their bytes.
-#[derive(Debug, Clone)]
-struct Hits {
-    objects: IntCounter,
-    bytes: IntCounter,
-}
-
 /// Why an object that was fetched is not stored on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotStored {
@@ -78,16 +91,6 @@ pub(crate) enum NotStored {
 }
 
 impl NotStored {
-    const ALL: [Self; 7] = [
-        Self::Disk(DiskFailure::NoSpace),
-        Self::Disk(DiskFailure::ReadOnly),
-        Self::Disk(DiskFailure::TooManyFiles),
-        Self::Disk(DiskFailure::Failed),
-        Self::Paused,
-        Self::TooLarge,
-        Self::QueueFull,
-    ];
-
     fn as_str(self) -> &'static str {
         match self {
             Self::Disk(failure) => failure.as_str(),
@@ -123,91 +126,6 @@ impl RemovalReason {
 }
 
 impl CacheMetrics {
-    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let family = MetricFamilies(registry);
-        let hits = family.counters("weir_edge_cache_hits_total", "Objects found in the cache, by where.", &["tier"])?;
-        let hit_bytes = family.counters(
-            "weir_edge_cache_hit_bytes_total",
-            "Bytes of the objects that were found in the cache, by where.",
-            &["tier"],
-        )?;
-        let hits = |tier: Tier| Hits {
-            objects: hits.with_label_values(&[tier.as_str()]),
-            bytes: hit_bytes.with_label_values(&[tier.as_str()]),
-        };
-        Ok(Self {
-            memory_hits: hits(Tier::Memory),
-            disk_hits: hits(Tier::Disk),
-            fetches: family.counters_of(
-                "weir_edge_fills_total",
-                "Objects fetched from origins, by the result.",
-                "result",
-                &FETCH_RESULTS,
-            )?,
-            fetch_duration: family.histogram(
-                "weir_edge_fill_duration_seconds",
-                "From the beginning of a fetch until its object was verified.",
-                &[0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0],
-            )?,
-            fetch_retries: family.counters_of(
-                "weir_edge_fill_retries_total",
-                "Fetches of objects that were tried again, by what had failed.",
-                "reason",
-                &FETCH_RESULTS[2..6],
-            )?,
-            waiters_refused: family.counter(
-                "weir_edge_fill_waiters_refused_total",
-                "Requests that were refused because too many wait for objects.",
-            )?,
-            collapsed: family.counter(
-                "weir_edge_fills_collapsed_total",
-                "Requests that waited for a fetch that was under way already.",
-            )?,
-            verify_failures: family.counters_of(
-                "weir_edge_verify_failures_total",
-                "Objects whose bytes were not what their name says, by where they came from. Should be 0.",
-                "where",
-                &["memory", "disk", "origin"],
-            )?,
-            read_failures: family.counter(
-                "weir_edge_cache_read_failures_total",
-                "Objects on disk that could not be read. Should be 0.",
-            )?,
-            evictions: family.counters_of(
-                "weir_edge_evictions_total",
-                "Objects dropped from the disk.",
-                "reason",
-                &DROP_REASONS,
-            )?,
-            evicted_bytes: family.counters_of(
-                "weir_edge_evicted_bytes_total",
-                "Bytes of objects dropped from the disk.",
-                "reason",
-                &DROP_REASONS,
-            )?,
-            memory_evictions: family.counter(
-                "weir_edge_cache_memory_evictions_total",
-                "Objects dropped from memory for want of room; they are still on disk.",
-            )?,
-            not_stored: family.counters_of(
-                "weir_edge_cache_write_dropped_total",
-                "Objects that were fetched and served and could not be stored on disk, by the reason.",
-                "reason",
-                &NotStored::ALL.map(NotStored::as_str),
-            )?,
-            writes: family
-                .gauge("weir_edge_cache_writes", "Objects that are being written to disk, or wait for their turn.")?,
-            writing: family.gauge(
-                "weir_edge_cache_writing",
-                "Whether the disk took the last object: 0 until it takes one again.",
-            )?,
-            scanning: family.gauge(
-                "weir_edge_cache_scanning",
-                "1 while the files of an earlier process are being counted, or cannot all be.",
-            )?,
-        })
-    }
-
     pub(super) fn fetched(&self, result: &'static str, took: Duration) {
         self.fetches.with_label_values(&[result]).inc();
         self.fetch_duration.observe(took.as_secs_f64());
@@ -227,9 +145,8 @@ impl CacheMetrics {
     }
 
     pub(super) fn hit(&self, tier: Tier, bytes: u64) {
-        let hits = if tier == Tier::Memory { &self.memory_hits } else { &self.disk_hits };
-        hits.objects.inc();
-        hits.bytes.inc_by(bytes);
+        self.hits.with_label_values(&[tier.as_str()]).inc();
+        self.hit_bytes.with_label_values(&[tier.as_str()]).inc_by(bytes);
     }
 
     pub(super) fn not_stored(&self, why: NotStored) {

@@ -122,8 +122,8 @@ impl Lookup {
         let (remembered, most) = self.negative.fill_level();
         let (refs, most_refs) = self.catalog.revisions().fill_level();
         let own = [
-            ("questions", self.queries.len() as u64, MAX_QUERIES as u64),
-            ("remembered_failures", remembered, most),
+            ("queries", self.queries.len() as u64, MAX_QUERIES as u64),
+            ("cached_failures", remembered, most),
             ("announced_refs", refs, most_refs),
         ];
         self.catalog.fill_levels().into_iter().chain(own).chain(self.past.bounds())

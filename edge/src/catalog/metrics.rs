@@ -1,18 +1,29 @@
-//! What the catalog counts.
+//! The metrics of the catalog.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
-use weir_runtime::metric_families::MetricFamilies;
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use weir_runtime::metric_families;
 
-/// What the catalog counts.
-#[derive(Debug, Clone)]
-pub(crate) struct CatalogMetrics {
-    pub(super) regressions: IntCounter,
-    pub(super) collapsed_queries: IntCounter,
-    stale_served: IntCounterVec,
-    evictions: IntCounterVec,
-    pub(super) writable: IntGauge,
-    pub(super) damaged_records: IntCounter,
-    pub(super) revisions_dropped: IntCounter,
+metric_families! {
+    /// The families of the catalog.
+    pub(crate) struct CatalogMetrics {
+        /// Descriptors refused because a newer one was seen before. Alert above 0.
+        pub(super) regressions: IntCounter = "weir_edge_generation_regressions_total";
+        /// Requests that waited for a query to an origin already under way.
+        pub(super) collapsed_queries: IntCounter = "weir_edge_queries_collapsed_total";
+        /// Stale responses. `revalidating`: the origin is queried in the background. `edge_busy`: too many queries were under
+        /// way. `edge_failed`: a bug, please report it.
+        stale_served: IntCounterVec = "weir_edge_stale_served_total"
+            { reason: ["revalidating", "origin_slow", "origin_failed", "regressed", "edge_busy", "edge_failed"] };
+        /// Services that left the catalog. Their highest generation is remembered. `capacity`: raise `cache.services` or
+        /// `cache.service_bytes`.
+        evictions: IntCounterVec = "weir_edge_catalog_evictions_total" { reason: ["capacity", "tombstone_ended"] };
+        /// 0 while the catalog cannot be written to disk: after a crash, changes since then are lost. Alert on 0.
+        pub(super) writable: IntGauge = "weir_edge_catalog_writable";
+        /// Records of the catalog's file that could not be read at the start. Their services are requested again.
+        pub(super) damaged_records: IntCounter = "weir_edge_catalog_damaged_records_total";
+        /// Refs announced by an origin that found no room.
+        pub(super) revisions_dropped: IntCounter = "weir_edge_catalog_revisions_dropped_total";
+    }
 }
 
 /// Why an answer was served although it was stale.
@@ -64,46 +75,6 @@ impl EvictionReason {
 }
 
 impl CatalogMetrics {
-    /// # Errors
-    /// A name is taken.
-    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let family = MetricFamilies(registry);
-        Ok(Self {
-            regressions: family.counter(
-                "weir_edge_generation_regressions_total",
-                "Descriptors that were refused because a newer one had been seen. Should be 0.",
-            )?,
-            collapsed_queries: family.counter(
-                "weir_edge_asks_collapsed_total",
-                "Requests that waited for a query to an origin that was under way already.",
-            )?,
-            stale_served: family.counters_of(
-                "weir_edge_stale_served_total",
-                "Answers that were served although they were stale, by the reason.",
-                "why",
-                &["revalidating", "origin_slow", "origin_failed", "regressed"],
-            )?,
-            evictions: family.counters_of(
-                "weir_edge_catalog_evictions_total",
-                "Services that left the catalog, by the reason; their highest generation is remembered.",
-                "reason",
-                &["capacity", "tombstone_ended"],
-            )?,
-            writable: family.gauge(
-                "weir_edge_catalog_writable",
-                "0 while the disk does not take the catalog: a crash would forget what it did not take.",
-            )?,
-            damaged_records: family.counter(
-                "weir_edge_catalog_damaged_records_total",
-                "Records of the catalog's file that could not be read at the start; their services are asked for again.",
-            )?,
-            revisions_dropped: family.counter(
-                "weir_edge_catalog_revisions_dropped_total",
-                "Refs whose revision an origin announced and that found no room.",
-            )?,
-        })
-    }
-
     pub(super) fn stale_served(&self, why: StaleReason) {
         self.stale_served.with_label_values(&[why.as_str()]).inc();
     }

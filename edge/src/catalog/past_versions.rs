@@ -114,8 +114,8 @@ impl PastVersions {
     pub(super) fn bounds(&self) -> [Bound; 3] {
         let (remembered, most) = self.negative.fill_level();
         [
-            ("version_questions", self.queries.len() as u64, MAX_QUERIES as u64),
-            ("remembered_version_failures", remembered, most),
+            ("version_queries", self.queries.len() as u64, MAX_QUERIES as u64),
+            ("cached_version_failures", remembered, most),
             ("past_version_bytes", self.stored.weighted_size(), MAX_BYTES),
         ]
     }

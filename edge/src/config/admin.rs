@@ -2,20 +2,20 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-/// `[admin]`: who may do what on `admin_listen`.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// Access to `admin_listen`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdminConfig {
-    /// The file of the token that operators show: one line of at least 16 characters, read anew for each request.
-    /// Without it nobody may purge.
+    /// File with the token of operators (`Authorization: Bearer …`): one line of 16 to 4,096 visible characters, read for
+    /// each request. Without it, nobody may purge.
     #[serde(default)]
     pub operator_token_file: Option<PathBuf>,
-    /// Serves it with the certificate of `[tls]`.
+    /// Serve `admin_listen` with the certificate of `[tls]`.
     #[serde(default)]
     pub tls: bool,
-    /// Lets it listen beyond loopback without TLS: for private networks only, the token is sent in clear there.
+    /// Allow plain HTTP beyond loopback, for private networks: whoever can listen there reads the token.
     #[serde(default)]
     pub allow_plain: bool,
 }

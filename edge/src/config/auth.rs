@@ -2,35 +2,37 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::ConfigError;
 
-/// `[auth]`: who may read.
-#[derive(Debug, Clone, Deserialize)]
+/// Who may read. With `mode = "open"`, keys, denials and certificates are refused.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
-    /// Whether a reader must prove itself.
+    /// Who may read.
     pub mode: AuthMode,
-    /// Lets an edge in open mode listen beyond loopback.
+    /// Allow an edge in open mode to listen beyond loopback.
     pub allow_anonymous: bool,
-    /// Files of the public keys that verify tokens. Read again when they change.
+    /// Files of public keys that verify tokens, as `weir token key` writes them. Read again within two seconds of a change.
     pub keys: Vec<PathBuf>,
-    /// A file of denied tokens and revoked keys. Read again when it changes.
+    /// File of denied tokens and revoked keys. Read again within two seconds of a change. Replace it by a rename, so that no
+    /// half of it is read.
     pub deny: Option<PathBuf>,
-    /// Whether keys that origins announce verify tokens too. What origins deny is denied in any case.
+    /// Accept keys that origins announce. Their denials always apply.
     pub keys_from_origins: bool,
-    /// PEM file of the authority that signs the agents' certificates.
+    /// PEM file of the authority of agents' certificates; together with `[[auth.certificate]]`. Clients without a certificate
+    /// may connect, clients with one of another authority may not. Read again on SIGHUP.
     pub client_ca: Option<PathBuf>,
-    /// What agents may read by their certificate alone.
+    /// What agents may read with their certificate alone.
     #[serde(rename = "certificate")]
     pub certificates: Vec<CertificateRule>,
-    /// Tokens whose signature was verified and need not be again.
-    pub remembered_tokens: u64,
+    /// Tokens in the cache of verified signatures. Expiry and denials are checked for each request. At least 1.
+    pub cached_tokens: u64,
 }
 
 /// Whether a reader must prove itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
     /// No: whoever connects may read everything.
@@ -40,13 +42,13 @@ pub enum AuthMode {
     Required,
 }
 
-/// `[[auth.certificate]]`: which agents may read which services by their certificate alone.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// What agents may read with their certificate alone. Services that no rule names cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateRule {
-    /// Names of agents: of certificates with `spiffe://weir/agent/<name>`.
+    /// Agents, by the name in their certificate: `spiffe://weir/agent/<name>`.
     pub agents: NameGlob,
-    /// Names of services.
+    /// Services that these agents may read. At least one pattern.
     pub services: Vec<NameGlob>,
 }
 
@@ -60,7 +62,7 @@ impl Default for AuthConfig {
             keys_from_origins: false,
             client_ca: None,
             certificates: Vec::new(),
-            remembered_tokens: 50_000,
+            cached_tokens: 50_000,
         }
     }
 }
@@ -96,8 +98,8 @@ impl AuthConfig {
         if self.certificates.iter().any(|rule| rule.services.is_empty()) {
             return invalid("services in [[auth.certificate]] is empty: name at least one pattern, such as \"shop-*\"");
         }
-        if self.remembered_tokens == 0 {
-            return invalid("remembered_tokens in [auth] must be at least 1");
+        if self.cached_tokens == 0 {
+            return invalid("cached_tokens in [auth] must be at least 1");
         }
         Ok(())
     }
@@ -136,7 +138,7 @@ mod tests {
             (format!("mode = 'required'\nclient_ca = 'ca'\n{}", rule.replace("'shop-*'", "")), "services"),
             (format!("mode = 'required'\nclient_ca = 'ca'\n{}", rule.replace("shop", "Shop")), "Shop-*"),
             (format!("mode = 'required'\nclient_ca = 'ca'\n{rule}more = 1"), "more"),
-            ("mode = 'required'\nkeys = ['a']\nremembered_tokens = 0".to_owned(), "remembered_tokens"),
+            ("mode = 'required'\nkeys = ['a']\ncached_tokens = 0".to_owned(), "cached_tokens"),
         ] {
             let error = check(&wrong).unwrap_err();
             assert!(error.contains(named), "{wrong}: {error}");

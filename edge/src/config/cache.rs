@@ -4,46 +4,47 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_runtime::config::{ConfigError, duration, size};
 
-/// `[cache]`: where and how much is kept.
-#[derive(Debug, Clone, Deserialize)]
+/// Where objects are cached, and how many.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CacheConfig {
-    /// The directory of objects and of the catalog. One edge alone uses it. Needed.
+    /// Required. Directory of objects and of the catalog. One process at a time uses it.
     pub dir: PathBuf,
-    /// The bytes of objects on disk.
+    /// Size of objects on disk, in blocks of 4 KiB. Beyond it, S3-FIFO evicts: objects requested once go before others. An
+    /// object larger than a sixteenth is served and not stored. Each object takes up to 250 bytes of memory. At least `1MiB`.
     #[serde(with = "size")]
     pub disk: ByteSize,
-    /// The bytes of objects that stay in memory.
+    /// Size of objects in memory, evicted by S3-FIFO. At least `4MiB`.
     #[serde(with = "size")]
     pub memory: ByteSize,
-    /// The bytes in memory of objects that are being fetched, or are read by clients and do not stay there. While it is used
-    /// up, what is not in memory waits, as long as for a fetch.
+    /// Memory of further objects: those being fetched, and those that slow clients still read. While it is used up, requests
+    /// for objects that are not in memory wait up to `fetch_wait`. At least `16MiB`.
     #[serde(with = "size")]
     pub in_flight: ByteSize,
-    /// The services in the catalog, tombstones included. Beyond it those that nobody has requested for the longest time are
-    /// dropped, and asked for again when somebody does.
+    /// Services in the catalog, deleted ones included. Beyond it, the least recently requested are dropped and queried again
+    /// when needed. At least 1.
     pub services: u64,
-    /// The memory that the services in the catalog take, about: twice their descriptors and 1 KiB each.
+    /// Memory of the services in the catalog: about twice their descriptors and 1 KiB each. At least `1MiB`.
     #[serde(with = "size")]
     pub service_bytes: ByteSize,
-    /// The objects that are fetched from origins at a time; further ones wait.
+    /// Objects fetched from origins at a time. Further fetches wait. At least 1.
     pub fetches: usize,
-    /// How long an origin may be silent in the middle of an object before the fetch is tried again.
+    /// How long an origin may send nothing within an object before the fetch is retried.
     #[serde(with = "duration")]
     pub fetch_idle: Duration,
-    /// How long a request waits for its first byte, which may have to be read or fetched first.
+    /// How long a request waits for its first byte.
     #[serde(with = "duration")]
     pub fetch_wait: Duration,
-    /// The requests that wait for an object; further ones are refused (`503`).
+    /// Requests that wait for an object. Further ones get 503. At least 1.
     pub waiters: usize,
-    /// The tarballs that are decoded at a time, for clients that take no stored coding; each takes up to 8 MiB of memory.
-    /// Further ones are refused (`503`).
+    /// Tarballs decoded at a time, for clients that accept no stored encoding, each with up to 8 MiB of memory. Further ones
+    /// get 503. At least 1.
     pub decoders: usize,
-    /// The tarballs that are made gzip at a time, for clients that accept nothing better; each takes up to 9 MiB of memory.
-    /// Further ones get the next coding that they accept, or are refused (`503`).
+    /// Tarballs compressed with gzip at a time, for clients that accept nothing better, each with up to 9 MiB of memory.
+    /// Further ones get another accepted encoding, or 503. At least 1.
     pub encoders: usize,
 }
 

@@ -2,50 +2,47 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Serialize};
 use weir_protocol::name_glob::NameGlob;
-use weir_runtime::config::{ConfigError, duration};
+use weir_runtime::config::{ConfigError, duration, optional_duration};
 
-/// `[freshness]`: how old an answer may be.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// How old a response may be, counted from the last validation by the origin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FreshnessConfig {
-    /// How long after its last validation an answer is served without asking the origin.
+    /// How long a version is served without a query to the origin.
     #[serde(with = "duration")]
     pub fresh: Duration,
-    /// How long after that it is served while the origin is asked in the background.
+    /// How long after that it is served while the origin is queried in the background.
     #[serde(with = "duration")]
     pub stale_while_revalidate: Duration,
-    /// How long a request waits for the origin after that, before it gets what is stored.
+    /// How long a request waits for the origin after that, before it gets the stored version. More than `0s`.
     #[serde(with = "duration")]
     pub wait: Duration,
-    /// How long past its freshness an answer is served while the origin cannot be asked; without end when absent.
-    #[serde(deserialize_with = "optional_duration")]
+    /// How long past its freshness a version is served while the origin does not answer. At least `stale_while_revalidate`.
+    /// Default: without end.
+    #[serde(with = "optional_duration")]
     pub stale_if_error: Option<Duration>,
 }
 
-/// `[[freshness_for]]`: how old an answer may be for some services.
-#[derive(Debug, Clone, Deserialize)]
+/// Freshness of some services. The first table that matches applies.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FreshnessForConfig {
-    /// Which: a pattern of names, such as `shop-*`.
+    /// Services, such as `shop-*`.
     pub services: NameGlob,
-    /// As in `[freshness]`, whose value holds when it is absent; so with the others.
-    #[serde(default, deserialize_with = "optional_duration")]
+    /// Default: that of `[freshness]`.
+    #[serde(default, with = "optional_duration")]
     pub fresh: Option<Duration>,
-    /// As in `[freshness]`.
-    #[serde(default, deserialize_with = "optional_duration")]
+    /// Default: that of `[freshness]`.
+    #[serde(default, with = "optional_duration")]
     pub stale_while_revalidate: Option<Duration>,
-    /// As in `[freshness]`.
-    #[serde(default, deserialize_with = "optional_duration")]
+    /// Default: that of `[freshness]`.
+    #[serde(default, with = "optional_duration")]
     pub wait: Option<Duration>,
-    /// As in `[freshness]`.
-    #[serde(default, deserialize_with = "optional_duration")]
+    /// Default: that of `[freshness]`.
+    #[serde(default, with = "optional_duration")]
     pub stale_if_error: Option<Duration>,
-}
-
-fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    duration::deserialize(deserializer).map(Some)
 }
 
 impl Default for FreshnessConfig {

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_protocol::name::NodeName;
 use weir_runtime::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
@@ -25,40 +25,42 @@ pub use origin::OriginConfig;
 pub use push::PushConfig;
 pub use tls::TlsConfig;
 
-/// The configuration of an edge.
-#[derive(Debug, Clone, Deserialize)]
+/// The configuration of an edge: its listeners. The file is read at the start only. SIGHUP reads the files again that
+/// `[tls]`, `auth.client_ca` and `[[origin]]` name: all are applied, or nothing is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The node's name: in `Cache-Status`, in logs.
+    /// The edge's name, in `Cache-Status` and in logs.
     pub name: NodeName,
-    /// Where agents connect. TCP carries HTTP/1.1 and 2, UDP of the same number HTTP/3. Port 0 takes a free one.
+    /// Listener of agents: TCP for HTTP/1.1 and HTTP/2, UDP of the same port for HTTP/3.
     pub listen: SocketAddr,
-    /// `/livez`, `/readyz`, `/metrics`, `/status`, and what operators ask for; none when absent.
+    /// Listener of `/livez`, `/readyz`, `/metrics`, `/status`, `/v1/explain` and `/v1/purge`. Beyond loopback it needs
+    /// `admin.tls` or `admin.allow_plain`.
     #[serde(default)]
     pub admin_listen: Option<SocketAddr>,
-    /// Who may do what there.
+    /// Access to `admin_listen`.
     #[serde(default)]
     pub admin: AdminConfig,
-    /// How long a drain may take before what is left is cut.
+    /// How long a drain may take before open responses are reset.
     #[serde(default = "default_drain_deadline", with = "duration")]
     pub drain_deadline: Duration,
-    /// The edge's own certificate.
+    /// The edge's certificate.
     pub tls: TlsConfig,
     /// Who may read.
     #[serde(default)]
     pub auth: AuthConfig,
-    /// Where and how much is kept.
+    /// Where objects are cached, and how many.
     pub cache: CacheConfig,
-    /// The origins, which partition the services among them. At least one.
+    /// Origins.
     #[serde(rename = "origin", default)]
     pub origins: Vec<OriginConfig>,
-    /// How old an answer may be.
+    /// How old a response may be.
     #[serde(default)]
     pub freshness: FreshnessConfig,
-    /// How old an answer may be for some services; the first whose pattern matches decides.
+    /// Freshness of some services.
     #[serde(default)]
     pub freshness_for: Vec<FreshnessForConfig>,
-    /// What the edge does beside the event streams of its origins.
+    /// Prefetching and periodic queries.
     #[serde(default)]
     pub push: PushConfig,
 }
@@ -265,7 +267,7 @@ mod tests {
             ("[tls]", "[[freshness_for]]\nfresh = \"1s\"\n[tls]", "services"),
             ("[tls]", "[[freshness_for]]\nservices = \"*\"\nfrish = \"1s\"\n[tls]", "frish"),
             ("[tls]", "[[freshness_for]]\nservices = \"a-*\"\nwait = \"0s\"\n[tls]", "services = \"a-*\""),
-            ("[tls]", "[push]\nask_interval = \"1ms\"\n[tls]", "ask_interval"),
+            ("[tls]", "[push]\nrevalidate_interval = \"1ms\"\n[tls]", "revalidate_interval"),
         ] {
             let error = load(&MINIMAL.replace(from, to)).unwrap_err();
             assert!(error.contains(expected) && !error.contains("secret"), "{error}");

@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 
 use http::Uri;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_runtime::config::ConfigError;
 
-/// `[[origin]]`: a node that publishes.
-#[derive(Debug, Clone, Deserialize)]
+/// An origin. At least one is needed; several share the services among them. The files are read again on SIGHUP.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OriginConfig {
     /// `https://host:port`.
     pub url: String,
     /// PEM file of the authority that signed the origin's certificate.
     pub ca: PathBuf,
-    /// PEM file of the certificate that the edge shows.
+    /// PEM file of the edge's client certificate.
     pub client_certificate: PathBuf,
-    /// PEM file of its key.
+    /// PEM file of its private key.
     pub client_key: PathBuf,
 }
 

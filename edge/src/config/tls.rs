@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-/// `[tls]`: what agents see.
-#[derive(Debug, Clone, Deserialize)]
+/// The edge's certificate. The files are read again on SIGHUP.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
     /// PEM file of the certificate, with its chain.
     pub certificate: PathBuf,
-    /// PEM file of its key.
+    /// PEM file of its private key.
     pub key: PathBuf,
 }

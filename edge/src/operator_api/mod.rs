@@ -17,7 +17,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::query;
 use weir_runtime::admin::{self, Admin};
-use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::metric_families;
 use weir_runtime::operator_token::OperatorToken;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_runtime::shutdown::Drain;
@@ -29,6 +29,15 @@ use crate::status::Status;
 
 /// The longest purge request, in bytes.
 const MAX_PURGE_REQUEST_BYTES: usize = 4096;
+
+metric_families! {
+    /// The families of operators' requests.
+    pub(crate) struct PurgeMetrics {
+        /// Purges by operators.
+        purges: IntCounterVec = "weir_edge_purges_total"
+            { kind: ["digest", "service", "repository"], mode: ["hard", "soft"] };
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct OperatorApi {
@@ -49,14 +58,7 @@ impl OperatorApi {
         admin: Admin,
         status: Arc<Status>,
     ) -> anyhow::Result<Self> {
-        let purges = MetricFamilies(&admin.registry).counters(
-            "weir_edge_purges_total",
-            "Purges by operators, by what was named and how far they went.",
-            &["kind", "mode"],
-        )?;
-        for kind in ["digest", "service", "repository"] {
-            ["hard", "soft"].iter().for_each(|mode| drop(purges.with_label_values(&[kind, mode])));
-        }
+        let purges = PurgeMetrics::register(&admin.registry)?.purges;
         let token = config.operator_token_file.as_deref().map(OperatorToken::open).transpose()?.map(Arc::new);
         Ok(Self { admin, status, purges, token, is_loopback: listen.ip().is_loopback() })
     }

@@ -1,50 +1,32 @@
-//! What the requests to origins count.
+//! The metrics of requests to origins.
 
 use std::time::SystemTime;
 
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
-use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::metric_families;
 
 use crate::clock::unix_seconds;
 
-/// What the requests to origins count.
-#[derive(Debug, Clone)]
-pub(crate) struct OriginMetrics {
-    requests: IntCounterVec,
-    received_bytes: IntCounter,
-    up: IntGaugeVec,
-    circuits_opened: IntCounterVec,
-    client_not_after: IntGaugeVec,
+metric_families! {
+    /// The families of requests to origins.
+    pub(crate) struct OriginMetrics {
+        /// Requests to origins. The status is that of HTTP, or `unreachable`, `timeout`, `bad_answer`, `circuit_open` (no
+        /// request was sent).
+        requests: IntCounterVec = "weir_edge_origin_requests_total"
+            { kind: ["service", "version", "object", "events", "probe"], status };
+        /// Bytes of responses from origins. Offload = 1 − this / `weir_edge_sent_bytes_total`.
+        received_bytes: IntCounter = "weir_edge_origin_received_bytes_total";
+        /// 1 while the origin answers and its circuit is closed.
+        up: IntGaugeVec = "weir_edge_origin_up" { origin };
+        /// How often requests to the origin were suspended because it did not answer.
+        circuits_opened: IntCounterVec = "weir_edge_origin_circuit_opened_total" { origin };
+        /// When the edge's client certificate for the origin, or the first of its chain, ends, in Unix seconds. Alert two
+        /// weeks before.
+        client_not_after: IntGaugeVec = "weir_edge_origin_client_certificate_not_after_timestamp_seconds" { origin };
+    }
 }
 
 impl OriginMetrics {
-    pub(crate) fn register(family: &MetricFamilies<'_>) -> prometheus::Result<Self> {
-        Ok(Self {
-            requests: family.counters(
-                "weir_edge_origin_requests_total",
-                "Requests to origins, by what was asked for and the status of the answer.",
-                &["kind", "status"],
-            )?,
-            received_bytes: family
-                .counter("weir_edge_origin_received_bytes_total", "Bytes of bodies that origins sent.")?,
-            up: family.gauges(
-                "weir_edge_origin_up",
-                "Whether an origin has answered and its circuit is closed.",
-                &["origin"],
-            )?,
-            circuits_opened: family.counters(
-                "weir_edge_origin_circuit_opened_total",
-                "How often an origin was left alone because it had not answered.",
-                &["origin"],
-            )?,
-            client_not_after: family.gauges(
-                "weir_edge_origin_client_certificate_not_after_timestamp_seconds",
-                "When the certificate that the edge shows to an origin ends, or the first of its chain.",
-                &["origin"],
-            )?,
-        })
-    }
-
     pub(crate) fn answered(&self, kind: &str, status: &str) {
         self.requests.with_label_values(&[kind, status]).inc();
     }

@@ -1,30 +1,39 @@
-//! What the followers of event streams count.
+//! The metrics of the followers of event streams.
 
 use std::time::SystemTime;
 
-use prometheus::{Histogram, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
 use weir_protocol::event::EventKind;
-use weir_runtime::metric_families::MetricFamilies;
+use weir_runtime::metric_families;
 
 use crate::clock::unix_seconds;
 
-/// Kinds of events, as values of a label.
-const EVENTS: [&str; 7] = ["descriptor", "tombstone", "revision", "heartbeat", "resync", "snapshot_end", "access"];
-
-/// Why event streams end, as values of a label.
-const ENDS: [&str; 6] = ["not_served", "refused", "ended", "broken", "silent", "malformed"];
-
-/// What the followers of event streams count.
-#[derive(Debug, Clone)]
-pub(crate) struct FollowerMetrics {
-    up: IntGaugeVec,
-    last_heartbeat: IntGaugeVec,
-    events: IntCounterVec,
-    resyncs: IntCounterVec,
-    ended: IntCounterVec,
-    refused: IntCounterVec,
-    pub(super) push_delay: Histogram,
-    prefetched: IntCounterVec,
+metric_families! {
+    /// The families of the followers of event streams.
+    pub(crate) struct FollowerMetrics {
+        /// 1 while the origin's event stream is followed and complete. Alert on 0 for minutes.
+        up: IntGaugeVec = "weir_edge_stream_up" { origin };
+        /// When the last heartbeat of the origin's event stream came, in Unix seconds. Heartbeats come every 5 s.
+        last_heartbeat: IntGaugeVec = "weir_edge_stream_last_heartbeat_timestamp_seconds" { origin };
+        /// Events from origins.
+        events: IntCounterVec = "weir_edge_events_total"
+            { event: ["descriptor", "tombstone", "revision", "heartbeat", "resync", "snapshot_end", "access"] };
+        /// Event streams that began with a full snapshot. `start`: the edge started. `cursor_unknown`: the origin restarted,
+        /// or the edge was disconnected for too long. `lost`: events could not be read.
+        resyncs: IntCounterVec = "weir_edge_resyncs_total" { reason: ["start", "cursor_unknown", "lost"] };
+        /// Event streams that ended.
+        ended: IntCounterVec = "weir_edge_streams_ended_total"
+            { reason: ["not_served", "refused", "ended", "broken", "silent", "malformed"] };
+        /// Pushed descriptors that were not accepted. `regressed`: older than the stored one; the origin is queried.
+        /// `other_origin`: the service belongs to another origin. `unreadable`: the origin is newer; upgrade the edge.
+        refused: IntCounterVec = "weir_edge_push_refused_total" { reason: ["regressed", "other_origin", "unreadable"] };
+        /// Time from a publication until it was in the catalog, by the clocks of both machines. Snapshots and new
+        /// representations of a known generation do not count.
+        pub(super) push_delay: Histogram = "weir_edge_push_delay_seconds"
+            [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+        /// New versions of services in use that were prefetched, or not because too many waited.
+        prefetched: IntCounterVec = "weir_edge_prefetches_total" { result: ["begun", "dropped"] };
+    }
 }
 
 /// Why something that was pushed was not taken.
@@ -39,59 +48,6 @@ pub(super) enum Refused {
 }
 
 impl FollowerMetrics {
-    /// # Errors
-    /// A name is taken.
-    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let family = MetricFamilies(registry);
-        Ok(Self {
-            up: family.gauges(
-                "weir_edge_stream_up",
-                "Whether an origin's event stream is followed and in step.",
-                &["origin"],
-            )?,
-            last_heartbeat: family.gauges(
-                "weir_edge_stream_last_heartbeat_timestamp_seconds",
-                "When an origin's event stream had its last heartbeat, in Unix seconds.",
-                &["origin"],
-            )?,
-            events: family.counters_of(
-                "weir_edge_events_total",
-                "Events that origins sent, by kind.",
-                "event",
-                &EVENTS,
-            )?,
-            resyncs: family.counters_of(
-                "weir_edge_resyncs_total",
-                "Event streams that began with everything that is current: start, cursor_unknown, lost.",
-                "why",
-                &["start", "cursor_unknown", "lost"],
-            )?,
-            ended: family.counters_of(
-                "weir_edge_streams_ended_total",
-                "Event streams that ended, by why.",
-                "why",
-                &ENDS,
-            )?,
-            refused: family.counters_of(
-                "weir_edge_push_refused_total",
-                "Pushed descriptors that were not taken: regressed, another_origins, unreadable.",
-                "why",
-                &["regressed", "another_origins", "unreadable"],
-            )?,
-            push_delay: family.histogram(
-                "weir_edge_push_delay_seconds",
-                "From a publication until it was in the catalog, by the wall clocks of both machines.",
-                &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0],
-            )?,
-            prefetched: family.counters_of(
-                "weir_edge_prefetches_total",
-                "New versions of services in use: begun (fetched before a client asks), dropped (too many waited).",
-                "result",
-                &["begun", "dropped"],
-            )?,
-        })
-    }
-
     pub(super) fn stream_up(&self, origin: &str, up: bool) {
         self.up.with_label_values(&[origin]).set(i64::from(up));
     }
@@ -115,7 +71,7 @@ impl FollowerMetrics {
     pub(super) fn refused(&self, why: Refused) {
         let why = match why {
             Refused::Regressed => "regressed",
-            Refused::OtherOrigin => "another_origins",
+            Refused::OtherOrigin => "other_origin",
             Refused::Unreadable => "unreadable",
         };
         self.refused.with_label_values(&[why]).inc();

@@ -40,8 +40,8 @@ pub(crate) struct FollowerContext {
 
 /// Follows all origins until the drain begins. `fetches`: the most concurrent fetches per origin.
 pub(crate) fn start(context: &FollowerContext, cache: Cache, config: &PushConfig, fetches: usize) {
-    let prefetcher = Prefetcher::start(context, cache, config.warm_within, fetches);
-    periodic_revalidation::start(context, config.ask_interval);
+    let prefetcher = Prefetcher::start(context, cache, config.prefetch_within, fetches);
+    periodic_revalidation::start(context, config.revalidate_interval);
     for id in 0..context.origins.all().len() {
         context.drain.spawn(Follower::new(id, context.clone(), prefetcher.clone()).run());
     }

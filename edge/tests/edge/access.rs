@@ -153,7 +153,7 @@ async fn a_token_opens_its_services_and_a_bad_one_nothing_over_every_version_of_
     for result in ["bad_signature", "unknown_key", "expired", "not_yet_valid", "malformed"] {
         assert_eq!(guarded.decided(result), 15.0, "{result}");
     }
-    assert_eq!(site.in_use("remembered_tokens"), 3.0, "good, expired and early: all were signed");
+    assert_eq!(site.in_use("cached_tokens"), 3.0, "good, expired and early: all were signed");
 }
 
 /// An answer over HTTP/1.1, byte for byte but for its date.
@@ -201,7 +201,7 @@ async fn a_service_out_of_scope_looks_like_one_that_is_not_there() {
             }
         }
     }
-    assert!(guarded.decided("unseen") == 27.0);
+    assert!(guarded.decided("out_of_scope") == 27.0);
 }
 
 #[tokio::test]

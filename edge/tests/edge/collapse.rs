@@ -47,7 +47,7 @@ async fn the_first_word_of_a_service_is_asked_for_once() {
         let mut client = site.client("h2").await;
         polls.push(tokio::spawn(async move { client.head(TARBALL, &[]).await }));
     }
-    site.until("all wait", async || site.metric("weir_edge_asks_collapsed_total", &[]) == 19.0).await;
+    site.until("all wait", async || site.metric("weir_edge_queries_collapsed_total", &[]) == 19.0).await;
     gate.add_permits(100);
     let mut collapsed = 0;
     for poll in polls {

@@ -14,7 +14,7 @@ fn flip(path: &Path) {
 }
 
 fn damaged(site: &Site) -> f64 {
-    site.metric("weir_edge_verify_failures_total", &[("where", "disk")])
+    site.metric("weir_edge_verify_failures_total", &[("tier", "disk")])
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn wrong_bytes_of_the_origin_reach_nobody() {
         site.origin.faults([fault.clone(), fault.clone(), fault]);
         let reply = client.get(TARBALL, &[]).await;
         assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
-        assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "origin")]), failures);
+        assert_eq!(site.metric("weir_edge_verify_failures_total", &[("tier", "origin")]), failures);
     }
     assert_eq!(site.metric("weir_edge_fills_total", &[("result", "corrupt")]), 2.0);
     site.settled().await;

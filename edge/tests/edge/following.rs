@@ -137,7 +137,7 @@ async fn a_follower_that_was_cut_off_goes_on_where_it_was() {
     site.until("it has come back", async || generation(&mut client).await == "9").await;
     let asked = site.origin.asked("events");
     assert_eq!((asked[0].query.as_deref(), asked[1].query.as_deref()), (None, Some("since=0.1")));
-    assert_eq!(site.metric("weir_edge_resyncs_total", &[("why", "start")]), 1.0);
+    assert_eq!(site.metric("weir_edge_resyncs_total", &[("reason", "start")]), 1.0);
     assert_eq!(site.metric("weir_edge_resyncs_total", &[]), 1.0);
     assert_eq!(site.origin.asked("service").len(), 0);
 }
@@ -172,7 +172,7 @@ async fn what_a_snapshot_leaves_out_is_asked_about() {
     site.origin.cut_streams();
     site.until("it is gone", async || client.head(&path("gone"), &[]).await.status == 404).await;
     assert_eq!(client.head(&path("unpublished"), &[]).await.status, 200);
-    assert!(site.metric("weir_edge_resyncs_total", &[("why", "cursor_unknown")]) >= 2.0);
+    assert!(site.metric("weir_edge_resyncs_total", &[("reason", "cursor_unknown")]) >= 2.0);
 }
 
 #[tokio::test]
@@ -273,7 +273,7 @@ async fn something_older_is_refused_however_it_comes() {
     site.origin.push("shop", 8, 5, &old);
     let alarm = "weir_edge_generation_regressions_total";
     site.until("the origin is asked, and the alarm raised", async || site.metric(alarm, &[]) >= 1.0).await;
-    assert_eq!(site.metric("weir_edge_push_refused_total", &[("why", "regressed")]), 1.0);
+    assert_eq!(site.metric("weir_edge_push_refused_total", &[("reason", "regressed")]), 1.0);
     assert_eq!(generation(&mut site.client("h2").await).await, "9");
     // Heartbeats do not vouch for it.
     site.origin.heartbeat();
@@ -293,7 +293,7 @@ async fn something_older_is_refused_however_it_comes() {
 async fn what_the_stream_keeps_to_itself_is_found() {
     let site = Site::following(
         |site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000))),
-        |config| config.push.ask_interval = Duration::from_secs(1),
+        |config| config.push.revalidate_interval = Duration::from_secs(1),
     )
     .await;
     let mut client = site.client("h2").await;
@@ -311,9 +311,9 @@ async fn a_stream_that_makes_no_sense_is_begun_anew() {
     {
         site.origin.babble(babble);
         let begun = (number + 1) as f64;
-        let lost = || site.metric("weir_edge_resyncs_total", &[("why", "lost")]);
+        let lost = || site.metric("weir_edge_resyncs_total", &[("reason", "lost")]);
         site.until("it begins anew", async || lost() == begun).await;
-        assert_eq!(site.metric("weir_edge_streams_ended_total", &[("why", "malformed")]), begun);
+        assert_eq!(site.metric("weir_edge_streams_ended_total", &[("reason", "malformed")]), begun);
         site.in_step().await;
     }
     // What a newer origin writes is no reason to stop: its service is asked about.
@@ -322,7 +322,7 @@ async fn a_stream_that_makes_no_sense_is_begun_anew() {
     site.origin.tell(EventKind::Access(b"{}".as_slice().into()));
     site.origin.babble(b"{\"event\": \"of the future\", \"cursor\": \"0.9\"}\n");
     site.until("the origin is asked", async || site.origin.asked("service").len() == 1).await;
-    assert_eq!(site.metric("weir_edge_push_refused_total", &[("why", "unreadable")]), 1.0);
+    assert_eq!(site.metric("weir_edge_push_refused_total", &[("reason", "unreadable")]), 1.0);
     assert_eq!(site.metric("weir_edge_stream_up", &[]), 1.0);
 }
 

@@ -36,7 +36,7 @@ async fn what_is_past_its_freshness_is_served_and_revalidated_behind() {
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &old.zstd);
     assert!(reply.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", reply.header("cache-status"));
-    assert_eq!(site.metric("weir_edge_stale_served_total", &[("why", "revalidating")]), 1.0);
+    assert_eq!(site.metric("weir_edge_stale_served_total", &[("reason", "revalidating")]), 1.0);
     gate.add_permits(100);
     let mut client = site.client("h2").await;
     site.until("the new version is served", async || client.get(TARBALL, &[ZSTD]).await.bytes() == &new.zstd).await;
@@ -76,7 +76,7 @@ async fn a_slow_origin_is_waited_for_no_longer_than_allowed() {
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &tarball.zstd);
     assert!(reply.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", reply.header("cache-status"));
-    assert_eq!(site.metric("weir_edge_stale_served_total", &[("why", "origin_slow")]), 1.0);
+    assert_eq!(site.metric("weir_edge_stale_served_total", &[("reason", "origin_slow")]), 1.0);
     gate.add_permits(100);
 }
 
@@ -127,7 +127,7 @@ async fn forced_refreshes_share_the_question_that_is_under_way() {
         let forced = [ZSTD, ("cache-control", "max-age=0, No-Cache")];
         refreshes.push(tokio::spawn(async move { client.get(TARBALL, &forced).await }));
     }
-    site.until("all wait for one", async || site.metric("weir_edge_asks_collapsed_total", &[]) == 9.0).await;
+    site.until("all wait for one", async || site.metric("weir_edge_queries_collapsed_total", &[]) == 9.0).await;
     gate.add_permits(100);
     for refresh in refreshes {
         assert_eq!(refresh.await.unwrap().bytes(), &new.zstd);

@@ -14,7 +14,7 @@ async fn an_older_generation_is_refused_also_after_a_restart() {
         assert_eq!((reply.bytes(), reply.header("weir-generation")), (&new.zstd, "9"));
         assert!(reply.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", reply.header("cache-status"));
         assert_eq!(site.metric("weir_edge_generation_regressions_total", &[]), 1.0);
-        assert_eq!(site.metric("weir_edge_stale_served_total", &[("why", "regressed")]), 1.0);
+        assert_eq!(site.metric("weir_edge_stale_served_total", &[("reason", "regressed")]), 1.0);
         site.cut_edge().await;
         site.start_edge().await;
     }

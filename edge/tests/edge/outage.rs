@@ -20,7 +20,7 @@ async fn what_is_held_is_served_without_the_origin_also_after_a_restart() {
     let stale = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(stale.bytes(), &tarball.zstd);
     assert!(stale.header("cache-status").starts_with("edge-1; hit; ttl=-"), "{}", stale.header("cache-status"));
-    assert_eq!(site.metric("weir_edge_stale_served_total", &[("why", "origin_failed")]), 1.0);
+    assert_eq!(site.metric("weir_edge_stale_served_total", &[("reason", "origin_failed")]), 1.0);
     site.until("the edge sees that it is down", async || site.metric("weir_edge_origin_up", &[]) == 0.0).await;
 
     for how in ["drained", "killed"] {

@@ -140,7 +140,7 @@ async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
     let before = site.origin.asked("service").len();
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &tarball.zstd, "the bit that was flipped behind its back is found");
-    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("where", "disk")]), 1.0);
+    assert_eq!(site.metric("weir_edge_verify_failures_total", &[("tier", "disk")]), 1.0);
     site.until("the origin is asked behind it", async || site.origin.asked("service").len() > before).await;
     site.until("it is fresh again", async || {
         client.get(TARBALL, &[ZSTD]).await.header("cache-status") == "edge-1; hit"

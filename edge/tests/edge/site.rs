@@ -133,12 +133,12 @@ impl Site {
 
     /// What is used of a bound.
     pub(crate) fn in_use(&self, bound: &str) -> f64 {
-        self.metric("weir_edge_bound_in_use", &[("bound", bound)])
+        self.metric("weir_bound_in_use", &[("bound", bound)])
     }
 
     /// A bound.
     pub(crate) fn limit(&self, bound: &str) -> f64 {
-        self.metric("weir_edge_bound_limit", &[("bound", bound)])
+        self.metric("weir_bound_limit", &[("bound", bound)])
     }
 
     /// The objects on disk, as far as the edge has counted them.

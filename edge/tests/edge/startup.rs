@@ -131,8 +131,8 @@ async fn status_and_metrics_tell_what_is_held() {
         "weir_edge_sent_bytes_total{tier=\"memory\"} 300000",
         "weir_edge_tarballs_served_total{tier=\"memory\"} 1",
         "weir_edge_served_publication_age_seconds_count 2",
-        "weir_edge_bound_limit{bound=\"questions\"} 1024",
-        "weir_edge_bound_in_use{bound=\"services\"} 1",
+        "weir_bound_limit{bound=\"queries\"} 1024",
+        "weir_bound_in_use{bound=\"services\"} 1",
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }

@@ -145,7 +145,7 @@ async fn a_follower_that_missed_more_events_than_are_kept_catches_up_by_a_snapsh
     site.until_in_all_tables().await?;
     for edge in &site.cluster.edges {
         let metrics = Metrics::read(admin(edge)).await?;
-        assert_eq!(metrics.sum("weir_edge_resyncs_total", &["why=\"cursor_unknown\""]), 1.0);
+        assert_eq!(metrics.sum("weir_edge_resyncs_total", &["reason=\"cursor_unknown\""]), 1.0);
         assert_eq!(metrics.sum("weir_edge_generation_regressions_total", &[]), 0.0);
         assert_eq!(metrics.sum("weir_edge_origin_requests_total", &["kind=\"service\""]), 0.0, "nobody asked");
     }

@@ -91,7 +91,7 @@ async fn objects_that_are_corrupt_on_the_edges_disk_are_fetched_again() -> anyho
     site.agent.start().await?;
     assert_delivered(&site, "1").await?;
     let edge = Metrics::read(site.edge.admin()).await?;
-    assert!(edge.sum("weir_edge_verify_failures_total", &["where=\"disk\""]) >= 1.0, "the edge saw nothing wrong");
+    assert!(edge.sum("weir_edge_verify_failures_total", &["tier=\"disk\""]) >= 1.0, "the edge saw nothing wrong");
     let agent = Metrics::read(site.agent.admin()).await?;
     assert_eq!(agent.sum("weir_agent_verify_failures_total", &[]), 0.0, "an agent was given a wrong byte");
     Ok(())

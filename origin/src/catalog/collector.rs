@@ -5,24 +5,38 @@ use std::time::SystemTime;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{IntGauge, IntGaugeVec, Registry};
+use weir_runtime::metric_families;
 
 use super::{Catalog, DefinedBy, Snapshot};
 use crate::lost_definitions::LostDefinitions;
 use crate::service::Condition;
 
-/// Counts what a catalogue holds.
+metric_families! {
+    /// The families of the catalog.
+    pub(crate) struct CatalogMetrics {
+        /// Repositories and services that are defined, by the file or by operators.
+        objects: IntGaugeVec = "weir_origin_catalog_objects" { kind: ["repository", "service"], defined_by: ["file", "api"] };
+        /// Stored definitions that this version refuses, and repositories that are not mirrored because of one. `/status` has
+        /// the reason.
+        refused: IntGaugeVec = "weir_origin_catalog_refused" { kind: ["repository", "service"] };
+        /// Configured services.
+        services: IntGauge = "weir_origin_services";
+        /// Services that were never published.
+        unpublished: IntGauge = "weir_origin_services_unpublished";
+        /// Services that cannot follow their ref, or are pinned to a version that cannot be served. `/status` has the reason.
+        unhealthy: IntGauge = "weir_origin_services_unhealthy";
+        /// 1 while data may have been lost: the store is new and has no definitions of operators, or a repository has objects
+        /// and no record. Requests for unknown services get 503. Alert on 1.
+        definitions_missing: IntGauge = "weir_origin_definitions_missing";
+    }
+}
+
+/// Counts the objects of a catalog.
 pub(crate) struct CatalogCollector {
     catalog: Arc<Catalog>,
     lost_definitions: LostDefinitions,
-    /// By kind (`repository`, `service`) and who defined it (`file`, `api`).
-    objects: IntGaugeVec,
-    /// By kind.
-    refused: IntGaugeVec,
-    services: IntGauge,
-    unpublished: IntGauge,
-    unhealthy: IntGauge,
-    definitions_missing: IntGauge,
+    metrics: CatalogMetrics,
 }
 
 impl CatalogCollector {
@@ -32,35 +46,7 @@ impl CatalogCollector {
         catalog: Arc<Catalog>,
         lost_definitions: LostDefinitions,
     ) -> prometheus::Result<()> {
-        let gauges = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
-        registry.register(Box::new(Self {
-            catalog,
-            lost_definitions,
-            objects: gauges(
-                "weir_origin_catalog_objects",
-                "Repositories and services that are defined, by kind (repository, service) and by whom (file, api).",
-                &["kind", "defined_by"],
-            )?,
-            refused: gauges(
-                "weir_origin_catalog_refused",
-                "Documents that are stored and refused by the rules of now, by kind (repository, service): /status says why.",
-                &["kind"],
-            )?,
-            services: IntGauge::new("weir_origin_services", "Services that are configured.")?,
-            unpublished: IntGauge::new(
-                "weir_origin_services_unpublished",
-                "Services of which nothing was ever published.",
-            )?,
-            unhealthy: IntGauge::new(
-                "weir_origin_services_unhealthy",
-                "Services that cannot follow their ref, or are pinned to what cannot be had; /status says which and why.",
-            )?,
-            definitions_missing: IntGauge::new(
-                "weir_origin_definitions_missing",
-                "1 while the store is new and holds nothing that operators defined, or a repository has objects and no record, \
-                 as after a loss of data: requests for unknown services are answered with 503.",
-            )?,
-        }))
+        registry.register(Box::new(Self { catalog, lost_definitions, metrics: CatalogMetrics::build("")? }))
     }
 
     fn count(&self, snapshot: &Snapshot) {
@@ -68,24 +54,22 @@ impl CatalogCollector {
         for by in DefinedBy::ALL {
             let repositories = definitions.repositories.values().filter(|each| each.by == by).count();
             let services = definitions.services.values().filter(|each| each.by == by).count();
-            self.objects.with_label_values(&["repository", by.as_str()]).set(number(repositories));
-            self.objects.with_label_values(&["service", by.as_str()]).set(number(services));
+            self.metrics.objects.with_label_values(&["repository", by.as_str()]).set(number(repositories));
+            self.metrics.objects.with_label_values(&["service", by.as_str()]).set(number(services));
         }
         let refused = definitions.services.values().filter(|each| each.document.refused().is_some()).count();
-        self.refused.with_label_values(&["repository"]).set(number(not_mirrored.size()));
-        self.refused.with_label_values(&["service"]).set(number(refused));
-        self.services.set(number(services.size()));
-        self.unpublished.set(number(services.values().filter(|service| service.current().is_none()).count()));
+        self.metrics.refused.with_label_values(&["repository"]).set(number(not_mirrored.size()));
+        self.metrics.refused.with_label_values(&["service"]).set(number(refused));
+        self.metrics.services.set(number(services.size()));
+        self.metrics.unpublished.set(number(services.values().filter(|service| service.current().is_none()).count()));
         let is_unhealthy =
             |condition: Condition| matches!(condition, Condition::Unhealthy { .. }) || condition.lost().is_some();
-        self.unhealthy.set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
+        self.metrics
+            .unhealthy
+            .set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
         let lost = &self.lost_definitions;
         let missing = lost.is_store_new(snapshot, SystemTime::now()) || lost.without_record() > 0;
-        self.definitions_missing.set(missing.into());
-    }
-
-    fn families(&self) -> [&dyn Collector; 6] {
-        [&self.objects, &self.refused, &self.services, &self.unpublished, &self.unhealthy, &self.definitions_missing]
+        self.metrics.definitions_missing.set(missing.into());
     }
 }
 
@@ -95,11 +79,11 @@ fn number(count: usize) -> i64 {
 
 impl Collector for CatalogCollector {
     fn desc(&self) -> Vec<&Desc> {
-        self.families().into_iter().flat_map(Collector::desc).collect()
+        self.metrics.collectors().into_iter().flat_map(Collector::desc).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         self.count(&self.catalog.snapshot());
-        self.families().into_iter().flat_map(Collector::collect).collect()
+        self.metrics.collectors().into_iter().flat_map(Collector::collect).collect()
     }
 }

@@ -27,7 +27,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use crate::reconcile::{Handle, Health};
 use crate::service::Service;
 
-pub(crate) use collector::CatalogCollector;
+pub(crate) use collector::{CatalogCollector, CatalogMetrics};
 pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use edits::{AppliedEdit, EditError, Editor};

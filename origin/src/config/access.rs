@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use weir_runtime::access_files::AccessFiles;
 
-/// `[access]`: which keys verify tokens, and what is denied. Edges are told on the event stream.
+/// Keys and denials for tokens, announced to edges on the event stream. Both files are read again within two seconds of a
+/// change; a file that cannot be used changes nothing.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessConfig {
-    /// Files of public keys, as `weir token key` writes them. Read again when they change.
+    /// Files of public keys, as `weir token key` writes them. Edges accept them if they set `auth.keys_from_origins`.
     pub keys: Vec<PathBuf>,
-    /// A file of denied tokens and revoked keys. Read again when it changes.
+    /// File of denied tokens and revoked keys. All edges of this origin apply it.
     pub deny: Option<PathBuf>,
 }
 

@@ -6,47 +6,49 @@ use weir_runtime::config;
 
 use crate::tarball::Limits;
 
-/// `[limits]`: how much is done at a time, and how large a tarball may be.
+/// Concurrency, and the largest tarball. Counts are 1 to 100,000,000.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Upstreams that are asked at a time whether anything moved.
+    /// Upstreams listed at a time, to find out whether a ref moved.
     pub concurrent_listings: usize,
-    /// Upstreams that changes are fetched from at a time. First clones, and LFS files, have half as many
-    /// permits of their own, and one more.
+    /// Upstreams fetched from at a time. First clones have half as many permits of their own and one more, and so have LFS
+    /// fetches.
     pub concurrent_fetches: usize,
-    /// Of each, so many of one host, and always fewer than half: two that hang must not take all.
+    /// The same for listings and fetches of one host, and always fewer than half of all permits, so that a slow host delays
+    /// only its own repositories. Local paths count as one host.
     pub concurrent_fetches_per_host: usize,
-    /// Requests that one upstream host is asked in a minute, all its repositories together.
+    /// Requests to one upstream host in a minute, over all its repositories. Ten seconds' worth may be sent at once. Local
+    /// paths do not count.
     pub requests_per_minute_per_host: u32,
-    /// Tarballs that are built at a time.
+    /// Tarballs built at a time.
     pub concurrent_builds: usize,
-    /// Threads that decode and compress for one build. Default: the processor's cores.
+    /// Threads that decode and compress for one build. Default: the number of processor cores.
     pub build_threads: usize,
-    /// Objects that are in memory at a time to be sent to edges, each of at most 8 MiB.
+    /// Objects in memory at a time to be sent to edges, each up to 8 MiB. A request waits 10 s for a permit, then gets 503.
     pub concurrent_objects: usize,
-    /// Event streams that are open at a time.
+    /// Open event streams: one for each edge. Further edges get 429 with `Retry-After`, and poll.
     pub event_streams: usize,
-    /// Events that are kept for readers that come back.
+    /// Events in memory for edges that reconnect. An edge that missed more gets a full snapshot.
     pub events: usize,
-    /// The memory that they may take.
+    /// Memory of these events.
     #[serde(with = "config::size")]
     pub event_bytes: ByteSize,
-    /// The largest file in a tarball.
+    /// Largest file in a tarball. `upstreams.max_object` applies first to files that Git stores itself.
     #[serde(with = "config::size")]
     pub max_file: ByteSize,
-    /// The largest tarball, uncompressed.
+    /// Largest tarball, uncompressed.
     #[serde(with = "config::size")]
     pub max_tarball: ByteSize,
-    /// The most entries in a tarball.
+    /// Most entries in a tarball.
     pub max_entries: usize,
-    /// The most repositories, of the file and of operators together.
+    /// Most repositories, of this file and of operators together. Operators get 429 beyond it.
     pub max_repositories: usize,
-    /// The most services, likewise.
+    /// Most services, of this file and of operators together. Operators get 429 beyond it.
     pub max_services: usize,
-    /// Dry runs that are made at a time.
+    /// Dry runs at a time. Further ones get 503 with `Retry-After`.
     pub concurrent_dry_runs: usize,
-    /// While the disk has less room than this, nothing is built.
+    /// Free bytes on the disk of `data_dir` below which nothing is built.
     #[serde(with = "config::size")]
     pub min_free: ByteSize,
 }

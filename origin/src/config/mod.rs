@@ -41,65 +41,75 @@ pub use verify::{SignedBy, VerifyConfig};
 /// The largest generation floor: a number that every reader of JSON keeps exactly, with room to grow above it.
 pub(crate) const LARGEST_FLOOR: Generation = 1 << 52;
 
-/// Everything an origin is told at its start.
+/// The keys and sections that SIGHUP applies.
+pub const RELOADABLE: &[&str] =
+    &["repository", "service", "tls", "operator.certificate", "operator.key", "operator.client_ca"];
+
+/// The configuration of an origin: its listeners and its data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The origin's name, for logs and `/status`.
+    /// The origin's name, in logs and in `/status`.
     pub name: NodeName,
-    /// Where edges connect: mutual TLS, HTTP/2 and 1.1. Port 0 takes a free one.
+    /// Listener of edges: HTTP/2 and HTTP/1.1 over mutual TLS.
     pub listen: SocketAddr,
-    /// Where operators and webhooks connect: TLS, HTTP/2 and 1.1. Absent: nowhere.
+    /// Listener of operators and webhooks: HTTP/2 and HTTP/1.1 over TLS. Without it, repositories and services are defined in
+    /// this file only.
     #[serde(default)]
     pub operator_listen: Option<SocketAddr>,
-    /// `/livez`, `/readyz`, `/metrics` and `/status`, plain HTTP. Absent: none.
+    /// Listener of `/livez`, `/readyz`, `/metrics` and `/status`: plain HTTP without authentication. Keep it on loopback or
+    /// behind a network policy.
     #[serde(default)]
     pub admin_listen: Option<SocketAddr>,
-    /// Where mirrors, blobs and publications are kept.
+    /// Directory of records, objects and mirrors. One process at a time uses it.
     pub data_dir: PathBuf,
-    /// The origin's certificate, and whose certificates may connect.
+    /// The origin's certificate, and the authority of edges.
     pub tls: TlsConfig,
-    /// Generations are at least this: the way out after a clock that was far ahead. Unix milliseconds.
+    /// Lowest generation, in Unix milliseconds. At most 2^52. Set it above the highest generation that edges have seen, after
+    /// a clock was ahead or an old copy of the store was restored: current versions below it are published again, with the
+    /// same content.
     #[serde(default)]
     pub generation_floor: Generation,
-    /// Who may do what on `operator_listen`.
+    /// Access to `operator_listen`.
     #[serde(default)]
     pub operator: OperatorConfig,
-    /// Which keys and denials its edges are told of.
+    /// Keys and denials that are announced to edges.
     #[serde(default)]
     pub access: AccessConfig,
-    /// What publications and heartbeats are signed with.
+    /// Keys that sign publications.
     #[serde(default)]
     pub signing: SigningConfig,
-    /// How much of the machine and of the upstreams is used at a time, and how large a tarball may be.
+    /// Concurrency and sizes.
     #[serde(default)]
     pub limits: LimitsConfig,
     /// Where objects are stored.
     #[serde(default)]
     pub store: StoreConfig,
-    /// What is kept of the past.
+    /// How long old versions are stored.
     #[serde(default)]
     pub retention: RetentionConfig,
-    /// Where upstreams may be, and how much is taken from one.
+    /// Which upstreams are allowed, and how much is fetched.
     #[serde(default)]
     pub upstreams: UpstreamsConfig,
-    /// What is mirrored.
+    /// Repositories to mirror.
     #[serde(default, rename = "repository")]
     pub repositories: Vec<RepositoryConfig>,
-    /// What is published.
+    /// Services to publish.
     #[serde(default, rename = "service")]
     pub services: Vec<ServiceConfig>,
 }
 
-/// The origin's certificate, and whose certificates may connect. All PEM files.
+/// The origin's certificate, and the authority of edges. The files are read again on SIGHUP. A certificate that has expired,
+/// or a file that cannot be used, changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The origin's own certificate, with its chain.
+    /// PEM file of the origin's certificate, with its chain.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// PEM file of its private key.
     pub key: PathBuf,
-    /// The authority that signs the certificates of edges.
+    /// PEM file of the authority that signs the certificates of edges. Only a certificate with `spiffe://weir/edge/<name>` is
+    /// accepted.
     pub client_ca: PathBuf,
 }
 

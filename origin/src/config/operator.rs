@@ -9,20 +9,22 @@ use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use super::TlsConfig;
 
-/// `[operator]`: who may do what on `operator_listen`.
+/// Access to `operator_listen`. The certificate files are read again on SIGHUP.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OperatorConfig {
-    /// The file of the token that operators show: one line of at least 16 characters, read anew for each request.
-    /// Absent: operators show a client certificate.
+    /// File with the token of operators (`Authorization: Bearer …`): one line of 16 to 4,096 visible characters, read for
+    /// each request. Without it, operators need a client certificate with `spiffe://weir/operator/<name>`.
     pub operator_token_file: Option<PathBuf>,
-    /// The certificate of the listener, with its chain; with `key`. Absent: that of `[tls]`.
+    /// PEM file of the listener's certificate, with its chain; together with `key`. Webhooks need one of a public authority.
+    /// Default: that of `[tls]`.
     pub certificate: Option<PathBuf>,
-    /// Its private key.
+    /// PEM file of its private key. Default: that of `[tls]`.
     pub key: Option<PathBuf>,
-    /// The authority of operators' certificates. Absent: that of `[tls]`.
+    /// PEM file of the authority of operators' certificates. Default: that of `[tls]`.
     pub client_ca: Option<PathBuf>,
-    /// Where the secrets are that operators may name: a folder for each host. Absent: they may name none.
+    /// Directory of the secrets that operators may name, one folder for each host: `<secrets_dir>/git.example/token`. Without
+    /// it, they may name none.
     pub secrets_dir: Option<PathBuf>,
 }
 

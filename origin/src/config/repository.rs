@@ -16,78 +16,85 @@ use crate::source::{Endpoint, Upstream};
 use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
-const DEFAULT_SHORTEST_GAP: Duration = Duration::from_secs(2);
+const DEFAULT_MIN_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_POLL_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// An upstream Git remote.
+/// A repository to mirror. Durations are at most `366d`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepositoryConfig {
-    /// Its name here; services refer to it.
+    /// Name of the repository. Services refer to it.
     pub name: RepositoryName,
-    /// Where it is: `https://`, `http://`, `ssh://user@host/path` or `user@host:path`, `git://`, `file://`, or a path. No
-    /// password, and no user name but that of SSH.
+    /// `https://…`, `http://…`, `ssh://user@host/path`, `user@host:path`, `git://…`, `file://…`, or a local path. Passwords,
+    /// queries, and user names (except for SSH) are refused.
     pub url: Endpoint,
-    /// How often it is asked whether something moved (jittered by a tenth). At least `1s`.
+    /// Time between polls, ±10 %. At least `1s`. After a failure: 5 s (or the interval), doubled up to ten intervals, at most
+    /// 30 min.
     #[serde(default = "default_poll_interval", with = "duration")]
     pub poll_interval: Duration,
-    /// Polls begin at least this far apart, whatever webhooks ask for. May be nothing.
-    #[serde(default = "default_shortest_gap", with = "duration")]
-    pub shortest_gap: Duration,
-    /// Files with the secrets of webhooks, read again for each delivery; several while a secret is changed.
+    /// Shortest time between the starts of two polls, also for webhooks and requests of operators. May be `0s`.
+    #[serde(default = "default_min_poll_interval", with = "duration")]
+    pub min_poll_interval: Duration,
+    /// Files with secrets of webhooks, at most 8, read for each delivery. Any of them is accepted. Without one, webhooks are
+    /// refused.
     #[serde(default)]
     pub webhook_secret_files: Vec<PathBuf>,
-    /// PEM file with the private authority of the upstream. Absent: the public ones.
+    /// PEM file of a private authority, read for each poll. Only its certificates are trusted then, also those of an
+    /// `https://` proxy. Default: the public authorities.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// The user name, with `password_file`.
+    /// User name; together with `password_file`. Only with an `https://` URL.
     #[serde(default)]
     pub username: Option<String>,
-    /// A file with the password, read again for each poll.
+    /// File with the password, read for each poll.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
-    /// A file with a bearer token, read again for each poll, instead of `username` and `password_file`.
+    /// File with a bearer token, read for each poll; instead of `username`. Only with an `https://` URL.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// PEM file with the certificate that the upstream is shown, and its chain; with `client_key`.
+    /// PEM file of the client certificate for an `https://` upstream, with its chain; together with `client_key`. Not with an
+    /// `https://` proxy.
     #[serde(default)]
     pub client_certificate: Option<PathBuf>,
-    /// PEM file with its key.
+    /// PEM file of its private key.
     #[serde(default)]
     pub client_key: Option<PathBuf>,
-    /// `http://host:port` or `https://host:port` of a proxy for `https://` (by CONNECT) and `http://`.
+    /// `http://host:port` or `https://host:port` of a proxy for `https://` (CONNECT) and `http://`. Proxies of the
+    /// environment are not used.
     #[serde(default)]
     pub proxy: Option<Endpoint>,
-    /// The user name for the proxy, with `proxy_password_file`.
+    /// User name for the proxy; together with `proxy_password_file`.
     #[serde(default)]
     pub proxy_username: Option<String>,
-    /// A file with the password for the proxy, read again for each poll.
+    /// File with the password for the proxy, read for each poll.
     #[serde(default)]
     pub proxy_password_file: Option<PathBuf>,
-    /// Which redirects are followed: `none`, `same-host`, or a list of hosts besides its own.
+    /// Allowed redirects: `"none"`, `"same-host"`, or a list of further hosts, such as `["git2.example.org",
+    /// "*.mirror.example.org"]`.
     #[serde(default)]
     pub redirects: Redirects,
-    /// The file of a private key for SSH, without a passphrase.
+    /// File of an SSH private key without a passphrase. SSH needs it.
     #[serde(default)]
     pub ssh_key: Option<PathBuf>,
-    /// A file with the keys of the SSH host, as `known_hosts`.
+    /// File with the keys of the SSH host, as OpenSSH writes `known_hosts`. SSH needs it.
     #[serde(default)]
     pub ssh_known_hosts: Option<PathBuf>,
     /// Who named it: no key, and not written.
     #[serde(skip)]
     pub(crate) named_by: NamedBy,
-    /// How long the upstream may send nothing before a poll is given up.
+    /// How long the upstream may send nothing before the poll fails.
     #[serde(default = "default_stall_timeout", with = "duration")]
     pub stall_timeout: Duration,
-    /// How long a poll may take in all, a first clone included.
+    /// How long a poll may take, a first clone included. Then it is stopped, and `/status` shows `overdue`.
     #[serde(default = "default_poll_timeout", with = "duration")]
     pub poll_timeout: Duration,
-    /// How long the build of one tarball may take.
+    /// How long one build may take; at most a quarter of `retention.gc_grace_period` counts. A build that takes longer is
+    /// retried later each time.
     #[serde(default = "default_build_timeout", with = "duration")]
     pub build_timeout: Duration,
-    /// Which commits may be published. Absent: all.
+    /// Which commits may be published. Without it, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyConfig>,
 }
@@ -96,8 +103,8 @@ fn default_poll_interval() -> Duration {
     DEFAULT_POLL_INTERVAL
 }
 
-fn default_shortest_gap() -> Duration {
-    DEFAULT_SHORTEST_GAP
+fn default_min_poll_interval() -> Duration {
+    DEFAULT_MIN_POLL_INTERVAL
 }
 
 fn default_stall_timeout() -> Duration {
@@ -119,7 +126,7 @@ impl RepositoryConfig {
             name,
             url: url.into(),
             poll_interval: DEFAULT_POLL_INTERVAL,
-            shortest_gap: DEFAULT_SHORTEST_GAP,
+            min_poll_interval: DEFAULT_MIN_POLL_INTERVAL,
             webhook_secret_files: Vec::new(),
             ca: None,
             username: None,

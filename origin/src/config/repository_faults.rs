@@ -39,7 +39,7 @@ impl RepositoryConfig {
         }
         for (field, value, shortest) in [
             ("poll_interval", self.poll_interval, SHORTEST_INTERVAL),
-            ("shortest_gap", self.shortest_gap, Duration::ZERO),
+            ("min_poll_interval", self.min_poll_interval, Duration::ZERO),
             ("stall_timeout", self.stall_timeout, SHORTEST_INTERVAL),
             ("poll_timeout", self.poll_timeout, SHORTEST_INTERVAL),
             ("build_timeout", self.build_timeout, SHORTEST_INTERVAL),

@@ -6,27 +6,26 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
 
-/// `[retention]`: which superseded versions are kept. What is current or pinned is kept whatever stands here.
+/// How long superseded versions are stored. Current and pinned versions are always stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
-    /// Superseded versions of a service that are kept at the most.
+    /// Superseded versions of a service. At most 10,000, and 8 MiB of descriptors. Applied when the service is published.
     pub versions: usize,
-    /// How long a superseded version is kept, in time that the process has seen pass: a restart begins it again.
+    /// How long a superseded version is stored. Only time in which the origin runs counts, from its last start.
     #[serde(with = "config::duration")]
     pub age: Duration,
-    /// While the objects of all versions together have more bytes than this, each counted once, the versions that were
-    /// superseded the longest ago go. Absent: no such bound.
+    /// Size of the frames and manifests of all versions, each counted once. Beyond it, the versions that were superseded the
+    /// longest ago are deleted.
     #[serde(with = "config::optional_size")]
     pub bytes: Option<ByteSize>,
-    /// How long an object is stored after nothing refers to it any more: a download that broke off may come back for the
-    /// rest. A build with its publication must end within a quarter of it, else it is stopped, and tried again later each
-    /// time: the default has room for the default `build_timeout`, and half as long again.
+    /// How long an unreferenced object is stored, so that interrupted downloads can resume. A build must end within a quarter
+    /// of it: raise it together with `build_timeout`. At least `1s`.
     #[serde(with = "config::duration")]
     pub gc_grace_period: Duration,
-    /// Publications of a service that its history remembers at the most.
+    /// Publications of a service in its history. At most 10,000.
     pub history: usize,
-    /// How long they are remembered.
+    /// How long a publication is in the history. The current one always is.
     #[serde(with = "config::duration")]
     pub history_age: Duration,
 }

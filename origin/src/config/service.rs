@@ -9,31 +9,32 @@ use crate::folder_path::FolderPath;
 use crate::revision::Revision;
 use crate::tarball::{Filters, Selection};
 
-/// A repository, a ref, a folder and filters under one name.
+/// A service to publish: a ref and a folder of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// The name that agents ask for.
+    /// Name of the service. Agents request it.
     pub name: ServiceName,
-    /// The repository, by its name here.
+    /// Name of the `[[repository]]`.
     pub repository: RepositoryName,
-    /// A branch, a tag or a full commit id. Absent: the upstream's default branch.
+    /// Branch, tag, full ref name, full commit ID, or `semver:` with a range of versions. Default: the default branch of the
+    /// upstream.
     #[serde(default, rename = "ref")]
     pub revision: Revision,
-    /// The folder whose content is published. Absent: the whole tree.
+    /// Folder to publish. Default: the whole tree.
     #[serde(default)]
     pub folder: FolderPath,
-    /// gitignore patterns relative to the folder; a file is in when one matches. Absent: everything.
+    /// gitignore patterns relative to the folder. A file is published when one matches. `!` is refused. Default: everything.
     #[serde(default)]
     pub include: Vec<String>,
-    /// Likewise; a file is out when one matches, whatever `include` says.
+    /// gitignore patterns of files that are not published, even if `include` matches. Default: nothing.
     #[serde(default)]
     pub exclude: Vec<String>,
-    /// Whether the tarball is stored as gzip too: for clients that know nothing better and need ranges or a length. Otherwise
-    /// edges make gzip on the way.
+    /// Store a gzip representation as well, for clients without zstd that need a length and ranges. It costs about the same
+    /// disk and build time again. Otherwise edges compress on the fly, without length and ranges.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gzip: bool,
-    /// Whether files of Git LFS are fetched and published. Otherwise they are left out, and listed as such.
+    /// Fetch and publish files of Git LFS. Otherwise they are left out, and listed in `omitted`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub lfs: bool,
 }

@@ -10,11 +10,12 @@ use weir_runtime::key_pair;
 /// The most keys: two are needed to change one.
 const MAX_KEYS: usize = 8;
 
-/// `[signing]`: without keys nothing is signed.
+/// Keys that sign publications and heartbeats. Without keys nothing is signed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SigningConfig {
-    /// Files of private keys, as `weir-origin keys new` makes them. All of them sign. Read at the start.
+    /// Files of private keys, as `weir-origin keys new` writes them. Each key signs every publication. At most 8. Each file
+    /// must have the mode 0600, 0400 or 0440.
     pub keys: Vec<PathBuf>,
 }
 

@@ -11,22 +11,24 @@ use weir_runtime::config;
 
 use super::files::FileFaults;
 
-/// `[store]`: a local folder, or a bucket with a local cache.
+/// Where objects are stored. Records are always in `data_dir`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreConfig {
-    /// `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Absent: the folder
-    /// `objects` below `data_dir`.
+    /// `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. A folder must exist. Default:
+    /// the folder `objects` in `data_dir`.
     pub url: Option<String>,
-    /// The address of a server that is compatible with the provider's.
+    /// URL of a server that is compatible with the provider's. Default: that of the provider.
     pub endpoint: Option<String>,
-    /// Whether `endpoint` may be `http://`.
+    /// Allow `http://` in `endpoint`.
     pub allow_http: bool,
-    /// A file with the ID of an access key of S3; with `secret_access_key_file`. Absent: the provider's usual environment.
+    /// File with the ID of an S3 access key; together with `secret_access_key_file`. Read at the start. `gs://` and `az://`
+    /// use the variables `GOOGLE_*` and `AZURE_*`. Default: the usual environment of the provider.
     pub access_key_id_file: Option<PathBuf>,
-    /// A file with its secret.
+    /// File with the secret of the S3 access key.
     pub secret_access_key_file: Option<PathBuf>,
-    /// The most bytes of a bucket that are cached below `data_dir`. `"0B"`: no cache. A local folder needs none.
+    /// Size of the local copy of a bucket, in `data_dir`. The least recently used objects are removed first. `"0B"`: no copy.
+    /// A local folder needs none.
     #[serde(with = "config::size")]
     pub cache: ByteSize,
 }

@@ -9,38 +9,40 @@ use weir_runtime::config;
 use super::RepositoryConfig;
 use super::fault::Fault;
 use crate::source::{
-    DEFAULT_LOWEST_RATE, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
-    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, Endpoint, Hosts, Reach, Upstream,
+    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,
+    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, Endpoint, Hosts, Reach, Upstream,
 };
 
-/// `[upstreams]`.
+/// Which upstreams are allowed, and how much is fetched from each.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpstreamsConfig {
-    /// The hosts that may be asked, by name or as `*.example.org`. Empty: any.
+    /// Allowed hosts, redirects included: `["github.com", "*.example.org"]`. Default: any.
     pub hosts: Hosts,
-    /// Whether repositories that are created at run time may lead to addresses that are not public.
+    /// Allow repositories that operators create to use addresses that are not public.
     pub private_addresses: bool,
-    /// The most refs that one upstream may name.
+    /// Most refs of an upstream, 1 to 10,000,000. A listing may have 256 bytes for each.
     pub max_refs: usize,
-    /// The most bytes that one fetch may take.
+    /// Most bytes of one fetch, as received and as written. An index of about 32 bytes for each object comes on top. At least
+    /// `1MiB`.
     #[serde(with = "config::size")]
     pub max_pack: ByteSize,
-    /// The most bytes that the mirror of one upstream may have.
+    /// Largest mirror of a repository; nothing is fetched beyond it. LFS objects may have as much again. A full repack needs
+    /// as much free disk while it runs. At least `1MiB`.
     #[serde(with = "config::size")]
     pub max_mirror: ByteSize,
-    /// The largest object that one fetch may bring.
+    /// Largest Git object, in all of the history. A fetch may hold five of them in memory. At least `1MiB`.
     #[serde(with = "config::size")]
     pub max_object: ByteSize,
-    /// The most objects that one fetch may bring.
+    /// Most objects of one fetch, 1 to 4,294,967,295. A first clone fetches all of the history (Linux: about 10 million).
+    /// Each takes up to 400 bytes of memory while it is indexed.
     pub max_objects: usize,
-    /// The largest LFS object that is fetched.
+    /// Largest LFS object. At least `1MiB`.
     #[serde(with = "config::size")]
     pub max_lfs_object: ByteSize,
-    /// The fewest bytes of a pack, or an LFS object, in a second, on average over four stall timeouts, at which a fetch keeps
-    /// its place.
+    /// Lowest rate of a fetch in bytes per second, on average over four times `stall_timeout`. `"0B"`: any.
     #[serde(with = "config::size")]
-    pub lowest_rate: ByteSize,
+    pub min_rate: ByteSize,
 }
 
 impl Default for UpstreamsConfig {
@@ -54,7 +56,7 @@ impl Default for UpstreamsConfig {
             max_object: ByteSize(DEFAULT_MAX_OBJECT),
             max_objects: DEFAULT_MAX_OBJECTS,
             max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
-            lowest_rate: ByteSize(DEFAULT_LOWEST_RATE),
+            min_rate: ByteSize(DEFAULT_MIN_RATE),
         }
     }
 }
@@ -80,7 +82,7 @@ impl UpstreamsConfig {
             max_object: self.max_object.as_u64(),
             max_objects: self.max_objects,
             max_lfs_object: self.max_lfs_object.as_u64(),
-            lowest_rate: self.lowest_rate.as_u64(),
+            min_rate: self.min_rate.as_u64(),
             ..repository.upstream()
         }
     }

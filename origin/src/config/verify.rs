@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What must be signed, and by whose keys.
+/// Commits and tags must be signed before they are published. At least one of the two files is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyConfig {
     /// What must be signed.
     pub mode: SignedBy,
-    /// SSH keys: a file as `ssh-keygen -Y verify` and `gpg.ssh.allowedSignersFile` have it. Read each time.
+    /// File of accepted SSH keys, in the format of `gpg.ssh.allowedSignersFile`. Read for each check. Needs `ssh-keygen` of
+    /// OpenSSH 8.9 or later.
     #[serde(default)]
     pub ssh_allowed_signers: Option<PathBuf>,
-    /// PGP keys: a binary keyring, as `gpg --export` writes it. Read each time.
+    /// Binary keyring of accepted PGP keys: `gpg --export KEY > keyring.gpg`. Read for each check. Needs `gpgv`.
     #[serde(default)]
     pub pgp_keyring: Option<PathBuf>,
 }

@@ -173,8 +173,8 @@ impl Run<'_> {
             }
             other => failed(other),
         })?;
-        let Upstream { lowest_rate, stall_timeout, .. } = *self.fetch.upstream;
-        let mut rate = Rate::new(lowest_rate, stall_timeout, Instant::now());
+        let Upstream { min_rate, stall_timeout, .. } = *self.fetch.upstream;
+        let mut rate = Rate::new(min_rate, stall_timeout, Instant::now());
         loop {
             let bytes = self.client.more(&mut answer).map_err(failed)?;
             if bytes.is_empty() {
@@ -185,7 +185,7 @@ impl Run<'_> {
                 path: path(),
                 bytes: slow.bytes,
                 within: slow.within,
-                lowest_rate,
+                min_rate,
             })?;
             if !self.is_wanted(file) {
                 return Ok(false);

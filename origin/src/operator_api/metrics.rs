@@ -1,43 +1,27 @@
 //! What operators' requests are counted by.
 
 use http::StatusCode;
-use prometheus::{IntCounterVec, Registry};
-use weir_runtime::metric_families::MetricFamilies;
+use prometheus::IntCounterVec;
+use weir_runtime::metric_families;
 
 use super::route::Route;
 use crate::webhook::Provider;
 
-/// What a delivery of a webhook may come to.
-const RESULTS: [&str; 6] = ["kicked", "ping", "other_event", "not_followed", "refused", "unread"];
-
-/// The families.
-#[derive(Debug, Clone)]
-pub(super) struct OperatorMetrics {
-    requests: IntCounterVec,
-    webhooks: IntCounterVec,
+metric_families! {
+    /// The families of the operators' listener.
+    pub(crate) struct OperatorMetrics {
+        /// Requests on `operator_listen`. The route `none` is a path that leads nowhere.
+        requests: IntCounterVec = "weir_origin_operator_requests_total" { route, status };
+        /// Deliveries of webhooks. `triggered`: a poll was requested. `unread`: the delivery was too long, too slow or
+        /// incomplete, or there were too many at once.
+        webhooks: IntCounterVec = "weir_origin_webhooks_total" {
+            provider: ["github", "gitlab", "gitea", "bitbucket", "generic"],
+            result: ["triggered", "ping", "other_event", "not_followed", "refused", "unread"]
+        };
+    }
 }
 
 impl OperatorMetrics {
-    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let families = MetricFamilies(registry);
-        let requests = families.counters(
-            "weir_origin_operator_requests_total",
-            "Requests on the operators' listener, by what they ask for and by status.",
-            &["route", "status"],
-        )?;
-        let webhooks = families.counters(
-            "weir_origin_webhooks_total",
-            "Deliveries of webhooks, by result (kicked, ping, other_event, not_followed, refused, unread).",
-            &["provider", "result"],
-        )?;
-        for provider in Provider::ALL {
-            for result in RESULTS {
-                webhooks.with_label_values(&[provider.as_str(), result]);
-            }
-        }
-        Ok(Self { requests, webhooks })
-    }
-
     /// A delivery of a webhook came to this.
     pub(super) fn delivered(&self, provider: Provider, result: &str) {
         self.webhooks.with_label_values(&[provider.as_str(), result]).inc();

@@ -41,7 +41,7 @@ use self::document::{Document, listing};
 use self::dry_run::{DryRuns, Part};
 use self::error::OperatorError;
 use self::faults::{Object, Sent};
-use self::metrics::OperatorMetrics;
+pub(crate) use self::metrics::OperatorMetrics;
 use self::page::Page;
 use self::route::Route;
 use self::versions::VersionRequest;

@@ -32,7 +32,7 @@ pub(crate) struct Context {
     pub(crate) builds: Arc<Semaphore>,
     pub(super) concurrent_builds: usize,
     /// Mirrors in which refs are looked up at a time: after a start all are opened.
-    pub(super) look_ups: Arc<Semaphore>,
+    pub(super) ref_lookups: Arc<Semaphore>,
     /// Mirrors that are looked after at a time: one.
     pub(super) upkeep: Arc<Semaphore>,
     /// The threads of all jobs.
@@ -62,7 +62,7 @@ impl Context {
             limiter,
             builds,
             concurrent_builds: limits.concurrent_builds,
-            look_ups: metrics.bounds.semaphore("look_ups", CONCURRENT_LOOK_UPS),
+            ref_lookups: metrics.bounds.semaphore("ref_lookups", CONCURRENT_LOOK_UPS),
             upkeep: Arc::new(Semaphore::new(1)),
             threads: Threads::default(),
             sources,

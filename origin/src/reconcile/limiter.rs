@@ -45,7 +45,7 @@ struct Caps {
 pub(crate) struct Limiter {
     caps: [Caps; KINDS.len()],
     permits: [Arc<Semaphore>; KINDS.len()],
-    close_looks: Arc<Semaphore>,
+    mirror_checks: Arc<Semaphore>,
     requests_per_minute: u32,
     /// Those that a repository is at.
     hosts: Mutex<HashMap<String, Weak<Host>>>,
@@ -118,17 +118,17 @@ impl Limiter {
         let limiter = Arc::new(Self {
             caps: KINDS.map(|kind| kind.caps(limits)),
             permits: KINDS.map(|kind| bounds.semaphore(kind.bound(), kind.caps(limits).all)),
-            close_looks: bounds.semaphore("close_looks", CLOSE_LOOKS),
+            mirror_checks: bounds.semaphore("mirror_checks", CLOSE_LOOKS),
             requests_per_minute: limits.requests_per_minute_per_host,
             hosts: Mutex::default(),
             metrics,
         });
-        for (name, kind) in [("listings_of_a_host", Kind::Listing), ("fetches_of_a_host", Kind::Fetch)] {
+        for (name, kind) in [("listings_per_host", Kind::Listing), ("fetches_per_host", Kind::Fetch)] {
             let cap = kind.caps(limits).of_a_host;
             limiter.show_busiest(name, cap, move |host| cap - host.permits[kind as usize].available_permits());
         }
         let saved_up = Budget::saved_up(limits.requests_per_minute_per_host);
-        limiter.show_busiest("saved_up_requests_of_a_host", saved_up, |host| host.budget().taken(Instant::now()));
+        limiter.show_busiest("burst_requests_per_host", saved_up, |host| host.budget().taken(Instant::now()));
         limiter
     }
 
@@ -192,7 +192,7 @@ impl HostLimiter {
 
     /// Waits for a permit to read a whole mirror.
     pub(super) async fn close_look(&self) -> OwnedSemaphorePermit {
-        self.limiter.close_looks.clone().acquire_owned().await.expect("it is never closed")
+        self.limiter.mirror_checks.clone().acquire_owned().await.expect("it is never closed")
     }
 
     async fn one_of(

@@ -24,7 +24,7 @@ pub(super) struct Expected {
     /// The longest silence of its upstream.
     pub(super) stall_timeout: Duration,
     /// The fewest bytes of a pack in a second, on average over some stall timeouts.
-    pub(super) lowest_rate: u64,
+    pub(super) min_rate: u64,
 }
 
 /// The progress of a poll, and how far it was when it last had got somewhere.
@@ -64,7 +64,7 @@ impl Pace {
         if (self.mark.phase, self.progress.phase) != ("receiving", "receiving") {
             return self.mark != self.progress;
         }
-        let enough = self.expected.lowest_rate.saturating_mul(self.standstill().as_secs().max(1)).max(1);
+        let enough = self.expected.min_rate.saturating_mul(self.standstill().as_secs().max(1)).max(1);
         self.progress.bytes.saturating_sub(self.mark.bytes) >= enough
     }
 
@@ -74,7 +74,7 @@ impl Pace {
 
     /// Why the poll is to be given up, if it is. `large`: it fetches the whole repository.
     pub(super) fn late(&self, large: bool, now: Instant) -> Option<Failure> {
-        let Expected { longest, stall_timeout, lowest_rate } = self.expected;
+        let Expected { longest, stall_timeout, min_rate } = self.expected;
         let (standstill, prepared) = (self.standstill(), stall_timeout * PREPARED_AFTER_STALLS);
         let took = now - self.begun;
         let (phase, step) = (self.progress.phase, step_of(self.progress.phase));
@@ -89,7 +89,7 @@ impl Pace {
         } else if phase == "receiving" && self.mark.bytes < self.progress.bytes {
             let bytes = self.progress.bytes - self.mark.bytes;
             format!(
-                "the upstream sent {bytes} bytes within {} s, and `[upstreams] lowest_rate` = {lowest_rate} in a second",
+                "the upstream sent {bytes} bytes within {} s, and `[upstreams] min_rate` = {min_rate} in a second",
                 (now - self.marked).as_secs()
             )
         } else {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     const EXPECTED: Expected =
-        Expected { longest: Duration::from_secs(100), stall_timeout: Duration::from_secs(3), lowest_rate: 10 };
+        Expected { longest: Duration::from_secs(100), stall_timeout: Duration::from_secs(3), min_rate: 10 };
 
     fn at(phase: &'static str, done: u64, bytes: u64) -> FetchSnapshot {
         FetchSnapshot { phase, done, total: None, bytes }

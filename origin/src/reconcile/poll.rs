@@ -28,7 +28,7 @@ pub(super) struct Poller {
     /// The services that it is for, likewise.
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
     /// The fewest bytes of a pack in a second.
-    pub(super) lowest_rate: u64,
+    pub(super) min_rate: u64,
     pub(super) source: Arc<Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
@@ -123,7 +123,7 @@ impl Poller {
         // After `begun`: whoever asks for another ref later asks for another poll.
         let (config, services) = (self.config.borrow().clone(), self.services.borrow().clone());
         let (longest, stall_timeout) = (config.poll_timeout, config.stall_timeout);
-        let expected = Expected { longest, stall_timeout, lowest_rate: self.lowest_rate };
+        let expected = Expected { longest, stall_timeout, min_rate: self.min_rate };
         let mut pace = Pace::new(progress.snapshot(), expected, begun);
         self.show(pace.progress());
         let (source, inner, may_fetch) =

@@ -89,7 +89,7 @@ pub(crate) fn start(
     let poller = Arc::new(Poller {
         config: configured.clone(),
         services: assigned.clone(),
-        lowest_rate: context.sources.upstreams.lowest_rate.as_u64(),
+        min_rate: context.sources.upstreams.min_rate.as_u64(),
         source: source.clone(),
         state: state.clone(),
         limiter: context.limiter.at_host(&config.url),
@@ -99,7 +99,7 @@ pub(crate) fn start(
         data_dir: context.data_dir.clone(),
     });
     let first = Instant::now() + first_delay(begin.together, config.poll_interval, fastrand::f64());
-    let mut schedule = Schedule::new(config.poll_interval, config.shortest_gap, first);
+    let mut schedule = Schedule::new(config.poll_interval, config.min_poll_interval, first);
     let pause = |until: SystemTime| Some(Instant::now() + until.duration_since(SystemTime::now()).ok()?);
     if let Some(until) = held_until.and_then(pause) {
         schedule.hold(until);

@@ -86,11 +86,11 @@ impl WaitsFor {
     /// The word for `/status` and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::HostPlace => "host_place",
+            Self::HostPlace => "host_permit",
             Self::HostBudget => "host_budget",
-            Self::Place => "place",
-            Self::LargePlace => "large_place",
-            Self::LfsPlace => "lfs_place",
+            Self::Place => "permit",
+            Self::LargePlace => "large_permit",
+            Self::LfsPlace => "lfs_permit",
         }
     }
 }

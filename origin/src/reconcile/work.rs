@@ -48,7 +48,7 @@ impl Work {
 
     /// Finds out where the refs of services are, among the few look-ups at a time: after a start all mirrors are opened.
     pub(super) async fn resolve(&self, services: Vec<Arc<Service>>) -> Result<Resolved, ServiceFailure> {
-        let permit = self.context.look_ups.clone().acquire_owned().await.ok();
+        let permit = self.context.ref_lookups.clone().acquire_owned().await.ok();
         let (source, config) = (self.poller.source.clone(), self.poller.config.borrow().clone());
         let job = Job::begin("resolve", &self.context.threads, move |stop| source.resolve(&config, &services, stop));
         self.awaited("resolve", job, permit, self.build_timeout()).await

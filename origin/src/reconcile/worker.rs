@@ -236,7 +236,7 @@ impl Worker {
     /// that they are looked at by it.
     fn reconfigure(&mut self) {
         let before = std::mem::replace(&mut self.config, self.configured.borrow_and_update().clone());
-        self.schedule.set(self.config.poll_interval, self.config.shortest_gap, Instant::now());
+        self.schedule.set(self.config.poll_interval, self.config.min_poll_interval, Instant::now());
         if self.config != before {
             self.try_anew();
         }

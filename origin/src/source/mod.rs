@@ -33,7 +33,7 @@ pub(crate) use runtime::runtime;
 pub(crate) use shared::Shared;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
-    DEFAULT_LOWEST_RATE, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
-    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_STALL_TIMEOUT, Upstream,
+    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,
+    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, DEFAULT_STALL_TIMEOUT, Upstream,
 };
 pub(crate) use which::Source;

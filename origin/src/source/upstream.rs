@@ -31,7 +31,7 @@ pub const DEFAULT_MAX_OBJECTS: usize = 20_000_000;
 pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 
 /// The fewest bytes in a second of what is fetched, unless configured otherwise.
-pub const DEFAULT_LOWEST_RATE: u64 = 1 << 10;
+pub const DEFAULT_MIN_RATE: u64 = 1 << 10;
 
 /// Where a repository is mirrored from, and how. All files are read again at each poll.
 #[derive(Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct Upstream {
     /// How many bytes one of its LFS objects may have.
     pub max_lfs_object: u64,
     /// The fewest bytes of an LFS object in a second, on average over four stall timeouts.
-    pub lowest_rate: u64,
+    pub min_rate: u64,
 }
 
 impl Upstream {
@@ -110,7 +110,7 @@ impl Upstream {
             max_object: DEFAULT_MAX_OBJECT,
             max_objects: DEFAULT_MAX_OBJECTS,
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
-            lowest_rate: DEFAULT_LOWEST_RATE,
+            min_rate: DEFAULT_MIN_RATE,
         }
     }
 }

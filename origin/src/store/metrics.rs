@@ -1,81 +1,39 @@
 //! What is counted of objects and records.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
-use weir_runtime::metric_families::MetricFamilies;
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use weir_runtime::metric_families;
 
 use super::object_error::ObjectError;
 use super::records::{PutOutcome, Record, RecordError, RecordKey};
 
-/// The families of a store. Clones count together.
-#[derive(Debug, Clone)]
-pub(crate) struct StoreMetrics {
-    /// By operation (`put`, `get`, `exists`, `list`, `delete`) and result (`ok`, `missing`, `corrupt`, `failed`).
-    object_requests: IntCounterVec,
-    corrupt_objects: IntCounter,
-    /// By operation (`get`, `put`, `list`) and result.
-    record_requests: IntCounterVec,
-    /// By result: `hit`, `miss`, `damaged`.
-    pub(super) cache_lookups: IntCounterVec,
-    pub(super) cache_write_failures: IntCounter,
-    pub(super) cache_bytes: IntGauge,
-    pub(super) cache_limit_bytes: IntGauge,
+metric_families! {
+    /// The families of a store. Clones count together.
+    pub(crate) struct StoreMetrics {
+        /// Requests to the object store. After `failed` nothing is known about the object, and nothing is deleted because of
+        /// it.
+        object_requests: IntCounterVec = "weir_origin_store_requests_total" {
+            operation: ["put", "get", "exists", "list", "delete"],
+            result: ["ok", "missing", "corrupt", "failed"]
+        };
+        /// Reads of stored objects whose bytes did not have the object's digest. Above 0: check the disk.
+        corrupt_objects: IntCounter = "weir_origin_store_corrupt_objects_total";
+        /// Requests to the engine of records. `recovered`: the current copy is damaged, and the previous one was returned.
+        record_requests: IntCounterVec = "weir_origin_record_requests_total" {
+            operation: ["get", "put", "list"],
+            result: ["ok", "absent", "recovered", "damaged", "failed", "done", "conflict", "unknown"]
+        };
+        /// Lookups in the local cache of a bucket.
+        pub(super) cache_lookups: IntCounterVec = "weir_origin_store_cache_lookups_total" { result: ["hit", "miss", "damaged"] };
+        /// Objects that could not be written to the local cache of a bucket. They were served all the same.
+        pub(super) cache_write_failures: IntCounter = "weir_origin_store_cache_write_failures_total";
+        /// Bytes in the local cache of a bucket.
+        pub(super) cache_bytes: IntGauge = "weir_origin_store_cache_bytes";
+        /// The bound of the local cache of a bucket: `store.cache`. 0: no cache.
+        pub(super) cache_limit_bytes: IntGauge = "weir_origin_store_cache_limit_bytes";
+    }
 }
 
-const OBJECT_OPERATIONS: [&str; 5] = ["put", "get", "exists", "list", "delete"];
-const RECORD_RESULTS: [(&str, &[&str]); 3] = [
-    ("get", &["ok", "absent", "recovered", "damaged", "failed"]),
-    ("put", &["done", "conflict", "unknown"]),
-    ("list", &["ok", "failed"]),
-];
-
 impl StoreMetrics {
-    /// Registers the families.
-    pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let families = MetricFamilies(registry);
-        let metrics = Self {
-            object_requests: families.counters(
-                "weir_origin_store_requests_total",
-                "Requests to the object store: ok, missing, corrupt, failed (nothing is known about the object).",
-                &["operation", "result"],
-            )?,
-            corrupt_objects: families.counter(
-                "weir_origin_store_corrupt_objects_total",
-                "Reads of stored objects whose bytes did not have the object's digest.",
-            )?,
-            record_requests: families.counters(
-                "weir_origin_record_requests_total",
-                "Requests to the engine of records. recovered: the current copy is damaged, the previous one was returned.",
-                &["operation", "result"],
-            )?,
-            cache_lookups: families.counters_of(
-                "weir_origin_store_cache_lookups_total",
-                "Lookups in the local cache of a remote store.",
-                "result",
-                &["hit", "miss", "damaged"],
-            )?,
-            cache_write_failures: families.counter(
-                "weir_origin_store_cache_write_failures_total",
-                "Objects that could not be written to the local cache of a remote store.",
-            )?,
-            cache_bytes: families
-                .gauge("weir_origin_store_cache_bytes", "Bytes in the local cache of a remote store.")?,
-            cache_limit_bytes: families.gauge(
-                "weir_origin_store_cache_limit_bytes",
-                "The most bytes of the local cache of a remote store. 0: no cache.",
-            )?,
-        };
-        // An alert on an increase does not see the one with which a series begins.
-        for operation in OBJECT_OPERATIONS {
-            metrics.object_requests.with_label_values(&[operation, "failed"]);
-        }
-        for (operation, results) in RECORD_RESULTS {
-            for result in results {
-                metrics.record_requests.with_label_values(&[operation, result]);
-            }
-        }
-        Ok(metrics)
-    }
-
     /// Counts a request for objects.
     pub(super) fn object_request<T>(&self, operation: &str, outcome: &Result<T, ObjectError>) {
         let result = match outcome {

@@ -149,7 +149,7 @@ impl Verdict {
     /// The word for metrics and answers.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Kick { .. } => "kicked",
+            Self::Kick { .. } => "triggered",
             Self::Ignored(Ignored::Ping) => "ping",
             Self::Ignored(Ignored::OtherEvent) => "other_event",
             Self::Ignored(Ignored::NotFollowed) => "not_followed",

@@ -72,7 +72,7 @@ async fn a_secret_of_a_webhook_and_an_interval_change_nothing_about_a_poll_under
     operator.put("/v1/repositories/shop", json!({ "url": silent.url() })).await;
     asked.acquire().await.unwrap().forget();
     let document = json!({
-        "url": silent.url(), "webhook_secret_files": ["hook"], "poll_interval": "1h", "shortest_gap": "1s",
+        "url": silent.url(), "webhook_secret_files": ["hook"], "poll_interval": "1h", "min_poll_interval": "1s",
         "stall_timeout": "40s", "poll_timeout": "2h", "build_timeout": "1h",
     });
     let put = operator.put("/v1/repositories/shop", document).await;

@@ -56,7 +56,7 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     let told = reader.until(|kind| matches!(kind, EventKind::Descriptor(_))).await;
     assert_eq!(told, EventKind::Descriptor(node.descriptor().await.bytes().clone()), "what was missed, once");
     assert_eq!(node.metric("weir_origin_event_streams").await, 1.0);
-    assert_eq!(node.metric("weir_origin_event_snapshots_total{why=\"no_cursor\"}").await, 1.0);
+    assert_eq!(node.metric("weir_origin_event_snapshots_total{reason=\"no_cursor\"}").await, 1.0);
     assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 3.0);
     assert!(matches!(reader.next().await.unwrap().kind, EventKind::Revision(_)), "the revision comes after it");
 

@@ -256,7 +256,7 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     let mut condition = node.running.condition(&drips_name.parse().unwrap()).unwrap();
-    let is_too_slow = |condition: &Condition| matches!(condition, Condition::Unhealthy { step: "lfs", reason, .. } if reason.contains("`[upstreams] lowest_rate` = 1024"));
+    let is_too_slow = |condition: &Condition| matches!(condition, Condition::Unhealthy { step: "lfs", reason, .. } if reason.contains("`[upstreams] min_rate` = 1024"));
     in_time(condition.wait_for(is_too_slow)).await.unwrap();
     node.running.cut().await;
 }

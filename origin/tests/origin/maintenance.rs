@@ -300,7 +300,7 @@ async fn every_answer_is_whole_while_a_branch_is_forced_back_and_forth() {
     let prepared = Prepared::new(pushes + 1, false);
     let home = Home::new();
     let mut config = home.config(&prepared.url());
-    config.repositories[0].shortest_gap = Duration::ZERO;
+    config.repositories[0].min_poll_interval = Duration::ZERO;
     let node = home.start(config).await;
     node.published(|_| true).await;
     let (done, read) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));

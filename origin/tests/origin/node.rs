@@ -104,7 +104,7 @@ impl Home {
         config.admin_listen = Some(([127, 0, 0, 1], 0).into());
         let mut repository = RepositoryConfig::new(repository(), url);
         repository.poll_interval = Duration::from_secs(3600);
-        repository.shortest_gap = Duration::from_millis(100);
+        repository.min_poll_interval = Duration::from_millis(100);
         config.repositories = vec![repository];
         let mut service = ServiceConfig::new(service(), config.repositories[0].name.clone());
         service.revision = "main".parse().unwrap();

@@ -111,7 +111,7 @@ pub(crate) async fn operated(home: &Home) -> (Node, Operator) {
 }
 
 pub(crate) fn repository_at(server: &SmartHttp) -> Value {
-    json!({ "url": server.url("bare.git"), "poll_interval": "1h", "shortest_gap": "100ms" })
+    json!({ "url": server.url("bare.git"), "poll_interval": "1h", "min_poll_interval": "100ms" })
 }
 
 /// A Git server of an upstream's bare repository.

@@ -102,7 +102,7 @@ async fn a_start_with_many_repositories_opens_eight_mirrors_at_a_time() {
         opened.iter().flatten().count()
     };
     until(async || look() >= 8).await;
-    assert_eq!(node.metric("weir_origin_bound_in_use{bound=\"look_ups\"}").await, 8.0);
+    assert_eq!(node.metric("weir_bound_in_use{bound=\"ref_lookups\"}").await, 8.0);
     assert_eq!(look(), 8);
     for (head, opened) in heads.iter().zip(opened) {
         fs::write(head.with_extension("new"), "ref: refs/heads/main\n").unwrap();

@@ -113,7 +113,7 @@ async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.poll().await;
         assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
-        assert_eq!(node.metric("weir_origin_bound_in_use{bound=\"large_fetches\"}").await, f64::from(clones));
+        assert_eq!(node.metric("weir_bound_in_use{bound=\"large_fetches\"}").await, f64::from(clones));
         node.running.cut().await;
     }
 }
@@ -159,7 +159,7 @@ async fn beside_a_fetch_that_drips(
     let drips: RepositoryName = "drips".parse().unwrap();
     let mut dripping = RepositoryConfig::new(drips.clone(), server.url());
     (dripping.stall_timeout, dripping.poll_interval) = (Duration::from_secs(2), Duration::from_secs(3600));
-    dripping.shortest_gap = Duration::from_millis(100);
+    dripping.min_poll_interval = Duration::from_millis(100);
     config.repositories.push(dripping);
     let services: Vec<_> = config.services.iter().map(|service| service.name.to_string()).collect();
     let node = home.start(config).await;
@@ -199,7 +199,7 @@ async fn a_branch_that_goes_waits_for_no_fetch() {
 
 #[tokio::test]
 async fn what_was_mirrored_and_drips_then_gives_its_place_to_others() {
-    for (bytes, words) in [(true, "`[upstreams] lowest_rate` = 1024"), (false, "did not begin to send")] {
+    for (bytes, words) in [(true, "`[upstreams] min_rate` = 1024"), (false, "did not begin to send")] {
         let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
         let server = dripping_later(&other, bytes);
         let (node, mut state) = beside_a_fetch_that_drips(&home, home.config(&upstream.url()), &server).await;
@@ -228,7 +228,7 @@ async fn a_mirror_that_is_cloned_again_has_a_place_among_first_clones() {
         |state: &RepositoryState| matches!(&state.phase, Phase::Cloning { progress } if progress.phase == "preparing");
     node.repository(clones).await;
     for (bound, in_use) in [("large_fetches", 1.0), ("fetches", 0.0)] {
-        assert_eq!(node.metric(&format!("weir_origin_bound_in_use{{bound=\"{bound}\"}}")).await, in_use, "{bound}");
+        assert_eq!(node.metric(&format!("weir_bound_in_use{{bound=\"{bound}\"}}")).await, in_use, "{bound}");
     }
     node.running.cut().await;
 }
@@ -248,10 +248,10 @@ async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
     node.repository(|state| state.waits_for == Some(WaitsFor::LargePlace)).await;
-    assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["waits_for"], "large_place");
+    assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["waits_for"], "large_permit");
     // The deadline of the first clone ends the wait.
     node.published(|_| true).await;
-    assert!(node.metric("weir_origin_poll_wait_seconds_total{for=\"large_place\"}").await > 0.0);
+    assert!(node.metric("weir_origin_poll_wait_seconds_total{reason=\"large_permit\"}").await > 0.0);
     node.running.cut().await;
 }
 

@@ -54,7 +54,7 @@ async fn a_push_and_its_webhook_are_published() {
     let node = start(&home, &upstream).await;
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     let (status, answer) = deliver(&home, &node, "shop", SECRET, "refs/heads/main").await;
-    assert_eq!((status, &answer["result"]), (202, &"kicked".into()));
+    assert_eq!((status, &answer["result"]), (202, &"triggered".into()));
     node.published(|descriptor| descriptor.publication().commit.as_str() == commit).await;
 
     // Each provider in its own way.
@@ -68,8 +68,8 @@ async fn a_push_and_its_webhook_are_published() {
         ("generic", [("X-Anything", ""), ("X-Signature", &prefixed)]),
     ] {
         let (status, answer) = send(&home, &node, &format!("{provider}/shop"), &headers, body.clone()).await;
-        assert_eq!((status, &answer["result"]), (202, &"kicked".into()), "{provider}");
-        let series = format!("weir_origin_webhooks_total{{provider=\"{provider}\",result=\"kicked\"}}");
+        assert_eq!((status, &answer["result"]), (202, &"triggered".into()), "{provider}");
+        let series = format!("weir_origin_webhooks_total{{provider=\"{provider}\",result=\"triggered\"}}");
         assert_eq!(node.metric(&series).await, 1.0, "{provider}");
     }
     let (status, answer) = deliver(&home, &node, "shop", SECRET, "refs/heads/another").await;
@@ -115,7 +115,7 @@ async fn a_long_body_is_taken_and_one_that_is_too_long_is_not() {
     let (body, signature) = signed(5 << 20);
     let headers = [("X-GitHub-Event", "push"), ("X-Hub-Signature-256", signature.as_str())];
     let (status, answer) = send(&home, &node, "github/shop", &headers, body).await;
-    assert_eq!((status, &answer["result"]), (202, &"kicked".into()), "nobody read what moved");
+    assert_eq!((status, &answer["result"]), (202, &"triggered".into()), "nobody read what moved");
     let (body, signature) = signed((25 << 20) + 1000);
     let headers = [("X-GitHub-Event", "push"), ("X-Hub-Signature-256", signature.as_str())];
     let (status, _) = send(&home, &node, "github/shop", &headers, body).await;

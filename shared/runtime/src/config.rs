@@ -162,8 +162,9 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// The keys in which two configurations differ, as `section.key`; a list that differs is named as a whole.
-pub fn changed_keys<T: Serialize>(one: &T, other: &T) -> Vec<String> {
+/// The keys in which two configurations differ, as `section.key`; a list that differs is named as a whole. Left out are the
+/// keys and sections `but`.
+pub fn changed_keys<T: Serialize>(one: &T, other: &T, but: &[&str]) -> Vec<String> {
     fn compare(name: &str, one: &Value, other: &Value, changed: &mut Vec<String>) {
         match (one, other) {
             (Value::Object(one), Value::Object(other)) => {
@@ -181,7 +182,13 @@ pub fn changed_keys<T: Serialize>(one: &T, other: &T) -> Vec<String> {
     let value = |config: &T| serde_json::to_value(config).expect("a configuration is made of texts, numbers and lists");
     let mut changed = Vec::new();
     compare("", &value(one), &value(other), &mut changed);
+    changed.retain(|key| !but.iter().any(|left_out| is_or_is_below(key, left_out)));
     changed
+}
+
+/// Whether a key, or a section, is `section` or in it.
+pub fn is_or_is_below(key: &str, section: &str) -> bool {
+    key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// The folder that a configuration's relative paths are relative to: the file's own.
@@ -233,6 +240,26 @@ pub mod duration {
     pub fn parse(text: &str) -> Result<Duration, String> {
         humantime::parse_duration(text)
             .map_err(|error| format!("`{text}` is not a duration such as `30s`, `2m` or `1h 30m`: {error}"))
+    }
+}
+
+/// The same where there may be none.
+pub mod optional_duration {
+    use std::time::Duration;
+
+    use serde::{Deserializer, Serializer};
+
+    /// Writes `2m`.
+    pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::duration::serialize(duration, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    /// Reads `2m`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        super::duration::deserialize(deserializer).map(Some)
     }
 }
 
@@ -417,9 +444,10 @@ mod tests {
     #[test]
     fn what_changed_is_named_by_its_keys() {
         let one = read_text("poll_interval = '2m'\nedges = ['a']\n[tls]\nkey = 'k'\nca = 'c'").unwrap();
-        assert_eq!(changed_keys(&one, &one), [""; 0]);
+        assert_eq!(changed_keys(&one, &one, &[]), [""; 0]);
         let other = read_text("poll_interval = '120s'\nedges = ['a', 'b']\n[tls]\nkey = 'l'\nextra = 'e'").unwrap();
-        assert_eq!(changed_keys(&one, &other), ["edges", "tls.ca", "tls.extra", "tls.key"]);
+        assert_eq!(changed_keys(&one, &other, &[]), ["edges", "tls.ca", "tls.extra", "tls.key"]);
+        assert_eq!(changed_keys(&one, &other, &["tls", "edge"]), ["edges"]);
     }
 
     #[test]

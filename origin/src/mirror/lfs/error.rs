@@ -76,8 +76,8 @@ pub enum LfsError {
     },
     /// An object comes too slowly.
     #[error(
-        "the LFS object of `{path}` cannot be fetched: {bytes} bytes of it came within {} s, and `[upstreams] lowest_rate` \
-         = {lowest_rate} in a second",
+        "the LFS object of `{path}` cannot be fetched: {bytes} bytes of it came within {} s, and `[upstreams] min_rate` \
+         = {min_rate} in a second",
         .within.as_secs()
     )]
     TooSlow {
@@ -87,8 +87,8 @@ pub enum LfsError {
         bytes: u64,
         /// In which time.
         within: Duration,
-        /// [`lowest_rate`](crate::source::Upstream::lowest_rate).
-        lowest_rate: u64,
+        /// [`min_rate`](crate::source::Upstream::min_rate).
+        min_rate: u64,
     },
     /// What came is not the object, or cannot be stored.
     #[error("the LFS object of `{path}` is not kept: {cause}")]

@@ -3,26 +3,42 @@
 use std::io;
 use std::time::Instant;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{HistogramVec, IntCounterVec, IntGauge, IntGaugeVec};
 use quinn::ConnectionError;
 
 use super::metrics::ListenerMetrics;
-use super::quic_metrics::QuicFamilies;
-use crate::metric_families::MetricFamilies;
 
-/// The families, for all listeners of a role.
-#[derive(Debug, Clone)]
-pub(super) struct ConnectionFamilies {
-    open: IntGaugeVec,
-    open_limit: IntGaugeVec,
-    handshakes: IntGaugeVec,
-    handshakes_limit: IntGaugeVec,
-    handshake_duration: HistogramVec,
-    handshake_failures: IntCounterVec,
-    limited: IntCounterVec,
-    stalled: IntCounterVec,
-    pub(super) quic: QuicFamilies,
+crate::metric_families! {
+    /// The families of connections, for all listeners of a role.
+    pub(super) struct ConnectionMetrics {
+        /// Open connections.
+        open: IntGaugeVec = "weir_http_connections" { listener, transport: TRANSPORTS, protocol: ["h1", "h2", "h3"] };
+        /// How many connections may be open.
+        open_limit: IntGaugeVec = "weir_http_connections_limit" { listener, transport: TRANSPORTS };
+        /// TLS and QUIC handshakes under way.
+        handshakes: IntGaugeVec = "weir_http_handshakes" { listener, transport: TRANSPORTS };
+        /// How many handshakes may be under way.
+        handshakes_limit: IntGaugeVec = "weir_http_handshakes_limit" { listener, transport: TRANSPORTS };
+        /// Duration of TLS and QUIC handshakes that succeeded.
+        handshake_duration: HistogramVec = "weir_http_handshake_duration_seconds" { listener, transport: TRANSPORTS }
+            [1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+        /// TLS and QUIC handshakes that failed. `closed`: the client closed the connection. `rejected`: the client sent an
+        /// alert, most often because it does not trust the certificate. `refused`: the client sent no accepted
+        /// certificate, no common protocol, or no TLS.
+        handshake_failures: IntCounterVec = "weir_http_handshake_failures_total"
+            { listener, transport: TRANSPORTS, reason: HANDSHAKE_FAILURES };
+        /// Times that a bound kept a connection out. Over TCP it waits in the kernel's backlog. Over QUIC it is refused, or
+        /// (`unvalidated_handshakes`) the client must prove its address first, which costs a round trip.
+        limited: IntCounterVec = "weir_http_connections_limited_total"
+            { listener, transport: TRANSPORTS, bound: ["connections", "open_files", "handshakes", "unvalidated_handshakes"] };
+        /// Responses that were reset because the client took nothing for 60 s, or less than 16 KiB in 60 s of waiting
+        /// (HTTP/2 and HTTP/3).
+        stalled: IntCounterVec = "weir_http_stalled_total" { listener, protocol: ["h1", "h2", "h3"] };
+    }
 }
+
+const TRANSPORTS: [&str; 2] = ["tcp", "quic"];
+const HANDSHAKE_FAILURES: [&str; 4] = ["timeout", "closed", "rejected", "refused"];
 
 /// What a connection runs over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,8 +119,6 @@ pub(super) enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    const ALL: [Self; 4] = [Self::TimedOut, Self::Closed, Self::Rejected, Self::Refused];
-
     fn as_str(self) -> &'static str {
         match self {
             HandshakeFailure::TimedOut => "timeout",
@@ -135,54 +149,6 @@ impl HandshakeFailure {
     }
 }
 
-impl ConnectionFamilies {
-    pub(super) fn register(families: MetricFamilies<'_>) -> prometheus::Result<Self> {
-        let by_transport = &["listener", "transport"];
-        let took = HistogramOpts::new("weir_http_handshake_duration_seconds", "TLS or QUIC handshakes that succeeded.")
-            .buckets(vec![1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
-        Ok(Self {
-            open: families.gauges(
-                "weir_http_connections",
-                "Connections that are open.",
-                &["listener", "transport", "protocol"],
-            )?,
-            open_limit: families.gauges(
-                "weir_http_connections_limit",
-                "Connections that a listener holds at the most.",
-                by_transport,
-            )?,
-            handshakes: families.gauges(
-                "weir_http_handshakes",
-                "TLS or QUIC handshakes that are under way.",
-                by_transport,
-            )?,
-            handshakes_limit: families.gauges(
-                "weir_http_handshakes_limit",
-                "Handshakes that may be under way at the most.",
-                by_transport,
-            )?,
-            handshake_duration: families.add(HistogramVec::new(took, by_transport)?)?,
-            handshake_failures: families.counters(
-                "weir_http_handshake_failures_total",
-                "TLS or QUIC handshakes that failed, by reason.",
-                &["listener", "transport", "reason"],
-            )?,
-            limited: families.counters(
-                "weir_http_connections_limited_total",
-                "Times that a bound kept a connection out: left waiting over TCP; over QUIC refused, or asked to come \
-                 again with a proof of its address (unvalidated_handshakes).",
-                &["listener", "transport", "bound"],
-            )?,
-            stalled: families.counters(
-                "weir_http_stalled_total",
-                "Answers that were cut because their client took nothing of them for too long.",
-                &["listener", "protocol"],
-            )?,
-            quic: QuicFamilies::register(families)?,
-        })
-    }
-}
-
 impl ListenerMetrics {
     /// Says how much a listener takes.
     pub(super) fn limits(&self, transport: Transport, connections: usize, handshakes: usize) {
@@ -191,8 +157,8 @@ impl ListenerMetrics {
         self.connections().open_limit.with_label_values(&labels).set(as_gauge(connections));
         self.connections().handshakes_limit.with_label_values(&labels).set(as_gauge(handshakes));
         // An alert on an increase does not see the one with which a series begins.
-        for reason in HandshakeFailure::ALL {
-            let labels = [self.listener(), transport.as_str(), reason.as_str()];
+        for reason in HANDSHAKE_FAILURES {
+            let labels = [self.listener(), transport.as_str(), reason];
             self.connections().handshake_failures.with_label_values(&labels);
         }
     }

@@ -3,18 +3,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Registry};
+use prometheus::{HistogramVec, IntCounterVec, Registry};
 
 use super::answer_counts::AnswerCounts;
-use super::connection_metrics::ConnectionFamilies;
-use crate::metric_families::MetricFamilies;
+use super::connection_metrics::ConnectionMetrics;
+use super::quic_metrics::QuicMetrics;
+use crate::metric_families::Family;
 
-/// The families. One per process role; listeners are told apart by a label.
+crate::metric_families! {
+    /// The families of requests, for all listeners of a role.
+    pub(super) struct RequestMetrics {
+        /// Requests answered.
+        requests: IntCounterVec = "weir_http_requests_total" { listener, protocol, method, status };
+        /// Time from the end of a request's headers to the response's headers.
+        duration: HistogramVec = "weir_http_request_duration_seconds" { listener, protocol }
+            [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.25, 1.0, 5.0, 30.0];
+    }
+}
+
+/// The families of all listeners of a role.
 #[derive(Debug, Clone)]
 pub struct HttpMetrics {
-    requests: IntCounterVec,
-    duration: HistogramVec,
-    connections: ConnectionFamilies,
+    requests: RequestMetrics,
+    connections: ConnectionMetrics,
+    quic: QuicMetrics,
 }
 
 /// The families, for one listener.
@@ -31,24 +43,22 @@ impl HttpMetrics {
     /// # Errors
     /// They were registered there before.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let families = MetricFamilies(registry);
-        let latency =
-            HistogramOpts::new("weir_http_request_duration_seconds", "From the request's head to the response's head.")
-                .buckets(vec![5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.25, 1.0, 5.0, 30.0]);
         Ok(Self {
-            requests: families.counters(
-                "weir_http_requests_total",
-                "Requests answered, by listener, protocol, method and status.",
-                &["listener", "protocol", "method", "status"],
-            )?,
-            duration: families.add(HistogramVec::new(latency, &["listener", "protocol"])?)?,
-            connections: ConnectionFamilies::register(families)?,
+            requests: RequestMetrics::register(registry)?,
+            connections: ConnectionMetrics::register(registry)?,
+            quic: QuicMetrics::register(registry)?,
         })
+    }
+
+    /// The table of the families.
+    pub fn families() -> Vec<Family> {
+        [RequestMetrics::FAMILIES, ConnectionMetrics::FAMILIES, QuicMetrics::FAMILIES].concat()
     }
 
     /// The families, for one listener.
     pub fn listener(&self, listener: &'static str) -> ListenerMetrics {
-        let answers = Arc::new(AnswerCounts::of(listener, self.requests.clone(), self.duration.clone()));
+        let answers =
+            Arc::new(AnswerCounts::of(listener, self.requests.requests.clone(), self.requests.duration.clone()));
         ListenerMetrics { families: self.clone(), listener, answers }
     }
 }
@@ -70,7 +80,12 @@ impl ListenerMetrics {
     }
 
     /// What is counted of connections.
-    pub(super) fn connections(&self) -> &ConnectionFamilies {
+    pub(super) fn connections(&self) -> &ConnectionMetrics {
         &self.families.connections
+    }
+
+    /// What is counted of QUIC.
+    pub(super) fn quic(&self) -> &QuicMetrics {
+        &self.families.quic
     }
 }

@@ -2,47 +2,28 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec};
+use prometheus::{HistogramVec, IntCounterVec};
 use quinn::{Connection, ConnectionStats};
 
 use super::metrics::ListenerMetrics;
-use crate::metric_families::MetricFamilies;
 
 /// How often a connection that lives on is looked at: the counters are behind by that much at the most.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The families, for all listeners of a role.
-#[derive(Debug, Clone)]
-pub(super) struct QuicFamilies {
-    packets_sent: IntCounterVec,
-    packets_lost: IntCounterVec,
-    congestion_events: IntCounterVec,
-    datagrams: IntCounterVec,
-    rtt: HistogramVec,
-}
-
-impl QuicFamilies {
-    pub(super) fn register(families: MetricFamilies<'_>) -> prometheus::Result<Self> {
-        let counter = |name: &str, help: &str| families.counters(name, help, &["listener"]);
-        let rtt = HistogramOpts::new(
-            "weir_quic_path_rtt_seconds",
-            "Smoothed round-trip times: of each connection once a minute and at its end.",
-        )
-        .buckets(vec![2.5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.2, 0.4, 0.8, 2.0]);
-        Ok(Self {
-            packets_sent: counter("weir_quic_packets_sent_total", "QUIC packets that were sent.")?,
-            packets_lost: counter("weir_quic_packets_lost_total", "QUIC packets that were sent and found lost.")?,
-            congestion_events: counter(
-                "weir_quic_congestion_events_total",
-                "Times that congestion made a connection send less.",
-            )?,
-            datagrams: families.counters(
-                "weir_quic_datagrams_total",
-                "UDP datagrams of established and ended connections.",
-                &["listener", "direction"],
-            )?,
-            rtt: families.add(HistogramVec::new(rtt, &["listener"])?)?,
-        })
+crate::metric_families! {
+    /// The families of QUIC, for all listeners of a role.
+    pub(super) struct QuicMetrics {
+        /// QUIC packets sent. Counted once a minute and when a connection ends, as all metrics of QUIC.
+        packets_sent: IntCounterVec = "weir_quic_packets_sent_total" { listener };
+        /// QUIC packets lost. Divided by those sent: the loss rate.
+        packets_lost: IntCounterVec = "weir_quic_packets_lost_total" { listener };
+        /// Times that congestion made a connection send less.
+        congestion_events: IntCounterVec = "weir_quic_congestion_events_total" { listener };
+        /// UDP datagrams of QUIC connections.
+        datagrams: IntCounterVec = "weir_quic_datagrams_total" { listener, direction: ["sent", "received"] };
+        /// Smoothed round-trip times.
+        rtt: HistogramVec = "weir_quic_path_rtt_seconds" { listener }
+            [2.5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.2, 0.4, 0.8, 2.0];
     }
 }
 
@@ -92,7 +73,7 @@ impl Observed {
         let stats = self.connection.stats();
         let now = Counts::from(&stats);
         let before = std::mem::replace(&mut self.counted, now);
-        let families = &self.metrics.connections().quic;
+        let families = self.metrics.quic();
         let listener = self.metrics.listener();
         let grew = |family: &IntCounterVec, labels: &[&str], now: u64, before: u64| {
             // Another path begins anew.

@@ -1,0 +1,141 @@
+//! `limits.md`: what is bounded, by which key or constant, and what happens beyond it.
+
+use super::compare;
+use super::source::constants;
+
+/// The page. In braces: a file and its constant, whose value is put there.
+const PAGE: &str = r#"# Limits
+
+Every queue, table, cache and wait has a bound. One with a key can be changed in the [configuration](configuration.md). One with
+a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit`, with this label `bound`.
+
+## Every listener
+
+| what | bound | metric | beyond it |
+|---|---|---|---|
+| connections, over TCP and over QUIC each | {shared/runtime/src/serve/mod.rs MAX_CONNECTIONS} |  | TCP: they wait in the kernel's backlog. QUIC: refused. Metric: `weir_http_connections_limit`. Over TCP at most three quarters of the file descriptors that the process may open |
+| a TLS or QUIC handshake; the headers of a first request | {shared/runtime/src/serve/mod.rs HEAD_TIMEOUT} |  | the connection is closed |
+| headers of a request | {shared/runtime/src/serve/mod.rs MAX_HEADER_BYTES} |  | 431 |
+| path and query | {shared/runtime/src/serve/mod.rs MAX_URL_BYTES} |  | 414 |
+| a response of which the client takes nothing | {shared/runtime/src/serve/mod.rs STALL_TIMEOUT} |  | the stream is reset. Metric: `weir_http_stalled_total` |
+| concurrent requests of an HTTP/2 connection | {shared/runtime/src/serve/http2/mod.rs MAX_STREAMS} |  | the stream is refused |
+| HTTP/2 streams that a client reset before they were read | {shared/runtime/src/serve/http2/mod.rs MAX_PENDING_RESETS} |  | the connection is closed |
+| HTTP/2 streams that the server reset for errors | {shared/runtime/src/serve/http2/mod.rs MAX_ERROR_RESETS} |  | the connection is closed |
+| silence of an idle HTTP/2 connection | {shared/runtime/src/serve/http2/keep_alive.rs INTERVAL} |  | a ping is sent |
+| a response to the ping | {shared/runtime/src/serve/http2/keep_alive.rs TIMEOUT} |  | the connection is closed |
+| time between two requests of an HTTP/1.1 connection | {shared/runtime/src/serve/tcp.rs MAX_IDLE} |  | the connection is closed |
+| unsent bytes of an HTTP/3 connection in memory | {shared/runtime/src/serve/http3/mod.rs SEND_WINDOW} |  | nothing more is read until the client takes some |
+| rest of a request body that nobody reads | {shared/runtime/src/serve/unread.rs MOST_BYTES} |  | the response is sent and the stream reset |
+| bytes of a client after its connection was closed | {shared/runtime/src/serve/lingering.rs MAX_DISCARDED} |  | the connection is reset |
+
+## Origin
+
+| what | bound | metric | beyond it |
+|---|---|---|---|
+| listings of upstreams | `limits.concurrent_listings` | `listings` | polls wait |
+| fetches | `limits.concurrent_fetches` | `fetches` | polls wait |
+| first clones | half of `limits.concurrent_fetches`, and 1 | `large_fetches` | they wait |
+| fetches of LFS objects | half of `limits.concurrent_fetches`, and 1 | `lfs_fetches` | they wait |
+| listings of one host; the metric shows the busiest | `limits.concurrent_fetches_per_host` | `listings_per_host` | polls of the host wait |
+| fetches of one host; the metric shows the busiest | `limits.concurrent_fetches_per_host` | `fetches_per_host` | polls of the host wait |
+| requests to one host within ten seconds; the metric shows the busiest | `limits.requests_per_minute_per_host` | `burst_requests_per_host` | polls of the host wait |
+| memory of fetches | from `upstreams.max_objects` and `upstreams.max_object` | `fetch_memory_bytes` | fetches wait |
+| builds | `limits.concurrent_builds` | `builds` | they wait |
+| mirrors in which refs are looked up | {origin/src/reconcile/context.rs CONCURRENT_LOOK_UPS} | `ref_lookups` | they wait |
+| mirrors that are read in full after a failure | {origin/src/reconcile/limiter.rs CLOSE_LOOKS} | `mirror_checks` | they wait |
+| rebuilds of lost objects that wait, for each repository | {origin/src/reconcile/rebuild.rs REBUILD_QUEUE} |  | 503 |
+| objects in memory to be sent | `limits.concurrent_objects` | `objects` | requests wait 10 s, then 503 |
+| requests to the object store | {origin/src/store/objects.rs CONCURRENT_REQUESTS} | `store_requests` | they wait |
+| a request to the object store, retries included | {origin/src/store/objects.rs REQUEST_DEADLINE} |  | it fails |
+| searches for the version that refers to a lost object | {origin/src/edge_api/mod.rs REFERENCE_LOOKUPS} | `reference_lookups` | they wait 10 s, then 503 |
+| a request that waits for the rebuild of an object | {origin/src/edge_api/object.rs REBUILD_WAIT} |  | 503 |
+| event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
+| events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |
+| an event stream whose edge reads nothing | {origin/src/edge_api/events.rs STALLED_AFTER} |  | the stream is ended |
+| changes of operators that wait | {origin/src/catalog/owner.rs QUEUE} | `edits` | 503 |
+| dry runs | `limits.concurrent_dry_runs` | `dry_runs` | 503 |
+| a dry run | {origin/src/operator_api/dry_run.rs DEADLINE} |  | 503 |
+| diffs | {origin/src/versions.rs DIFFS} | `diffs` | they wait 10 s, then 503 |
+| a diff | {origin/src/versions.rs DIFF_TIMEOUT} |  | 503 |
+| rollbacks | {origin/src/versions.rs ROLLBACKS} | `rollbacks` | they wait 10 s, then 503 |
+| deliveries of webhooks | {origin/src/operator_api/webhook.rs MAX_DELIVERIES} | `deliveries` | they wait 5 s, then 429 |
+| body of a webhook | {origin/src/operator_api/webhook.rs MAX_BODY_BYTES} |  | 413 |
+| a definition that an operator sends | {origin/src/operator_api/mod.rs MAX_DOCUMENT_BYTES} |  | 413 |
+| a page of a list | {origin/src/operator_api/page.rs MAX_LIMIT} |  | the next page has the rest |
+| repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
+| services | `limits.max_services` |  | 429. Metric: `weir_origin_catalog_limit` |
+| a repository's changes that wait for a write of its record | {origin/src/publish/writer.rs MAX_WAITING} |  | they wait |
+| time between two writes of a repository's record | {origin/src/publish/writer.rs WRITE_INTERVAL} |  | changes are written together |
+| a record | {origin/src/store/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
+| history segments of a repository | {origin/src/publish/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
+| deleted services of a repository whose generation is stored | {origin/src/publish/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
+| packs of a mirror | {origin/src/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |
+
+## Edge
+
+| what | bound | metric | beyond it |
+|---|---|---|---|
+| objects on disk | `cache.disk` | `disk_bytes` | eviction |
+| objects in memory | `cache.memory` | `memory_bytes` | eviction |
+| other objects in memory: being fetched or read | `cache.in_flight` | `in_flight_bytes` | requests wait up to `cache.fetch_wait` |
+| parsed manifests | {edge/src/cache/manifests.rs MAX_BYTES} | `parsed_manifest_bytes` | eviction |
+| fetches of objects | `cache.fetches` | `fills` | they wait |
+| fetches under way or waiting | {edge/src/cache/waiter.rs MAX_FLIGHTS} | `queued_fills` | 503 |
+| requests that wait for an object | `cache.waiters` | `fill_waiters` | 503 |
+| attempts of a fetch | {edge/src/cache/fetch.rs MAX_ATTEMPTS} |  | the response is reset, or 503 |
+| rate of a fetch, in bytes per second | {edge/src/cache/fetch.rs MIN_RATE} |  | the attempt fails |
+| tarballs decoded for clients | `cache.decoders` | `decoders` | 503 |
+| tarballs compressed with gzip for clients | `cache.encoders` | `gzip_encoders` | another encoding, or 503 |
+| reads from disk | {edge/src/cache/disk/mod.rs MAX_READS} |  | they wait |
+| a read from disk | {edge/src/cache/disk/mod.rs READ_TIMEOUT} |  | the object is fetched |
+| writes to disk | {edge/src/cache/disk/mod.rs MAX_WRITES} |  | they wait |
+| an object that waits to be written | {edge/src/cache/disk/mod.rs WRITE_WAIT} |  | it is not stored |
+| services in the catalog | `cache.services` | `services` | eviction |
+| memory of the catalog | `cache.service_bytes` | `service_bytes` | eviction |
+| generations of evicted services | {edge/src/catalog/rows.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |
+| descriptors of past versions | {edge/src/catalog/past.rs MAX_BYTES} | `past_version_bytes` | eviction |
+| queries about services | {edge/src/catalog/lookup.rs MAX_QUERIES} | `queries` | a stale version, or 503 |
+| queries about versions | {edge/src/catalog/lookup.rs MAX_QUERIES} | `version_queries` | 503 |
+| queries about versions of one service | {edge/src/catalog/past.rs MAX_QUERIES_PER_SERVICE} |  | 503 |
+| the first response about a service | {edge/src/catalog/lookup.rs FIRST_ANSWER_WAIT} |  | 504 |
+| time between two forced refreshes of a service | {edge/src/catalog/lookup.rs FORCED_INTERVAL} |  | they share a query |
+| failed and unknown services | {edge/src/catalog/negative.rs MAX_REMEMBERED} | `cached_failures` | eviction |
+| failed and unknown versions | {edge/src/catalog/negative.rs MAX_REMEMBERED} | `cached_version_failures` | eviction |
+| a failure in the cache | {edge/src/catalog/negative.rs FAILURE_PAUSE} |  | the origin is queried again |
+| refs that an origin announced | {edge/src/catalog/revisions.rs MAX_REFS} | `announced_refs` | further ones are dropped |
+| verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
+| prefetches | {edge/src/origin_follower/prefetcher.rs MAX_AT_A_TIME} |  | they wait |
+| prefetches that wait | {edge/src/origin_follower/prefetcher.rs MAX_WAITING} |  | further ones are dropped |
+| silence of an event stream | three heartbeats: 15 s |  | it is opened again |
+| headers of an origin's response | {edge/src/origin_client/connection.rs HEAD_TIMEOUT} |  | the request fails |
+| headers of a response with an object | {edge/src/origin_client/connection.rs OBJECT_HEAD_TIMEOUT} |  | the attempt fails |
+| failures in a row of an origin | {edge/src/origin_client/breaker.rs FAILURES_TO_OPEN} |  | its circuit opens |
+| pause of an open circuit | {edge/src/origin_client/breaker.rs LONGEST_PAUSE} |  | a probe is sent |
+| services in a page of `/status` | {edge/src/status.rs MAX_LISTED} |  | the next page has the rest |
+
+## Agent
+
+| what | bound | metric | beyond it |
+|---|---|---|---|
+| downloads | `max_downloads` |  | they wait |
+| size of a tarball | `max_tarball_bytes` |  | it is refused |
+| entries of a tarball | `max_files` |  | it is refused |
+| rate of a download, in bytes per second | {agent/src/fetch/mod.rs MIN_RATE} |  | it fails |
+| time before this rate is needed | {agent/src/fetch/mod.rs SLOW_START} |  |  |
+| pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |
+| output of `exec` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |
+| pause between attempts of `exec` | {agent/src/hook/retry.rs LONGEST} |  |  |
+"#;
+
+#[test]
+fn the_reference_of_limits_is_that_of_the_code() {
+    let mut parts = PAGE.split(['{', '}']);
+    let mut page = parts.next().unwrap().to_owned();
+    while let (Some(constant), Some(text)) = (parts.next(), parts.next()) {
+        let (file, name) = constant.split_once(' ').unwrap();
+        let value = constants(file).remove(name);
+        page += &value.unwrap_or_else(|| panic!("{file} has no constant {name} with a number or a duration"));
+        page += text;
+    }
+    compare("limits.md", &page);
+}

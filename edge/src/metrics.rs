@@ -1,0 +1,21 @@
+//! The table of an edge's metric families: each component defines its own.
+
+use weir_runtime::bounds::BoundMetrics;
+use weir_runtime::metric_families::Family;
+
+use crate::access::AccessFamilies;
+use crate::agent_api::ApiFamilies;
+use crate::cache::CacheMetrics;
+use crate::catalog::CatalogMetrics;
+use crate::operator_api::PurgeMetrics;
+use crate::origin_client::OriginMetrics;
+use crate::origin_follower::FollowerMetrics;
+use crate::reload::ReloadMetrics;
+
+/// The table of an edge's families, for the reference.
+pub fn families() -> Vec<Family> {
+    let of_agents = [ApiFamilies::FAMILIES, AccessFamilies::FAMILIES, CatalogMetrics::FAMILIES, CacheMetrics::FAMILIES];
+    let of_origins = [OriginMetrics::FAMILIES, FollowerMetrics::FAMILIES];
+    let others = [PurgeMetrics::FAMILIES, ReloadMetrics::FAMILIES, BoundMetrics::FAMILIES];
+    [of_agents.concat(), of_origins.concat(), others.concat()].concat()
+}
