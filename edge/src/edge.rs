@@ -167,9 +167,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         drain: drain.clone(),
     });
     let weak_status = Arc::downgrade(&status);
-    bounds::register(&registry, move || {
-        weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default()
-    })?;
+    bounds::register(&registry, move || weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
     let address = listen(config.listen, &reloader.tls(), api, &http_metrics, drain).await?;
     // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {

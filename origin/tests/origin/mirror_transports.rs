@@ -70,14 +70,14 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
 
     // Another repository goes over the same connection, unless it may reach other hosts.
     let other = Mirror::open(&pair.mirror_dir().with_file_name("other"), DEFAULT_MAX_OBJECT).unwrap();
-    let full_handshakes = |upstream: &Upstream| {
+    let full_handshakes = |upstream: &weir_origin::source::Upstream| {
         other.poll(upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
         server.take_handshakes().iter().filter(|kind| **kind == HandshakeKind::Full).count()
     };
     assert_eq!(full_handshakes(&pair.upstream), 0);
     let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
     let reach = Arc::new(Reach { hosts, ..Reach::default() });
-    assert_eq!(full_handshakes(&Upstream { reach, ..pair.upstream.clone() }), 1);
+    assert_eq!(full_handshakes(&weir_origin::source::Upstream { reach, ..pair.upstream.clone() }), 1);
 
     // The files are read again for each poll, and count when they say something else.
     let ca = pair.upstream.ca.clone().unwrap();
