@@ -1,4 +1,4 @@
-//! How many repositories and services there are, and how many of them are well: counted when the metrics are read.
+//! Metrics of the catalog, counted when they are collected.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,13 +11,13 @@ use super::{Catalog, DefinedBy, Snapshot};
 use crate::lost_definitions::LostDefinitions;
 use crate::service::Condition;
 
-/// Counts what a catalogue holds.
+/// Counts repositories and services by state.
 pub(crate) struct CatalogCollector {
     catalog: Arc<Catalog>,
     lost_definitions: LostDefinitions,
-    /// By kind (`repository`, `service`) and who defined it (`file`, `api`).
+    /// By kind (`repository`, `service`) and author (`file`, `api`).
     objects: IntGaugeVec,
-    /// By kind.
+    /// By kind (`repository`, `service`).
     refused: IntGaugeVec,
     services: IntGauge,
     unpublished: IntGauge,
@@ -26,7 +26,6 @@ pub(crate) struct CatalogCollector {
 }
 
 impl CatalogCollector {
-    /// Registers the families.
     pub(crate) fn register(
         registry: &Registry,
         catalog: Arc<Catalog>,

@@ -1,4 +1,4 @@
-//! What operators' requests are counted by.
+//! Metrics of operators' requests and webhook deliveries.
 
 use http::StatusCode;
 use prometheus::{IntCounterVec, Registry};
@@ -7,10 +7,9 @@ use weir_runtime::metric_families::MetricFamilies;
 use super::route::Route;
 use crate::webhook::Provider;
 
-/// What a delivery of a webhook may come to.
+/// The results of webhook deliveries.
 const RESULTS: [&str; 6] = ["kicked", "ping", "other_event", "not_followed", "refused", "unread"];
 
-/// The families.
 #[derive(Debug, Clone)]
 pub(super) struct OperatorMetrics {
     requests: IntCounterVec,
@@ -38,12 +37,12 @@ impl OperatorMetrics {
         Ok(Self { requests, webhooks })
     }
 
-    /// A delivery of a webhook came to this.
+    /// Counts a delivery.
     pub(super) fn delivered(&self, provider: Provider, result: &str) {
         self.webhooks.with_label_values(&[provider.as_str(), result]).inc();
     }
 
-    /// A request was answered. Without a route: its path leads nowhere.
+    /// Counts a request. `None`: its path has no route.
     pub(super) fn answered(&self, route: Option<&Route>, status: StatusCode) {
         self.requests.with_label_values(&[route.map_or("none", Route::label), status.as_str()]).inc();
     }

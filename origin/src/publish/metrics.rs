@@ -1,9 +1,8 @@
-//! What a publisher counts.
+//! Metrics of publishing and garbage collection.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 use weir_runtime::metric_families::MetricFamilies;
 
-/// The families of publishing and garbage collection.
 #[derive(Debug, Clone)]
 pub(crate) struct PublishMetrics {
     pub(crate) publications: IntCounter,
@@ -26,7 +25,6 @@ pub(crate) struct PublishMetrics {
 }
 
 impl PublishMetrics {
-    /// Registers the families.
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let families = MetricFamilies(registry);
         Ok(Self {

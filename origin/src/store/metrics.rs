@@ -1,4 +1,4 @@
-//! What is counted of objects and records.
+//! Metrics of objects and records.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 use weir_runtime::metric_families::MetricFamilies;
@@ -6,7 +6,7 @@ use weir_runtime::metric_families::MetricFamilies;
 use super::object_error::ObjectError;
 use super::records::{PutOutcome, Record, RecordError, RecordKey};
 
-/// The families of a store. Clones count together.
+/// The metric families of a store. Clones share their counters.
 #[derive(Debug, Clone)]
 pub(crate) struct StoreMetrics {
     /// By operation (`put`, `get`, `exists`, `list`, `delete`) and result (`ok`, `missing`, `corrupt`, `failed`).
@@ -29,7 +29,6 @@ const RECORD_RESULTS: [(&str, &[&str]); 3] = [
 ];
 
 impl StoreMetrics {
-    /// Registers the families.
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let families = MetricFamilies(registry);
         let metrics = Self {
@@ -64,7 +63,7 @@ impl StoreMetrics {
                 "The most bytes of the local cache of a remote store. 0: no cache.",
             )?,
         };
-        // An alert on an increase does not see the one with which a series begins.
+        // An alert on an increase misses the first value of a series, so all series begin at zero.
         for operation in OBJECT_OPERATIONS {
             metrics.object_requests.with_label_values(&[operation, "failed"]);
         }
@@ -76,7 +75,6 @@ impl StoreMetrics {
         Ok(metrics)
     }
 
-    /// Counts a request for objects.
     pub(super) fn object_request<T>(&self, operation: &str, outcome: &Result<T, ObjectError>) {
         let result = match outcome {
             Ok(_) => "ok",
@@ -90,7 +88,6 @@ impl StoreMetrics {
         }
     }
 
-    /// Counts a read of a record.
     pub(super) fn record_read(&self, outcome: &Result<Option<Record>, RecordError>) {
         let result = match outcome {
             Ok(Some(record)) if record.recovered.is_some() => "recovered",
@@ -102,7 +99,6 @@ impl StoreMetrics {
         self.record_requests.with_label_values(&["get", result]).inc();
     }
 
-    /// Counts a write of a record.
     pub(super) fn record_written(&self, outcome: &PutOutcome) {
         let result = match outcome {
             PutOutcome::Done(_) => "done",
@@ -112,7 +108,6 @@ impl StoreMetrics {
         self.record_requests.with_label_values(&["put", result]).inc();
     }
 
-    /// Counts a listing of records.
     pub(super) fn records_listed(&self, outcome: &Result<Vec<RecordKey>, RecordError>) {
         let result = if outcome.is_ok() { "ok" } else { "failed" };
         self.record_requests.with_label_values(&["list", result]).inc();
