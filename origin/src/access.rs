@@ -1,4 +1,4 @@
-//! What edges learn of tokens: which keys verify them, and what is denied. An origin itself believes no token.
+//! The access list for edges: keys that verify tokens, and denials. An origin itself accepts no tokens.
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -8,8 +8,8 @@ use weir_runtime::shutdown::Drain;
 use crate::config::AccessConfig;
 use crate::metrics::Metrics;
 
-/// Reads the files of the configuration, and again whenever they change: what edges are to learn, as JSON, written once for
-/// all edges. Without files that is an empty list, which tells edges to forget what was said before.
+/// Reads the configured files now and whenever they change, and publishes the access list as JSON for all edges.
+/// Without files the list is empty, which makes edges drop an earlier one.
 ///
 /// # Errors
 /// A file cannot be used.

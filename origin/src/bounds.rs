@@ -1,4 +1,4 @@
-//! The bounds of an origin's work, each beside its use.
+//! Metrics of the origin's limits: each limit with its current use.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,14 +6,13 @@ use prometheus::Registry;
 use tokio::sync::Semaphore;
 use weir_runtime::bounds::{self, Bound};
 
-type Look = Box<dyn Fn() -> Bound + Send>;
+type ReadBound = Box<dyn Fn() -> Bound + Send>;
 
-/// What is shown of bounds. Clones show the same.
+/// The registered limits. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Bounds(Arc<Mutex<Vec<Look>>>);
+pub(crate) struct Bounds(Arc<Mutex<Vec<ReadBound>>>);
 
 impl Bounds {
-    /// Registers the families.
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let all = Self::default();
         let shown = all.clone();
@@ -23,7 +22,7 @@ impl Bounds {
         Ok(all)
     }
 
-    /// A semaphore of so many permits, shown by this name.
+    /// Creates a semaphore that is registered under this name.
     pub(crate) fn semaphore(&self, name: &'static str, limit: usize) -> Arc<Semaphore> {
         let semaphore = Arc::new(Semaphore::new(limit));
         let watched = semaphore.clone();
@@ -31,7 +30,7 @@ impl Bounds {
         semaphore
     }
 
-    /// Shows a bound by this name. `in_use` is asked whenever somebody collects the metrics.
+    /// Registers a limit. `in_use` is called for each collection of metrics.
     pub(crate) fn show(&self, name: &'static str, limit: usize, in_use: impl Fn() -> usize + Send + 'static) {
         let bound = move || (name, in_use() as u64, limit as u64);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(bound));

@@ -1,4 +1,4 @@
-//! The data directory: its layout, and the lock that keeps a second process out of it.
+//! The data directory: its layout, and the lock that excludes other processes.
 
 use std::collections::HashSet;
 use std::io;
@@ -7,17 +7,16 @@ use std::path::{Path, PathBuf};
 use weir_protocol::name::RepositoryName;
 use weir_runtime::directory_lock::{DirectoryError, DirectoryLock, Released};
 
-/// A data directory that is this process's alone. The lock lasts until the last clone is dropped, so that whoever
-/// writes below the directory holds one.
+/// A locked data directory. The lock is held until the last clone is dropped, so each writer below the directory
+/// keeps one.
 #[derive(Debug, Clone)]
 pub(crate) struct DataDir {
     root: PathBuf,
-    /// The same without symlinks and relative to nothing: some errors have it like this.
+    /// The absolute path without symlinks, which some errors contain.
     real_root: PathBuf,
     _lock: DirectoryLock,
 }
 
-/// A data directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DataDirError {
     #[error("data_dir = \"{}\" is in use by another process", .0.display())]
@@ -27,7 +26,7 @@ pub(crate) enum DataDirError {
 }
 
 impl DataDir {
-    /// Creates the directory when it is not there, and takes its lock.
+    /// Locks the directory, and creates it if it is missing.
     pub(crate) fn open(root: &Path) -> Result<(Self, Released), DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: root.to_owned(), source };
         let (lock, released) = DirectoryLock::take(root).map_err(|error| match error {
@@ -35,32 +34,30 @@ impl DataDir {
             DirectoryError::Io(source) => unusable(source),
         })?;
         let real_root = root.canonicalize().map_err(unusable)?;
-        // Whole, as errors have it that are about files which somebody else opens.
+        // Absolute, because other programs report absolute paths in their errors.
         let root = std::path::absolute(root).map_err(unusable)?;
         Ok((Self { root, real_root, _lock: lock }, released))
     }
 
-    /// A text for others without the directory's path: errors of the file system are fond of it.
+    /// Removes the directory's path from a text that leaves the origin, such as an error of the file system.
     pub(crate) fn redact(&self, text: &str) -> String {
-        // The longer one first, because the other may stand within it.
+        // The longer path first, because it may contain the other.
         let mut roots = [&self.real_root, &self.root].map(|root| root.to_string_lossy());
         roots.sort_by_key(|root| std::cmp::Reverse(root.len()));
         let roots = roots.iter().filter(|root| root.len() > 1);
         roots.fold(text.to_owned(), |text, root| text.replace(&**root, "<data_dir>"))
     }
 
-    /// Where it is.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The folder of mirrors.
     pub(crate) fn mirrors(&self) -> PathBuf {
         self.root.join("mirrors")
     }
 
-    /// The folders of mirrors of repositories that are not `configured`, in the order of their names. Nothing removes
-    /// them: a name that was mistyped for a day must not cost a clone.
+    /// The mirrors of repositories that are not `configured`, sorted by name. Nothing deletes them, because a mistake
+    /// in the configuration must not cost a new clone.
     pub(crate) fn unused_mirrors(&self, configured: &HashSet<&str>) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.mirrors()).into_iter().flatten().flatten();
         let unused = entries.filter(|entry| !entry.file_name().to_str().is_some_and(|name| configured.contains(name)));
@@ -69,20 +66,20 @@ impl DataDir {
         paths
     }
 
-    /// The mirror of a repository at a URL. Another URL is another mirror: what was fetched from one place must never
-    /// be published as the content of another.
+    /// The mirror of a repository at a URL. Each URL has its own mirror, so that content of one upstream is never
+    /// published as that of another.
     pub(crate) fn mirror(&self, repository: &RepositoryName, url: &str) -> PathBuf {
         let at = blake3::hash(url.as_bytes()).to_hex();
         self.mirrors().join(repository.as_str()).join(format!("{}.git", &at[..16]))
     }
 }
 
-/// An error of the file system without the path that it may name, as those of tempfile do: where errors end up paths have
-/// no business, and one of a name that is another each time would be news each time.
+/// Removes the path from an error of the file system. Temporary names differ each time, so an error with one would never
+/// repeat.
 pub(crate) fn without_path(error: &io::Error) -> io::Error {
-    let told = error.to_string();
-    let told = told.split_once(" at path ").map_or(told.as_str(), |(told, _)| told);
-    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), told), io::Error::from_raw_os_error)
+    let text = error.to_string();
+    let text = text.split_once(" at path ").map_or(text.as_str(), |(text, _)| text);
+    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), text), io::Error::from_raw_os_error)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Why a digest changed: what is in one tarball and not, or otherwise, in another.
+//! Compares two tarballs.
 //!
-//! Both are read once, side by side, because both have their entries in the order of their paths. Directories are not
-//! listed: they are there when something below them is.
+//! Both are read once, in parallel, because their entries are sorted by path. Directories are not listed: they exist
+//! only for the entries below them.
 
 use std::cmp::Ordering;
 use std::io::{self, Read};
@@ -11,91 +11,91 @@ use tar::{Archive, Entries, EntryType};
 use tokio_util::sync::CancellationToken;
 use weir_protocol::entry_path::percent_encode;
 
-/// The most differences that are listed; the others are counted.
+/// The most listed differences; further ones are counted.
 pub(crate) const MOST_LISTED: usize = 1000;
 
 const COMPARED_BYTES: usize = 64 << 10;
 
-/// The difference of two tarballs.
+/// The differences between two tarballs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Diff {
-    /// Paths that only the new one has.
+    /// Paths only in the new tarball.
     pub added: u64,
-    /// Paths that only the old one has.
+    /// Paths only in the old tarball.
     pub removed: u64,
-    /// Paths that both have with another content, kind or mode.
+    /// Paths in both with different content, kind or mode.
     pub changed: u64,
-    /// Paths that both have alike.
+    /// Paths that are equal in both.
     pub unchanged: u64,
-    /// The first of the differences, in the order of their paths.
+    /// The first differences, sorted by path.
     pub differences: Vec<Difference>,
-    /// How many more there are.
+    /// The number of further differences.
     pub not_listed: u64,
 }
 
 /// A path that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Bytes that are not UTF-8, and `%`, are percent-encoded.
+    /// Percent-encoded where it is not UTF-8; `%` is encoded too.
     pub path: String,
-    /// What the old one has there.
+    /// The entry in the old tarball.
     pub old: Option<EntryInfo>,
-    /// What the new one has there.
+    /// The entry in the new tarball.
     pub new: Option<EntryInfo>,
 }
 
-/// What a tarball has at a path.
+/// An entry of a tarball.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EntryInfo {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// As `0644`.
+    /// Octal, such as `0644`.
     pub mode: String,
     /// Bytes.
     pub size: u64,
-    /// Of a symlink: where it points, percent-encoded like a path.
+    /// The target of a symlink, percent-encoded like a path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }
 
-/// What kind of thing it is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A file; its mode says whether it can be executed.
+    /// A file; `mode` shows whether it is executable.
     File,
     /// A symlink.
     Symlink,
-    /// What format 1 does not know.
+    /// A kind outside tarball format 1.
     Other,
 }
 
-/// Bytes that fail once nobody waits for them any more.
-pub(crate) struct Stoppable<R> {
+/// A reader that fails once `stop` is cancelled.
+pub(crate) struct Cancellable<R> {
     bytes: R,
     stop: CancellationToken,
 }
 
-impl<R> Stoppable<R> {
+impl<R> Cancellable<R> {
     pub(crate) fn new(bytes: R, stop: CancellationToken) -> Self {
         Self { bytes, stop }
     }
 }
 
-impl<R: Read> Read for Stoppable<R> {
+impl<R: Read> Read for Cancellable<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.stop.is_cancelled() {
-            return Err(io::Error::other("nobody waits for it any more"));
+            return Err(io::Error::other("the comparison was cancelled"));
         }
         self.bytes.read(buffer)
     }
 }
 
-/// Compares two tarballs, and lists `limit` differences at the most and never more than [`MOST_LISTED`]. Memory does
-/// not grow with their sizes.
+/// Compares two tarballs, and lists at most `limit` differences and never more than [`MOST_LISTED`]. Memory use does
+/// not depend on their sizes.
 pub(crate) fn diff(old: impl Read, new: impl Read, limit: usize) -> io::Result<Diff> {
     let (mut old, mut new) = (Archive::new(old), Archive::new(new));
-    let (mut old, mut new) = (Side::begin(old.entries()?)?, Side::begin(new.entries()?)?);
+    let (mut old, mut new) = (TarCursor::begin(old.entries()?)?, TarCursor::begin(new.entries()?)?);
     let mut diff = Diff::default();
     let limit = limit.min(MOST_LISTED);
     loop {
@@ -146,19 +146,19 @@ pub(crate) fn diff(old: impl Read, new: impl Read, limit: usize) -> io::Result<D
     }
 }
 
-/// One of the two tarballs, and the entry at which it is.
-struct Side<'a, R: Read> {
+/// One of the two tarballs, and its current entry.
+struct TarCursor<'a, R: Read> {
     entries: Entries<'a, R>,
-    at: Option<At<'a, R>>,
+    at: Option<CurrentEntry<'a, R>>,
 }
 
-struct At<'a, R: Read> {
+struct CurrentEntry<'a, R: Read> {
     path: Vec<u8>,
     info: EntryInfo,
     contents: tar::Entry<'a, R>,
 }
 
-impl<'a, R: Read> Side<'a, R> {
+impl<'a, R: Read> TarCursor<'a, R> {
     fn begin(entries: Entries<'a, R>) -> io::Result<Self> {
         let mut side = Self { entries, at: None };
         side.advance()?;
@@ -181,7 +181,7 @@ impl<'a, R: Read> Side<'a, R> {
                 size: entry.size(),
                 target: entry.link_name_bytes().map(|target| percent_encode(&target)),
             };
-            self.at = Some(At { path: entry.path_bytes().into_owned(), info, contents: entry });
+            self.at = Some(CurrentEntry { path: entry.path_bytes().into_owned(), info, contents: entry });
             return Ok(());
         }
         Ok(())
@@ -201,7 +201,7 @@ fn same_contents(one: &mut impl Read, other: &mut impl Read) -> io::Result<bool>
     }
 }
 
-/// Reads until the buffer is full or there is nothing more.
+/// Reads until the buffer is full or the input ends.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn it_ends_when_nobody_waits_for_it_any_more() {
-        /// A tarball of one file without an end; the wait for it is given up in its middle.
+        /// A tarball of one endless file, whose comparison is cancelled midway.
         struct Endless(CancellationToken, u64);
         impl Read for Endless {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -307,8 +307,8 @@ mod tests {
         header.set_size(1 << 40);
         header.set_cksum();
         let stop = CancellationToken::new();
-        let tar = || Stoppable::new(header.as_bytes().chain(Endless(stop.clone(), 0)), stop.clone());
-        assert!(diff(tar(), tar(), 1).unwrap_err().to_string().contains("nobody waits"));
+        let tar = || Cancellable::new(header.as_bytes().chain(Endless(stop.clone(), 0)), stop.clone());
+        assert!(diff(tar(), tar(), 1).unwrap_err().to_string().contains("was cancelled"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Looks every few seconds whether the disk of the data directory takes something new.
+//! Checks every few seconds whether the disk of the data directory accepts new data.
 
 use std::io;
 use std::path::Path;
@@ -14,10 +14,11 @@ use weir_runtime::shutdown::Drain;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 
-/// How long after one look the next one is. A look that hangs, as on a network's disk, is waited for.
+/// The delay between two checks. A check that hangs, as on a network disk, is waited for.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why the disk takes nothing new, as it changes; nothing while it does. Looked at once before this returns.
+/// Starts the checks. The receiver has the reason while the disk accepts nothing new, otherwise `None`. The first
+/// check is done on return.
 pub(crate) async fn start(
     data_dir: DataDir,
     min_free: ByteSize,
@@ -35,9 +36,7 @@ pub(crate) async fn start(
             metrics.disk_usable.set(i64::from(problem.is_none()));
             problem
         });
-        looked
-            .await
-            .unwrap_or_else(|error| Some(format!("whether `data_dir` takes anything new is not known: {error}")))
+        looked.await.unwrap_or_else(|error| Some(format!("the disk of `data_dir` cannot be checked: {error}")))
     };
     let (sender, updates) = watch::channel(look().await);
     let begun = drain.clone();
@@ -52,8 +51,10 @@ pub(crate) async fn start(
                 let news = known.is_some() != looked.is_some();
                 if news {
                     match &looked {
-                        Some(reason) => tracing::warn!(reason, "nothing new can be published"),
-                        None => tracing::info!("the disk takes something new again"),
+                        Some(reason) => {
+                            tracing::warn!(reason, "the disk accepts no new data: nothing new is published");
+                        }
+                        None => tracing::info!("the disk accepts new data again"),
                     }
                 }
                 *known = looked;
@@ -64,12 +65,12 @@ pub(crate) async fn start(
     updates
 }
 
-/// Says why nothing that needs this much room is to be written.
+/// Fails if the disk has less free space than this.
 pub(crate) fn require_room(data_dir: &DataDir, min_free_bytes: u64) -> Result<(), String> {
     problem(free(data_dir.root()), ByteSize(min_free_bytes)).map_or(Ok(()), Err)
 }
 
-/// The room there is, if it may be written to.
+/// The free space, if the directory is writable.
 fn free(directory: &Path) -> io::Result<ByteSize> {
     rustix::fs::access(directory, Access::WRITE_OK)?;
     let disk = rustix::fs::statvfs(directory)?;

@@ -1,8 +1,8 @@
-//! The event log: the last changes of what is published, in memory, in the order in which they became visible.
+//! The event log: recent publications and deletions, in memory, in the order in which they became visible.
 //!
-//! Readers remember an offset in it, and nothing is stored for them: a slow one costs no memory, and when what it has not
-//! read yet is dropped it starts over with everything that is current. Offsets count from the process's start, so the
-//! cursors of an earlier process are unknown here.
+//! Readers remember an offset, so a slow reader costs no memory. If the log has dropped the events after its offset,
+//! it restarts with a snapshot. Offsets count from the start of the process; cursors of an earlier process are
+//! unknown.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,16 +14,15 @@ use weir_protocol::event::{Cursor, Event, EventKind};
 use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 
-/// What a reader is given at a time, in bytes; a single line may be longer.
+/// The most bytes in one read, unless a single line is longer.
 const READ_BYTES: usize = 256 << 10;
 
-/// The number of an event: 1 for the first of a process.
+/// The number of an event; the first one of a process is 1.
 pub(crate) type Sequence = u64;
 
-/// The log.
 #[derive(Debug)]
 pub(crate) struct EventLog {
-    /// Tells this process's cursors from those of any other.
+    /// Distinguishes the cursors of this process from those of others.
     epoch: String,
     ring: Mutex<Ring>,
     newest: watch::Sender<Sequence>,
@@ -36,23 +35,22 @@ pub(crate) struct EventLog {
 struct Ring {
     lines: VecDeque<Bytes>,
     bytes: usize,
-    /// Events that were dropped: the oldest one here has the number after it.
+    /// The number of dropped events; the oldest one here has the next number.
     dropped: Sequence,
 }
 
-/// What follows an offset in the log.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Whole lines, and the offset where the next ones begin.
+    /// Complete lines, and the offset of the next read.
     Lines(Vec<Bytes>, Sequence),
-    /// Nothing yet.
+    /// There are no later events yet.
     UpToDate,
-    /// It was dropped.
+    /// Events after the offset were dropped.
     Expired,
 }
 
 impl EventLog {
-    /// An empty log with these bounds.
     pub(crate) fn new(limits: &LimitsConfig, metrics: Metrics) -> Self {
         Self {
             epoch: format!("{:016x}", fastrand::u64(..)),
@@ -64,8 +62,8 @@ impl EventLog {
         }
     }
 
-    /// Adds what became visible. For one service it must be called in that very order, by whoever makes it visible,
-    /// before anybody can see the next.
+    /// Appends a change that became visible. Changes of one service must be appended in order, before the next one
+    /// becomes visible.
     pub(crate) fn append(&self, kind: EventKind) {
         let event = kind.as_str();
         let mut ring = self.ring();
@@ -73,7 +71,7 @@ impl EventLog {
         match (Event { cursor: self.cursor(sequence), kind }).line() {
             Ok(line) => ring.push(line),
             Err(error) => {
-                // Readers that are in step do not hear of it: they ask now and then.
+                // Connected readers miss this event, but find the change when they poll.
                 tracing::error!(%error, "an event cannot be written");
                 return;
             }
@@ -92,22 +90,22 @@ impl EventLog {
         self.newest.subscribe()
     }
 
-    /// The number of the newest event. What is looked at after this was called holds at least all up to it.
+    /// The number of the newest event. State that is read after this call includes at least all events up to it.
     pub(crate) fn newest(&self) -> Sequence {
         self.ring().newest()
     }
 
-    /// The cursor of a reader that has dealt with all events up to this one.
+    /// The cursor of a reader that has processed all events up to this one.
     pub(crate) fn cursor(&self, sequence: Sequence) -> Cursor {
         format!("{}.{sequence}", self.epoch).parse().expect("hexadecimal digits, a dot and digits")
     }
 
-    /// The cursor of a reader in the middle of everything that is current: whoever comes back with it begins anew.
+    /// The cursor of a reader within a snapshot; it restarts with a new snapshot.
     pub(crate) fn cursor_of_snapshot(&self) -> Cursor {
         format!("{}.snapshot", self.epoch).parse().expect("hexadecimal digits, a dot and a word")
     }
 
-    /// The offset of a cursor. `None`: it is another process's, or what follows it was dropped.
+    /// The offset of a cursor. `None`: it is from another process, or later events were dropped.
     pub(crate) fn offset(&self, cursor: &str) -> Option<Sequence> {
         let (epoch, sequence) = cursor.split_once('.')?;
         let sequence = sequence.parse().ok().filter(|_| epoch == self.epoch)?;
@@ -115,7 +113,7 @@ impl EventLog {
         (ring.dropped..=ring.newest()).contains(&sequence).then_some(sequence)
     }
 
-    /// What follows an offset.
+    /// Reads the events after an offset.
     pub(crate) fn read(&self, after: Sequence) -> Read {
         let ring = self.ring();
         let Some(skipped) = after.checked_sub(ring.dropped) else { return Read::Expired };
@@ -135,7 +133,7 @@ impl EventLog {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Nothing that can panic runs while it is held.
+        // No code that can panic runs with the lock held.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,7 +206,7 @@ pub(crate) mod tests {
         assert_eq!(first + 10, log.newest());
         let Read::Lines(lines, next) = log.read(first) else { panic!("lines") };
         assert_eq!((lines.len(), next), (2, first + 2), "256 KiB at a time");
-        // One that is larger than the whole log is dropped at once; whoever is behind it begins anew.
+        // An event larger than the whole log is dropped at once, and readers restart with a snapshot.
         log.append(EventKind::Descriptor(format!("\"{}\"", "x".repeat(2 << 20)).into()));
         assert_eq!((log.read(first + 10), log.read(log.newest())), (Read::Expired, Read::UpToDate));
     }

@@ -1,8 +1,8 @@
-//! Steps at which a test kills the process, to see what is left: `WEIR_FAILPOINT` names one. They are compiled into
-//! debug builds alone.
+//! Steps at which a test kills the process to inspect the result: `WEIR_FAILPOINT` names one. Compiled only into
+//! debug builds.
 
-/// A step between two changes of what is on the disk. Its name must be the only one of that name: the test finds the
-/// steps by these lines, and kills the process at each.
+/// A step between two changes on disk. Its name must be unique: the test finds the steps by these lines, and kills
+/// the process at each.
 macro_rules! failpoint {
     ($step:literal) => {
         #[cfg(debug_assertions)]
@@ -12,7 +12,7 @@ macro_rules! failpoint {
 
 pub(crate) use failpoint;
 
-/// Ends the process as a kill would when this is the step that is named.
+/// Aborts the process if this is the named step.
 #[cfg(debug_assertions)]
 pub(crate) fn reached(step: &str) {
     static KILLED_AT: std::sync::LazyLock<Option<String>> =

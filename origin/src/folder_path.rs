@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use weir_protocol::entry_path;
 
-/// A folder of a repository, relative to its top: no leading, trailing or doubled `/`, no `.` or `..`. The empty path is
-/// the whole tree.
+/// A folder relative to the root of a repository: no leading, trailing or doubled `/`, no `.` or `..`. The empty path
+/// is the root.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FolderPath(String);
 
-/// The text did not name a folder inside a repository.
+/// The text is not a folder inside a repository.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a folder of a repository: expected a relative path without `..` or `.git`, such as `deploy/prod`"
@@ -18,12 +18,12 @@ pub struct FolderPath(String);
 pub struct FolderPathError(String);
 
 impl FolderPath {
-    /// The path as text, without a slash at either end.
+    /// The path without a slash at either end.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The names on the way from the top; none for the whole tree.
+    /// The components from the root; none for the root itself.
     pub fn components(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|name| !name.is_empty())
     }
@@ -32,7 +32,7 @@ impl FolderPath {
 impl FromStr for FolderPath {
     type Err = FolderPathError;
 
-    /// Reads a path as people write one: `./deploy//prod/` is `deploy/prod`; `""`, `.` and `./` are the whole tree.
+    /// Parses and normalises a path: `./deploy//prod/` is `deploy/prod`; `""`, `.` and `./` are the root.
     fn from_str(text: &str) -> Result<Self, FolderPathError> {
         let error = || FolderPathError(text.chars().take(120).collect());
         if text.starts_with('/') {

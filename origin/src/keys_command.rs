@@ -1,4 +1,4 @@
-//! `weir-origin keys`: what readers verify with, and new keys.
+//! `weir-origin keys`: prints and creates signing keys.
 
 use std::path::PathBuf;
 
@@ -33,21 +33,24 @@ enum KeysCommand {
     },
 }
 
-/// Runs it. What readers need goes to standard output.
+/// Runs the command. Public keys go to standard output.
 ///
 /// # Errors
-/// A configuration or key cannot be used, or a file cannot be written.
+/// The configuration or a key cannot be used, or a file cannot be written.
 pub(crate) fn run(arguments: KeysArguments) -> anyhow::Result<()> {
     if let Some(KeysCommand::New { file }) = arguments.command {
         let (key, public) = key_pair::write(&file)?;
         print(key_line(key.public()))?;
-        eprintln!("{} signs: name it in `keys` of [signing] of the origin.", file.display());
-        eprintln!("{} verifies: bring it to the readers before the origin signs with it.", public.display());
+        eprintln!("{} is the private key: name it in `keys` of [signing] of the origin.", file.display());
+        eprintln!(
+            "{} is the public key: install it on all readers before the origin signs with the private one.",
+            public.display()
+        );
         return Ok(());
     }
     let config = Config::load(&arguments.config.unwrap_or_default())?;
     if config.signing.keys.is_empty() {
-        anyhow::bail!("[signing] names no keys: this origin signs nothing");
+        anyhow::bail!("[signing] names no keys: this origin does not sign");
     }
     for key in config.signing.read()? {
         print(key_line(key.public()))?;

@@ -1,7 +1,9 @@
-//! The origin: repository agents that turn Git repositories into published tarballs.
+//! The origin: mirrors Git repositories and publishes their folders as tarballs. Begin at [`start`], which composes
+//! all parts.
 //!
-//! A commit's way through the modules: [`reconcile`] polls, [`mirror`] fetches, [`revision`] finds out what a service
-//! is at, [`source`] gives its contents and [`tarball`] builds them, `publish` puts the tarball into the `store` and shows it,
+//! The path of a commit: [`reconcile`] polls, [`mirror`] fetches, [`revision`] resolves the commit and tree of each
+//! service, [`source`] reads its contents, [`tarball`] builds them, `publish` puts objects into the `store` and makes
+//! the publication visible, and `edge_api` serves edges.
 //! and `edge_api` answers edges. [`start`] puts them together.
 
 mod access;

@@ -1,5 +1,5 @@
-//! Operators' definitions that the catalogue may lack. They are nowhere else than in the records, and an origin that answered
-//! that their services do not exist would have edges give them up.
+//! Detects that the catalog may lack definitions of operators, which are stored only in the records. Edges must not
+//! drop a service because its definition was lost.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 use crate::catalog::Snapshot;
 use crate::publish::Publisher;
 
-/// How long a store counts as new while operators have defined nothing in it.
+/// A store counts as new for this long while operators have defined nothing in it.
 const NEW_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// Whether there may be services that the catalogue does not have. Cheap to clone.
+/// Tells whether services may be missing from the catalog. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct LostDefinitions {
     publisher: Arc<Publisher>,
-    /// Whether there is a listener on which operators define things.
+    /// Whether there is an operators' listener.
     operators: bool,
 }
 
@@ -23,22 +23,22 @@ impl LostDefinitions {
         Self { publisher, operators }
     }
 
-    /// Whether the store is suspiciously new: a data volume that was lost or emptied looks like a first installation.
+    /// Whether the store is suspiciously new: a lost or emptied volume looks like a first installation.
     pub(crate) fn is_store_new(&self, snapshot: &Snapshot, now: SystemTime) -> bool {
         self.operators && is_new(self.publisher.store_created_at(), snapshot, now)
     }
 
-    /// How many repositories have objects, and no record.
+    /// How many repositories have objects but no record.
     pub(crate) fn without_record(&self) -> usize {
         self.publisher.without_record()
     }
 
-    /// Why a service that the catalogue does not have may be defined all the same.
+    /// Why a service that is not in the catalog may still be defined.
     pub(crate) fn why(&self, snapshot: &Snapshot, now: SystemTime) -> Option<&'static str> {
         if self.is_store_new(snapshot, now) {
             Some("the origin's store is new and operators have defined nothing in it: its data may have been lost")
         } else if self.publisher.may_have_unknown_definitions() {
-            Some("not everything that operators defined can be read: the origin's log says why")
+            Some("some definitions of operators cannot be read: the origin's log says why")
         } else {
             None
         }

@@ -116,7 +116,7 @@ async fn check(file: &Path) -> ExitCode {
     }
     match weir_origin::stored_documents(&config).await {
         Ok(stored) => {
-            for (service, repository) in stored.left_alone {
+            for (service, repository) in stored.without_repository {
                 eprintln!(
                     "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which nobody \
                      defines: its version stays as it is"

@@ -1,6 +1,6 @@
-//! Programs of others: with nothing of our environment, out of reach of signals that are meant for us, and ended with all
-//! that they have started, also when we are killed. Some are run to their end, for so long and no longer, and no longer than somebody wants their
-//! result; others are talked to.
+//! Runs other programs with a clean environment, shielded from signals that are meant for the origin. A program ends
+//! with all its children, even if the origin is killed. [`run`] waits with a time limit; [`Running`] is for a
+//! dialogue.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -13,32 +13,29 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What is read of what a program says, in bytes.
+/// The most bytes to read of a program's output.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// From look to look whether it has ended; a quick one is seen sooner.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval at which the end of a program is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a program left that ended by itself.
+/// The output of a program that ended by itself.
 #[derive(Debug)]
 pub(crate) struct ProgramOutput {
-    /// Whether its exit status was 0.
     pub(crate) success: bool,
-    /// Its standard output.
     pub(crate) output: String,
-    /// Its standard error.
     pub(crate) stderr: String,
 }
 
 impl ProgramOutput {
-    /// The last line of its standard error, or a note that it wrote none.
+    /// The last line of its standard error, or a note that there is none.
     pub(crate) fn error_line(&self) -> String {
         let line = self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
         line.unwrap_or("it wrote no error message").chars().take(300).collect()
     }
 }
 
-/// A program did not end by itself.
+/// The program did not end by itself.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
     #[error("the program `{0}` is not installed")]
@@ -51,20 +48,20 @@ pub(crate) enum ProgramError {
     Interrupted(String),
 }
 
-/// What a program may take of the machine.
+/// Resource limits of a program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Bytes of its address space: it has no more in memory.
+    /// Bytes of its address space.
     pub(crate) memory: u64,
     /// Bytes of each file that it writes.
     pub(crate) file: u64,
 }
 
-/// Runs a program whose whole group is killed as soon as the thread that started it is gone, however that went. What a shell
-/// runs beside itself gets no input unless that is handed on.
+/// Runs a program and kills its process group once the thread that started it is gone. A shell gives background jobs
+/// no input, so the input is passed on explicitly.
 const TETHERED: &str = r#"trap 'kill -KILL 0' TERM; exec 3<&0; "$0" "$@" <&3 3<&- & exec 3<&-; wait $!"#;
 
-/// Sets what cannot be set from outside, and becomes the shell.
+/// Sets the parent-death signal, then becomes the shell.
 const LAUNCHER: &str = "setpriv";
 
 /// Where it is. A program that is started by its path needs no copy of the page tables of this process, which may be large.
@@ -74,19 +71,18 @@ static LAUNCHER_PATH: LazyLock<PathBuf> = LazyLock::new(|| {
     found.unwrap_or_else(|| LAUNCHER.into())
 });
 
-/// Where the program's name stands in a command of [`pinned`].
+/// The position of the program's name in a command of [`pinned`].
 const NAME_AT: usize = 5;
 
-/// What a shell ends with when there is no such program.
+/// The exit status of a shell for an unknown program.
 const NOT_FOUND: i32 = 127;
 
-/// A program that knows nothing of who runs it, only where programs are and that it is to speak English; and that ends with
-/// the thread which starts it.
+/// A program whose environment has only `PATH` and an English locale. It ends with the thread that starts it.
 pub(crate) fn pinned(program: &str) -> Command {
     tethered(program, TETHERED)
 }
 
-/// The same, and it takes no more than that.
+/// The same with resource limits.
 pub(crate) fn pinned_within(program: &str, bounds: Bounds) -> Command {
     let (memory, file) = (bounds.memory.div_ceil(1024), bounds.file.div_ceil(512));
     tethered(program, &format!("ulimit -v {memory} || exit; ulimit -f {file} || exit; {TETHERED}"))
@@ -99,11 +95,11 @@ fn tethered(program: &str, script: &str) -> Command {
     command
 }
 
-/// Runs a program on some input. It and what it has started are killed after `longest`, and when `stop` is set. What goes
-/// in and out is kept in files without a name in `scratch`, so that nobody waits for anybody.
+/// Runs a program on some input. The program and its children are killed after `longest`, or when `stop` is set.
+/// Input and output are unnamed files in `scratch`, so that no pipe can block.
 ///
 /// # Errors
-/// It is not there, cannot be run, or was killed.
+/// The program is not installed, cannot be run, or was killed.
 pub(crate) fn run(
     command: &mut Command,
     input: &[u8],
@@ -131,7 +127,7 @@ pub(crate) fn run(
     let (_input_file, output, errors, [stdin, stdout, stderr]) = prepared?;
     command.stdin(stdin).stdout(stdout).stderr(stderr);
     let mut running = Running::start(command).map_err(start)?;
-    // What the command holds of the files is closed for good.
+    // Closes the command's copies of the files.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = running.wait(longest, stop).map_err(start)?;
     match status {
@@ -146,7 +142,7 @@ pub(crate) fn run(
 
 fn read_back(mut file: File) -> String {
     let mut bytes = Vec::new();
-    // An output that cannot be read back counts as empty.
+    // Unreadable output counts as empty.
     let _ = file.rewind().and_then(|()| file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -157,7 +153,7 @@ pub(crate) enum End {
     Interrupted,
 }
 
-/// A program that runs. It is killed with all that it has started when this is dropped, unless its end was awaited.
+/// A running program. Dropping it kills the program and its children, unless its end was awaited.
 pub(crate) struct Running {
     child: Child,
     ended: bool,
@@ -168,7 +164,7 @@ impl Running {
         Ok(Self { child: command.process_group(0).spawn()?, ended: false })
     }
 
-    /// The end of its standard error, if that is a pipe.
+    /// Its standard error, if that is a pipe.
     pub(crate) fn stderr(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
@@ -188,7 +184,7 @@ impl Running {
                 return Ok(End::TooLong);
             }
             std::thread::sleep(pause);
-            pause = (2 * pause).min(LOOK);
+            pause = (2 * pause).min(POLL_INTERVAL);
         }
     }
 }
@@ -196,7 +192,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
-            // It was not waited for, so its id is nobody else's.
+            // The child was not reaped, so its id cannot belong to another process.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             let _ = self.child.wait();
         }
@@ -240,7 +236,7 @@ mod tests {
         assert_eq!((ended.success, ended.output.len()), (true, 64 << 10));
     }
 
-    /// As when the whole process is killed, of which the thread is a part.
+    /// Ending the thread has the same effect as killing the whole process.
     #[test]
     fn all_that_it_has_started_ends_with_the_thread_that_started_it() {
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

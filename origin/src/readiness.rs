@@ -1,4 +1,4 @@
-//! Whether the origin can do its work, and what somebody should look at although it can.
+//! Readiness: whether the origin can work, and what an operator should look at.
 
 use weir_runtime::admin::Readiness;
 
@@ -6,50 +6,51 @@ use crate::catalog::Catalog;
 use crate::reconcile::Health;
 use crate::service::Condition;
 
-/// What is wrong, by numbers alone: who probes an origin need not know what it serves.
+/// Numbers of problems, without names: a prober need not know what the origin serves.
 #[derive(Debug, Default)]
 struct Problems {
     repositories: usize,
-    /// Of them.
+    /// Part of `repositories`.
     unhealthy_repositories: usize,
     services: usize,
-    /// Of them.
+    /// Part of `services`.
     unhealthy_services: usize,
-    /// Of them.
+    /// Part of `services`.
     lost_services: usize,
     node: NodeHealth,
 }
 
-/// What is known besides the catalogue.
+/// State outside the catalog.
 #[derive(Debug, Default)]
 pub(crate) struct NodeHealth {
-    /// Why the disk takes nothing new.
+    /// Why the disk accepts no new data.
     pub(crate) disk: Option<String>,
     /// A file of keys or denials cannot be used.
     pub(crate) access_files_unreadable: bool,
-    /// The certificate that edges see has ended, and the one that operators see.
+    /// Whether the certificates for edges and for operators have expired.
     pub(crate) certificates_have_ended: (bool, bool),
-    /// The store may have lost what operators defined.
+    /// The store may have lost the definitions of operators.
     pub(crate) store_is_new: bool,
-    /// Repositories that have objects and no record.
+    /// Repositories with objects but without a record.
     pub(crate) without_record: usize,
-    /// Repositories of which nothing is published until an operator confirms their state, or they can be read.
+    /// Repositories whose publishing is suspended.
     pub(crate) suspended: usize,
 }
 
-/// As it is now.
+/// The current readiness.
 pub(crate) fn readiness(catalog: &Catalog, node: NodeHealth) -> Readiness {
     if let Err(reason) = catalog.ready() {
         return Readiness::NotReady(vec![reason]);
     }
     let snapshot = catalog.snapshot();
-    let unhealthy = snapshot.agents.values().filter(|agent| matches!(agent.state().health, Health::Unhealthy { .. }));
-    let ill = snapshot.services.values().filter(|each| matches!(each.condition(), Condition::Unhealthy { .. }));
+    let repositories =
+        snapshot.workers.values().filter(|worker| matches!(worker.state().health, Health::Unhealthy { .. }));
+    let services = snapshot.services.values().filter(|each| matches!(each.condition(), Condition::Unhealthy { .. }));
     Problems {
-        repositories: snapshot.agents.size(),
-        unhealthy_repositories: unhealthy.count(),
+        repositories: snapshot.workers.size(),
+        unhealthy_repositories: repositories.count(),
         services: snapshot.services.size(),
-        unhealthy_services: ill.count(),
+        unhealthy_services: services.count(),
         lost_services: snapshot.services.values().filter(|each| each.condition().lost().is_some()).count(),
         node,
     }
@@ -60,12 +61,12 @@ impl Problems {
     fn readiness(self) -> Readiness {
         let (of_edges, of_operators) = self.node.certificates_have_ended;
         if of_edges {
-            let reason = "the certificate that edges see has ended: replace it and send SIGHUP";
+            let reason = "the certificate that edges see has expired: replace it and send SIGHUP";
             return Readiness::NotReady(vec![reason.to_owned()]);
         }
         let mut reasons: Vec<String> = self.node.disk.into_iter().collect();
         for (is_so, reason) in [
-            (of_operators, "the certificate that operators see has ended: replace it and send SIGHUP"),
+            (of_operators, "the certificate that operators see has expired: replace it and send SIGHUP"),
             (
                 self.node.access_files_unreadable,
                 "a file of keys or denials cannot be used, and edges are told what it said last: the log says which line",
@@ -77,12 +78,12 @@ impl Problems {
         ] {
             reasons.extend(is_so.then(|| reason.to_owned()));
         }
-        for (ill, all, what) in [
+        for (unhealthy, all, what) in [
             (self.unhealthy_repositories, self.repositories, "repositories cannot be polled"),
             (self.unhealthy_services, self.services, "services cannot follow their ref"),
         ] {
-            if ill > 0 {
-                reasons.push(format!("{ill} of {all} {what} (/status says why); what was published is served"));
+            if unhealthy > 0 {
+                reasons.push(format!("{unhealthy} of {all} {what} (/status says why); what was published is served"));
             }
         }
         if self.node.suspended > 0 {
@@ -121,8 +122,10 @@ mod tests {
         let Readiness::Degraded(reasons) = down.readiness() else { panic!("it is not well") };
         assert_eq!(reasons.len(), 2);
         assert!(reasons[0] == "it is full" && reasons[1].starts_with("3 of 3 repositories"), "{reasons:?}");
-        let ill = Problems { unhealthy_services: 1, ..well() };
-        assert!(matches!(ill.readiness(), Readiness::Degraded(reasons) if reasons[0].starts_with("1 of 5 services")));
+        let unhealthy = Problems { unhealthy_services: 1, ..well() };
+        assert!(
+            matches!(unhealthy.readiness(), Readiness::Degraded(reasons) if reasons[0].starts_with("1 of 5 services"))
+        );
         let lost = Problems { lost_services: 2, ..well() };
         assert!(
             matches!(lost.readiness(), Readiness::Degraded(reasons) if reasons[0].contains("pinned to what cannot"))

@@ -1,4 +1,4 @@
-//! Composition: every part from its configuration, joined.
+//! Composition: creates every part of an origin from its configuration and joins them. Begin at [`start`].
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ use crate::store::{Objects, Records, StoreMetrics};
 use crate::versions::Versions;
 use crate::{access, disk_watch, mirror, status};
 
-/// How long work that was told to stop is waited for when the origin stops.
+/// The longest wait at shutdown for threads that were told to stop.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A running origin.
@@ -49,9 +49,9 @@ pub struct Running {
     operator_address: Option<SocketAddr>,
     catalog: Arc<Catalog>,
     editor: Editor,
-    /// What was published before it started.
+    /// The generations before the start.
     before: HashMap<ServiceName, Generation>,
-    /// What it started with.
+    /// The configuration at the start.
     config: Config,
     access: watch::Receiver<Option<Bytes>>,
     versions: Versions,
@@ -61,11 +61,12 @@ pub struct Running {
     drain: Drain,
 }
 
-/// Starts an origin. Returns when it listens and what was published before is served; no upstream is waited for.
+/// Starts an origin. It returns once the origin listens and serves the state published before; it waits for no
+/// upstream.
 ///
 /// # Errors
-/// The configuration makes no sense, the data directory is in use or cannot be used, a certificate cannot be read, or
-/// an address cannot be bound.
+/// The configuration is invalid, the data directory cannot be used or is in use, a certificate cannot be read, or an
+/// address cannot be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
     let started = SystemTime::now();
@@ -123,7 +124,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     if lost_definitions.is_store_new(&catalog.snapshot(), SystemTime::now()) {
         tracing::warn!(
             data_dir = %config.data_dir.display(),
-            "the store is new, and holds nothing that operators defined: if it was lost, put it back; until operators \
+            "the store is new and has no definitions of operators: if its data was lost, restore it; until operators \
              define something, for a day at the most, requests for unknown services are answered with 503"
         );
     }
@@ -197,15 +198,15 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     })
 }
 
-/// What a store holds.
+/// The contents of a store.
 struct Loaded {
     publisher: Arc<Publisher>,
     started: Started,
-    /// What operators defined.
+    /// The documents of operators.
     stored: StoredDefinitions,
 }
 
-/// Opens the store, and reads what operators defined and what was published.
+/// Opens the store, and reads definitions and publications.
 async fn load(
     config: &Config,
     data_dir: DataDir,
@@ -222,35 +223,35 @@ async fn load(
     let defined = Definitions::of(&file, &Documents::stored(&stored));
     let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
     for unused in data_dir.unused_mirrors(&repositories) {
-        tracing::info!(path = %unused.display(), "the mirror of a repository that is not configured: it may be deleted");
+        tracing::info!(path = %unused.display(), "the mirror belongs to no configured repository: it may be deleted");
     }
-    // What a document is stored for is not taken for deleted, whatever the document is like.
+    // A service with a stored document counts as configured, even if the document is invalid.
     let started = publisher.start(&defined.services.keys().cloned().collect(), now).await?;
     Ok(Loaded { publisher, started, stored })
 }
 
 impl Running {
-    /// Where edges connect.
+    /// The address for edges.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where `/livez`, `/readyz`, `/metrics` and `/status` are.
+    /// The address of `/livez`, `/readyz`, `/metrics` and `/status`.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
 
-    /// Where operators connect.
+    /// The address for operators.
     pub fn operator_address(&self) -> Option<SocketAddr> {
         self.operator_address
     }
 
-    /// What a service is at, as it changes.
+    /// The current descriptor of a service, as it changes.
     pub fn service(&self, name: &ServiceName) -> Option<watch::Receiver<Option<Arc<Descriptor>>>> {
         self.catalog.service(name).map(|service| service.follow())
     }
 
-    /// The generation that a service was at when the origin started: every one above it was published since.
+    /// The generation of a service when the origin started.
     pub fn generation_before(&self, name: &ServiceName) -> Option<Generation> {
         self.before.get(name).copied()
     }
@@ -260,41 +261,44 @@ impl Running {
         self.catalog.service(name).map(|service| service.follow_condition())
     }
 
-    /// What edges are told of tokens, as JSON (an `AccessList`), as it changes.
+    /// The access list for edges as JSON, as it changes.
     pub fn access(&self) -> watch::Receiver<Option<Bytes>> {
         self.access.clone()
     }
 
-    /// How a repository is, as it changes.
+    /// The state of a repository, as it changes.
     pub fn repository(&self, name: &RepositoryName) -> Option<watch::Receiver<RepositoryState>> {
-        self.catalog.repository(name).map(|agent| agent.follow())
+        self.catalog.repository(name).map(|worker| worker.follow())
     }
 
-    /// What operators do with versions.
+    /// The versions of services.
     pub fn versions(&self) -> &Versions {
         &self.versions
     }
 
-    /// Has a repository polled soon, as a webhook does. False when there is no such repository.
+    /// Triggers a poll of a repository, like a webhook. Returns false if there is no such repository.
     pub fn kick(&self, name: &RepositoryName) -> bool {
         self.catalog.repository(name).inspect(Handle::kick).is_some()
     }
 
-    /// Takes over the repositories and services of a configuration file that has changed, and reads the certificates and
-    /// keys of its listeners again. All else in it waits for a restart, and is named in the log.
+    /// Applies the repositories and services of a changed configuration file, and reloads certificates and keys.
+    /// Other changes need a restart, and are logged.
     ///
     /// # Errors
-    /// The file or a certificate cannot be read or is wrong, or the origin ends. Everything is as it was.
+    /// The file or a certificate cannot be read or is invalid, or the origin is stopping. Nothing is changed then.
     pub async fn reload_file(&self, file: &Path) -> anyhow::Result<()> {
         let outcome = self.take_file(file).await;
         let result = if outcome.is_ok() { "applied" } else { "refused" };
         self.metrics.reloads.with_label_values(&[result]).inc();
         match &outcome {
             Ok(()) => tracing::info!(
-                "the repositories and services of the configuration file were taken over; new connections go by the \
+                "the repositories and services of the configuration file were applied; new connections use the \
                  certificates of now"
             ),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "nothing was taken over: all is as it was"),
+            Err(error) => tracing::error!(
+                error = format!("{error:#}"),
+                "the configuration file was not applied: nothing has changed"
+            ),
         }
         outcome
     }
@@ -303,39 +307,39 @@ impl Running {
         let (file, operator_listen) = (file.to_owned(), self.config.operator_listen);
         let read = move || -> anyhow::Result<_> {
             let now = Config::load(&file)?;
-            // Whether operators connect waits for a restart.
+            // A change of `operator_listen` needs a restart.
             let certificates = ReadAll::of(&Config { operator_listen, ..now.clone() })?;
             Ok((now, certificates))
         };
         let (now, certificates) = spawn_blocking(read).await??;
         certificates.check_ends(SystemTime::now())?;
         let (repositories, services) = (&now.repositories, &now.services);
-        anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin ends");
+        anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.certificates.replace(certificates);
         for key in changed_keys(&self.config, &now, RELOADABLE) {
-            tracing::warn!(%key, "this key has changed, and takes effect at a restart alone");
+            tracing::warn!(%key, "the key has changed; it takes effect after a restart");
         }
         Ok(())
     }
 
-    /// Takes no new work and finishes what is in flight; after the deadline that is cut. True when nothing was cut.
+    /// Stops taking requests and finishes those in progress until the deadline. Returns true if all were finished.
     pub async fn drain(self, deadline: Duration) -> bool {
         let clean = self.drain.finish(deadline).await;
         self.release().await;
         clean
     }
 
-    /// Stops at once, as a crash would.
+    /// Stops at once, like a crash.
     pub async fn cut(self) {
         self.drain.cut().await;
         self.release().await;
     }
 
-    /// Threads were told to stop when their agents went; until the last of them has ended the data directory is taken.
+    /// The data directory stays locked until the last thread of the stopped workers has ended.
     async fn release(self) {
         let released = self.into_released();
         if tokio::time::timeout(RELEASE_DEADLINE, released.wait()).await.is_err() {
-            tracing::warn!("threads do not end; the data directory stays taken till then");
+            tracing::warn!("threads are still running; the data directory stays locked until they end");
         }
     }
 

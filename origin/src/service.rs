@@ -1,4 +1,4 @@
-//! A service as the running origin knows it.
+//! The state of a service in a running origin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,75 +14,75 @@ use crate::config::ServiceConfig;
 use crate::revision::Revision;
 use crate::tarball::Selection;
 
-/// A configured service: what it follows, what it is at, and whether it can follow.
+/// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) name: ServiceName,
     pub(crate) repository: RepositoryName,
     pub(crate) revision: Revision,
     pub(crate) selection: Selection,
-    /// Its document is refused: it follows nothing, and what is published stays.
+    /// Its document is invalid: it follows no ref, and its published version stays.
     pub(crate) is_refused: bool,
     current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
     condition: Arc<watch::Sender<Condition>>,
-    /// It was deleted, or another configuration took its place.
+    /// The service was deleted or redefined.
     withdrawn: AtomicBool,
 }
 
 /// Whether a service follows its ref.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// Not looked at since the start, or since it was changed or unpinned.
+    /// Not examined since the start, or since it was changed or unpinned.
     Pending,
-    /// What is published is what the mirror holds.
+    /// The published version matches the mirror.
     Following,
     /// The last good publication stays, if there is one.
     Unhealthy {
-        /// Since when without a success.
+        /// When the failures began.
         since: SystemTime,
-        /// Where: `document`, `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
+        /// The failed step: `document`, `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
         step: &'static str,
-        /// In plain words.
+        /// For operators.
         reason: String,
     },
-    /// What is published stays until an operator unpins the service.
+    /// The published version stays until an operator unpins the service.
     Pinned {
-        /// Since when.
+        /// When it was pinned.
         since: SystemTime,
-        /// What its ref would bring.
+        /// The result of following its ref.
         without_pin: WithoutPin,
-        /// It is pinned to what cannot be had.
+        /// Set if objects of the pinned version are lost.
         lost: Option<Lost>,
     },
 }
 
-/// An object of what a service is pinned to cannot be had.
+/// Why the pinned version cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// Since when.
+    /// When this was found.
     pub since: SystemTime,
-    /// In plain words.
+    /// For operators.
     pub reason: String,
 }
 
-/// What a pinned service would be at.
+/// The version that a pinned service would have without its pin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WithoutPin {
-    /// Not looked at since the start.
+    /// Not examined since the start.
     Unknown,
     /// This commit.
     At(CommitId),
     /// It could not follow its ref.
     Unhealthy {
-        /// Where: `document`, `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
+        /// The failed step, as for [`Condition::Unhealthy`].
         step: &'static str,
-        /// In plain words.
+        /// For operators.
         reason: String,
     },
 }
 
 impl Condition {
-    /// The word for `/status`.
+    /// The value in `/status`.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Condition::Pending => "pending",
@@ -92,7 +92,7 @@ impl Condition {
         }
     }
 
-    /// Why a service that is pinned cannot be had.
+    /// Why the pinned version cannot be read.
     pub(crate) fn lost(&self) -> Option<&Lost> {
         match self {
             Condition::Pinned { lost, .. } => lost.as_ref(),
@@ -102,7 +102,7 @@ impl Condition {
 }
 
 impl Service {
-    /// A configured service with what was published of it before the process started.
+    /// Creates a service, with the version that was published before the start.
     pub(crate) fn new(config: &ServiceConfig, current: Option<Descriptor>) -> Result<Self, ConfigError> {
         Ok(Self {
             name: config.name.clone(),
@@ -116,7 +116,7 @@ impl Service {
         })
     }
 
-    /// A service whose document is refused, with what was published of it.
+    /// Creates a service with an invalid document, with the version that was published before.
     pub(crate) fn refused(
         name: ServiceName,
         repository: RepositoryName,
@@ -125,10 +125,9 @@ impl Service {
         Ok(Self { is_refused: true, ..Self::new(&ServiceConfig::new(name, repository), current)? })
     }
 
-    /// The same service by another document, in whose place it is from now on. What is published stays until there is something
-    /// new.
-    pub(crate) fn going_on(self, before: &Self) -> Self {
-        // First: how the one before fared is not how this one does.
+    /// Replaces `before`, a service under another document. Its published version stays until there is a new one.
+    pub(crate) fn replacing(self, before: &Self) -> Self {
+        // Withdrawn first, so that its condition is final.
         before.withdraw();
         before.condition.send_if_modified(|condition| {
             let looked_at = matches!(condition, Condition::Following | Condition::Unhealthy { .. });
@@ -140,33 +139,32 @@ impl Service {
         Self { current: before.current.clone(), condition: before.condition.clone(), ..self }
     }
 
-    /// Nothing is published of it any more, also of what is being built.
+    /// Stops publications of the service, including those being built.
     pub(crate) fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing of it may be published any more.
     pub(crate) fn is_withdrawn(&self) -> bool {
         self.withdrawn.load(Ordering::Relaxed)
     }
 
-    /// What is published.
+    /// The current descriptor.
     pub(crate) fn current(&self) -> Option<Arc<Descriptor>> {
         self.current.borrow().clone()
     }
 
-    /// The generation that is published, with the service's name.
+    /// The service's name and current generation.
     pub(crate) fn generation(&self) -> Option<(ServiceName, Generation)> {
         self.current().map(|current| (self.name.clone(), current.publication().generation))
     }
 
-    /// What is published, as it changes.
+    /// The current descriptor, as it changes.
     pub(crate) fn follow(&self) -> watch::Receiver<Option<Arc<Descriptor>>> {
         self.current.subscribe()
     }
 
-    /// Shows a descriptor that is durable, unless a newer one is shown: what is made durable first may come here last.
-    /// `shown` is told what is shown, in that order, before anybody can see it.
+    /// Makes a durable descriptor visible, unless a newer one is: writes may arrive out of order. `shown` is called
+    /// with each visible descriptor, in order, before it is visible.
     pub(crate) fn show(&self, descriptor: Descriptor, shown: impl FnOnce(&Descriptor)) {
         self.current.send_if_modified(|current| {
             let newer = current.as_ref().is_none_or(|current| current.version() < descriptor.version());
@@ -177,26 +175,24 @@ impl Service {
         });
     }
 
-    /// Whether it follows its ref.
     pub(crate) fn condition(&self) -> Condition {
         self.condition.borrow().clone()
     }
 
-    /// Whether it follows its ref, as it changes.
+    /// The condition, as it changes.
     pub(crate) fn follow_condition(&self) -> watch::Receiver<Condition> {
         self.condition.subscribe()
     }
 
-    /// Whether what is published stays whatever its ref does.
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(*self.condition.borrow(), Condition::Pinned { .. })
     }
 
-    /// An object of what it is pinned to is lost.
+    /// Records that an object of the pinned version is lost.
     pub(crate) fn mark_lost(&self, reason: String, now: SystemTime) {
         self.condition.send_if_modified(|condition| match condition {
             Condition::Pinned { lost: lost @ None, .. } => {
-                tracing::error!(service = %self.name, reason, "the service is pinned to what cannot be had");
+                tracing::error!(service = %self.name, reason, "the objects of the pinned version are lost");
                 *lost = Some(Lost { since: now, reason });
                 true
             }
@@ -204,15 +200,15 @@ impl Service {
         });
     }
 
-    /// What it is pinned to can be had again.
-    pub(crate) fn mark_found(&self) {
+    /// The pinned version can be read again.
+    pub(crate) fn mark_recovered(&self) {
         self.condition.send_if_modified(|condition| match condition {
             Condition::Pinned { lost, .. } => lost.take().is_some(),
             _ => false,
         });
     }
 
-    /// It is pinned, until [`Service::unpinned`].
+    /// Pins the service until [`Service::unpinned`].
     pub(crate) fn pinned(&self, since: SystemTime) {
         self.condition.send_modify(|condition| {
             let without_pin = match std::mem::replace(condition, Condition::Pending) {
@@ -224,7 +220,7 @@ impl Service {
         });
     }
 
-    /// It is pinned no longer, and is to be looked at; by nobody when it is refused.
+    /// Unpins the service; it is examined again unless its document is invalid.
     pub(crate) fn unpinned(&self) {
         self.condition.send_if_modified(|condition| match std::mem::replace(condition, Condition::Pending) {
             Condition::Pinned { since, without_pin: WithoutPin::Unhealthy { step, reason }, .. } if self.is_refused => {
@@ -239,9 +235,9 @@ impl Service {
         });
     }
 
-    /// Its ref was followed to this commit, or would have been, were it not pinned.
+    /// Records the commit that its ref leads to.
     pub(crate) fn followed(&self, commit: &CommitId) {
-        // Within: when another took its place, that one's condition is not touched.
+        // Checked with the condition locked: once the service is replaced, its successor owns the condition.
         self.condition.send_modify(|condition| match condition {
             _ if self.is_withdrawn() => {}
             Condition::Pinned { without_pin, .. } => *without_pin = WithoutPin::At(commit.clone()),
@@ -253,7 +249,7 @@ impl Service {
         });
     }
 
-    /// It cannot follow its ref. Logged when the reason is a new one.
+    /// Records a failure. Logs it if the reason is new.
     pub(crate) fn mark_failed(&self, step: &'static str, reason: String, now: SystemTime) {
         let published = self.current.borrow().is_some();
         self.condition.send_modify(|condition| {

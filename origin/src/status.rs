@@ -1,4 +1,4 @@
-//! `/status`: what a person wants to see, as JSON.
+//! `/status`: the state of the origin as JSON.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use crate::reconcile::{Failure, Handle, Health, LfsState, Phase, RepositoryState
 use crate::service::{Condition, Lost, Service, WithoutPin};
 use crate::source::FetchSnapshot;
 
-/// All repositories and services, with their states.
+/// The states of all repositories and services.
 pub(crate) fn status(name: &NodeName, started: SystemTime, catalog: &Catalog, ready: Readiness) -> Value {
     let snapshot = catalog.snapshot();
     let (ready, reasons) = ready.into_parts();
@@ -43,7 +43,7 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
     let shown = snapshot.definitions.services.iter().map(|(name, defined)| {
         let by = defined.by.as_str();
         let about = match &defined.document {
-            RawDocument::Taken(document) => json!({
+            RawDocument::Valid(document) => json!({
                 "name": name,
                 "defined_by": by,
                 "repository": document.repository,
@@ -63,7 +63,7 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
     shown.collect()
 }
 
-/// How a repository is, mirrored or not.
+/// The state of a repository, mirrored or not.
 pub(crate) fn state_of_repository(snapshot: &Snapshot, name: &RepositoryName) -> Option<Value> {
     let not_mirrored = |NotMirrored { since, reason }: &NotMirrored| {
         json!({
@@ -72,11 +72,11 @@ pub(crate) fn state_of_repository(snapshot: &Snapshot, name: &RepositoryName) ->
             "failure": { "step": "document", "reason": reason, "timeout": false },
         })
     };
-    let state = snapshot.agents.get(name).map(repository);
+    let state = snapshot.workers.get(name).map(repository);
     state.or_else(|| snapshot.not_mirrored.get(name).map(not_mirrored))
 }
 
-/// How a service is, also when its document says not even of which repository it is.
+/// The state of a service, even if its document is invalid and names no repository.
 pub(crate) fn state_of_service(
     snapshot: &Snapshot,
     name: &ServiceName,
@@ -92,11 +92,11 @@ pub(crate) fn state_of_service(
             "published": null,
         })
     };
-    let state = snapshot.services.get(name).map(|each| service(each, snapshot.agents.get(&each.repository)));
+    let state = snapshot.services.get(name).map(|each| service(each, snapshot.workers.get(&each.repository)));
     state.or_else(|| document.refused().map(refused))
 }
 
-/// What an object is, and how.
+/// Merges an object's definition with its state.
 fn entry(mut about: Value, state: Option<Value>) -> Value {
     if let (Value::Object(about), Some(Value::Object(state))) = (&mut about, state) {
         about.extend(state);
@@ -104,8 +104,7 @@ fn entry(mut about: Value, state: Option<Value>) -> Value {
     about
 }
 
-/// How a repository is.
-fn repository(agent: &Handle) -> Value {
+fn repository(worker: &Handle) -> Value {
     let RepositoryState {
         phase,
         building,
@@ -119,7 +118,7 @@ fn repository(agent: &Handle) -> Value {
         held_until,
         waits_for,
         lfs,
-    } = agent.state();
+    } = worker.state();
     let (health, since, failure) = match health {
         Health::Unknown => ("unknown", None, None),
         Health::Healthy { since } => ("healthy", Some(since), None),
@@ -138,7 +137,7 @@ fn repository(agent: &Handle) -> Value {
             "step": failure.step, "reason": failure.reason, "timeout": failure.timeout,
         })),
         "mirrored": mirrored,
-        "suspended": agent.suspension().map(|why| json!({ "since": time(why.since), "reason": why.reason })),
+        "suspended": worker.suspension().map(|why| json!({ "since": time(why.since), "reason": why.reason })),
         "polls": attempts,
         "consecutive_failures": consecutive_failures,
         "last_success": last_success.map(time),
@@ -167,15 +166,15 @@ fn progress(at: &FetchSnapshot) -> Value {
     json!({ "phase": at.phase, "done": at.done, "total": at.total, "bytes": at.bytes })
 }
 
-/// How a service is. A failure is its own, or else its repository's.
-pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
+/// The state of a service. A failure is its own, or otherwise that of its repository.
+pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
     let condition = service.condition();
     let current = service.current();
-    let lfs = agent.and_then(|agent| agent.state().lfs);
+    let lfs = worker.and_then(|worker| worker.state().lfs);
     let waits = lfs.as_ref().and_then(|lfs| lfs.services.iter().find(|(name, _)| *name == service.name));
     json!({
         "condition": condition.as_str(),
-        // What it is at is not what its ref is at meanwhile.
+        // Meanwhile the current version is not the one of its ref.
         "waits_for_lfs_since": waits.map(|(_, since)| time(*since)),
         "failure": match &condition {
             Condition::Unhealthy { since, step, reason } => {
@@ -185,7 +184,7 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
                 json!({ "of": "service", "since": time(*since), "step": "store", "reason": reason })
             }
             Condition::Pending | Condition::Following | Condition::Pinned { .. } => {
-                match agent.map(|agent| agent.state().health) {
+                match worker.map(|worker| worker.state().health) {
                     Some(Health::Unhealthy { since, failure: Failure { step, reason, .. } }) => {
                         json!({ "of": "repository", "since": time(since), "step": step, "reason": reason })
                     }
@@ -193,7 +192,7 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
                 }
             }
         },
-        "seen": agent.and_then(|agent| agent.revision(&service.revision.to_string())).map(|seen| {
+        "seen": worker.and_then(|worker| worker.revision(&service.revision.to_string())).map(|seen| {
             json!({ "revision_id": seen.revision_id, "seen_at": time(seen.seen_at) })
         }),
         "pinned": match &condition {
@@ -218,7 +217,6 @@ pub(crate) fn service(service: &Service, agent: Option<&Handle>) -> Value {
     })
 }
 
-/// What a pinned service would be at.
 fn would_be(without_pin: &WithoutPin) -> Value {
     match without_pin {
         WithoutPin::Unknown => Value::Null,
@@ -228,6 +226,6 @@ fn would_be(without_pin: &WithoutPin) -> Value {
 }
 
 fn time(time: SystemTime) -> String {
-    // Some of them come from rows of the disk, and may say anything.
+    // Stored times may be out of range.
     Time::from(time).into()
 }

@@ -1,4 +1,4 @@
-//! A look at what operators stored, beside an origin that may be running: for `--check-config`.
+//! Reads the stored documents of operators for `--check-config`; an origin may be running.
 
 use anyhow::Context;
 use prometheus::Registry;
@@ -10,16 +10,16 @@ use crate::config::Config;
 use crate::publish::stored_definitions;
 use crate::store::{Objects, Records, StoreMetrics};
 
-/// What an operator should know of the stored documents before an upgrade.
+/// Problems of stored documents that an operator should know before an upgrade.
 #[derive(Debug, Default)]
 pub struct StoredDocuments {
-    /// Those that the rules of this version refuse: each with its kind and name, and why.
+    /// Documents that this version refuses: kind and name, and the reason.
     pub refused: Vec<(String, String)>,
-    /// Services of a repository that neither the file nor an operator defines, each with its name.
-    pub left_alone: Vec<(ServiceName, RepositoryName)>,
+    /// Services whose repository is not defined, with its name.
+    pub without_repository: Vec<(ServiceName, RepositoryName)>,
 }
 
-/// Reads what operators stored, and writes nothing.
+/// Reads the documents without writing anything.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -32,6 +32,7 @@ pub async fn stored_documents(config: &Config) -> anyhow::Result<StoredDocuments
     let records = Records::open_local(&config.data_dir, metrics).context("the folder of records cannot be used")?;
     let api = Documents::stored(&stored_definitions(&objects, &records).await?);
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &api);
-    let left_alone = defined.left_alone().map(|(service, repository)| (service.clone(), repository.clone()));
-    Ok(StoredDocuments { refused: api.refused(), left_alone: left_alone.collect() })
+    let without_repository =
+        defined.without_repository().map(|(service, repository)| (service.clone(), repository.clone()));
+    Ok(StoredDocuments { refused: api.refused(), without_repository: without_repository.collect() })
 }

@@ -1,4 +1,4 @@
-//! The tar of a version, read frame by frame.
+//! Reads the tar of a stored version, frame by frame.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use weir_protocol::name::RepositoryName;
 
 use crate::store::{Area, ObjectError, Objects};
 
-/// The frames of a version that are stored.
+/// The frames of a stored version.
 #[derive(Debug)]
 pub(crate) struct TarReader {
     objects: Objects,
@@ -21,19 +21,18 @@ pub(crate) struct TarReader {
     frames: VecDeque<ObjectDigest>,
 }
 
-/// Why a version cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]
     Object(#[from] ObjectError),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    #[error("it has no zstd representation")]
+    #[error("the version has no zstd representation")]
     NoZstd,
 }
 
 impl TarReader {
-    /// Reads which frames a version has, and verifies each as it is stored, whatever is cached of it.
+    /// Reads the manifest of a version, and verifies every frame in the store, past the cache.
     ///
     /// # Errors
     /// The manifest cannot be read, or an object is missing or damaged.
@@ -52,13 +51,13 @@ impl TarReader {
         Ok(Self { objects: objects.clone(), repository, frames })
     }
 
-    /// Its bytes, for a thread that may block.
+    /// The tar's bytes, for a thread that may block.
     pub(crate) fn blocking(self, runtime: Handle) -> impl Read {
         BlockingTar { tar: self, runtime, frame: None }
     }
 }
 
-/// One frame at a time is in memory.
+/// Holds one frame at a time in memory.
 struct BlockingTar {
     tar: TarReader,
     runtime: Handle,

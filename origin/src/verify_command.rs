@@ -1,4 +1,4 @@
-//! `weir-origin verify`: reads everything that a stopped origin stores.
+//! `weir-origin verify`: checks everything that a stopped origin has stored.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use weir_origin::config::Config;
 use weir_origin::verify::{Report, verify};
 use weir_runtime::failure;
 
-/// The exit code when nothing could be verified.
+/// The exit code if nothing could be verified.
 const NOT_VERIFIED: u8 = 8;
 
 /// Reads every record, state page, history segment, manifest, recipe and frame of a stopped origin, and says what is damaged
@@ -35,7 +35,7 @@ pub(crate) struct VerifyArguments {
     json: bool,
 }
 
-/// Runs it. What was found goes to standard output.
+/// Runs the command. The report goes to standard output.
 pub(crate) async fn run(arguments: &VerifyArguments) -> ExitCode {
     match verified(arguments).await {
         Ok(report) => ExitCode::from(report.exit_code()),
@@ -59,7 +59,7 @@ async fn verified(arguments: &VerifyArguments) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A line for each finding, and one that sums up.
+/// One line for each finding, then a summary.
 fn in_words(report: &Report) -> String {
     let mut text = String::new();
     for finding in &report.findings {

@@ -1,4 +1,4 @@
-//! What operators do with the versions of a service: look back, compare, go back, hold on, go on.
+//! Operations of operators on the versions of a service: history, diff, rollback, pin and unpin.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::bounds::Bounds;
 use crate::catalog::Catalog;
-use crate::diff::Stoppable;
+use crate::diff::Cancellable;
 pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
 use crate::publish::{PublishError, Publisher, VersionChange, VersionChangeError};
@@ -21,23 +21,23 @@ use crate::service::Service;
 use crate::store::ObjectError;
 use crate::tar_reader::{ReadError, TarReader};
 
-/// Diffs at a time: each reads two whole tarballs. Further ones wait.
-const DIFFS: usize = 2;
+/// The most concurrent diffs, each of which reads two tarballs; more wait.
+const CONCURRENT_DIFFS: usize = 2;
 
-/// Rollbacks at a time: each verifies every object of a version. Further ones wait; not for diffs, because they are wanted
-/// in an emergency.
-const ROLLBACKS: usize = 2;
+/// The most concurrent rollbacks, each of which verifies every object of a version; more wait. Diffs have their own
+/// limit, because rollbacks are needed in emergencies.
+const CONCURRENT_ROLLBACKS: usize = 2;
 
-/// How long they wait for their turn.
-const TURN_WAIT: Duration = Duration::from_secs(10);
+/// The longest wait for a permit.
+const PERMIT_WAIT: Duration = Duration::from_secs(10);
 
-/// How long two tarballs are compared.
+/// The longest time of a comparison.
 const DIFF_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long an object that is missing or damaged is waited for while it is rebuilt.
+/// The longest wait for the rebuild of a missing or damaged object.
 const REBUILD_WAIT: Duration = Duration::from_secs(60);
 
-/// What operators do with versions. A call that is given up finishes what it had begun to write.
+/// Reads and changes versions. A change is completed even if the caller gives up.
 #[derive(Clone)]
 pub struct Versions {
     catalog: Arc<Catalog>,
@@ -46,52 +46,52 @@ pub struct Versions {
     rollbacks: Arc<Semaphore>,
 }
 
-/// Who asks for a change, and of what.
+/// The operator of a change, and its precondition.
 #[derive(Debug, Clone, Default)]
 pub struct ChangeRequest {
     /// The operator's name, for the history.
     pub by: Option<String>,
-    /// Only when the current generation is this one.
+    /// Apply the change only to this generation.
     pub expected: Option<Generation>,
 }
 
-/// Why something cannot be done with a version. Nothing was changed.
+/// Why a version cannot be read or changed. Nothing was changed, except perhaps after [`VersionError::Unreadable`].
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
-    /// It is not configured.
+    /// The service is not configured.
     #[error("there is no service `{0}`")]
     NoSuchService(ServiceName),
-    /// There is nothing to pin.
-    #[error("nothing is published of `{0}`: there is nothing to pin")]
+    /// The service has no version to pin.
+    #[error("service `{0}` has no published version to pin")]
     NothingPublished(ServiceName),
-    /// It was never published, or has expired.
-    #[error("`{0}` has no version {1}, or it is not kept any more: its history says which are retained")]
+    /// The version was never published, or has expired.
+    #[error("service `{0}` has no retained version {1}; its history lists the retained versions")]
     NotRetained(ServiceName, TarballDigest),
-    /// Another generation is current than the one that was expected.
-    #[error("`{service}` is not at the generation that was expected: another write came before")]
+    /// Another generation than the expected one is current.
+    #[error("service `{service}` is not at the expected generation: another write came first")]
     GenerationConflict {
-        /// Of what.
+        /// The service.
         service: ServiceName,
-        /// The one it is at.
+        /// Its current generation.
         current: Option<Generation>,
     },
-    /// It was changed or deleted while the request was carried out.
-    #[error("`{0}` was changed or deleted just now, and nothing was done: ask again")]
+    /// The service was changed or deleted meanwhile.
+    #[error("service `{0}` was changed or deleted at the same time; nothing was done, try again")]
     Withdrawn(ServiceName),
-    /// Its bytes are gone.
-    #[error("the object {0} of that version is damaged or missing, and could not be rebuilt; the log says why")]
+    /// An object is lost.
+    #[error("object {0} of the version is damaged or missing and could not be rebuilt; the log says why")]
     Lost(ObjectDigest),
-    /// Something cannot be read or written just now.
+    /// The state or an object cannot be read or written now.
     #[error("{0}")]
     Unreadable(String),
-    /// As many are made as may be at a time, and none ended soon.
-    #[error("as many {0} are made as may be at a time: ask again")]
+    /// Too many operations of this kind are running.
+    #[error("too many {0} are running: try again")]
     Busy(&'static str),
-    /// The comparison was given up.
-    #[error("to compare them takes longer than {} s, and was given up", DIFF_TIMEOUT.as_secs())]
+    /// The comparison took too long.
+    #[error("the comparison took longer than {} s and was cancelled", DIFF_TIMEOUT.as_secs())]
     TooLong,
-    /// A fault in the program.
-    #[error("a fault in the program ended it; the log of the process says where")]
+    /// A bug in the program.
+    #[error("the operation ended by a bug in the program; the log of the process says where")]
     Fault,
 }
 
@@ -124,22 +124,24 @@ impl From<ReadError> for VersionError {
     }
 }
 
-/// Waits for one's turn.
-async fn turn(turns: &Arc<Semaphore>, of: &'static str) -> Result<OwnedSemaphorePermit, VersionError> {
-    let turn = tokio::time::timeout(TURN_WAIT, turns.clone().acquire_owned()).await;
-    turn.map_err(|_| VersionError::Busy(of))?.map_err(|_| VersionError::Fault)
+/// Waits for a permit.
+async fn acquire(permits: &Arc<Semaphore>, of: &'static str) -> Result<OwnedSemaphorePermit, VersionError> {
+    let permit = tokio::time::timeout(PERMIT_WAIT, permits.clone().acquire_owned()).await;
+    permit.map_err(|_| VersionError::Busy(of))?.map_err(|_| VersionError::Fault)
 }
 
 impl Versions {
     pub(crate) fn new(catalog: Arc<Catalog>, publisher: Arc<Publisher>, bounds: &Bounds) -> Self {
-        let (diffs, rollbacks) = (bounds.semaphore("diffs", DIFFS), bounds.semaphore("rollbacks", ROLLBACKS));
+        let (diffs, rollbacks) =
+            (bounds.semaphore("diffs", CONCURRENT_DIFFS), bounds.semaphore("rollbacks", CONCURRENT_ROLLBACKS));
         Self { catalog, publisher, diffs, rollbacks }
     }
 
-    /// A part of a service's history, the newest publications first: those before a generation, or from the newest on.
-    /// At most 200 at a time; the page says before which generation the next one begins.
+    /// A part of a service's history, the newest publications first: those before a generation, or from the newest
+    /// on, at most 200. The page names the `before` of the next one.
     ///
     /// # Errors
+    /// There is no such service, or the state cannot be read.
     /// There is no such service, or the state cannot be read.
     pub async fn history(
         &self,
@@ -151,11 +153,11 @@ impl Versions {
         Ok(self.publisher.history(&service.repository, &service.name, before, limit).await?)
     }
 
-    /// What differs between two retained digests of a service. `limit` differences are listed, at most 1,000; the others
-    /// are counted.
+    /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are
+    /// counted.
     ///
     /// # Errors
-    /// There is no such service, one of the two is not retained, its bytes are lost, or this takes too long.
+    /// There is no such service, a version is not retained, its objects are lost, or the comparison takes too long.
     pub async fn diff(
         &self,
         service: &ServiceName,
@@ -164,16 +166,16 @@ impl Versions {
         limit: usize,
     ) -> Result<Diff, VersionError> {
         let service = self.service(service)?;
-        let turn = turn(&self.diffs, "diffs").await?;
+        let permit = acquire(&self.diffs, "diffs").await?;
         let (old, new) = (self.readable(&service, old).await?, self.readable(&service, new).await?);
         let stop = CancellationToken::new();
-        // Also when the client has gone.
+        // Also stops the comparison if the client disconnects.
         let _stops = stop.clone().drop_guard();
         let runtime = Handle::current();
         let compared = spawn_blocking(move || {
-            let tar = |reader: TarReader| Stoppable::new(reader.blocking(runtime.clone()), stop.clone());
+            let tar = |reader: TarReader| Cancellable::new(reader.blocking(runtime.clone()), stop.clone());
             let diff = crate::diff::diff(tar(old), tar(new), limit);
-            drop(turn);
+            drop(permit);
             diff.map_err(|error| VersionError::Unreadable(format!("the version cannot be read: {error}")))
         });
         match tokio::time::timeout(DIFF_TIMEOUT, compared).await {
@@ -182,12 +184,12 @@ impl Versions {
         }
     }
 
-    /// Publishes a retained digest under a new generation, and pins the service to it until it is unpinned. The current
-    /// digest is only pinned. A version of which an object is missing is rebuilt first.
+    /// Publishes a retained version under a new generation, and pins the service to it. The current version is only
+    /// pinned. A version with a missing object is rebuilt first.
     ///
     /// # Errors
-    /// There is no such service, the digest is not retained or its bytes are lost, or another generation is current than
-    /// the expected one.
+    /// There is no such service, the version is not retained or its objects are lost, or another generation than the
+    /// expected one is current.
     pub async fn roll_back(
         &self,
         service: &ServiceName,
@@ -195,38 +197,40 @@ impl Versions {
         request: ChangeRequest,
     ) -> Result<(), VersionError> {
         let (service, digest) = (self.service(service)?, *digest);
-        let turn = turn(&self.rollbacks, "rollbacks").await?;
+        let permit = acquire(&self.rollbacks, "rollbacks").await?;
         self.readable(&service, &digest).await?;
-        drop(turn);
-        // Looked up again: it may have been changed meanwhile.
+        drop(permit);
+        // Looked up again, because it may have been changed meanwhile.
         let service = self.service(&service.name)?;
         Ok(self.publisher.pin(&service, Some(&digest), request.change()).await?)
     }
 
-    /// Pins a service to what it is at, until it is unpinned.
+    /// Pins a service to its current version.
     ///
     /// # Errors
-    /// There is no such service, nothing is published of it, or another generation is current than the expected one.
+    /// There is no such service, it has no published version, or another generation than the expected one is current.
     pub async fn pin(&self, service: &ServiceName, request: ChangeRequest) -> Result<(), VersionError> {
         let service = self.service(service)?;
         Ok(self.publisher.pin(&service, None, request.change()).await?)
     }
 
-    /// Lets a service follow its ref again, at once, by what the mirror holds. False: it was not pinned.
+    /// Unpins a service, which follows its ref at once, using the mirror. Returns false if it was not pinned.
     ///
     /// # Errors
-    /// There is no such service, or another generation is current than the expected one.
+    /// There is no such service, or another generation than the expected one is current.
     pub async fn unpin(&self, service: &ServiceName, request: ChangeRequest) -> Result<bool, VersionError> {
         let service = self.service(service)?;
         let was_pinned = self.publisher.unpin(&service, request.change()).await;
-        // Without an agent it is done all the same, and followed as soon as there is one. What failed may have been done.
-        if let Some(agent) = self.catalog.repository(&service.repository) {
-            agent.look();
+        // Without a worker the unpin is complete; the service follows its ref once there is one. After an error it
+        // may still have been committed.
+        if let Some(worker) = self.catalog.repository(&service.repository) {
+            worker.look();
         }
         Ok(was_pinned?)
     }
 
-    /// Takes over what can be read of a repository's state after damage: it publishes again. False: it was not suspended.
+    /// Accepts the readable state of a damaged repository, so that it publishes again. Returns false if it was not
+    /// suspended.
     ///
     /// # Errors
     /// The state cannot be read or written.
@@ -238,20 +242,20 @@ impl Versions {
         self.catalog.service(name).ok_or_else(|| VersionError::NoSuchService(name.clone()))
     }
 
-    /// The tar of a version all of whose objects are stored. One of which an object is missing or damaged is rebuilt first.
+    /// The tar of a version, after rebuilding missing or damaged objects.
     async fn readable(&self, service: &Arc<Service>, digest: &TarballDigest) -> Result<TarReader, VersionError> {
         let (version, lost) = match self.open(service, digest).await? {
             (_, Ok(tar)) => return Ok(tar),
             (version, Err(lost)) => (version, lost),
         };
-        // A build that takes longer than the wait goes on, and helps whoever tries again.
-        if let Some(agent) = self.catalog.repository(&service.repository) {
-            let _ = tokio::time::timeout(REBUILD_WAIT, agent.rebuild(lost, version)).await;
+        // A longer build continues, and helps the next attempt.
+        if let Some(worker) = self.catalog.repository(&service.repository) {
+            let _ = tokio::time::timeout(REBUILD_WAIT, worker.rebuild(lost, version)).await;
         }
         self.open(service, digest).await?.1.map_err(VersionError::Lost)
     }
 
-    /// The error within is the object that is missing or damaged.
+    /// Opens a version. The inner error is a missing or damaged object.
     async fn open(
         &self,
         service: &Arc<Service>,

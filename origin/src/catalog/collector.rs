@@ -1,4 +1,4 @@
-//! How many repositories and services there are, and how many of them are well: counted when the metrics are read.
+//! Metrics of the catalog, counted when they are collected.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -32,7 +32,7 @@ metric_families! {
     }
 }
 
-/// Counts the objects of a catalog.
+/// Counts repositories and services by state.
 pub(crate) struct CatalogCollector {
     catalog: Arc<Catalog>,
     lost_definitions: LostDefinitions,
@@ -40,7 +40,6 @@ pub(crate) struct CatalogCollector {
 }
 
 impl CatalogCollector {
-    /// Registers the families.
     pub(crate) fn register(
         registry: &Registry,
         catalog: Arc<Catalog>,

@@ -1,4 +1,4 @@
-//! What is to be mirrored and published, and who said so: the configuration file, or operators at run time.
+//! The defined repositories and services, from the configuration file and from operators.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use super::raw_document::{RawDocument, Refused};
 use crate::config::{RepositoryConfig, ServiceConfig};
 use crate::publish::StoredDefinitions;
 
-/// Who defined an object.
+/// The author of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DefinedBy {
-    /// The configuration file: operators cannot change it.
+    /// The configuration file; operators cannot change it.
     File,
-    /// Operators.
+    /// Operators, through the API.
     Api,
 }
 
 impl DefinedBy {
-    /// Both, as labels of a metric.
+    /// The values of a metric label.
     pub(crate) const ALL: [Self; 2] = [Self::File, Self::Api];
 
-    /// The word for documents, `/status` and metrics.
+    /// The value in documents, `/status` and metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             DefinedBy::File => "file",
@@ -33,14 +33,14 @@ impl DefinedBy {
     }
 }
 
-/// An object's document, as it was written.
+/// A document and its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Defined<T> {
     pub(crate) by: DefinedBy,
     pub(crate) document: RawDocument<T>,
 }
 
-/// Documents of one author. Cheap to clone, whatever its size.
+/// The documents of one author. Clones are cheap at any size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Documents {
     pub(crate) repositories: Map<RepositoryName, RawDocument<RepositoryConfig>>,
@@ -56,7 +56,7 @@ impl Documents {
         }
     }
 
-    /// What operators stored.
+    /// The documents of operators.
     pub(crate) fn stored(stored: &StoredDefinitions) -> Self {
         let (repositories, services) = (stored.repositories.iter(), stored.services.iter());
         Self {
@@ -69,26 +69,26 @@ impl Documents {
         }
     }
 
-    /// Takes over what was written.
+    /// Applies a write of operators.
     pub(super) fn apply(&mut self, write: &Write) {
         match write {
-            Write::PutRepository(it) => self.repositories.insert_mut(it.name.clone(), RawDocument::Taken(it.clone())),
+            Write::PutRepository(it) => self.repositories.insert_mut(it.name.clone(), RawDocument::Valid(it.clone())),
             Write::DeleteRepository(name) => drop(self.repositories.remove_mut(name)),
-            Write::PutService(it) => self.services.insert_mut(it.name.clone(), RawDocument::Taken(it.clone())),
+            Write::PutService(it) => self.services.insert_mut(it.name.clone(), RawDocument::Valid(it.clone())),
             Write::DeleteService(name) => drop(self.services.remove_mut(name)),
         }
     }
 
-    /// Those that are refused, each with its kind and name, and why.
+    /// The invalid documents: kind and name, and the reason.
     pub(crate) fn refused(&self) -> Vec<(String, String)> {
         let repositories = self.repositories.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
         let services = self.services.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
-        let told = |kind, (name, refused): (&str, &Arc<Refused>)| (format!("{kind} {name}"), refused.reason.clone());
-        repositories.map(|each| told("repository", each)).chain(services.map(|each| told("service", each))).collect()
+        let entry = |kind, (name, refused): (&str, &Arc<Refused>)| (format!("{kind} {name}"), refused.reason.clone());
+        repositories.map(|each| entry("repository", each)).chain(services.map(|each| entry("service", each))).collect()
     }
 }
 
-/// All that is defined. Cheap to clone, whatever its size.
+/// All definitions. Clones are cheap at any size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Definitions {
     pub(crate) repositories: Map<RepositoryName, Defined<RepositoryConfig>>,
@@ -96,7 +96,7 @@ pub(crate) struct Definitions {
 }
 
 impl Definitions {
-    /// What the file says, and under all other names what operators said: a name in the file is the file's.
+    /// Merges both authors. If both define a name, the file counts.
     pub(crate) fn of(file: &Documents, api: &Documents) -> Self {
         let mut all = Self::default();
         api.repositories.keys().chain(file.repositories.keys()).for_each(|name| all.update_repository(name, file, api));
@@ -104,23 +104,23 @@ impl Definitions {
         all
     }
 
-    /// Takes over what is said of one repository.
+    /// Merges the definitions of one repository.
     pub(super) fn update_repository(&mut self, name: &RepositoryName, file: &Documents, api: &Documents) {
         update(&mut self.repositories, name, &file.repositories, &api.repositories);
     }
 
-    /// Takes over what is said of one service.
+    /// Merges the definitions of one service.
     pub(super) fn update_service(&mut self, name: &ServiceName, file: &Documents, api: &Documents) {
         update(&mut self.services, name, &file.services, &api.services);
     }
 
-    /// Services of repositories that nobody defines, each with the repository's name. They are at what they were.
-    pub(crate) fn left_alone(&self) -> impl Iterator<Item = (&ServiceName, &RepositoryName)> {
-        let services = self.services.iter().filter_map(|(name, each)| Some((name, &each.document.taken()?.repository)));
+    /// Services whose repository is not defined, with its name. Their published versions stay.
+    pub(crate) fn without_repository(&self) -> impl Iterator<Item = (&ServiceName, &RepositoryName)> {
+        let services = self.services.iter().filter_map(|(name, each)| Some((name, &each.document.valid()?.repository)));
         services.filter(|(_, repository)| !self.repositories.contains_key(*repository))
     }
 
-    /// The services of a repository.
+    /// The names of a repository's services.
     pub(crate) fn services_of<'a>(&'a self, repository: &'a RepositoryName) -> impl Iterator<Item = &'a ServiceName> {
         let of_it = move |(name, each): (&'a ServiceName, &'a Defined<ServiceConfig>)| {
             (each.document.repository() == repository).then_some(name)
@@ -143,7 +143,7 @@ fn update<N: Ord + Clone, T: Clone>(
     }
 }
 
-/// The version of a document: the same for the same document, whoever wrote it and when.
+/// The version of a document: equal for equal documents, whoever wrote them.
 pub(crate) fn version(document: &impl Serialize) -> String {
     let json = serde_json::to_vec(document).expect("a document is made of texts, numbers and lists");
     blake3::hash(&json).to_hex()[..16].to_owned()
@@ -165,7 +165,7 @@ mod tests {
         let seen: Vec<_> = both
             .repositories
             .iter()
-            .map(|(name, defined)| (name.as_str(), defined.by, defined.document.taken().unwrap().url.as_str()))
+            .map(|(name, defined)| (name.as_str(), defined.by, defined.document.valid().unwrap().url.as_str()))
             .collect();
         assert_eq!(seen, [("blog", DefinedBy::Api, "https://api/y"), ("shop", DefinedBy::File, "https://file/x")]);
         let without = Definitions::of(&Documents::default(), &api);

@@ -1,4 +1,4 @@
-//! What an operator wants to change, and whether that may be. Pure.
+//! Pure: decides whether an operator's edit is allowed, and what it writes. Begin at [`decide`].
 
 use std::sync::Arc;
 
@@ -7,39 +7,38 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use super::definitions::{Defined, DefinedBy, Definitions, version};
 use crate::config::{LimitsConfig, RepositoryConfig, ServiceConfig};
 
-/// What an operator wants to change. Its documents were checked, each for itself.
+/// A requested change. Each of its documents was validated on its own.
 #[derive(Debug, Clone)]
 pub(crate) enum Edit {
     PutRepository(Arc<RepositoryConfig>),
     DeleteRepository {
         name: RepositoryName,
-        /// With its services.
+        /// Delete the services too.
         cascade: bool,
     },
     PutService(Arc<ServiceConfig>),
     DeleteService(ServiceName),
 }
 
-/// What the object must be for the edit to be made. Versions are those of documents.
+/// The required state of the object. Versions are those of documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Precondition {
-    /// `If-Match`: one of these, or any at all.
+    /// `If-Match`.
     pub(crate) matches: Option<Matches>,
-    /// `If-None-Match: *`: there is none yet.
+    /// `If-None-Match: *`: the object must not exist.
     pub(crate) is_new: bool,
-    /// The version that the new document was made from, when it says so.
+    /// The version that the new document is based on, if it names one.
     pub(crate) based_on: Option<String>,
 }
 
-/// What `If-Match` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Matches {
-    /// `*`.
+    /// `*`: any version.
     Any,
     Versions(Vec<String>),
 }
 
-/// A change of what is stored.
+/// A change of the stored documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Write {
     PutRepository(Arc<RepositoryConfig>),
@@ -48,14 +47,14 @@ pub(super) enum Write {
     DeleteService(ServiceName),
 }
 
-/// What an edit comes to.
+/// An allowed edit: its outcome and its writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Decided {
+pub(super) struct Decision {
     pub(super) writes: Vec<Write>,
     pub(super) outcome: Outcome,
 }
 
-/// What became of an edit.
+/// The result of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Created,
@@ -65,7 +64,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// The word for logs and metrics.
+    /// The value in logs and metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Outcome::Created => "created",
@@ -76,15 +75,15 @@ impl Outcome {
     }
 }
 
-/// Why an edit is not made, in plain words.
+/// Why an edit is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("There is no repository `{0}` here.")]
     NoSuchRepository(RepositoryName),
     #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
-    #[error("{kind} `{name}` stands in the origin's configuration file: change it there, and send SIGHUP.")]
-    OfTheFile { kind: &'static str, name: String },
+    #[error("{kind} `{name}` is defined in the origin's configuration file: change it there, then send SIGHUP.")]
+    DefinedByFile { kind: &'static str, name: String },
     /// `If-Match` or `If-None-Match` is not met.
     #[error("{kind} `{name}` is not what the request expects: {}. Read it again.", now(current.as_ref()))]
     Precondition { kind: &'static str, name: String, current: Option<String> },
@@ -93,14 +92,14 @@ pub(crate) enum Refusal {
          `version` out to overwrite it.",
         now(current.as_ref())
     )]
-    Lost { kind: &'static str, name: String, current: Option<String> },
-    /// The repository has these services.
-    #[error("Delete its services first ({}), or ask for `?cascade=true`.", first_of(.1))]
+    Outdated { kind: &'static str, name: String, current: Option<String> },
+    /// The repository still has these services.
+    #[error("Delete its services first ({}), or use `?cascade=true`.", first_of(.1))]
     HasServices(RepositoryName, Vec<ServiceName>),
-    #[error("`repository`: there is no repository `{1}`: put that first.")]
+    #[error("`repository`: there is no repository `{1}`: create it first.")]
     MissingRepository(ServiceName, RepositoryName),
-    /// With the key of the limit.
-    #[error("There are {limit} {kind}, which is `{key}` in `[limits]` of the origin's configuration.")]
+    /// With the configuration key of the limit.
+    #[error("There are {limit} {kind} already, the limit of `{key}` in `[limits]` of the origin's configuration.")]
     TooMany { kind: &'static str, key: &'static str, limit: usize },
 }
 
@@ -117,7 +116,7 @@ fn first_of(services: &[ServiceName]) -> String {
 }
 
 impl Edit {
-    /// The word for metrics.
+    /// The value in metrics.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Edit::PutRepository(_) => "put_repository",
@@ -127,16 +126,16 @@ impl Edit {
         }
     }
 
-    /// What it comes to.
+    /// Decides an edit.
     ///
     /// # Errors
-    /// It is not to be made.
+    /// The edit is refused.
     pub(super) fn decide(
         &self,
         precondition: &Precondition,
         all: &Definitions,
         limits: &LimitsConfig,
-    ) -> Result<Decided, Refusal> {
+    ) -> Result<Decision, Refusal> {
         match self {
             Edit::PutRepository(document) => {
                 let current = all.repositories.get(&document.name);
@@ -145,7 +144,7 @@ impl Edit {
                     let limit = limits.max_repositories;
                     return Err(Refusal::TooMany { kind: "repositories", key: "max_repositories", limit });
                 }
-                Ok(Decided::of(outcome, Write::PutRepository(document.clone())))
+                Ok(Decision::of(outcome, Write::PutRepository(document.clone())))
             }
             Edit::PutService(document) => {
                 let current = all.services.get(&document.name);
@@ -156,7 +155,7 @@ impl Edit {
                 if outcome == Outcome::Created && all.services.size() >= limits.max_services {
                     return Err(Refusal::TooMany { kind: "services", key: "max_services", limit: limits.max_services });
                 }
-                Ok(Decided::of(outcome, Write::PutService(document.clone())))
+                Ok(Decision::of(outcome, Write::PutService(document.clone())))
             }
             Edit::DeleteRepository { name, cascade } => {
                 let current = all.repositories.get(name).ok_or_else(|| Refusal::NoSuchRepository(name.clone()))?;
@@ -167,18 +166,18 @@ impl Edit {
                 }
                 let mut writes: Vec<Write> = services.into_iter().map(Write::DeleteService).collect();
                 writes.push(Write::DeleteRepository(name.clone()));
-                Ok(Decided { writes, outcome: Outcome::Deleted })
+                Ok(Decision { writes, outcome: Outcome::Deleted })
             }
             Edit::DeleteService(name) => {
                 let current = all.services.get(name).ok_or_else(|| Refusal::NoSuchService(name.clone()))?;
                 changeable("service", name.as_str(), Some(current), precondition)?;
-                Ok(Decided::of(Outcome::Deleted, Write::DeleteService(name.clone())))
+                Ok(Decision::of(Outcome::Deleted, Write::DeleteService(name.clone())))
             }
         }
     }
 }
 
-impl Decided {
+impl Decision {
     fn of(outcome: Outcome, write: Write) -> Self {
         let writes = if outcome == Outcome::Unchanged { Vec::new() } else { vec![write] };
         Self { writes, outcome }
@@ -195,7 +194,7 @@ fn put<T: serde::Serialize + PartialEq>(
     changeable(kind, name, current, precondition)?;
     Ok(match current {
         None => Outcome::Created,
-        Some(current) if current.document.taken() == Some(document) => Outcome::Unchanged,
+        Some(current) if current.document.valid() == Some(document) => Outcome::Unchanged,
         Some(_) => Outcome::Changed,
     })
 }
@@ -208,7 +207,7 @@ fn changeable<T: serde::Serialize>(
 ) -> Result<(), Refusal> {
     let name = || name.to_owned();
     if current.is_some_and(|current| current.by == DefinedBy::File) {
-        return Err(Refusal::OfTheFile { kind, name: name() });
+        return Err(Refusal::DefinedByFile { kind, name: name() });
     }
     let current = current.map(|current| version(&current.document));
     let matches = match &precondition.matches {
@@ -220,7 +219,7 @@ fn changeable<T: serde::Serialize>(
         return Err(Refusal::Precondition { kind, name: name(), current });
     }
     if precondition.based_on.is_some() && precondition.based_on != current {
-        return Err(Refusal::Lost { kind, name: name(), current });
+        return Err(Refusal::Outdated { kind, name: name(), current });
     }
     Ok(())
 }
@@ -238,14 +237,14 @@ mod tests {
         ServiceConfig::new(name.parse().unwrap(), repository.parse().unwrap())
     }
 
-    /// The file has repository `filed` with service `filed`; operators have `shop` with `one` and `two`.
+    /// The file defines repository `filed` with service `filed`; operators defined `shop` with `one` and `two`.
     fn all() -> Definitions {
         let file = Documents::new(&[repository("filed")], &[service("filed", "filed")]);
         let api = Documents::new(&[repository("shop")], &[service("one", "shop"), service("two", "shop")]);
         Definitions::of(&file, &api)
     }
 
-    fn decide(edit: &Edit, precondition: &Precondition) -> Result<Decided, Refusal> {
+    fn decide(edit: &Edit, precondition: &Precondition) -> Result<Decision, Refusal> {
         edit.decide(precondition, &all(), &LimitsConfig::default())
     }
 
@@ -275,7 +274,7 @@ mod tests {
             delete("filed", true),
         ] {
             let refused = decide(&edit, &Precondition::default());
-            assert!(matches!(refused, Err(Refusal::OfTheFile { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(Refusal::DefinedByFile { .. })), "{refused:?}");
         }
     }
 
@@ -323,7 +322,7 @@ mod tests {
         }
         for name in ["one", "new"] {
             let refused = decide(&put(name), &based_on("other"));
-            assert!(matches!(refused, Err(Refusal::Lost { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(Refusal::Outdated { .. })), "{refused:?}");
         }
     }
 

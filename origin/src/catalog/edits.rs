@@ -1,4 +1,4 @@
-//! How an edit is asked for, made durable, and carried out.
+//! Carries out edits: makes them durable, then applies them to the catalog.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::reconcile::ChangedNames;
 use super::storing::Plan;
 use crate::publish::{PublishError, Started};
 
-/// Asks for changes of the catalogue. Cheap to clone.
+/// Requests changes of the catalog. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct Editor {
     pub(super) requests: mpsc::Sender<EditRequest>,
@@ -23,35 +23,34 @@ pub(crate) struct Editor {
 #[derive(Debug)]
 pub(crate) enum EditError {
     Refused(Refusal),
-    /// Too many changes wait already, or the origin ends.
+    /// The queue is full, or the origin is stopping.
     Busy,
-    /// It could not be made durable, and may have been committed all the same: why.
+    /// The edit could not be made durable, and may still have been committed. The text is the cause.
     Failed(String),
 }
 
-/// An edit that was made.
 pub(crate) struct AppliedEdit {
     pub(crate) outcome: Outcome,
-    /// The catalogue as the edit left it: others may have changed it since.
-    pub(crate) left: Arc<Snapshot>,
+    /// The catalog right after the edit; it may have changed since.
+    pub(crate) snapshot: Arc<Snapshot>,
 }
 
-/// What the owner is asked.
+/// A request to the owner.
 pub(super) enum EditRequest {
     Edit(Edit, Precondition, oneshot::Sender<Result<AppliedEdit, EditError>>),
-    /// What the configuration file says now.
+    /// The current documents of the configuration file.
     Reload(Documents, oneshot::Sender<()>),
 }
 
 impl Editor {
-    /// Makes a change. It is made whole, or not at all, also when nobody waits for it any more.
+    /// Makes an edit completely or not at all, even if the caller gives up.
     pub(crate) async fn edit(&self, edit: Edit, precondition: Precondition) -> Result<AppliedEdit, EditError> {
         let (done, outcome) = oneshot::channel();
         self.requests.try_send(EditRequest::Edit(edit, precondition, done)).map_err(|_| EditError::Busy)?;
         outcome.await.unwrap_or(Err(EditError::Busy))
     }
 
-    /// Takes over what the configuration file says. False when the origin ends.
+    /// Applies the documents of the configuration file. Returns false if the origin is stopping.
     pub(crate) async fn reload(&self, file: Documents) -> bool {
         let (done, taken) = oneshot::channel();
         self.requests.send(EditRequest::Reload(file, done)).await.is_ok() && taken.await.is_ok()
@@ -60,7 +59,7 @@ impl Editor {
 
 impl Owner {
     pub(super) async fn edit(&mut self, edit: &Edit, precondition: &Precondition) -> Result<Outcome, EditError> {
-        self.settle().await?;
+        self.resolve_unknown_outcome().await?;
         self.clean_up().await;
         let before = self.catalog.snapshot();
         let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
@@ -73,30 +72,30 @@ impl Owner {
         };
         if decided.writes.iter().any(comes_back) {
             let reason =
-                "the service was moved, and is stored still where it was: a restart would bring it back from there";
+                "the service was moved, but its old repository still stores it: a restart would restore it there";
             return Err(EditError::Failed(reason.to_owned()));
         }
         let plan = Plan::of(&decided.writes, &self.api);
-        self.make(plan, decided.writes, false).await?;
+        self.commit(plan, decided.writes, false).await?;
         Ok(decided.outcome)
     }
 
-    /// Makes an edit durable whose outcome is not known.
-    pub(super) async fn settle(&mut self) -> Result<(), EditError> {
+    /// Repeats an edit with an unknown outcome until its outcome is known.
+    pub(super) async fn resolve_unknown_outcome(&mut self) -> Result<(), EditError> {
         let Some((plan, writes)) = self.unknown_outcome.take() else { return Ok(()) };
-        self.make(plan, writes, true).await
+        self.commit(plan, writes, true).await
     }
 
-    /// Makes an edit durable, and carries it out. One that was certainly not made is forgotten.
-    async fn make(&mut self, plan: Plan, writes: Vec<Write>, may_be_made: bool) -> Result<(), EditError> {
+    /// Makes an edit durable, then applies it. An edit that certainly failed is dropped.
+    async fn commit(&mut self, plan: Plan, writes: Vec<Write>, may_be_committed: bool) -> Result<(), EditError> {
         if let Some((repository, change)) = &plan.change
             && let Err(error) = self.context.publisher.define(repository, change.clone()).await
         {
             tracing::error!(%repository, %error, "an operator's edit failed");
             let reason = error.to_string();
-            // A suspended repository has settled it, and is read again.
-            let is_settled = !may_be_made || matches!(error, PublishError::Suspended { .. });
-            if matches!(error, PublishError::UnknownOutcome(_)) || !is_settled {
+            // A suspended repository has resolved the outcome, and will be reloaded.
+            let is_resolved = !may_be_committed || matches!(error, PublishError::Suspended { .. });
+            if matches!(error, PublishError::UnknownOutcome(_)) || !is_resolved {
                 self.unknown_outcome = Some((plan, writes));
             }
             return Err(EditError::Failed(reason));
@@ -110,11 +109,12 @@ impl Owner {
         Ok(())
     }
 
-    /// Takes services that moved out of where they were. What fails is tried again; until then the newer document holds.
+    /// Removes moved services from their old repositories. Failures are retried; until then the newer document
+    /// counts.
     pub(super) async fn clean_up(&mut self) {
         for plan in std::mem::take(&mut self.cleanups) {
             let Some((repository, change)) = plan.cleanup.clone() else { continue };
-            // It may have moved back.
+            // The service may have moved back.
             let is_back = |name: &ServiceName| {
                 self.api.services.get(name).is_some_and(|document| *document.repository() == repository)
             };
@@ -122,7 +122,7 @@ impl Owner {
                 continue;
             }
             if let Err(error) = self.context.publisher.define(&repository, change).await {
-                tracing::warn!(%repository, %error, "a service that moved is stored twice; it is tried again");
+                tracing::warn!(%repository, %error, "a moved service is still stored in its old repository; the origin tries again");
                 self.cleanups.push(plan);
             }
         }

@@ -1,8 +1,9 @@
-//! What the origin serves at this moment. It changes at run time; each reader sees one consistent snapshot.
+//! The catalog: the repositories and services that the origin serves. It changes at run time; each reader sees one
+//! consistent snapshot. Begin at [`Catalog`].
 //!
-//! `definitions` says what is wanted and by whom, `edit` decides whether a change may be, `permitted` what operators may
-//! name, `raw_document` which stored documents the rules refuse by now. `owner` alone changes anything: it makes
-//! `edits` durable, and brings agents and services to them (`reconcile`).
+//! `owner` is the only task that changes it: it makes `edits` durable and starts and stops agents (`reconcile`).
+//! `definitions` merges the file and the operators, `edit` decides whether an edit is allowed, `permitted` what
+//! operators may name, and `raw_document` which stored documents are invalid by today's rules.
 
 mod collector;
 mod definitions;
@@ -37,73 +38,68 @@ pub(crate) use permitted::permitted;
 pub use raw_document::fuzz_document;
 pub(crate) use raw_document::{LONGEST_REASON, RawDocument, Refused};
 
-/// Retired services that are told to readers who begin anew, at the most; older ones are asked about.
+/// Retired services that a new event stream announces; older ones are only answered on request.
 const MAX_RETIRED: usize = 10_000;
 
-/// A map in the order of its keys whose clones share what they have in common: a change costs no copy of the others.
+/// A sorted map whose clones share their common parts, so that a change copies little.
 pub(crate) type Map<K, V> = rpds::RedBlackTreeMapSync<K, V>;
 
-/// Repositories and services by their names, as they are now.
 #[derive(Default)]
 pub(crate) struct Catalog {
     current: RwLock<Arc<Snapshot>>,
     retired: Mutex<VecDeque<(ServiceName, Generation)>>,
-    /// Once it was, what is added at run time does not change that.
+    /// Stays true once it was true: an addition at run time does not make the origin unready.
     was_ready: AtomicBool,
 }
 
-/// The catalogue at one moment.
+/// The catalog at one moment.
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot {
-    /// What is defined.
     pub(crate) definitions: Definitions,
-    /// Whether operators ever defined anything, also what was deleted since.
+    /// Whether operators ever defined anything, even if it was deleted since.
     pub(crate) operators_have_defined: bool,
-    /// The agents of the repositories that are mirrored.
-    pub(crate) agents: Map<RepositoryName, Handle>,
-    /// The others.
+    /// The workers of the mirrored repositories.
+    pub(crate) workers: Map<RepositoryName, Handle>,
+    /// Repositories without a worker.
     pub(crate) not_mirrored: Map<RepositoryName, NotMirrored>,
-    /// The services.
     pub(crate) services: Map<ServiceName, Arc<Service>>,
 }
 
-/// A repository that has no agent: its document is refused, or names what it may not.
+/// Why a repository has no worker: its document is invalid, or names something that is not permitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotMirrored {
-    /// Since when.
     pub(crate) since: SystemTime,
-    /// Why, in plain words.
+    /// For operators.
     pub(crate) reason: String,
 }
 
 impl Catalog {
-    /// A catalogue that begins like this. `retired`: the services that are not configured any more since this start.
+    /// `retired`: services that this start retired, with their last generation.
     pub(crate) fn new(snapshot: Snapshot, retired: Vec<(ServiceName, Generation)>) -> Self {
         Self { current: RwLock::new(Arc::new(snapshot)), retired: Mutex::new(retired.into()), ..Self::default() }
     }
 
-    /// All of it, at one moment.
+    /// The current state.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A repository's agent.
+    /// The worker of a repository.
     pub(crate) fn repository(&self, name: &RepositoryName) -> Option<Handle> {
-        self.snapshot().agents.get(name).cloned()
+        self.snapshot().workers.get(name).cloned()
     }
 
-    /// A service.
     pub(crate) fn service(&self, name: &ServiceName) -> Option<Arc<Service>> {
         self.snapshot().services.get(name).cloned()
     }
 
-    /// The services that went since this start, each with its last generation.
+    /// Services that were retired since the start, with their last generation.
     pub(crate) fn retired(&self) -> Vec<(ServiceName, Generation)> {
         self.lock_retired().iter().cloned().collect()
     }
 
-    /// Ready: every service is published, or its repository was tried. The reason when not. Once it was ready it stays so:
-    /// what operators add at run time takes nothing from what is served.
+    /// Ready once every service is published, or its repository was polled once. Returns the reason if not. It stays
+    /// ready: additions at run time do not affect the rest.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if self.was_ready.load(Ordering::Relaxed) {
             return Ok(());
@@ -113,16 +109,16 @@ impl Catalog {
         ready
     }
 
-    /// Replaces all of it at once. `created`: the services that were not there before.
+    /// Replaces the snapshot. `created`: services that did not exist before.
     fn replace(&self, snapshot: Snapshot, created: &HashSet<ServiceName>) {
         if !created.is_empty() {
-            // One that is there again is not told of as gone.
+            // A service that exists again is not announced as deleted.
             self.lock_retired().retain(|(service, _)| !created.contains(service));
         }
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
-    /// Services have gone, each with its last generation.
+    /// Remembers deleted services with their last generation.
     fn retire(&self, gone: &HashMap<ServiceName, Generation>) {
         let mut retired = self.lock_retired();
         retired.retain(|(known, _)| !gone.contains_key(known));
@@ -141,8 +137,8 @@ impl Snapshot {
     fn ready(&self) -> Result<(), String> {
         let waiting = self.services.values().find(|service| {
             service.current().is_none()
-                && self.agents.get(&service.repository).is_some_and(|agent| {
-                    let state = agent.state();
+                && self.workers.get(&service.repository).is_some_and(|worker| {
+                    let state = worker.state();
                     state.attempts == 0 && !matches!(state.health, Health::Unhealthy { .. })
                 })
         });

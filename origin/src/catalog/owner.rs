@@ -1,4 +1,5 @@
-//! The one task that changes the catalogue: by edits (`edits`), by the configuration file, and by what can be read again.
+//! The one task that changes the catalog: after edits (`edits`), reloads of the configuration file, and reloads of
+//! stored state.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,17 +23,16 @@ use crate::publish::{Started, StoredDefinitions};
 use crate::reconcile::{Context, Gone};
 use crate::service::Service;
 
-/// Changes that wait at the most.
+/// The most queued requests.
 const QUEUE: usize = 64;
 
-/// How often a write is tried again of which it is not known whether it was committed.
+/// The interval for retrying a write with an unknown outcome.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What the owner works with.
 pub(crate) struct Dependencies {
-    /// What the file says.
+    /// The documents of the configuration file.
     pub(crate) file: Documents,
-    /// What operators said, as it is stored.
+    /// The stored documents of operators.
     pub(crate) stored: StoredDefinitions,
     pub(crate) secrets_dir: Option<PathBuf>,
     pub(crate) limits: LimitsConfig,
@@ -42,22 +42,22 @@ pub(crate) struct Dependencies {
 pub(super) struct Owner {
     pub(super) file: Documents,
     pub(super) api: Documents,
-    /// An edit of which it is not known whether it was committed.
+    /// An edit whose outcome is unknown.
     pub(super) unknown_outcome: Option<(Plan, Vec<Write>)>,
-    /// What is left to be done after services have moved.
+    /// Writes that remain after services have moved.
     pub(super) cleanups: Vec<Plan>,
     pub(super) secrets_dir: Option<PathBuf>,
     pub(super) limits: LimitsConfig,
     pub(super) context: Context,
     pub(super) catalog: Arc<Catalog>,
-    /// The services of each repository that its agent publishes.
+    /// The services that each worker publishes.
     pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
-    /// The agents that were stopped and may not have ended.
+    /// Workers that were stopped and may still be running.
     pub(super) leaving: BTreeMap<RepositoryName, Gone>,
     pub(super) drain: Drain,
 }
 
-/// Brings up everything that is defined, and changes it from then on until the drain.
+/// Starts everything that is defined, and applies changes until the drain.
 pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
     let begins = Snapshot { operators_have_defined: stored.had_any, ..Snapshot::default() };
@@ -82,11 +82,11 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     }
     owner.log_shadowed();
     for (object, reason) in owner.api.refused() {
-        tracing::error!(object, reason, "its stored document is refused: put another one, or delete it");
+        tracing::error!(object, reason, "the stored document is invalid: replace or delete it");
     }
     let changed_names = ChangedNames::all(&owner.file, &owner.api);
     owner.reconcile(changed_names, started).await;
-    owner.log_left_alone();
+    owner.log_without_repository();
     let (requests, mut waiting) = mpsc::channel(QUEUE);
     let queue = requests.downgrade();
     let queued = move || queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
@@ -94,33 +94,34 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     let (begun, publisher) = (drain.clone(), owner.context.publisher.clone());
     drain.spawn(async move {
         loop {
-            let has_rest =
-                owner.unknown_outcome.is_some() || !owner.cleanups.is_empty() || !publisher.to_take_over().is_empty();
+            let has_rest = owner.unknown_outcome.is_some()
+                || !owner.cleanups.is_empty()
+                || !publisher.unapplied_reloads().is_empty();
             let order = tokio::select! {
                 () = begun.begun() => return,
                 Some(order) = waiting.recv() => order,
-                () = publisher.read_again() => {
-                    owner.take_over().await;
+                () = publisher.wait_for_reload() => {
+                    owner.apply_reloads().await;
                     continue;
                 }
                 () = sleep(RETRY_AFTER), if has_rest => {
-                    if owner.settle().await.is_ok() {
+                    if owner.resolve_unknown_outcome().await.is_ok() {
                         owner.clean_up().await;
                     }
-                    owner.take_over().await;
+                    owner.apply_reloads().await;
                     continue;
                 }
             };
-            // From now on what is added changes nothing about it.
+            // Later additions do not affect readiness.
             let _ = owner.catalog.ready();
-            owner.carry_out(order).await;
+            owner.handle(order).await;
         }
     });
     (catalog, Editor { requests })
 }
 
 impl Owner {
-    async fn carry_out(&mut self, order: EditRequest) {
+    async fn handle(&mut self, order: EditRequest) {
         match order {
             EditRequest::Edit(edit, precondition, done) => {
                 let result = self.edit(&edit, &precondition).await;
@@ -130,9 +131,9 @@ impl Owner {
                     Err(EditError::Failed(_) | EditError::Busy) => "failed",
                 };
                 self.context.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
-                // Whoever asked may have gone.
-                let left = self.catalog.snapshot();
-                let _ = done.send(result.map(|outcome| AppliedEdit { outcome, left }));
+                // The caller may have gone.
+                let snapshot = self.catalog.snapshot();
+                let _ = done.send(result.map(|outcome| AppliedEdit { outcome, snapshot }));
                 self.clean_up().await;
             }
             EditRequest::Reload(file, done) => {
@@ -141,31 +142,33 @@ impl Owner {
                 self.file = file;
                 self.log_shadowed();
                 self.reconcile(changed_names, Started::default()).await;
-                self.log_left_alone();
+                self.log_without_repository();
                 let _ = done.send(());
             }
         }
     }
 
-    /// Takes over what operators defined in repositories that could not be read before, or were damaged.
-    async fn take_over(&mut self) {
+    /// Applies the definitions of repositories that were reloaded.
+    async fn apply_reloads(&mut self) {
         let publisher = self.context.publisher.clone();
-        for repository in publisher.to_take_over() {
-            match publisher.definitions_read_again(&repository).await {
+        for repository in publisher.unapplied_reloads() {
+            match publisher.reloaded_definitions(&repository).await {
                 Ok((stored, published)) => {
-                    self.take_over_one(repository.name(), &Documents::stored(&stored), published).await;
-                    publisher.taken_over(&repository);
+                    self.apply_reload(repository.name(), &Documents::stored(&stored), published).await;
+                    publisher.mark_applied(&repository);
                 }
-                Err(error) => tracing::warn!(repository = %repository.name(), %error, "it is read again soon"),
+                Err(error) => {
+                    tracing::warn!(repository = %repository.name(), %error, "the definitions of a reloaded repository cannot be read; the origin tries again");
+                }
             }
         }
     }
 
-    async fn take_over_one(&mut self, repository: &RepositoryName, stored: &Documents, published: Started) {
+    async fn apply_reload(&mut self, repository: &RepositoryName, stored: &Documents, published: Started) {
         let is_elsewhere = |name: &ServiceName| {
             self.api.services.get(name).is_some_and(|document| document.repository() != repository)
         };
-        // One that is in two repositories, because it was being moved, stays where the catalogue has it until a restart.
+        // A service in two repositories was being moved. It stays in the one that the catalog has until a restart.
         let services: Vec<_> = stored.services.iter().filter(|(name, _)| !is_elsewhere(name)).collect();
         for (name, document) in services {
             self.api.services.insert_mut(name.clone(), document.clone());
@@ -174,7 +177,7 @@ impl Owner {
             self.api.repositories.insert_mut(name.clone(), document.clone());
         }
         let (repositories, services) = (stored.repositories.size(), stored.services.size());
-        tracing::info!(%repository, repositories, services, "what operators defined in it was read again");
+        tracing::info!(%repository, repositories, services, "operators' definitions of the repository were reloaded");
         self.reconcile(ChangedNames::all(stored, &Documents::default()), Started::default()).await;
         let snapshot = self.catalog.snapshot();
         for (name, descriptor) in published.current {
@@ -186,20 +189,20 @@ impl Owner {
         }
     }
 
-    /// What operators defined under a name that the file has now stays stored, and is not used.
+    /// A definition by operators under a name that the file defines stays stored and has no effect.
     fn log_shadowed(&self) {
         for name in self.api.repositories.keys().filter(|name| self.file.repositories.contains_key(*name)) {
-            tracing::warn!(repository = %name, "it stands in the file: what operators defined under this name is not used");
+            tracing::warn!(repository = %name, "the configuration file and operators both define this repository: the file counts");
         }
         for name in self.api.services.keys().filter(|name| self.file.services.contains_key(*name)) {
-            tracing::warn!(service = %name, "it stands in the file: what operators defined under this name is not used");
+            tracing::warn!(service = %name, "the configuration file and operators both define this service: the file counts");
         }
     }
 
-    /// Who takes a repository out of the file may not know who else uses it.
-    fn log_left_alone(&self) {
-        for (service, repository) in self.catalog.snapshot().definitions.left_alone() {
-            tracing::warn!(%service, %repository, "nobody defines the repository of this service: its version stays as it is");
+    /// Whoever removes a repository from the file may not know all its services.
+    fn log_without_repository(&self) {
+        for (service, repository) in self.catalog.snapshot().definitions.without_repository() {
+            tracing::warn!(%service, %repository, "the service's repository is not defined: the service keeps its published version");
         }
     }
 }

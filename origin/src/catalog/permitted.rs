@@ -1,5 +1,5 @@
-//! What operators may name in a repository: who may write a document is not to read the origin's disk with it, nor to send
-//! a secret to a host that it was not put there for. Pure.
+//! Pure: restricts the files and hosts that operators' documents may name. An operator must not read the origin's
+//! disk, nor send a secret to a host that it is not meant for.
 
 use std::path::{Component, Path};
 
@@ -7,11 +7,11 @@ use super::definitions::DefinedBy;
 use crate::config::{NamedBy, RepositoryConfig};
 use crate::source::Endpoint;
 
-/// The configuration of a repository as its agent uses it. A file that an operator names is looked for in the folder of
-/// the URL's host, in the folder of secrets.
+/// The configuration for a repository's worker. Secret files are resolved in the folder of the URL's host, below the
+/// folder of secrets.
 ///
 /// # Errors
-/// It names what operators may not name; each field, and why.
+/// The fields that name something forbidden, with reasons.
 pub(crate) fn permitted(
     by: DefinedBy,
     document: &RepositoryConfig,
@@ -29,17 +29,18 @@ pub(crate) fn permitted(
     });
     for (field, file) in config.files_mut() {
         if field == "proxy_password_file" {
-            let reason = "operators can name no password of a proxy: it would go to whatever proxy the document names";
+            let reason =
+                "operators cannot name a proxy password: it would be sent to any proxy that the document names";
             refused.push((field, reason.to_owned()));
             continue;
         }
         let Some(secrets_dir) = secrets_dir else {
-            refused.push((field, "operators can name no file here: `[operator] secrets_dir` is not set".to_owned()));
+            refused.push((field, "operators can name files only if `[operator] secrets_dir` is set".to_owned()));
             continue;
         };
         let mut components = file.components();
         let (Some(Component::Normal(name)), None) = (components.next(), components.next()) else {
-            refused.push((field, format!("name a file in the folder `{host}` of `secrets_dir`, without any `/`")));
+            refused.push((field, format!("name a file in the folder `{host}` of `secrets_dir`, without a `/`")));
             continue;
         };
         *file = secrets_dir.join(&host).join(name);
@@ -47,11 +48,11 @@ pub(crate) fn permitted(
     if refused.is_empty() { Ok(config) } else { Err(refused) }
 }
 
-/// The host of a URL that leads to another machine: what operators may mirror.
+/// The host of a URL that operators may mirror: one on another machine.
 fn remote_host(url: &Endpoint) -> Result<String, String> {
-    let local = || "operators can mirror from other machines only: use a URL such as `https://git.example/shop.git`";
+    let local = || "operators can mirror only from other machines: use a URL such as `https://git.example/shop.git`";
     let host = url.host().ok_or_else(local)?;
-    // It becomes the name of a folder.
+    // The host becomes the name of a folder.
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
     if host.is_empty() || !host.bytes().all(is_plain) || host.starts_with('.') {
         return Err("the URL's host must be a name or an IPv4 address".to_owned());

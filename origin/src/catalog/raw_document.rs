@@ -1,8 +1,8 @@
-//! A document as it was written, whatever this version thinks of it.
+//! Stored documents, valid or not.
 //!
-//! What stands in the store was taken by the rules of the version that took it. Rules become stricter, and a later version
-//! may have written what this one does not know: such a document is kept and shown, and nothing is done by it until an
-//! operator mends it. The others are carried out as if it were not there.
+//! A stored document was valid for the version that stored it. Rules become stricter, and a later version may have
+//! written fields that this one does not know. An invalid document is stored and shown, but has no effect until an
+//! operator replaces it; the others work as if it did not exist.
 
 use std::sync::Arc;
 
@@ -13,34 +13,34 @@ use weir_protocol::name::RepositoryName;
 
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, told};
 
-/// The longest reason that is kept or logged, in characters: it may repeat what a document holds.
+/// The longest stored or logged reason, in characters; it may quote the document.
 pub(crate) const LONGEST_REASON: usize = 1000;
 
-/// A document as it was written. Cheap to copy.
+/// A stored document. Clones are cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RawDocument<T> {
-    /// It follows the rules.
-    Taken(Arc<T>),
-    /// It does not: it stays, and nothing is done by it.
+    /// The document is valid.
+    Valid(Arc<T>),
+    /// The document is invalid: it stays stored and has no effect.
     Refused(Arc<Refused>),
 }
 
-/// A stored document that the rules of this version refuse.
+/// A stored document that this version refuses.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// The repository in whose record it is: also of a document that does not name it.
+    /// The repository whose record stores it, even if the document does not name it.
     pub(crate) repository: RepositoryName,
-    /// As it is stored. What is no JSON object is shown within one.
+    /// The stored JSON. If it is not an object, it is wrapped in one.
     stored: Map<String, Value>,
-    /// Why, in plain words.
+    /// For operators.
     pub(crate) reason: String,
 }
 
-/// What stands under its own name.
+/// A document with a name.
 pub(crate) trait Document: DeserializeOwned + Serialize {
     fn name(&self) -> &str;
 
-    /// What no single field shows.
+    /// Validation errors that concern several fields.
     fn faults(&self) -> Vec<Fault>;
 }
 
@@ -65,28 +65,26 @@ impl Document for ServiceConfig {
 }
 
 impl<T> RawDocument<T> {
-    /// The document, if it follows the rules.
-    pub(crate) fn taken(&self) -> Option<&Arc<T>> {
+    pub(crate) fn valid(&self) -> Option<&Arc<T>> {
         match self {
-            Self::Taken(document) => Some(document),
+            Self::Valid(document) => Some(document),
             Self::Refused(_) => None,
         }
     }
 
-    /// Why nothing is done by it.
     pub(crate) fn refused(&self) -> Option<&Arc<Refused>> {
         match self {
-            Self::Taken(_) => None,
+            Self::Valid(_) => None,
             Self::Refused(refused) => Some(refused),
         }
     }
 }
 
 impl<T: Document> RawDocument<T> {
-    /// Reads what is stored as the document of this name in the record of a repository.
+    /// Parses a stored document. `name` and `repository` are those of the record that holds it.
     pub(crate) fn read(name: &str, repository: &RepositoryName, stored: &Value) -> Self {
         match checked(name, stored) {
-            Ok(document) => Self::Taken(Arc::new(document)),
+            Ok(document) => Self::Valid(Arc::new(document)),
             Err(reason) => Self::Refused(Arc::new(Refused {
                 repository: repository.clone(),
                 stored: shown(name, stored),
@@ -97,10 +95,10 @@ impl<T: Document> RawDocument<T> {
 }
 
 impl RawDocument<ServiceConfig> {
-    /// The repository of the service.
+    /// The service's repository.
     pub(crate) fn repository(&self) -> &RepositoryName {
         match self {
-            Self::Taken(document) => &document.repository,
+            Self::Valid(document) => &document.repository,
             Self::Refused(refused) => &refused.repository,
         }
     }
@@ -108,28 +106,28 @@ impl RawDocument<ServiceConfig> {
 
 impl<T> From<T> for RawDocument<T> {
     fn from(document: T) -> Self {
-        Self::Taken(Arc::new(document))
+        Self::Valid(Arc::new(document))
     }
 }
 
-/// As it was written: its version is made of this.
+/// Serializes the document as stored; versions are computed from this.
 impl<T: Serialize> Serialize for RawDocument<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Taken(document) => document.serialize(serializer),
+            Self::Valid(document) => document.serialize(serializer),
             Self::Refused(refused) => refused.stored.serialize(serializer),
         }
     }
 }
 
 impl Refused {
-    /// A field as it is stored; null when it is not there.
+    /// A stored field; null if it is missing.
     pub(crate) fn field(&self, field: &str) -> &Value {
         self.stored.get(field).unwrap_or(&Value::Null)
     }
 }
 
-/// The document, if it follows the rules; else all that is wrong with it.
+/// The document if it is valid, otherwise all validation errors.
 fn checked<T: Document>(name: &str, stored: &Value) -> Result<T, String> {
     let document = T::deserialize(stored).map_err(|error| error.to_string())?;
     if document.name() != name {
@@ -146,14 +144,14 @@ fn shown(name: &str, stored: &Value) -> Map<String, Value> {
         .unwrap_or_else(|| Map::from_iter([("name".to_owned(), name.into()), ("stored".to_owned(), stored.clone())]))
 }
 
-/// What fuzzers call: a document is read and written so that it is read back, or it is refused with a reason.
+/// For fuzzers: a document either round-trips or is refused with a reason.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_document(bytes: &[u8]) {
     fn again<T: Document + PartialEq + std::fmt::Debug>(stored: &Value) {
         let repository = "shop".parse().expect("it is a name");
         let read = RawDocument::<T>::read("shop", &repository, stored);
         match &read {
-            RawDocument::Taken(document) => {
+            RawDocument::Valid(document) => {
                 let written =
                     serde_json::to_value(&**document).expect("a document is made of texts, numbers and lists");
                 assert_eq!(RawDocument::<T>::read("shop", &repository, &written), read);
@@ -191,7 +189,7 @@ mod tests {
             assert_eq!(written, service("a", json));
         }
         let taken = service("a", r#"{"name":"a","repository":"shop"}"#);
-        assert!(taken.taken().is_some());
+        assert!(taken.valid().is_some());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Bringing agents and services to what is defined, and taking out what no longer is. Only what changed is looked at:
-//! an edit costs what it changes, not what there is.
+//! Reconciles workers and services with the definitions. It visits only changed names, so an edit costs what it
+//! changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::publish::Started;
 use crate::reconcile::{self, Begin, MirrorFate};
 use crate::service::Service;
 
-/// What may have been defined otherwise.
+/// Names whose definitions may have changed.
 #[derive(Debug, Default)]
 pub(super) struct ChangedNames {
     repositories: BTreeSet<RepositoryName>,
@@ -30,14 +30,14 @@ pub(super) struct ChangedNames {
 }
 
 impl ChangedNames {
-    /// Everything.
+    /// All names.
     pub(super) fn all(file: &Documents, api: &Documents) -> Self {
         let repositories = file.repositories.keys().chain(api.repositories.keys());
         let services = file.services.keys().chain(api.services.keys());
         Self { repositories: repositories.cloned().collect(), services: services.cloned().collect() }
     }
 
-    /// What was written.
+    /// The names in some writes.
     pub(super) fn by(writes: &[Write]) -> Self {
         let mut changed_names = Self::default();
         for write in writes {
@@ -58,15 +58,16 @@ impl ChangedNames {
 }
 
 impl Owner {
-    /// Brings what changed to what is defined. Readers see it all at once; what goes is retired after that, so that
-    /// nobody is told of a deletion and is answered as if it had not been. `started`: what was published before the start.
+    /// Reconciles the changed names. Readers see the whole change at once. Deleted services are retired after that,
+    /// so that no reader hears of a deletion while the service is still served. `started`: the state published before
+    /// the start.
     pub(super) async fn reconcile(&mut self, mut changed_names: ChangedNames, mut started: Started) {
         let before = self.catalog.snapshot();
         let mut after = Snapshot::clone(&before);
         let definitions = &mut after.definitions;
         for name in &changed_names.repositories {
             definitions.update_repository(name, &self.file, &self.api);
-            // They may come from elsewhere now.
+            // Its services may have another source now.
             changed_names.services.extend(self.assigned.get(name).into_iter().flat_map(|of| of.keys().cloned()));
         }
         changed_names.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
@@ -83,10 +84,10 @@ impl Owner {
                 };
                 let was = before.definitions.services.get(name);
                 let stays = was.is_some_and(|was| was.document == defined.document)
-                    && defined.document.taken().is_none_or(is_alike);
+                    && defined.document.valid().is_none_or(is_alike);
                 let service = service(name, &defined.document, known, stays, started.current.remove(name));
                 let cannot_be = |error: &ConfigError| {
-                    tracing::error!(service = %name, %error, "the service cannot be served");
+                    tracing::error!(service = %name, %error, "the service cannot be created");
                 };
                 let service = service.inspect_err(cannot_be).ok()?;
                 if let Some(since) = started.pins.remove(name) {
@@ -128,14 +129,14 @@ impl Owner {
             }
         }
         self.assigned.retain(|name, of| !of.is_empty() || !reassigned.contains(name));
-        // Whoever is answered that a service is another one now sees nothing more of what it was.
+        // Once the change is visible, no publication of the old service may follow.
         let publisher = self.context.publisher.clone();
-        join_all(withdrawn_from.iter().map(|repository| publisher.let_publications_end(repository))).await;
+        join_all(withdrawn_from.iter().map(|repository| publisher.wait_for_publications(repository))).await;
 
-        self.reconcile_agents(&reassigned, &before, &mut after);
-        for repository in reassigned.iter().filter(|name| !after.agents.contains_key(*name)) {
+        self.reconcile_workers(&reassigned, &before, &mut after);
+        for repository in reassigned.iter().filter(|name| !after.workers.contains_key(*name)) {
             let reason = after.not_mirrored.get(repository).map(|not_mirrored| not_mirrored.reason.clone());
-            let reason = reason.unwrap_or_else(|| format!("nobody defines the repository `{repository}`"));
+            let reason = reason.unwrap_or_else(|| format!("repository `{repository}` is not defined"));
             for service in self.assigned.get(repository).into_iter().flat_map(BTreeMap::values) {
                 service.mark_failed("resolve", reason.clone(), SystemTime::now());
             }
@@ -144,13 +145,13 @@ impl Owner {
         self.retire(gone).await;
     }
 
-    /// Stops the agents of repositories that are gone or changed, starts those of new ones, and hands each its services.
-    fn reconcile_agents(&mut self, changed_names: &BTreeSet<RepositoryName>, before: &Snapshot, after: &mut Snapshot) {
+    /// Stops the workers of deleted and changed repositories, starts new ones, and assigns services to workers.
+    fn reconcile_workers(&mut self, changed_names: &BTreeSet<RepositoryName>, before: &Snapshot, after: &mut Snapshot) {
         let mut wanted = BTreeMap::new();
         for name in changed_names {
             let config = after.definitions.repositories.get(name).map(|defined| match &defined.document {
-                RawDocument::Taken(document) => {
-                    permitted(defined.by, document, self.secrets_dir.as_deref()).map_err(|refusals| told(&refusals))
+                RawDocument::Valid(document) => {
+                    permitted(defined.by, document, self.secrets_dir.as_deref()).map_err(|refusals| joined(&refusals))
                 }
                 RawDocument::Refused(refused) => Err(refused.reason.clone()),
             });
@@ -170,40 +171,40 @@ impl Owner {
             }
         }
         for name in changed_names {
-            let Some(agent) = before.agents.get(name) else { continue };
-            if wanted.get(name).is_some_and(|config| config.is_asked_as(&agent.config())) {
+            let Some(worker) = before.workers.get(name) else { continue };
+            if wanted.get(name).is_some_and(|config| config.is_asked_as(&worker.config())) {
                 continue;
             }
             let by_operators = !self.file.repositories.contains_key(name)
                 && !after.definitions.repositories.contains_key(name)
                 && before.definitions.repositories.get(name).is_some_and(|was| was.by == DefinedBy::Api);
-            // One that left the file may have been mistyped: a name for a day must not cost a clone.
+            // A repository may be missing from the file by mistake, which must not cost a new clone.
             let fate = if by_operators { MirrorFate::Removed } else { MirrorFate::Kept };
-            self.leaving.insert(name.clone(), agent.stop(fate));
-            after.agents.remove_mut(name);
+            self.leaving.insert(name.clone(), worker.stop(fate));
+            after.workers.remove_mut(name);
             if !wanted.contains_key(name) {
-                self.forget_when_gone(name.clone(), agent);
+                self.forget_when_gone(name.clone(), worker);
             }
         }
         self.leaving.retain(|_, gone| !gone.has_come());
-        let together = wanted.keys().filter(|name| !after.agents.contains_key(**name)).count();
+        let together = wanted.keys().filter(|name| !after.workers.contains_key(**name)).count();
         for (name, config) in wanted {
             let own = self.assigned.get(name).map(|of| of.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
-            if let Some(agent) = after.agents.get(name) {
-                agent.reconfigure(config);
-                agent.publish(own);
+            if let Some(worker) = after.workers.get(name) {
+                worker.reconfigure(config);
+                worker.publish(own);
                 continue;
             }
-            let known = before.agents.get(name).map(|agent| agent.leaves_to(&config)).unwrap_or_default();
+            let known = before.workers.get(name).map(|worker| worker.leaves_to(&config)).unwrap_or_default();
             let begin = Begin { together, after: self.leaving.remove(name), before: known };
-            let agent = reconcile::start(config, &own, &self.context, begin, &self.drain);
-            after.agents.insert_mut(name.clone(), agent);
+            let worker = reconcile::start(config, &own, &self.context, begin, &self.drain);
+            after.workers.insert_mut(name.clone(), worker);
         }
     }
 
-    /// The labels of a repository that is gone are not kept for good.
-    fn forget_when_gone(&self, name: RepositoryName, agent: &reconcile::Handle) {
-        let (gone, catalog, metrics) = (agent.gone(), self.catalog.clone(), self.context.metrics.clone());
+    /// Drops the metric labels of a deleted repository.
+    fn forget_when_gone(&self, name: RepositoryName, worker: &reconcile::Handle) {
+        let (gone, catalog, metrics) = (worker.gone(), self.catalog.clone(), self.context.metrics.clone());
         let begun = self.drain.clone();
         self.drain.spawn(async move {
             tokio::select! {
@@ -232,7 +233,7 @@ impl Owner {
             let outcome = self.context.publisher.retire(&repository, &gone, SystemTime::now()).await;
             if let Err(error) = &outcome {
                 let services = gone.len();
-                tracing::error!(%error, services, "deleted services are retired as soon as that can be written");
+                tracing::error!(%error, services, "deleted services cannot be retired yet; the origin tries again");
             }
             let shown = || gone.iter().filter_map(|service| service.generation()).collect();
             let retired = outcome.unwrap_or_else(|_| shown());
@@ -249,25 +250,25 @@ impl Owner {
     }
 }
 
-/// What operators may not name, in a line.
-fn told(refusals: &[(&'static str, String)]) -> String {
-    let told: Vec<_> = refusals.iter().map(|(field, why)| format!("`{field}`: {why}")).collect();
-    told.join("; ")
+/// Joins refusals to one line.
+fn joined(refusals: &[(&'static str, String)]) -> String {
+    let lines: Vec<_> = refusals.iter().map(|(field, why)| format!("`{field}`: {why}")).collect();
+    lines.join("; ")
 }
 
-/// Whether what is published of a repository comes from where it came from, by the same policy.
+/// Whether a repository still publishes from the same source by the same policy.
 fn published_alike(before: &Definitions, now: &Definitions, repository: &RepositoryName) -> bool {
     let defined = before.repositories.get(repository).zip(now.repositories.get(repository));
     defined.is_some_and(|(before, now)| {
         let is_asked_alike = || {
-            let (was, is) = before.document.taken().zip(now.document.taken())?;
+            let (was, is) = before.document.valid().zip(now.document.valid())?;
             Some(before.by == now.by && was.verify == is.verify && is.is_asked_as(was))
         };
         before == now || is_asked_alike().unwrap_or(false)
     })
 }
 
-/// The service of a document: the one that is known when it stays, or one that goes on from there.
+/// The service of a document: the existing one if it is unchanged, or its successor.
 fn service(
     name: &ServiceName,
     document: &RawDocument<ServiceConfig>,
@@ -279,11 +280,11 @@ fn service(
         return Ok(service.clone());
     }
     let new = match document {
-        RawDocument::Taken(document) => Service::new(document, published)?,
+        RawDocument::Valid(document) => Service::new(document, published)?,
         RawDocument::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
     };
     Ok(Arc::new(match known {
         None => new,
-        Some(known) => new.going_on(known),
+        Some(known) => new.replacing(known),
     }))
 }

@@ -1,5 +1,4 @@
-//! What an edit changes in the records of repositories, where operators' documents are stored: a repository's own and
-//! those of its services. Pure.
+//! Pure: maps an edit to changes of repository records, which store the documents of operators.
 
 use weir_protocol::name::{RepositoryName, ServiceName};
 
@@ -7,21 +6,21 @@ use super::definitions::Documents;
 use super::edit::Write;
 use crate::publish::DefinitionChange;
 
-/// A change of the record of a repository.
+/// A change of one repository's record.
 type Change = (RepositoryName, DefinitionChange);
 
-/// What makes the writes of one edit durable.
+/// The record changes of one edit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Plan {
-    /// The edit is made when this is durable.
+    /// Commits the edit.
     pub(super) change: Option<Change>,
-    /// Then a service that moved is taken out of the repository where it was. Until that is durable both have it, and the
-    /// newer document holds.
+    /// Removes a moved service from its old repository afterwards. Until then both store it, and the newer document
+    /// counts.
     pub(super) cleanup: Option<Change>,
 }
 
 impl Plan {
-    /// What makes writes durable that were decided for these stored documents.
+    /// The changes for writes that were decided on these stored documents.
     pub(super) fn of(writes: &[Write], stored: &Documents) -> Self {
         let mut plan = Self::default();
         for write in writes {
@@ -44,24 +43,24 @@ impl Plan {
         plan
     }
 
-    /// What is left to be done for a service that moved away from a repository.
+    /// Removes a moved service from its old repository.
     pub(super) fn removal(repository: RepositoryName, service: ServiceName) -> Self {
         let removal = DefinitionChange { repository: None, services: vec![(service, None)] };
         Self { change: None, cleanup: Some((repository, removal)) }
     }
 
-    /// Whether a service is to be taken out of where it was.
+    /// Whether this removes a service from its old repository.
     pub(super) fn removes(&self, service: &ServiceName) -> bool {
         self.cleanup.iter().flat_map(|(_, change)| &change.services).any(|(name, _)| name == service)
     }
 
-    /// The writes of one edit are all of one repository.
+    /// All writes of one edit concern one repository.
     fn change(&mut self, repository: &RepositoryName) -> &mut DefinitionChange {
         &mut self.change.get_or_insert_with(|| (repository.clone(), DefinitionChange::default())).1
     }
 }
 
-/// The repository in whose record a service's document is.
+/// The repository whose record stores a service's document.
 fn home(service: &ServiceName, stored: &Documents) -> Option<RepositoryName> {
     Some(stored.services.get(service)?.repository().clone())
 }

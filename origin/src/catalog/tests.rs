@@ -1,4 +1,4 @@
-//! Edits of what is stored, over local files and an engine whose writes fail when a test says so.
+//! Edits on local files, with write failures that tests inject.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::publish::{Options, PublishMetrics, Publisher, Started};
 use crate::reconcile::Context;
 use crate::store::{FaultyEngine, FaultyStore, Objects, Records, StoreMetrics, WriteFault};
 
-/// A catalogue of what is stored, whose writes fail as the engine says.
-async fn begun(
+/// Starts a catalog on an engine that may fail.
+async fn start(
     dir: &Path,
     faults: impl IntoIterator<Item = WriteFault>,
     drain: &Drain,
 ) -> (Arc<Catalog>, Editor, Documents) {
     let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
     let objects = Objects::open(&StoreConfig::default(), dir, metrics, &Bounds::default()).await.unwrap();
-    begun_over(dir, objects, faults, drain).await
+    start_over(dir, objects, faults, drain).await
 }
 
-/// The same over these objects.
-async fn begun_over(
+/// The same with these objects.
+async fn start_over(
     dir: &Path,
     objects: Objects,
     faults: impl IntoIterator<Item = WriteFault>,
@@ -56,16 +56,16 @@ async fn begun_over(
     (catalog, editor, api)
 }
 
-/// What a new process finds stored.
+/// The documents that a new process would load.
 async fn stored(dir: &Path) -> Documents {
     let drain = Drain::new();
-    let (_, editor, api) = begun(dir, [], &drain).await;
+    let (_, editor, api) = start(dir, [], &drain).await;
     drop(editor);
     assert!(drain.finish(Duration::from_secs(60)).await);
     api
 }
 
-/// A repository that may not be mirrored: nobody is asked.
+/// An edit of a repository that is not permitted, so that nothing is polled.
 fn put_repository(name: &str) -> Edit {
     Edit::PutRepository(RepositoryConfig::new(name.parse().unwrap(), "file:///shop").into())
 }
@@ -78,7 +78,7 @@ async fn edit(editor: &Editor, edit: Edit) -> Result<Outcome, EditError> {
     editor.edit(edit, Precondition::default()).await.map(|made| made.outcome)
 }
 
-/// The stored objects, over a store that can be made to fail.
+/// Objects in a store that tests can make fail.
 fn faulty(dir: &Path) -> (Arc<FaultyStore>, Objects) {
     let local = object_store::local::LocalFileSystem::new_with_prefix(dir.join("objects")).unwrap();
     let store = FaultyStore::over(Arc::new(local));
@@ -91,9 +91,10 @@ fn faulty(dir: &Path) -> (Arc<FaultyStore>, Objects) {
 async fn an_edit_of_unknown_outcome_is_carried_out_before_any_other() {
     for fault in [WriteFault::Lost, WriteFault::Unconfirmed] {
         let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
-        let (catalog, editor, _) = begun(dir.path(), [fault], &drain).await;
+        let (catalog, editor, _) = start(dir.path(), [fault], &drain).await;
         let made = edit(&editor, put_repository("shop")).await;
-        // It may be settled at once, by reading back; what is answered as made is there, and what is not follows.
+        // The outcome may be resolved at once by reading back. A successful edit is visible at once; a failed one
+        // becomes visible later.
         let is_there = || catalog.snapshot().definitions.repositories.contains_key("shop");
         assert!(made.is_err() || is_there(), "{fault:?}");
         let again = edit(&editor, put_repository("shop")).await.unwrap();
@@ -108,7 +109,7 @@ async fn an_edit_of_unknown_outcome_is_carried_out_before_any_other() {
 #[tokio::test(start_paused = true)]
 async fn an_edit_that_was_committed_is_carried_out_also_when_it_cannot_be_read_back_at_once() {
     let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
-    let (_, editor, _) = begun(dir.path(), [], &drain).await;
+    let (_, editor, _) = start(dir.path(), [], &drain).await;
     for change in [put_repository("shop"), put_service("one", "shop")] {
         edit(&editor, change).await.unwrap();
     }
@@ -117,7 +118,7 @@ async fn an_edit_that_was_committed_is_carried_out_also_when_it_cannot_be_read_b
 
     let drain = Drain::new();
     let (store, objects) = faulty(dir.path());
-    let (catalog, editor, _) = begun_over(dir.path(), objects, [WriteFault::Lost], &drain).await;
+    let (catalog, editor, _) = start_over(dir.path(), objects, [WriteFault::Lost], &drain).await;
     assert!(edit(&editor, put_service("two", "shop")).await.is_err());
     store.fail_gets(true);
     assert!(edit(&editor, put_service("three", "shop")).await.is_err());
@@ -131,12 +132,12 @@ async fn an_edit_that_was_committed_is_carried_out_also_when_it_cannot_be_read_b
 #[tokio::test]
 async fn a_service_that_moves_is_stored_where_it_went_and_nowhere_else() {
     let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
-    let (_, editor, _) = begun(dir.path(), [], &drain).await;
+    let (_, editor, _) = start(dir.path(), [], &drain).await;
     for change in [put_repository("shop"), put_repository("blog"), put_service("one", "shop")] {
         assert_eq!(edit(&editor, change).await.unwrap(), Outcome::Created);
     }
     assert_eq!(edit(&editor, put_service("one", "blog")).await.unwrap(), Outcome::Changed);
-    // Its repository can go without it: the clean-up came before this edit.
+    // The repository can be deleted: the clean-up precedes this edit.
     let gone = Edit::DeleteRepository { name: "shop".parse().unwrap(), cascade: false };
     assert_eq!(edit(&editor, gone).await.unwrap(), Outcome::Deleted);
     drop(editor);
@@ -149,7 +150,7 @@ async fn a_service_that_moves_is_stored_where_it_went_and_nowhere_else() {
 #[tokio::test]
 async fn a_service_is_not_deleted_while_it_is_stored_where_it_was_before() {
     let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
-    let (catalog, editor, _) = begun(dir.path(), [], &drain).await;
+    let (catalog, editor, _) = start(dir.path(), [], &drain).await;
     for change in [put_repository("shop"), put_repository("blog"), put_service("one", "shop")] {
         edit(&editor, change).await.unwrap();
     }
@@ -167,7 +168,7 @@ async fn a_service_is_not_deleted_while_it_is_stored_where_it_was_before() {
 #[tokio::test]
 async fn what_operators_defined_in_what_can_be_read_again_is_there_without_a_restart() {
     let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
-    let (_, editor, _) = begun(dir.path(), [], &drain).await;
+    let (_, editor, _) = start(dir.path(), [], &drain).await;
     for change in [put_repository("shop"), put_service("one", "shop"), put_service("two", "shop")] {
         edit(&editor, change).await.unwrap();
     }
@@ -177,10 +178,10 @@ async fn what_operators_defined_in_what_can_be_read_again_is_there_without_a_res
     let drain = Drain::new();
     let (store, objects) = faulty(dir.path());
     store.fail_gets(true);
-    let (catalog, editor, _) = begun_over(dir.path(), objects, [], &drain).await;
+    let (catalog, editor, _) = start_over(dir.path(), objects, [], &drain).await;
     assert_eq!(catalog.snapshot().services.size(), 0);
     store.fail_gets(false);
-    // An edit has it read again, and what it says holds.
+    // An edit reloads the repository first, and takes effect.
     let mut changed = ServiceConfig::new("one".parse().unwrap(), "shop".parse().unwrap());
     changed.folder = "changed".parse().unwrap();
     edit(&editor, Edit::PutService(changed.into())).await.unwrap();
@@ -191,7 +192,7 @@ async fn what_operators_defined_in_what_can_be_read_again_is_there_without_a_res
     };
     tokio::time::timeout(Duration::from_secs(60), is_there).await.unwrap();
     let snapshot = catalog.snapshot();
-    let one = snapshot.definitions.services.get("one").unwrap().document.taken().unwrap().clone();
+    let one = snapshot.definitions.services.get("one").unwrap().document.valid().unwrap().clone();
     assert_eq!(one.folder.to_string(), "changed");
     drop(editor);
     assert!(drain.finish(Duration::from_secs(60)).await);
@@ -200,7 +201,7 @@ async fn what_operators_defined_in_what_can_be_read_again_is_there_without_a_res
 #[tokio::test]
 async fn an_edit_leaves_everything_else_as_it_is() {
     let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
-    let (catalog, editor, _) = begun(dir.path(), [], &drain).await;
+    let (catalog, editor, _) = start(dir.path(), [], &drain).await;
     edit(&editor, put_repository("shop")).await.unwrap();
     for number in 0..20 {
         edit(&editor, put_service(&format!("service-{number}"), "shop")).await.unwrap();

@@ -15,7 +15,7 @@ use super::failure::{Failure, Unpublished};
 use crate::service::Service;
 
 impl EdgeApi {
-    /// What a service is at. From memory.
+    /// The current descriptor, from memory.
     pub(super) fn current_descriptor(
         &self,
         request: &Request<RequestBody>,
@@ -28,7 +28,7 @@ impl EdgeApi {
         }
     }
 
-    /// One version of a service, as long as it is retained.
+    /// The descriptor of a retained version.
     pub(super) async fn retained_descriptor(
         &self,
         request: &Request<RequestBody>,
@@ -41,7 +41,7 @@ impl EdgeApi {
         }
         match self.publisher.version(&service.repository, name, digest).await {
             Ok(Some(descriptor)) => Ok(answer(request, &descriptor)),
-            // Nothing may be known of its versions yet.
+            // The versions may not be loaded yet.
             Ok(None) if service.current().is_none() => Err(self.not_published(&service)),
             Ok(None) => Err(Failure::NoSuchVersion(name.clone(), *digest)),
             Err(error) => {
@@ -58,12 +58,12 @@ impl EdgeApi {
         if let Some(why) = self.lost_definitions.why(&self.catalog.snapshot(), SystemTime::now()) {
             return Err(Failure::DefinitionsMissing(name.clone(), why));
         }
-        // What was unknown may have come in between.
+        // The definition may have arrived in between.
         self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))
     }
 
     fn not_published(&self, service: &Service) -> Failure {
-        let repository = self.catalog.repository(&service.repository).map(|agent| agent.state());
+        let repository = self.catalog.repository(&service.repository).map(|worker| worker.state());
         let why = Unpublished::of(repository.as_ref(), &service.condition(), SystemTime::now());
         Failure::NotPublished(service.name.clone(), why)
     }

@@ -1,8 +1,8 @@
-//! `GET /v1/events`: what changes, as it changes.
+//! `GET /v1/events`: streams changes to edges.
 //!
-//! Each stream has a task that reads the log at its reader's pace and hands on one part at a time; the response's body
-//! takes it from there. A reader that takes nothing for [`STALLED_AFTER`], or that falls out of the log, is cut off: its
-//! stream ends with an error, never cleanly, and it comes back with the last cursor it dealt with.
+//! Each stream has a task that reads the log at the reader's speed and passes on one part at a time to the response
+//! body. A reader that takes nothing for [`STALLED_AFTER`], or that falls behind the log, is disconnected with an
+//! error, never a clean end. It reconnects with its last cursor.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::catalog::Catalog;
 use crate::event_log::{EventLog, Read, Sequence};
 use crate::metrics::Metrics;
 
-/// How long a reader may take nothing while something is there for it.
+/// The longest time without progress of a reader that has data waiting.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
 
-/// What is gathered of a snapshot before it is handed on, in bytes.
+/// The size of a part of a snapshot, in bytes.
 const PART_BYTES: usize = 64 << 10;
 
-/// What is told about access besides; a JSON value. `None`: nothing.
+/// The access list for edges, as JSON. `None`: there is none.
 pub(crate) type Access = watch::Receiver<Option<Bytes>>;
 
-/// The event streams. Cheap to clone.
+/// The event streams. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct Events {
     log: Arc<EventLog>,
@@ -48,18 +48,18 @@ pub(crate) struct Events {
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum End {
-    #[error("the reader has gone")]
+    #[error("the reader disconnected")]
     Disconnected,
-    #[error("the origin drains")]
+    #[error("the origin is draining")]
     Drained,
-    #[error("the reader took nothing for too long")]
+    #[error("the reader took no data for too long")]
     Stalled,
-    #[error("the reader fell behind what is kept")]
+    #[error("the reader fell behind the event log")]
     Behind,
 }
 
 impl Events {
-    /// Streams of what `log` says and `catalog` holds, at most `limit` at a time.
+    /// Streams of a log and a catalog, at most `limit` at a time.
     pub(crate) fn new(
         log: Arc<EventLog>,
         catalog: Arc<Catalog>,
@@ -73,7 +73,7 @@ impl Events {
         Self { log, catalog, access, permits, stalled_after: STALLED_AFTER, metrics, drain: drain.clone() }
     }
 
-    /// Begins a stream: after the cursor `since`, or with everything that is current.
+    /// Starts a stream after the cursor `since`, or with a snapshot.
     pub(super) fn begin(&self, request: &Request<RequestBody>) -> Result<Response<Body>, Failure> {
         only_reads(request.method())?;
         let body = if request.method() == Method::HEAD {
@@ -102,7 +102,7 @@ impl Events {
         let writer = Writer { events: self.clone(), parts, newest, access, access_ended: false, heartbeat };
         let metrics = self.metrics.clone();
         metrics.event_streams.inc();
-        let open = Open(metrics.clone());
+        let open = OpenStream(metrics.clone());
         self.drain.spawn(async move {
             let _held = (permit, open);
             let end = writer.write(begin).await;
@@ -113,32 +113,31 @@ impl Events {
     }
 }
 
-/// The value of `since` in a query. Cursors are made of characters that need no decoding: whatever else stands there is
-/// a cursor that nobody knows.
+/// The value of `since`. Cursors need no decoding, so any other characters make an unknown cursor.
 fn since(query: Option<&str>) -> Option<&str> {
     query?.split('&').find_map(|parameter| parameter.strip_prefix("since="))
 }
 
-/// What one reader is told, in order.
+/// Writes the events of one stream in order.
 struct Writer {
     events: Events,
     parts: mpsc::Sender<Result<Bytes, End>>,
     newest: watch::Receiver<Sequence>,
     access: Access,
-    /// Nobody can change it any more.
+    /// The sender of the access list is gone.
     access_ended: bool,
     heartbeat: Interval,
 }
 
 impl Writer {
-    /// Tells until something ends it. What ends it without the reader's doing is an error of the stream.
+    /// Writes until the stream ends. An end that the reader did not cause is an error of the stream.
     async fn write(mut self, begin: Option<Sequence>) -> End {
-        let end = match self.tell(begin).await {
+        let end = match self.write_events(begin).await {
             Ok(never) => match never {},
             Err(end) => end,
         };
         if matches!(end, End::Stalled | End::Behind) {
-            // When there is no room for it the body finds the channel closed without a word, which is an error too.
+            // If there is no room for the error, the closed channel is an error of the body too.
             let _ = self.parts.try_send(Err(end));
         } else if end == End::Drained {
             let _ = self.parts.try_send(Ok(Bytes::new()));
@@ -146,7 +145,7 @@ impl Writer {
         end
     }
 
-    async fn tell(&mut self, begin: Option<Sequence>) -> Result<std::convert::Infallible, End> {
+    async fn write_events(&mut self, begin: Option<Sequence>) -> Result<std::convert::Infallible, End> {
         let log = self.events.log.clone();
         let mut offset = match begin {
             Some(offset) => {
@@ -190,19 +189,19 @@ impl Writer {
         }
     }
 
-    /// Tells everything that is current; the offset in the log from where to go on.
+    /// Writes a snapshot, and returns the log offset to continue from.
     async fn snapshot(&mut self) -> Result<Sequence, End> {
-        // First of all: what changes while the snapshot is told stands in the log behind this.
+        // Taken first: changes during the snapshot follow this offset.
         let offset = self.events.log.newest();
         let within = self.events.log.cursor_of_snapshot();
         let catalog = self.events.catalog.clone();
-        // Before the descriptors, which are then at least as new: no revision is told before the content that it is about.
+        // Taken before the descriptors, which are then at least as new: no revision precedes its content.
         let revisions: Vec<RevisionSeen> =
-            catalog.snapshot().agents.values().flat_map(|agent| agent.revisions()).collect();
+            catalog.snapshot().workers.values().flat_map(|worker| worker.revisions()).collect();
         let mut part = BytesMut::new();
         let event = |kind| Event { cursor: within.clone(), kind };
         add(&mut part, &event(EventKind::Resync));
-        // A revocation does not wait for all descriptors.
+        // A revocation must not wait for all descriptors.
         if let Some(access) = self.access() {
             add(&mut part, &event(access));
         }
@@ -228,7 +227,7 @@ impl Writer {
         Ok(offset)
     }
 
-    /// Who may read, as it is to be told now.
+    /// The access list, if it must be sent now.
     fn access(&mut self) -> Option<EventKind> {
         self.access.borrow_and_update().clone().map(EventKind::Access)
     }
@@ -239,7 +238,7 @@ impl Writer {
         self.send(part.freeze()).await
     }
 
-    /// Hands a part on, when the reader has taken the one before it.
+    /// Sends a part once the reader has taken the previous one.
     async fn send(&self, part: Bytes) -> Result<(), End> {
         let sent = tokio::time::timeout(self.events.stalled_after, self.parts.send(Ok(part)));
         tokio::select! {
@@ -272,16 +271,16 @@ impl End {
     }
 }
 
-/// Counts an open stream until it is dropped.
-struct Open(Metrics);
+/// Counts an open stream until dropped.
+struct OpenStream(Metrics);
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.event_streams.dec();
     }
 }
 
-/// The body of a stream.
+/// The response body of a stream.
 struct Stream {
     received: mpsc::Receiver<Result<Bytes, End>>,
 }
@@ -292,7 +291,7 @@ impl HttpBody for Stream {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.received.poll_recv(cx).map(|part| match part {
-            // The last part of one that was drained.
+            // An empty part marks a clean end after a drain.
             Some(Ok(part)) if part.is_empty() => None,
             Some(Ok(part)) => Some(Ok(Frame::data(part))),
             Some(Err(end)) => Some(Err(end.into())),
@@ -328,7 +327,7 @@ mod tests {
             Self { body: response.into_body(), lines: Lines::default() }
         }
 
-        /// The next event; why the stream ended when it did.
+        /// The next event, or why the stream ended.
         async fn next(&mut self) -> Result<Event, String> {
             loop {
                 if let Some(line) = self.lines.next_line().unwrap() {
@@ -348,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Streams of a catalogue with one service, of which nothing was published, and one that was retired.
+    /// Streams of a catalog with one unpublished and one retired service.
     fn events(kept: usize, limit: usize) -> (Events, Arc<Service>, watch::Sender<Option<Bytes>>, Drain) {
         let config = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
         let service = Arc::new(Service::new(&config, None).unwrap());
@@ -362,7 +361,7 @@ mod tests {
         (Events::new(log, catalog, access, limit, metrics, &drain), service, allow, drain)
     }
 
-    /// Publishes a commit, as a publisher does.
+    /// Publishes a commit like a publisher.
     fn publish(events: &Events, service: &Service, commit: char) {
         let commit = commit.to_string().repeat(40);
         let descriptor = json!({
@@ -434,7 +433,7 @@ mod tests {
         let request = Request::get("/v1/events").body(RequestBody::Empty).unwrap();
         assert!(matches!(events.begin(&request), Err(Failure::TooManyStreams)));
         assert_eq!(events.metrics.event_streams.get(), 1);
-        // The clock stands still but for those who wait.
+        // Only the paused clock advances.
         tokio::time::sleep(3 * STALLED_AFTER).await;
         assert_eq!(events.metrics.event_streams.get(), 0);
         let end = loop {

@@ -1,4 +1,4 @@
-//! Every way in which an edge's request fails, and its form in HTTP: decided here alone.
+//! All errors of the edge API, and their HTTP responses.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,21 +11,21 @@ use weir_runtime::serve::Body;
 use crate::reconcile::{Health, Phase, RepositoryState};
 use crate::service::Condition;
 
-/// When to ask again for what is being made just now.
+/// `Retry-After` while content is being built.
 const SOON: Duration = Duration::from_secs(2);
 
-/// When to ask again for what an upstream stands in the way of, unless its next poll is known to be later.
+/// `Retry-After` while an upstream fails, unless its next poll is known to be later.
 const LATER: Duration = Duration::from_secs(10);
 
 /// The longest `Retry-After`.
 const LATEST: Duration = Duration::from_secs(120);
 
-/// Why a request is not answered with what it asked for: its text is what the problem says in detail.
+/// Why a request failed. The text becomes the `detail` of the problem.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("Connect with a client certificate whose SAN is `spiffe://weir/edge/<name>`.")]
     NotAnEdge,
-    #[error("This path leads nowhere.")]
+    #[error("There is no such path.")]
     NoSuchPath,
     #[error("Use GET or HEAD.")]
     MethodNotAllowed,
@@ -33,41 +33,41 @@ pub(super) enum Failure {
     Malformed(String),
     #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
-    #[error("`{0}` has no version {1}, or it is not kept any more.")]
+    #[error("Service `{0}` has no retained version {1}.")]
     NoSuchVersion(ServiceName, TarballDigest),
-    /// It is not stored, and no version refers to it.
-    #[error("No version of repository `{0}` refers to this object: request the descriptor again.")]
+    /// It is not stored, and no version references it.
+    #[error("No version of repository `{0}` references this object: request the descriptor again.")]
     NoSuchObject(RepositoryName, ObjectDigest),
-    /// It is not defined, and what operators defined may not all be known: why.
+    /// The service is not defined, but some definitions may be missing: the reason.
     #[error("`{0}` is not defined here, but {1}.")]
     DefinitionsMissing(ServiceName, &'static str),
-    /// Nothing was ever published; the state of things tells why.
+    /// The service was never published.
     #[error("`{0}` {1}.")]
     NotPublished(ServiceName, Unpublished),
-    /// A version refers to it, and it cannot be read just now.
+    /// A version references the object, but it cannot be read now.
     #[error("The object is missing or damaged and is being rebuilt, or the store does not answer.")]
     ObjectUnavailable(ObjectDigest),
-    #[error("Too many objects are being sent or looked for at this moment.")]
+    #[error("Too many objects are being sent or looked up.")]
     Overloaded,
-    #[error("What is stored of this service cannot be read; the origin's log says why.")]
+    #[error("The stored state of this service cannot be read; the origin's log says why.")]
     Unreadable,
     #[error("The origin serves as many event streams as its limit allows: poll, and try again later.")]
     TooManyStreams,
 }
 
-/// Why nothing was ever published of a service.
+/// Why a service was never published.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unpublished {
-    /// It is being made.
+    /// Its first publication is in progress.
     #[error("is not published yet: {detail}")]
     Coming { detail: String },
-    /// The upstream, or what it holds, stands in the way.
+    /// The upstream fails, or its content cannot be published.
     #[error("was never published: {detail}")]
     Failing { timeout: bool, detail: String, retry_after: Duration },
 }
 
 impl Unpublished {
-    /// Reads it from the repository's state and the service's condition.
+    /// Derives the reason from the repository's state and the service's condition.
     pub(super) fn of(repository: Option<&RepositoryState>, condition: &Condition, now: SystemTime) -> Self {
         let retry_after = repository
             .and_then(|repository| repository.next_poll)
@@ -77,7 +77,7 @@ impl Unpublished {
             let detail = format!("the upstream's content cannot be published (step: {step}): {reason}");
             return Self::Failing { timeout: false, detail, retry_after };
         }
-        // One ref that cannot be followed is no reason for the others.
+        // One ref that cannot be followed does not count as a failure of the others.
         let is_polled = |repository: &&RepositoryState| repository.mirrored && repository.consecutive_failures == 0;
         if let Some(Health::Unhealthy { failure, .. }) =
             repository.filter(|repository| !is_polled(repository)).map(|repository| &repository.health)
@@ -100,7 +100,7 @@ impl Unpublished {
                 "LFS objects are being fetched".to_owned()
             }
             Phase::Polling { .. } | Phase::Overdue => "the repository is being polled".to_owned(),
-            Phase::Examining => "the mirror of the repository gave trouble, and is looked at".to_owned(),
+            Phase::Examining => "the mirror of the repository failed and is being examined".to_owned(),
             Phase::Idle => "the repository is about to be polled".to_owned(),
         };
         Self::Coming { detail }
@@ -156,7 +156,6 @@ impl Failure {
         }
     }
 
-    /// The answer.
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = self.problem().into_response();
         if matches!(self, Self::MethodNotAllowed) {

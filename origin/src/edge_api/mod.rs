@@ -1,4 +1,4 @@
-//! What edges ask an origin: descriptors, retained versions, objects, and what changes.
+//! The HTTP API of edges: descriptors, retained versions, objects and the event stream. Begin at [`EdgeApi::new`].
 
 mod descriptor;
 mod events;
@@ -21,16 +21,16 @@ use crate::publish::Publisher;
 pub(crate) use events::Events;
 use failure::Failure;
 
-/// Searches for the version that refers to a missing object, at a time.
+/// The most concurrent searches for the version that references a missing object.
 const REFERENCE_LOOKUPS: usize = 2;
 
-/// Answers edges. Cheap to clone.
+/// The request handler. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct EdgeApi {
     catalog: Arc<Catalog>,
     publisher: Arc<Publisher>,
     metrics: Metrics,
-    /// Objects that are in memory to be sent.
+    /// Limits the objects in memory.
     object_permits: Arc<Semaphore>,
     reference_lookups: Arc<Semaphore>,
     events: Events,
@@ -38,7 +38,7 @@ pub(crate) struct EdgeApi {
 }
 
 impl EdgeApi {
-    /// The answers from a catalogue, with these bounds.
+    /// Creates the handler of a catalog.
     pub(crate) fn new(
         catalog: Arc<Catalog>,
         publisher: Arc<Publisher>,
@@ -68,7 +68,7 @@ impl EdgeApi {
                 response
             }
             Ok(Route::Events) => self.events.begin(request).unwrap_or_else(Failure::into_response),
-            // Agents' paths: an origin has none of them.
+            // Paths for agents, which only edges serve.
             Ok(Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {
                 Failure::NoSuchPath.into_response()
             }
@@ -90,7 +90,7 @@ impl EdgeApi {
 impl Handler for EdgeApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         if !peer.identity.as_ref().is_some_and(|identity| identity.role == Role::Edge) {
-            tracing::debug!(address = %peer.address, identity = ?peer.identity, "a certificate that is no edge's");
+            tracing::debug!(address = %peer.address, identity = ?peer.identity, "a client certificate is not that of an edge");
             return Failure::NotAnEdge.into_response();
         }
         self.answer(&request).await

@@ -1,4 +1,4 @@
-//! `/v1/objects/{repository}/{digest}`: immutable bytes, verified by their name before the first of them is sent.
+//! `/v1/objects/{repository}/{digest}`: immutable bytes, verified before the first one is sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,17 +19,16 @@ use super::EdgeApi;
 use super::failure::Failure;
 use crate::store::{Area, ObjectError};
 
-/// How long a request waits for an object to be rebuilt.
+/// The longest wait for the rebuild of an object.
 const REBUILD_WAIT: Duration = Duration::from_secs(10);
 
-/// When an object in a local folder is read again that could not be read.
+/// The delay before an unreadable object in a local folder is read again.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a request waits until fewer objects are in memory.
+/// The longest wait for a permit to hold an object in memory.
 const PERMIT_WAIT: Duration = Duration::from_secs(10);
 
 impl EdgeApi {
-    /// The bytes of a public object.
     pub(super) async fn object(
         &self,
         request: &Request<RequestBody>,
@@ -44,7 +43,7 @@ impl EdgeApi {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("max-age=31536000, immutable"));
         headers.insert(header::ETAG, HeaderValue::try_from(&etag).expect("a digest in quotes is a header value"));
         if known.into_iter().any(|tag| conditional::if_none_match_tag(tag, &etag)) {
-            // Whoever names it has its bytes, whatever became of ours.
+            // The client has the bytes of this digest, whatever the state of the stored copy.
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             return Ok(response);
         }
@@ -57,8 +56,8 @@ impl EdgeApi {
         Ok(response)
     }
 
-    /// An object that is missing, corrupt or unreadable for good is waited for while it is rebuilt, if a version refers to it. Whoever waits for
-    /// that has nothing in memory, and no permit.
+    /// Reads an object. A missing, corrupt or permanently unreadable one is rebuilt if a version references it. A
+    /// request holds no memory and no permit while it waits for that.
     async fn read(
         &self,
         repository: &RepositoryName,
@@ -66,7 +65,7 @@ impl EdgeApi {
     ) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
         let mut read = self.read_once(repository, digest).await?;
         if matches!(read, Err(ObjectError::Unavailable(_))) && self.publisher.objects().is_local() {
-            // Of a disk that answers, one file may be unreadable for good: a build puts another in its place.
+            // A single file may be permanently unreadable on a working disk; a rebuild replaces it.
             sleep(READ_AGAIN_AFTER).await;
             read = self.read_once(repository, digest).await?;
         }
@@ -75,25 +74,25 @@ impl EdgeApi {
             Err(ObjectError::Unavailable(_)) if self.publisher.objects().is_local() => {}
             read => return read.map_err(|error| unavailable(digest, &error)),
         }
-        // Each looks through the manifests of a repository.
+        // Each lookup reads the manifests of a repository.
         let lookup = timeout(PERMIT_WAIT, self.reference_lookups.acquire()).await;
         let Ok(Ok(lookup)) = lookup else { return Err(Failure::Overloaded) };
         let reference = self.publisher.find_reference(repository, digest).await;
         drop(lookup);
         let reference = reference.map_err(|error| {
-            tracing::warn!(object = %digest, %error, "which version refers to an object is not known");
+            tracing::warn!(object = %digest, %error, "the version that references an object cannot be looked up");
             Failure::ObjectUnavailable(*digest)
         })?;
         let Some(version) = reference else {
             return Err(Failure::NoSuchObject(repository.clone(), *digest));
         };
-        let agent = self.catalog.repository(repository).ok_or(Failure::ObjectUnavailable(*digest))?;
-        // A build that takes longer goes on, and helps whoever comes back.
-        let _ = timeout(REBUILD_WAIT, agent.rebuild(*digest, version)).await;
+        let worker = self.catalog.repository(repository).ok_or(Failure::ObjectUnavailable(*digest))?;
+        // A longer build continues, and helps the next request.
+        let _ = timeout(REBUILD_WAIT, worker.rebuild(*digest, version)).await;
         self.read_once(repository, digest).await?.map_err(|error| unavailable(digest, &error))
     }
 
-    /// An object, with a permit to have it in memory.
+    /// Reads an object once, with a permit to hold it in memory.
     async fn read_once(
         &self,
         repository: &RepositoryName,
@@ -103,7 +102,7 @@ impl EdgeApi {
         let Ok(Ok(permit)) = permit else { return Err(Failure::Overloaded) };
         let read = self.publisher.objects().get(repository, Area::Public, digest).await;
         if let Err(ObjectError::Corrupt(at)) = &read {
-            tracing::warn!(object = %at, "a stored object has other bytes than its digest says");
+            tracing::warn!(object = %at, "the bytes of a stored object do not match its digest");
         }
         Ok(read.map(|bytes| (bytes, permit)))
     }
@@ -114,7 +113,7 @@ fn unavailable(digest: &ObjectDigest, error: &ObjectError) -> Failure {
     Failure::ObjectUnavailable(*digest)
 }
 
-/// The body of an answer: an object, which counts as in memory until it was handed on.
+/// A response body that holds its permit until the object was sent.
 struct Sending {
     bytes: Option<Bytes>,
     sent: IntCounter,

@@ -1,4 +1,4 @@
-//! Who may: whoever shows an operator's certificate, or the operators' token.
+//! Authentication of operators: by client certificate or token.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use weir_runtime::serve::Peer;
 
 use super::error::OperatorError;
 
-/// What whoever shows the token is called.
+/// The name of an operator who authenticates with the token.
 const BY_TOKEN: &str = "token";
 
-/// Who may. Cheap to clone.
+/// Checks credentials. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     token: Option<Arc<OperatorToken>>,
@@ -23,7 +23,7 @@ impl Access {
         Self { token: token.map(Arc::new) }
     }
 
-    /// Checks that a request is an operator's. The name that the certificate says; whoever shows the token is `token`.
+    /// Authenticates a request, and returns the operator's name: from the certificate, or `token`.
     pub(super) async fn check(&self, headers: &HeaderMap, peer: &Peer) -> Result<String, OperatorError> {
         if let Some(identity) = peer.identity.as_ref().filter(|identity| identity.role == Role::Operator) {
             return Ok(identity.name.to_string());

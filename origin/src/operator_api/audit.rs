@@ -1,4 +1,4 @@
-//! What operators ask to be changed, in the log: who, what, and what became of it.
+//! The audit log of operators' changes: who, what, and the result.
 
 use http::{Method, Response, StatusCode};
 use weir_runtime::serve::Body;
@@ -7,13 +7,13 @@ use super::error::OperatorError;
 use super::route::Route;
 use crate::catalog::LONGEST_REASON;
 
-/// Whether a request would change something, or have something done.
-pub(super) fn concerns(route: &Route, method: &Method) -> bool {
+/// Whether a request changes something or triggers work.
+pub(super) fn is_audited(route: &Route, method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD) && !matches!(route, Route::DryRun(_))
 }
 
-/// One line: the status, and why it was refused.
-pub(super) fn tell(by: &str, method: &Method, route: &Route, answer: &Result<Response<Body>, OperatorError>) {
+/// Logs one line with the status and the reason of a refusal.
+pub(super) fn log(by: &str, method: &Method, route: &Route, answer: &Result<Response<Body>, OperatorError>) {
     let (status, reason) = end(answer);
     tracing::info!(by, %method, path = %route, status = status.as_u16(), reason, "an operator's order");
 }
@@ -36,11 +36,11 @@ mod tests {
     fn what_changes_something_is_told_with_the_reason_when_it_is_refused() {
         let route = |path| Route::parse(path).unwrap();
         let pin = route("/v1/services/shop/pin");
-        assert!(concerns(&pin, &Method::PUT) && concerns(&pin, &Method::DELETE));
-        assert!(concerns(&route("/v1/services/shop/rollback"), &Method::POST));
-        assert!(concerns(&route("/v1/repositories/shop/refresh"), &Method::POST));
-        assert!(!concerns(&route("/v1/services/shop"), &Method::GET));
-        assert!(!concerns(&route("/v1/services/shop/dry-run"), &Method::POST));
+        assert!(is_audited(&pin, &Method::PUT) && is_audited(&pin, &Method::DELETE));
+        assert!(is_audited(&route("/v1/services/shop/rollback"), &Method::POST));
+        assert!(is_audited(&route("/v1/repositories/shop/refresh"), &Method::POST));
+        assert!(!is_audited(&route("/v1/services/shop"), &Method::GET));
+        assert!(!is_audited(&route("/v1/services/shop/dry-run"), &Method::POST));
         let refused = end(&Err(OperatorError::NoSuchService("shop".parse().unwrap())));
         assert_eq!(refused, (StatusCode::NOT_FOUND, Some("There is no service `shop` here.".to_owned())));
         assert_eq!(end(&Ok(Response::new(Body::Empty))), (StatusCode::OK, None));

@@ -1,4 +1,4 @@
-//! `If-Match` and `If-None-Match` of an edit.
+//! Parses `If-Match` and `If-None-Match` of an edit.
 
 use http::{HeaderMap, header};
 use weir_protocol::conditional::opaque_tags;
@@ -6,19 +6,22 @@ use weir_protocol::conditional::opaque_tags;
 use super::error::OperatorError;
 use crate::catalog::{Matches, Precondition};
 
-/// What the headers of an edit ask for. A tag's part after the dot is of the state, which edits do not change.
+/// Parses the headers. Only the part of a tag before the dot counts: the rest is the version of the state, which
+/// edits do not change.
 pub(super) fn precondition(headers: &HeaderMap) -> Result<Precondition, OperatorError> {
     let malformed = |detail: &str| OperatorError::Malformed(detail.to_owned());
     let mut precondition = Precondition::default();
     for value in headers.get_all(header::IF_MATCH) {
-        let value = value.to_str().map_err(|_| malformed("`If-Match` is no list of entity tags."))?.trim();
+        let value = value.to_str().map_err(|_| malformed("`If-Match` is not a list of entity tags."))?.trim();
         if value == "*" {
             precondition.matches = Some(Matches::Any);
             continue;
         }
         let tags: Vec<&str> = opaque_tags(value).collect();
         if tags.is_empty() {
-            return Err(malformed("`If-Match` is no list of entity tags: send the `ETag` as it was, quotes included."));
+            return Err(malformed(
+                "`If-Match` is not a list of entity tags: send the `ETag` unchanged, with its quotes.",
+            ));
         }
         let versions = tags.into_iter().map(|tag| tag.split('.').next().unwrap_or(tag).to_owned());
         match precondition.matches.get_or_insert(Matches::Versions(Vec::new())) {

@@ -1,4 +1,4 @@
-//! An object as operators read it: its document, who defined it, and how it is.
+//! The representation of an object for operators: document, author and state.
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
@@ -12,15 +12,14 @@ use crate::catalog::{Defined, Snapshot, version};
 use crate::config::{RepositoryConfig, ServiceConfig};
 use crate::status;
 
-/// An object as operators read it.
 pub(super) struct Document {
     shown: Value,
-    /// The document's version and the state's: what `If-Match` looks at is the first.
+    /// The versions of document and state; `If-Match` compares the first.
     etag: String,
 }
 
 impl Document {
-    /// A repository. `None`: there is none of that name.
+    /// `None`: no repository has this name.
     pub(super) fn repository(snapshot: &Snapshot, name: &RepositoryName) -> Option<Self> {
         let defined = snapshot.definitions.repositories.get(name)?;
         Some(Self::of_repository(snapshot, name, defined))
@@ -34,7 +33,7 @@ impl Document {
         Self::new(defined, status::state_of_repository(snapshot, name))
     }
 
-    /// A service. `None`: there is none of that name.
+    /// `None`: no service has this name.
     pub(super) fn service(snapshot: &Snapshot, name: &ServiceName) -> Option<Self> {
         let defined = snapshot.definitions.services.get(name)?;
         Some(Self::of_service(snapshot, name, defined))
@@ -54,12 +53,12 @@ impl Document {
         Self { shown, etag: format!("\"{of_document}.{of_state}\"") }
     }
 
-    /// As it stands in a listing.
+    /// As an element of a listing.
     pub(super) fn into_value(self) -> Value {
         self.shown
     }
 
-    /// The answer to whoever asked for it.
+    /// As an answer.
     pub(super) fn answer(self, status: StatusCode, headers: &HeaderMap) -> Response<Body> {
         let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
         let mut response = if status == StatusCode::OK

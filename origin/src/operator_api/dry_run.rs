@@ -1,5 +1,5 @@
-//! `POST /v1/services/{name}/dry-run`: what a service's tarball would hold now, of the service as it is or by a document
-//! that is not stored.
+//! `POST /v1/services/{name}/dry-run`: lists the tarball that a service would publish now, for its stored definition
+//! or for one in the request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,43 +22,44 @@ use crate::reconcile::{PreviewError, Wanted};
 use crate::source::At;
 use crate::tarball::{Limits, Listed, ListedKind};
 
-/// The entries of a page, unless the request says how many.
+/// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;
 
-/// The most entries of a page.
+/// The most entries in a page.
 const MAX_LIMIT: usize = 10_000;
 
-/// What is left out is named up to so many; all are counted.
+/// The most omissions that are listed; all are counted.
 const MAX_OMITTED: usize = 1000;
 
-/// How long one may take.
+/// The longest time of a dry run.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Makes dry runs, a few at a time. Cheap to clone.
+/// Runs dry runs, a few at a time. Clones are cheap.
 #[derive(Clone)]
 pub(super) struct DryRuns {
     catalog: Arc<Catalog>,
     slots: Arc<Semaphore>,
     limits: Limits,
-    /// What cursors are sealed with: of this process alone.
+    /// Signs cursors. Random for each process.
     key: [u8; blake3::KEY_LEN],
 }
 
-/// Which entries are asked for.
+/// The requested page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     limit: usize,
     after: Option<Cursor>,
 }
 
-/// Where the pages before ended.
+/// The end of the previous page.
 #[derive(Debug, PartialEq, Eq)]
 struct Cursor {
-    /// Of which commit they were.
+    /// The commit of the first page.
     commit: CommitId,
-    /// How many entries they named.
+    /// Entries in the previous pages.
     entries: u64,
-    /// Shows that it was given here, and for this document: the commit is looked at whatever leads to it by now.
+    /// Proves that this process made the cursor for this document. The commit is read even if no ref leads to it any
+    /// more.
     seal: blake3::Hash,
 }
 
@@ -75,7 +76,7 @@ impl Cursor {
         Some(Self { commit: commit.parse().ok()?, entries: entries.parse().ok()?, seal })
     }
 
-    /// The same, if it is one of these.
+    /// Returns the cursor if its seal is valid for the document.
     fn checked(self, key: &[u8; blake3::KEY_LEN], document: &ServiceConfig) -> Option<Self> {
         let own = Self::new(key, document, self.commit.clone(), self.entries);
         // Hashes are compared in constant time.
@@ -113,7 +114,7 @@ impl Part {
 
 impl DryRuns {
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     pub(super) fn new(catalog: Arc<Catalog>, limits: &LimitsConfig, bounds: &Bounds) -> anyhow::Result<Self> {
         let slots = bounds.semaphore("dry_runs", limits.concurrent_dry_runs);
         let random = ring::rand::generate(&SystemRandom::new());
@@ -121,7 +122,7 @@ impl DryRuns {
         Ok(Self { catalog, slots, limits: limits.tarball(), key })
     }
 
-    /// Answers for a service as it is defined, or by a `document` that is not stored.
+    /// Answers for the stored definition of a service, or for `document`.
     pub(super) async fn answer(
         &self,
         name: &ServiceName,
@@ -133,8 +134,8 @@ impl DryRuns {
             Some(document) => document,
             None => defined(&snapshot, name)?,
         };
-        let agent = snapshot.agents.get(&document.repository);
-        let agent = agent.ok_or_else(|| OperatorError::NoSuchRepository(document.repository.clone()))?;
+        let worker = snapshot.workers.get(&document.repository);
+        let worker = worker.ok_or_else(|| OperatorError::NoSuchRepository(document.repository.clone()))?;
         let selection = document.selection().map_err(|error| OperatorError::Malformed(error.to_string()))?;
         let (at, skip) = match part.after {
             None => (At::Revision(document.revision.clone()), 0),
@@ -147,7 +148,7 @@ impl DryRuns {
         };
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
         let wanted = Wanted { at, selection, limits: self.limits, skip, take: part.limit };
-        let preview = agent.preview(wanted, slot, DEADLINE).await.map_err(|error| match error {
+        let preview = worker.preview(wanted, slot, DEADLINE).await.map_err(|error| match error {
             PreviewError::NotMirrored(failure) => OperatorError::NotMirrored(document.repository.clone(), failure),
             PreviewError::NotPublishable { step, reason } => {
                 OperatorError::NotPublishable { service: name.clone(), step, reason }
@@ -190,11 +191,11 @@ fn entry(listed: Listed) -> Value {
     }
 }
 
-/// The document of a service.
+/// The definition of a service.
 fn defined(snapshot: &Snapshot, name: &ServiceName) -> Result<Arc<ServiceConfig>, OperatorError> {
     let defined = snapshot.definitions.services.get(name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
     match &defined.document {
-        RawDocument::Taken(document) => Ok(document.clone()),
+        RawDocument::Valid(document) => Ok(document.clone()),
         RawDocument::Refused(refused) => {
             let (service, reason) = (name.clone(), refused.reason.clone());
             Err(OperatorError::NotPublishable { service, step: "document", reason })

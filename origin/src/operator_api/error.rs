@@ -1,4 +1,4 @@
-//! What an operator is told when something is refused. All problems of this listener are made here.
+//! All errors of the operators' listener, and their HTTP responses.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::reconcile::Failure;
 use crate::versions::VersionError;
 use crate::webhook::UnknownProvider;
 
-/// When to try again what could not be done just now.
+/// `Retry-After` of temporary failures.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Why an operator's request is refused: its text is what the problem says in detail.
+/// Why a request is refused. The text becomes the `detail` of the problem.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OperatorError {
     #[error(
@@ -28,7 +28,7 @@ pub(super) enum OperatorError {
          `Authorization: Bearer <token>`."
     )]
     NoTokenConfigured,
-    /// Neither a certificate nor the token.
+    /// Neither a certificate nor the token was sent.
     #[error(
         "Send the token of `operator_token_file` as `Authorization: Bearer <token>`, or connect with a client certificate \
          whose SAN is `spiffe://weir/operator/<name>`."
@@ -36,16 +36,16 @@ pub(super) enum OperatorError {
     Unauthorized,
     #[error("The file of the operator token cannot be used any more; the origin's log says why.")]
     TokenUnusable,
-    #[error("This path leads nowhere.")]
+    #[error("There is no such path.")]
     NoSuchPath,
-    #[error("Webhooks come to /v1/webhooks/<provider>/<repository>; {UnknownProvider}.")]
+    #[error("Send webhooks to /v1/webhooks/<provider>/<repository>; {UnknownProvider}.")]
     NoSuchProvider,
-    /// With those that are allowed.
+    /// With the allowed methods.
     #[error("Use one of these: {0}.")]
     MethodNotAllowed(&'static str),
     #[error("{0}")]
     Malformed(String),
-    #[error("The request's body may have {0} bytes.")]
+    #[error("The request's body may have at most {0} bytes.")]
     TooLong(usize),
     #[error("The request's body did not come in time.")]
     TooSlow,
@@ -53,27 +53,27 @@ pub(super) enum OperatorError {
     NoSuchRepository(RepositoryName),
     #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
-    /// A document that cannot be taken.
+    /// An invalid document.
     #[error("{}", config::told(faults))]
     Faults { kind: &'static str, name: String, faults: Vec<Fault> },
     #[error("{0}")]
     Refused(Refusal),
-    /// With the failure of the last try, if there was one.
+    /// With the last failure, if there was one.
     #[error("{}", not_mirrored(.0, .1.as_ref()))]
     NotMirrored(RepositoryName, Option<Failure>),
-    /// A dry run comes to nothing: where, and why.
+    /// The content cannot be published: the failed step and the reason.
     #[error("The upstream's content could not be published (step: {step}): {reason}")]
     NotPublishable { service: ServiceName, step: &'static str, reason: String },
-    #[error("It was stopped after {} s: the folder or the history is large, or the origin busy.", .0.as_secs())]
+    #[error("The dry run was stopped after {} s: the folder or the history is large, or the origin is busy.", .0.as_secs())]
     DryRunTooSlow(Duration),
     #[error("{0}.")]
     Version(VersionError),
-    /// One answer for a wrong signature, for no secret and for no repository.
+    /// The same answer for a wrong signature, a missing secret and an unknown repository.
     #[error("Its signature is wrong or missing, there is no such repository, or that has no `webhook_secret_files`.")]
     DeliveryRefused,
-    #[error("As many deliveries of webhooks are being read as may be at a time.")]
+    #[error("Too many webhook deliveries are in progress.")]
     TooManyDeliveries,
-    #[error("Too many changes or dry runs wait already, or the origin is about to end.")]
+    #[error("Too many changes or dry runs are queued, or the origin is stopping.")]
     Busy,
     #[error(
         "The change could not be written: {0}. It may have landed all the same: look at what `GET` says before you try again."
@@ -158,7 +158,7 @@ impl OperatorError {
         response
     }
 
-    /// What it comes to on the wire.
+    /// The problem on the wire.
     pub(super) fn problem(&self) -> Problem {
         let problem = match self {
             Self::NoSuchPath => return Problem::no_such_path(),
@@ -186,7 +186,7 @@ impl OperatorError {
         }
     }
 
-    /// The status, the kind and the title.
+    /// The status, type and title of the problem.
     fn kind(&self) -> (StatusCode, &'static str, &'static str) {
         use StatusCode as S;
         match self {
@@ -227,15 +227,15 @@ fn not_mirrored(repository: &RepositoryName, failure: Option<&Failure>) -> Strin
     }
 }
 
-/// Why an edit is not made.
+/// The status, type and title of a refused edit.
 fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
     use StatusCode as S;
     match refusal {
         Refusal::NoSuchRepository(_) => (S::NOT_FOUND, "no-such-repository", "No such repository"),
         Refusal::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
-        Refusal::OfTheFile { .. } => (S::CONFLICT, "defined-by-file", "It stands in the configuration file"),
+        Refusal::DefinedByFile { .. } => (S::CONFLICT, "defined-by-file", "It stands in the configuration file"),
         Refusal::Precondition { .. } => (S::PRECONDITION_FAILED, "precondition-failed", "The precondition is not met"),
-        Refusal::Lost { .. } => (S::CONFLICT, "lost-update", "A newer write was first"),
+        Refusal::Outdated { .. } => (S::CONFLICT, "lost-update", "A newer write was first"),
         Refusal::HasServices(..) => (S::CONFLICT, "repository-has-services", "The repository has services"),
         Refusal::MissingRepository(..) => {
             (S::CONFLICT, "repository-missing", "The service's repository does not exist")
@@ -246,16 +246,16 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
 
 fn about(refusal: &Refusal, problem: Problem) -> Problem {
     match refusal {
-        Refusal::OfTheFile { kind, name }
+        Refusal::DefinedByFile { kind, name }
         | Refusal::Precondition { kind, name, .. }
-        | Refusal::Lost { kind, name, .. } => problem.about(kind, name),
+        | Refusal::Outdated { kind, name, .. } => problem.about(kind, name),
         Refusal::NoSuchRepository(name) | Refusal::HasServices(name, _) => problem.about("repository", name),
         Refusal::NoSuchService(name) | Refusal::MissingRepository(name, _) => problem.about("service", name),
         Refusal::TooMany { .. } => problem,
     }
 }
 
-/// Why nothing can be done with a version.
+/// The status, type and title of a failed version change.
 fn version(error: &VersionError) -> (StatusCode, &'static str, &'static str) {
     use StatusCode as S;
     match error {

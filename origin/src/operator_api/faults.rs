@@ -1,5 +1,5 @@
-//! Reading a document that an operator sends: first every field that cannot be read, then all that the rules refuse, each
-//! by its field. Pure.
+//! Pure: validates documents that operators send. It reports every field that cannot be parsed, then every broken
+//! rule, by field.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,28 +8,28 @@ use serde_json::{Map, Value};
 use crate::catalog::{DefinedBy, LONGEST_REASON};
 use crate::config::{Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 
-/// Faults that are told of a document. Whoever sends more has sent something else, and it is not looked at further.
+/// The most validation errors in one answer.
 const MAX_FAULTS: usize = 100;
 
-/// A document as it was sent.
+/// A document from a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sent<T> {
+pub(super) struct ParsedDocument<T> {
     pub(super) document: T,
-    /// The version that it was made from, when it says so.
+    /// The version that it is based on, if it names one.
     pub(super) based_on: Option<String>,
 }
 
-/// An object that operators send documents of.
+/// An object with documents from operators.
 pub(super) trait Object: DeserializeOwned + Serialize + PartialEq {
-    /// Fields without which there is none, and values that would do.
-    const NEEDED: &'static [(&'static str, &'static str)];
+    /// Required fields with valid sample values.
+    const REQUIRED: &'static [(&'static str, &'static str)];
 
-    /// What no single field shows.
+    /// Validation errors that concern several fields.
     fn check(&self) -> Vec<Fault>;
 }
 
 impl Object for RepositoryConfig {
-    const NEEDED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("url", "https://git.example/x.git")];
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("url", "https://git.example/x.git")];
 
     fn check(&self) -> Vec<Fault> {
         self.faults()
@@ -37,21 +37,23 @@ impl Object for RepositoryConfig {
 }
 
 impl Object for ServiceConfig {
-    const NEEDED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("repository", "x")];
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("repository", "x")];
 
     fn check(&self) -> Vec<Fault> {
         self.faults()
     }
 }
 
-/// Reads a document that is to have this name. What only the origin says of an object (`status`, `defined_by`) may stand
-/// in it, so that what was read can be changed and sent back.
-///
-/// `more`: what else may be wrong with a document that can be read.
+/// Parses a document of this name. It may contain the read-only fields (`status`, `defined_by`), so that clients can
+/// change and return what they read. `more` returns further errors of a document that parses.
 ///
 /// # Errors
-/// All that is wrong with it, but no more than [`MAX_FAULTS`] and a word that there is more.
-pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<Fault>) -> Result<Sent<T>, Vec<Fault>> {
+/// The validation errors: at most [`MAX_FAULTS`], and a note if there are more.
+pub(super) fn read<T: Object>(
+    name: &str,
+    body: &[u8],
+    more: impl Fn(&T) -> Vec<Fault>,
+) -> Result<ParsedDocument<T>, Vec<Fault>> {
     let whole = |detail: String| vec![Fault::new("", detail)];
     let value: Value =
         weir_protocol::json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
@@ -70,20 +72,20 @@ pub(super) fn read<T: Object>(name: &str, body: &[u8], more: impl Fn(&T) -> Vec<
     if fields.insert("name".to_owned(), name.into()).is_some_and(|said| said != name) {
         faults.push(Fault::new("name", format!("it is not the name in the path, `{name}`")));
     }
-    let missing = T::NEEDED.iter().filter(|(field, _)| !fields.contains_key(*field));
+    let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field));
     faults.extend(missing.map(|(field, _)| Fault::new(*field, "it is missing")));
     faults.extend(fields.iter().filter_map(|(field, value)| fault_of::<T>(field, value)).take(MAX_FAULTS + 1));
     if !faults.is_empty() {
-        return Err(told(faults));
+        return Err(limited(faults));
     }
     let document =
-        serde_json::from_value::<T>(Value::Object(fields)).map_err(|error| told(whole(error.to_string())))?;
+        serde_json::from_value::<T>(Value::Object(fields)).map_err(|error| limited(whole(error.to_string())))?;
     faults.extend(document.check().into_iter().chain(more(&document)).take(MAX_FAULTS + 1));
-    if faults.is_empty() { Ok(Sent { document, based_on }) } else { Err(told(faults)) }
+    if faults.is_empty() { Ok(ParsedDocument { document, based_on }) } else { Err(limited(faults)) }
 }
 
-/// The first of them, each no longer than somebody reads: it may repeat what the document holds.
-fn told(mut faults: Vec<Fault>) -> Vec<Fault> {
+/// Limits the number of errors, and their length, because they may quote the document.
+fn limited(mut faults: Vec<Fault>) -> Vec<Fault> {
     let is_cut = faults.len() > MAX_FAULTS;
     faults.truncate(MAX_FAULTS);
     for fault in &mut faults {
@@ -100,13 +102,13 @@ fn told(mut faults: Vec<Fault>) -> Vec<Fault> {
 /// Reads a field in a document that is good but for it, so that a fault is known by its field.
 fn fault_of<T: Object>(field: &str, value: &Value) -> Option<Fault> {
     let mut alone: Map<String, Value> =
-        T::NEEDED.iter().map(|(field, value)| ((*field).to_owned(), Value::from(*value))).collect();
+        T::REQUIRED.iter().map(|(field, value)| ((*field).to_owned(), Value::from(*value))).collect();
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
     Some(Fault::new(field.chars().take(100).collect::<String>(), error.to_string()))
 }
 
-/// What a repository names that operators may not name, or where it leads that may not be asked.
+/// Files and hosts that operators may not name.
 pub(super) fn not_permitted(
     document: &RepositoryConfig,
     secrets_dir: Option<&std::path::Path>,
@@ -177,7 +179,7 @@ mod tests {
         let several = r#"{"url": "http://h/x", "poll_interval": "1ms", "username": "u", "proxy": "x"}"#;
         let expected = ["poll_interval", "username", "username", "proxy"];
         assert_eq!(fields::<RepositoryConfig>("a", several), expected);
-        // What may not be is told with what is wrong.
+        // Forbidden values are reported together with the other errors.
         let more = |document: &RepositoryConfig| not_permitted(document, None, &UpstreamsConfig::default());
         let faults = read::<RepositoryConfig>("a", br#"{"url": "file:///etc", "poll_interval": "1ms"}"#, more);
         let wrong: Vec<String> = faults.unwrap_err().into_iter().map(|fault| fault.field).collect();

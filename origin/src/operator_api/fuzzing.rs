@@ -1,4 +1,4 @@
-//! What fuzzers call.
+//! Entry points of fuzzers.
 
 use weir_protocol::name::ServiceName;
 
@@ -8,7 +8,7 @@ use super::page::Page;
 use super::route::Route;
 use crate::config::{RepositoryConfig, ServiceConfig};
 
-/// A document is taken, and then it is taken again as it is written; or its faults are told.
+/// A document is valid and round-trips, or has validation errors.
 pub fn document(bytes: &[u8]) {
     again::<ServiceConfig>(bytes);
     again::<RepositoryConfig>(bytes);
@@ -24,14 +24,14 @@ fn again<T: Object + std::fmt::Debug>(bytes: &[u8]) {
     }
 }
 
-/// Queries of listings and dry runs are read or refused.
+/// Queries of listings and dry runs parse or fail cleanly.
 pub fn page(bytes: &[u8]) {
     let Ok(query) = std::str::from_utf8(bytes) else { return };
     let _ = Page::<ServiceName>::parse(Some(query), "`limit` and `page`", |_, _| Ok(false));
     let _ = Part::parse(Some(query));
 }
 
-/// A path is written as it was read.
+/// Paths round-trip.
 pub fn route(bytes: &[u8]) {
     let Ok(path) = std::str::from_utf8(bytes) else { return };
     if let Ok(route) = Route::parse(path) {

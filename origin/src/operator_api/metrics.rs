@@ -1,4 +1,4 @@
-//! What operators' requests are counted by.
+//! Metrics of operators' requests and webhook deliveries.
 
 use http::StatusCode;
 use prometheus::IntCounterVec;
@@ -22,12 +22,12 @@ metric_families! {
 }
 
 impl OperatorMetrics {
-    /// A delivery of a webhook came to this.
+    /// Counts a delivery.
     pub(super) fn delivered(&self, provider: Provider, result: &str) {
         self.webhooks.with_label_values(&[provider.as_str(), result]).inc();
     }
 
-    /// A request was answered. Without a route: its path leads nowhere.
+    /// Counts a request. `None`: its path has no route.
     pub(super) fn answered(&self, route: Option<&Route>, status: StatusCode) {
         self.requests.with_label_values(&[route.map_or("none", Route::label), status.as_str()]).inc();
     }

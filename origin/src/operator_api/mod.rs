@@ -1,6 +1,6 @@
-//! Answers operators: what is mirrored and published, how it is, and what is to change.
+//! The HTTP API of operators: reads and changes repositories, services and versions, and receives webhooks.
 //!
-//! [`route`] says what a path is, [`access`] who may, [`error`] what is told when something is refused.
+//! [`route`] parses paths, [`access`] authenticates, [`error`] has all errors. Begin at [`OperatorApi::start`].
 
 mod access;
 mod audit;
@@ -40,7 +40,7 @@ use self::conditions::precondition;
 use self::document::{Document, listing};
 use self::dry_run::{DryRuns, Part};
 use self::error::OperatorError;
-use self::faults::{Object, Sent};
+use self::faults::{Object, ParsedDocument};
 pub(crate) use self::metrics::OperatorMetrics;
 use self::page::Page;
 use self::route::Route;
@@ -51,10 +51,10 @@ use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome, Snaps
 use crate::config::{Config, Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
 use crate::versions::Versions;
 
-/// The longest document that is read, in bytes.
+/// The longest accepted document in bytes.
 const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 
-/// The handler. Cheap to clone.
+/// The request handler. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct OperatorApi {
     catalog: Arc<Catalog>,
@@ -69,10 +69,10 @@ pub(crate) struct OperatorApi {
 }
 
 impl OperatorApi {
-    /// Answers from a catalogue.
+    /// Creates the handler of a catalog.
     ///
     /// # Errors
-    /// The operators' token cannot be read, or the metrics were registered before.
+    /// The operators' token cannot be read, or the metrics are registered already.
     pub(crate) fn new(
         catalog: Arc<Catalog>,
         editor: Editor,
@@ -113,7 +113,7 @@ impl OperatorApi {
         peer: &Peer,
     ) -> Result<Response<Body>, OperatorError> {
         let (head, body) = request.into_parts();
-        // What a delivery has to show is its signature. Whoever sets one up has no token to show.
+        // Deliveries are authenticated by their signature; their senders have no token.
         if Route::is_of_webhooks(head.uri.path()) {
             return match route {
                 Ok(Route::Webhook(provider, name)) if head.method == Method::POST => {
@@ -124,23 +124,23 @@ impl OperatorApi {
                 Err(error) => Err(error),
             };
         }
-        // Before anything is said about the path.
+        // Checked before the path, so that only operators learn which paths exist.
         let by = self.access.check(&head.headers, peer).await?;
         let route = route?;
-        if !audit::concerns(route, &head.method) {
+        if !audit::is_audited(route, &head.method) {
             return self.admitted(route, head, body, by).await;
         }
-        // A task of its own: who hangs up ends the waiting, and neither what was begun nor its line in the log.
+        // In a separate task: if the client disconnects, the change and its audit line are completed anyway.
         let (api, route, method) = (self.clone(), route.clone(), head.method.clone());
         let order = tokio::spawn(async move {
             let answer = api.admitted(&route, head, body, by.clone()).await;
-            audit::tell(&by, &method, &route, &answer);
+            audit::log(&by, &method, &route, &answer);
             answer
         });
         order.await.unwrap_or(Err(OperatorError::Failed))
     }
 
-    /// Answers an operator.
+    /// Answers an authenticated operator.
     async fn admitted(
         &self,
         route: &Route,
@@ -199,11 +199,11 @@ impl OperatorApi {
         let (secrets_dir, upstreams) = (self.secrets_dir.clone(), self.upstreams.clone());
         let more =
             move |document: &RepositoryConfig| faults::not_permitted(document, secrets_dir.as_deref(), &upstreams);
-        let Sent { document, based_on } = read(name.as_str(), body, more).await?.map_err(wrong)?;
+        let ParsedDocument { document, based_on } = read(name.as_str(), body, more).await?.map_err(wrong)?;
         precondition.based_on = based_on;
-        let AppliedEdit { outcome, left } =
+        let AppliedEdit { outcome, snapshot } =
             self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
-        repository(&left, name, status_of(outcome), head)
+        repository(&snapshot, name, status_of(outcome), head)
     }
 
     async fn put_service(
@@ -214,11 +214,12 @@ impl OperatorApi {
     ) -> Result<Response<Body>, OperatorError> {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
         let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
-        let Sent { document, based_on } =
+        let ParsedDocument { document, based_on } =
             read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
         precondition.based_on = based_on;
-        let AppliedEdit { outcome, left } = self.editor.edit(Edit::PutService(document.into()), precondition).await?;
-        service(&left, name, status_of(outcome), head)
+        let AppliedEdit { outcome, snapshot } =
+            self.editor.edit(Edit::PutService(document.into()), precondition).await?;
+        service(&snapshot, name, status_of(outcome), head)
     }
 
     async fn dry_run(
@@ -266,24 +267,24 @@ impl OperatorApi {
         Ok(listing("services", documents, next.as_ref()))
     }
 
-    /// Lets a repository publish again whose state was damaged, by what of it can be read.
+    /// Accepts the readable state of a damaged repository, so that it publishes again.
     async fn confirm(&self, name: &RepositoryName, head: &Parts) -> Result<Response<Body>, OperatorError> {
         let is_defined = || self.catalog.snapshot().definitions.repositories.contains_key(name);
-        // One that is deleted may be suspended too: it has tombstones.
+        // A deleted repository may be suspended too, because of its tombstones.
         if !self.versions.confirm(name).await? && !is_defined() {
             return Err(OperatorError::NoSuchRepository(name.clone()));
         }
-        if let Some(agent) = self.catalog.repository(name) {
-            agent.look();
+        if let Some(worker) = self.catalog.repository(name) {
+            worker.look();
         }
         if is_defined() { repository(&self.catalog.snapshot(), name, StatusCode::OK, head) } else { Ok(no_content()) }
     }
 
-    /// Has an upstream polled as soon as the gap between polls allows, and what failed tried again.
+    /// Polls an upstream as soon as the minimum interval allows, and retries failed builds.
     fn refresh(&self, name: &RepositoryName) -> Result<Response<Body>, OperatorError> {
-        let agent = self.catalog.repository(name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
-        let polls = agent.state().attempts;
-        agent.refresh();
+        let worker = self.catalog.repository(name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
+        let polls = worker.state().attempts;
+        worker.refresh();
         let mut response = admin::json(&json!({ "repository": name, "polls": polls }));
         *response.status_mut() = StatusCode::ACCEPTED;
         Ok(response)
@@ -300,12 +301,12 @@ impl Handler for OperatorApi {
     }
 }
 
-/// [`faults::read`], beside what serves others: a document may be long.
+/// Runs [`faults::read`] outside the runtime's threads, because a document may be long.
 async fn read<T: Object + Send + 'static>(
     name: &str,
     body: Bytes,
     more: impl Fn(&T) -> Vec<Fault> + Send + 'static,
-) -> Result<Result<Sent<T>, Vec<Fault>>, OperatorError> {
+) -> Result<Result<ParsedDocument<T>, Vec<Fault>>, OperatorError> {
     let name = name.to_owned();
     spawn_blocking(move || faults::read(&name, &body, more)).await.map_err(|_| OperatorError::Failed)
 }
@@ -340,7 +341,7 @@ fn status_of(outcome: Outcome) -> StatusCode {
     if outcome == Outcome::Created { StatusCode::CREATED } else { StatusCode::OK }
 }
 
-/// Whether a repository is deleted with its services.
+/// Parses `?cascade=true`.
 fn cascade(head: &Parts) -> Result<bool, OperatorError> {
     let mut cascade = false;
     for (key, value) in query::pairs(head.uri.query().unwrap_or_default()) {

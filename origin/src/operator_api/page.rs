@@ -1,4 +1,4 @@
-//! Listings in pages: in the order of names, so that what is added or removed meanwhile moves nothing else.
+//! Pages of listings, sorted by name, so that changes between two pages move nothing else.
 
 use std::fmt::Display;
 use std::ops::Bound;
@@ -8,16 +8,16 @@ use weir_protocol::query::{self, QueryError};
 
 use crate::catalog::Map;
 
-/// The objects of a page, unless the request says how many.
+/// Objects in a page by default.
 const DEFAULT_LIMIT: usize = 100;
 
-/// The most objects of a page.
+/// The most objects in a page.
 pub(super) const MAX_LIMIT: usize = 1000;
 
-/// What a cursor begins with. To clients a cursor is opaque; this refuses what was never one.
+/// The prefix of cursors, which are opaque to clients.
 const CURSOR: &str = "after.";
 
-/// Which part of a listing is asked for.
+/// The requested part of a listing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Page<N> {
     limit: usize,
@@ -25,7 +25,7 @@ pub(super) struct Page<N> {
 }
 
 impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
-    /// Reads `limit` and `page`. All other pairs are given to `other`, which says whether it knows them.
+    /// Parses `limit` and `page`. `other` receives all other pairs, and returns whether it knows them.
     pub(super) fn parse(
         query: Option<&str>,
         known: &str,
@@ -52,7 +52,7 @@ impl<N: Ord + Clone + FromStr<Err: Display> + Display> Page<N> {
         Ok(page)
     }
 
-    /// The objects of the page that are wanted, and the cursor of the next page when there is one.
+    /// The objects of the page, and the cursor of the next page if there is one.
     pub(super) fn of<'a, T>(
         &self,
         all: &'a Map<N, T>,

@@ -7,37 +7,37 @@ use weir_protocol::route::RouteError;
 
 use crate::webhook::Provider;
 
-/// A path that operators ask for, parsed.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route {
-    /// `/v1/repositories`: the listing.
+    /// `/v1/repositories`: all repositories.
     Repositories,
     /// `/v1/repositories/{name}`: one repository.
     Repository(RepositoryName),
-    /// `/v1/repositories/{name}/refresh`: has its upstream polled soon.
+    /// `/v1/repositories/{name}/refresh`: polls its upstream soon.
     Refresh(RepositoryName),
-    /// `/v1/repositories/{name}/confirm`: takes over what can be read of its state after damage.
+    /// `/v1/repositories/{name}/confirm`: accepts its readable state after damage.
     Confirm(RepositoryName),
-    /// `/v1/webhooks/{provider}/{repository}`: something moved upstream.
+    /// `/v1/webhooks/{provider}/{repository}`: reports changed refs.
     Webhook(Provider, RepositoryName),
-    /// `/v1/services`: the listing.
+    /// `/v1/services`: all services.
     Services,
     /// `/v1/services/{name}`: one service.
     Service(ServiceName),
-    /// `/v1/services/{name}/history`: what was published, and when and why.
+    /// `/v1/services/{name}/history`: its publications.
     History(ServiceName),
-    /// `/v1/services/{name}/diff`: what differs between two versions.
+    /// `/v1/services/{name}/diff`: compares two versions.
     Diff(ServiceName),
-    /// `/v1/services/{name}/rollback`: goes back to a retained version.
+    /// `/v1/services/{name}/rollback`: returns to a retained version.
     Rollback(ServiceName),
-    /// `/v1/services/{name}/pin`: whether it stays where it is.
+    /// `/v1/services/{name}/pin`: pins and unpins it.
     Pin(ServiceName),
-    /// `/v1/services/{name}/dry-run`: what its tarball would hold.
+    /// `/v1/services/{name}/dry-run`: lists its next tarball.
     DryRun(ServiceName),
 }
 
 impl Route {
-    /// Reads the path of a URL, without its query. Names need no percent-encoding, so none is undone.
+    /// Parses the path of a URL without its query. Names need no percent-encoding, so none is decoded.
     pub(super) fn parse(path: &str) -> Result<Self, RouteError> {
         fn name<T: std::str::FromStr<Err: fmt::Display>>(text: &str) -> Result<T, RouteError> {
             text.parse().map_err(|error: T::Err| RouteError::Malformed(error.to_string()))
@@ -63,12 +63,12 @@ impl Route {
         }
     }
 
-    /// Whether a path is one of webhooks, whose senders are no operators.
+    /// Whether a path is a webhook, whose senders are not operators.
     pub(super) fn is_of_webhooks(path: &str) -> bool {
         path.starts_with("/v1/webhooks/")
     }
 
-    /// The methods that it answers, for `Allow`.
+    /// The allowed methods, for `Allow`.
     pub(super) fn methods(&self) -> &'static str {
         match self {
             Route::Repositories | Route::Services | Route::History(_) | Route::Diff(_) => "GET, HEAD",
@@ -80,7 +80,7 @@ impl Route {
         }
     }
 
-    /// The value of a metric's label: one per shape, never a name.
+    /// The value of a metric label: one for each variant, never a name.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Route::Repositories => "repositories",

@@ -1,4 +1,4 @@
-//! The versions of a service, over HTTP: history, diff, rollback and pin.
+//! The versions of a service over HTTP: history, diff, rollback and pin.
 
 use http::request::Parts;
 use http::{HeaderValue, Response, header};
@@ -14,16 +14,16 @@ use weir_runtime::serve::Body;
 use super::error::OperatorError;
 use crate::versions::{ChangeRequest, Versions};
 
-/// The publications of a page of a history, unless the request says how many.
+/// Publications in a page by default.
 const DEFAULT_PAGE: usize = 100;
 
-/// The most of them.
+/// The most publications in a page.
 const LARGEST_PAGE: usize = 200;
 
-/// The differences that are listed, unless the request says how many.
+/// Listed differences by default.
 const DEFAULT_DIFFERENCES: usize = 100;
 
-/// The most of them.
+/// The most listed differences.
 const MOST_DIFFERENCES: usize = 1000;
 
 /// `GET …/history`.
@@ -67,7 +67,7 @@ pub(super) async fn diff(
     Ok(now(&json!(diff)))
 }
 
-/// What a rollback or a pin says. `generation`: only when the service is at this one.
+/// The body of a rollback or a pin. With `generation` it applies only to this generation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VersionRequest {
@@ -76,7 +76,7 @@ pub(super) struct VersionRequest {
 }
 
 impl VersionRequest {
-    /// Reads the body of a request; an empty one says nothing.
+    /// Parses the body; an empty one has no fields.
     pub(super) fn parse(body: &[u8]) -> Result<Self, OperatorError> {
         if body.is_empty() {
             return Ok(Self { digest: None, generation: None });
@@ -84,20 +84,21 @@ impl VersionRequest {
         weir_protocol::json::from_slice(body).map_err(|error| OperatorError::Malformed(format!("the body: {error}.")))
     }
 
-    /// Publishes a retained digest again, and pins the service to it.
+    /// Publishes a retained version again, and pins the service to it.
     pub(super) async fn roll_back(
         self,
         versions: &Versions,
         name: &ServiceName,
         by: Option<String>,
     ) -> Result<(), OperatorError> {
-        let missing =
-            || OperatorError::Malformed("name the `digest` to go back to; `…/history` says which are retained.".into());
+        let missing = || {
+            OperatorError::Malformed("name the `digest` to roll back to; `…/history` lists the retained ones.".into())
+        };
         let digest = self.digest.ok_or_else(missing)?;
         Ok(versions.roll_back(name, &digest, ChangeRequest { by, expected: self.generation }).await?)
     }
 
-    /// Pins the service to what it is at.
+    /// Pins the service to its current version.
     pub(super) async fn pin(
         self,
         versions: &Versions,
@@ -105,7 +106,7 @@ impl VersionRequest {
         by: Option<String>,
     ) -> Result<(), OperatorError> {
         if self.digest.is_some() {
-            let detail = "a pin is to what the service is at; `…/rollback` goes back to a digest, and pins it.";
+            let detail = "a pin applies to the current version; `…/rollback` returns to a digest and pins it.";
             return Err(OperatorError::Malformed(detail.into()));
         }
         Ok(versions.pin(name, ChangeRequest { by, expected: self.generation }).await?)
@@ -119,7 +120,7 @@ impl VersionRequest {
         by: Option<String>,
     ) -> Result<(), OperatorError> {
         if self.digest.is_some() {
-            return Err(OperatorError::Malformed("a `digest` says nothing here.".into()));
+            return Err(OperatorError::Malformed("`digest` is not allowed here.".into()));
         }
         versions.unpin(name, ChangeRequest { by, expected: self.generation }).await?;
         Ok(())

@@ -1,4 +1,4 @@
-//! Deliveries of webhooks. They come without a token: what counts is their signature.
+//! Webhook deliveries. They carry no token; their signature authenticates them.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,37 +17,37 @@ use super::error::OperatorError;
 use super::metrics::OperatorMetrics;
 use crate::bounds::Bounds;
 use crate::catalog::Catalog;
-use crate::webhook::{Delivery, Provider, Secret, Verdict};
+use crate::webhook::{Delivery, DeliveryResult, Provider, Secret};
 
-/// The longest body, in bytes: GitHub sends none that is longer.
+/// The longest body in bytes, equal to GitHub's limit.
 const MAX_BODY_BYTES: usize = 25 << 20;
 
-/// A body is here within this time, or it is given up, so that a sender without the secret holds a slot no longer.
+/// The time limit of a body, so that a sender without the secret cannot hold a slot.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a delivery waits for a slot. Providers wait about ten seconds, and most do not deliver a second time.
+/// The longest wait for a slot. Providers wait about ten seconds, and most do not retry.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Deliveries that are read at a time, of at most 1 MiB of memory each.
+/// The most concurrent deliveries, of at most 1 MiB of memory each.
 const MAX_DELIVERIES: usize = 64;
 
-/// How often the log mentions a secret that cannot be read.
+/// The shortest interval between two log lines on an unreadable secret.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The longest file of a secret that is read.
+/// The longest secret file in bytes.
 const MAX_SECRET_BYTES: u64 = 4096;
 
-/// Takes deliveries. Cheap to clone.
+/// Receives deliveries. Clones are cheap.
 #[derive(Clone)]
 pub(super) struct Webhooks {
     catalog: Arc<Catalog>,
     reading: Arc<Semaphore>,
     metrics: OperatorMetrics,
-    /// When the log last mentioned a secret that cannot be read. Anybody can send a delivery, so this is limited.
+    /// The last log line on an unreadable secret. Limited, because anyone can send a delivery.
     last_logged: Arc<Mutex<Option<Instant>>>,
 }
 
-/// A file of a secret that cannot be read, and why.
+/// An unreadable secret file, and the error.
 type UnreadableFile = (PathBuf, io::Error);
 
 impl Webhooks {
@@ -55,7 +55,7 @@ impl Webhooks {
         Self { catalog, reading: bounds.semaphore("deliveries", MAX_DELIVERIES), metrics, last_logged: Arc::default() }
     }
 
-    /// Takes a delivery for a repository, and has that polled when it is to be.
+    /// Receives a delivery for a repository, and triggers a poll if it reports a followed ref.
     pub(super) async fn take(
         &self,
         provider: Provider,
@@ -63,50 +63,50 @@ impl Webhooks {
         headers: &HeaderMap,
         body: RequestBody,
     ) -> Result<Response<Body>, OperatorError> {
-        let taken = self.judge(provider, name, headers, body).await;
-        let result = taken.as_ref().map_or("unread", Verdict::as_str);
+        let taken = self.verify(provider, name, headers, body).await;
+        let result = taken.as_ref().map_or("unread", DeliveryResult::as_str);
         self.metrics.delivered(provider, result);
         match taken? {
-            Verdict::Refused => Err(OperatorError::DeliveryRefused),
-            verdict => {
-                if let Verdict::Kick { refs } = &verdict {
+            DeliveryResult::Refused => Err(OperatorError::DeliveryRefused),
+            result => {
+                if let DeliveryResult::TriggerPoll { refs } = &result {
                     let first = refs.first().map(|name| name.chars().take(200).collect::<String>());
-                    tracing::info!(repository = %name, %provider, refs = refs.len(), first, "a webhook asks for a poll");
-                    if let Some(agent) = self.catalog.repository(name) {
-                        agent.kick();
+                    tracing::info!(repository = %name, %provider, refs = refs.len(), first, "a webhook triggers a poll");
+                    if let Some(worker) = self.catalog.repository(name) {
+                        worker.kick();
                     }
                 }
-                let mut response = admin::json(&json!({ "repository": name, "result": verdict.as_str() }));
+                let mut response = admin::json(&json!({ "repository": name, "result": result.as_str() }));
                 *response.status_mut() = StatusCode::ACCEPTED;
                 Ok(response)
             }
         }
     }
 
-    fn tell(&self, repository: &RepositoryName, unread: Option<UnreadableFile>) {
+    fn log_unreadable(&self, repository: &RepositoryName, unread: Option<UnreadableFile>) {
         let Some((file, error)) = unread else { return };
         if is_due(&mut self.last_logged.lock().unwrap_or_else(PoisonError::into_inner), Instant::now()) {
-            tracing::warn!(%repository, file = %file.display(), %error, "a webhook's secret cannot be read");
+            tracing::warn!(%repository, file = %file.display(), %error, "a webhook's secret file cannot be read");
         }
     }
 
-    async fn judge(
+    async fn verify(
         &self,
         provider: Provider,
         name: &RepositoryName,
         headers: &HeaderMap,
         mut body: RequestBody,
-    ) -> Result<Verdict, OperatorError> {
+    ) -> Result<DeliveryResult, OperatorError> {
         if !Delivery::has_proof(provider, headers) {
-            return Ok(Verdict::Refused);
+            return Ok(DeliveryResult::Refused);
         }
         let slot = tokio::time::timeout(SLOT_TIMEOUT, self.reading.acquire()).await;
         let _reading = slot.ok().and_then(Result::ok).ok_or(OperatorError::TooManyDeliveries)?;
-        // A repository that is not there has no secrets, and is answered as one whose signature is wrong.
-        let config = self.catalog.repository(name).map(|agent| agent.config());
+        // An unknown repository has no secrets, and is answered like a wrong signature.
+        let config = self.catalog.repository(name).map(|worker| worker.config());
         let read = move || config.map(|config| read(&config.webhook_secret_files)).unwrap_or_default();
         let (secrets, unread) = tokio::task::spawn_blocking(read).await.map_err(|_| OperatorError::Failed)?;
-        self.tell(name, unread);
+        self.log_unreadable(name, unread);
         let mut delivery = Delivery::begin(provider, headers, &secrets);
         let whole = async {
             let mut length = 0;
@@ -126,11 +126,11 @@ impl Webhooks {
         let snapshot = self.catalog.snapshot();
         let revisions =
             || snapshot.services.values().filter(|each| each.repository == *name).map(|each| &each.revision);
-        Ok(delivery.judge(|moved| revisions().any(|revision| revision.may_follow(moved))))
+        Ok(delivery.finish(|moved| revisions().any(|revision| revision.may_follow(moved))))
     }
 }
 
-/// Whether a line may be logged again after `last_logged`.
+/// Whether a line may be logged again.
 fn is_due(last_logged: &mut Option<Instant>, now: Instant) -> bool {
     let is_due = last_logged.is_none_or(|last_logged| now.duration_since(last_logged) >= LOG_EVERY);
     if is_due {
@@ -139,7 +139,7 @@ fn is_due(last_logged: &mut Option<Instant>, now: Instant) -> bool {
     is_due
 }
 
-/// The secrets as they are now. A file that cannot be used is passed over: another may do. The last one of those, and why.
+/// Reads the secrets now. Unreadable files are skipped, because another one may match; the last of them is returned.
 fn read(files: &[PathBuf]) -> (Vec<Secret>, Option<UnreadableFile>) {
     use std::io::Read;
     let mut unread = None;

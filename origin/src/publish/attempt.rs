@@ -1,4 +1,4 @@
-//! An attempt to publish: its frames are stored while they are built, and protected from garbage collection.
+//! The upload of one build: frames are stored while the build runs, and garbage collection leaves them alone.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ use super::protection::Protection;
 use crate::store::ObjectWriter;
 use crate::tarball::FrameSink;
 
-/// Which part of the grace period an attempt may take: what it reuses was referred to when it began, and stays for longer.
+/// An attempt may take this fraction of the grace period. The frames that it reuses were referenced when it began,
+/// and nothing deletes them before the whole grace period has passed.
 const PART_OF_GRACE_PERIOD: u32 = 4;
 
-/// Stores the frames of one build. Until it is dropped, garbage collection deletes none of them.
+/// Stores the frames of one build. Garbage collection deletes none of them until the attempt is dropped.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     writer: ObjectWriter,
@@ -26,7 +27,7 @@ pub(crate) struct Attempt {
     metrics: PublishMetrics,
 }
 
-/// How long an attempt may take until its record is written.
+/// The time that an attempt may take until its record is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttemptTime {
     begun: Instant,
@@ -34,7 +35,7 @@ pub(super) struct AttemptTime {
 }
 
 impl Attempt {
-    /// To be called on the runtime that will do the writing.
+    /// Must be called on the runtime that performs the writes.
     pub(super) fn new(
         writer: ObjectWriter,
         protection: Protection,
@@ -45,7 +46,7 @@ impl Attempt {
         Self { writer, protection, runtime: Handle::current(), time, metrics }
     }
 
-    /// How long it may take until its record is written.
+    /// The longest time from here to the write of the record.
     pub(crate) fn longest(&self) -> Duration {
         self.time.limit
     }

@@ -1,4 +1,5 @@
-//! What becomes of a service's descriptor when its content is known: nothing, a revision, a publication.
+//! Pure: decides whether content is published already, needs a new revision of its descriptor, or is a new
+//! publication. Begin at [`decide`].
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,23 +13,20 @@ use weir_protocol::revision_id::RevisionId;
 
 use super::generation;
 
-/// Everything of a descriptor that the content decides.
+/// The fields of a descriptor that follow from its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Content {
-    /// BLAKE3 of the tarball.
     pub(super) digest: TarballDigest,
-    /// SHA-256 of the tarball.
     pub(super) sha256: Sha256,
-    /// Bytes of the tarball.
+    /// Uncompressed bytes.
     pub(super) size: u64,
-    /// What the tarball leaves out.
+    /// Paths that the tarball leaves out.
     pub(super) omitted: Vec<Omission>,
-    /// In which encodings it is stored.
     pub(super) representations: Vec<Representation>,
 }
 
 impl Content {
-    /// What a descriptor states.
+    /// The content that a descriptor describes.
     pub(super) fn of(descriptor: &Descriptor) -> Self {
         let publication = descriptor.publication();
         Self {
@@ -41,32 +39,31 @@ impl Content {
     }
 }
 
-/// Which service has a content, and where it was found.
+/// The service, and the commit that has the content.
 #[derive(Debug, Clone)]
-pub(super) struct Statement {
+pub(super) struct PublishRequest {
     pub(super) service: ServiceName,
     pub(super) repository: RepositoryName,
     pub(super) commit: CommitId,
-    /// The ref, as the service's definition has it.
+    /// As in the service's definition.
     pub(super) followed_ref: String,
 }
 
-/// What becomes of a descriptor.
+/// How a service's descriptor changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It says all of it already.
+    /// The descriptor is correct as it is.
     Unchanged,
-    /// The same publication, in other representations or under another ref.
+    /// The same publication with other representations, or under another ref.
     Revise(DescriptorFields),
-    /// A new publication.
     Publish(DescriptorFields),
 }
 
-/// Decides. A publication is about content: at another commit, the same digest is the same publication. `last` is the last
-/// generation of the service, whatever became of it.
+/// Decides by content: another commit with the same digest is the same publication. `last` is the last generation of
+/// the service, even if the service was deleted since.
 pub(super) fn decide(
     current: Option<&Descriptor>,
-    statement: &Statement,
+    request: &PublishRequest,
     content: &Content,
     last: Option<Generation>,
     now: SystemTime,
@@ -75,35 +72,35 @@ pub(super) fn decide(
     let same = current.filter(|current| {
         let publication = current.publication();
         publication.digest == content.digest
-            && publication.repository == statement.repository
+            && publication.repository == request.repository
             && publication.format == FORMAT
     });
     if let Some(current) = same {
-        let revised = revised(current, &statement.followed_ref, &content.representations);
+        let revised = revised(current, &request.followed_ref, &content.representations);
         return revised.map_or(Decision::Unchanged, Decision::Revise);
     }
     Decision::Publish(DescriptorFields {
         publication: Publication {
-            service: statement.service.clone(),
-            repository: statement.repository.clone(),
+            service: request.service.clone(),
+            repository: request.repository.clone(),
             generation: generation::next(last, now, floor),
             digest: content.digest,
             sha256: content.sha256,
             size: content.size,
-            commit: statement.commit.clone(),
-            revision_id: RevisionId::from(&statement.commit),
+            commit: request.commit.clone(),
+            revision_id: RevisionId::from(&request.commit),
             selector: Selector,
             published_at: whole_seconds(now),
             format: FORMAT,
             omitted: content.omitted.clone(),
         },
-        followed_ref: statement.followed_ref.clone(),
+        followed_ref: request.followed_ref.clone(),
         revision: 1,
         representations: content.representations.clone(),
     })
 }
 
-/// The same publication under this ref in these representations; `None` when that is what it says.
+/// The same publication under another ref or with other representations. `None`: nothing differs.
 pub(super) fn revised(
     current: &Descriptor,
     followed_ref: &str,
@@ -117,7 +114,7 @@ pub(super) fn revised(
     })
 }
 
-/// A version as a publication of now under the ref of now: what it states, and in which representations, is as it was.
+/// Publishes a version again, with its content and representations, under the ref of now.
 pub(super) fn republished(
     version: &Descriptor,
     followed_ref: &str,
@@ -137,12 +134,12 @@ pub(super) fn republished(
     }
 }
 
-/// The same publication and representations under the next revision: to be signed with other keys.
+/// The same publication as a new revision, to be signed with other keys.
 pub(super) fn rewritten(descriptor: &Descriptor) -> DescriptorFields {
     DescriptorFields { revision: descriptor.revision().saturating_add(1), ..descriptor.fields().clone() }
 }
 
-/// A publication's time has no fraction on the wire, so it has none here.
+/// The wire format carries whole seconds.
 fn whole_seconds(time: SystemTime) -> SystemTime {
     time.duration_since(UNIX_EPOCH).map_or(UNIX_EPOCH, |since| UNIX_EPOCH + Duration::from_secs(since.as_secs()))
 }
@@ -169,8 +166,8 @@ pub(super) mod tests {
         }
     }
 
-    fn statement(commit: char) -> Statement {
-        Statement {
+    fn request(commit: char) -> PublishRequest {
+        PublishRequest {
             service: "shop-prod".parse().unwrap(),
             repository: "shop".parse().unwrap(),
             commit: commit.to_string().repeat(40).parse().unwrap(),
@@ -184,14 +181,14 @@ pub(super) mod tests {
 
     fn published(current: Option<&Descriptor>, commit: char, content: &Content) -> Descriptor {
         let last = current.map(|current| current.publication().generation);
-        match decide(current, &statement(commit), content, last, now(), 0) {
+        match decide(current, &request(commit), content, last, now(), 0) {
             Decision::Publish(fields) => Descriptor::new(fields),
             other => panic!("expected a publication, got {other:?}"),
         }
     }
 
-    fn revised(current: &Descriptor, statement: &Statement, content: &Content) -> Descriptor {
-        match decide(Some(current), statement, content, None, now(), 0) {
+    fn revised(current: &Descriptor, request: &PublishRequest, content: &Content) -> Descriptor {
+        match decide(Some(current), request, content, None, now(), 0) {
             Decision::Revise(fields) => Descriptor::new(fields),
             other => panic!("expected a revision, got {other:?}"),
         }
@@ -203,9 +200,9 @@ pub(super) mod tests {
         assert_eq!(first.version(), (1_795_164_249_650, 1));
         let second = published(Some(&first), 'b', &content("two", "z2"));
         assert_eq!(second.version(), (1_795_164_249_651, 1));
-        let same = decide(Some(&second), &statement('c'), &content("two", "z2"), None, now(), 0);
+        let same = decide(Some(&second), &request('c'), &content("two", "z2"), None, now(), 0);
         assert_eq!(same, Decision::Unchanged);
-        let moved = Statement { repository: "blog".parse().unwrap(), ..statement('c') };
+        let moved = PublishRequest { repository: "blog".parse().unwrap(), ..request('c') };
         let moved = decide(Some(&second), &moved, &content("two", "z2"), Some(2), now(), 0);
         assert!(matches!(moved, Decision::Publish(_)), "objects belong to a repository");
     }
@@ -213,10 +210,10 @@ pub(super) mod tests {
     #[test]
     fn other_representations_or_another_ref_of_the_same_content_are_a_revision() {
         let first = published(None, 'a', &content("one", "z1"));
-        let recoded = revised(&first, &statement('b'), &content("one", "z9"));
+        let recoded = revised(&first, &request('b'), &content("one", "z9"));
         assert_eq!(recoded.publication(), first.publication());
         assert_eq!((recoded.revision(), recoded.representations()[0].digest), (2, ObjectDigest::of(b"z9")));
-        let renamed = Statement { followed_ref: "v1".to_owned(), ..statement('b') };
+        let renamed = PublishRequest { followed_ref: "v1".to_owned(), ..request('b') };
         let renamed = revised(&recoded, &renamed, &content("one", "z9"));
         assert_eq!((renamed.followed_ref(), renamed.version().1), ("v1", 3));
         assert_eq!(renamed.publication(), first.publication());

@@ -1,4 +1,4 @@
-//! The next state of a repository while it is decided: several changes are applied to it, and it is written once.
+//! The next state of a repository, in memory. The writer applies several changes to one draft and writes it once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DE
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
 
-use super::decision::{self, Content, Decision, Statement};
+use super::decision::{self, Content, Decision, PublishRequest};
 use super::error::{PublishError, VersionChangeError};
 use super::history::{Line, Why};
 use super::page::{self, Page};
@@ -21,53 +21,50 @@ use crate::service::Service;
 use crate::signing::Signer;
 use crate::tarball::ContentKey;
 
-/// What is decided by.
+/// Options that apply to every change.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     pub(super) generation_floor: Generation,
-    /// Superseded versions of a service that are retained at the most.
+    /// The most superseded versions to retain for a service.
     pub(super) versions: usize,
     pub(super) signer: Arc<Signer>,
 }
 
-/// The next state of a repository.
 pub(super) struct Draft<'a> {
     rules: &'a Rules,
     pub(super) record: RepositoryRecord,
-    /// The pages of the services that are changed, by their position in the record.
+    /// The pages of all services that may change, by their position in the record.
     pages: BTreeMap<usize, Page>,
     rows: BTreeMap<ServiceName, Row>,
     lines: Vec<Line>,
-    /// Contents that turned out to have the digest that is published.
+    /// Content keys whose build had the published digest.
     pub(super) known_keys: Vec<(ServiceName, ContentKey)>,
     is_changed: bool,
-    /// Versions that are retained no longer because there are too many.
+    /// Superseded versions that were dropped because there were too many.
     pub(super) dropped_versions: usize,
 }
 
-/// What is shown of a service once the draft is durable.
+/// A change that requests see once the draft is durable.
 pub(super) struct VisibleChange {
     pub(super) service: Arc<Service>,
     pub(super) change: Change,
 }
 
-/// What became of a service.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
-    /// A new generation.
     Published(Descriptor),
-    /// The representations or the ref, under the same generation.
+    /// Other representations or another ref under the same generation.
     Revised(Descriptor),
-    /// Nothing; but this is durable, and may be more than is shown.
+    /// The draft changes nothing. The stored descriptor may still be newer than the one in memory.
     Current(Descriptor),
-    /// It is held, since then.
+    /// Pinned since then.
     Pinned(SystemTime),
     Unpinned,
 }
 
-/// What was built, and where it was found.
+/// The content of a build, and the commit that was built.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct BuiltContent {
     pub(super) service: Arc<Service>,
     pub(super) commit: CommitId,
     pub(super) key: ContentKey,
@@ -76,23 +73,22 @@ pub(super) struct Found {
 }
 
 impl<'a> Draft<'a> {
-    /// `pages`: those of all services that are going to be changed.
+    /// `pages` must include the page of every service that changes.
     pub(super) fn new(rules: &'a Rules, record: RepositoryRecord, pages: BTreeMap<usize, Page>) -> Self {
         let (rows, lines, known_keys) = (BTreeMap::new(), Vec::new(), Vec::new());
         Self { rules, record, pages, rows, lines, known_keys, is_changed: false, dropped_versions: 0 }
     }
 
-    /// Whether there is anything to write.
     pub(super) fn is_changed(&self) -> bool {
         self.is_changed
     }
 
-    /// Has it written although nothing changed, as after damage.
+    /// Forces a write although nothing changed, as after damage.
     pub(super) fn set_changed(&mut self) {
         self.is_changed = true;
     }
 
-    /// The rules, the record, the pages with all changes, the rows that changed, and the new lines of the history.
+    /// Returns the record, the pages with all changes, the changed rows, and the new lines of the history.
     pub(super) fn into_parts(mut self) -> (RepositoryRecord, BTreeMap<usize, Page>, Vec<Row>, Vec<Line>) {
         for row in self.rows.values() {
             let position = page::position(&self.record.pages, &row.service);
@@ -101,7 +97,7 @@ impl<'a> Draft<'a> {
         (self.record, self.pages, self.rows.into_values().collect(), self.lines)
     }
 
-    /// What is stored of a service.
+    /// The stored row of a service; an empty one if none is stored.
     pub(super) fn row(&self, service: &ServiceName) -> Result<Row, PublishError> {
         if let Some(row) = self.rows.get(service) {
             return Ok(row.clone());
@@ -112,26 +108,25 @@ impl<'a> Draft<'a> {
         Ok(row.unwrap_or_else(|| Row::new(service.clone())))
     }
 
-    /// Replaces what is stored of a service.
     pub(super) fn put(&mut self, row: Row) {
         self.is_changed = true;
         self.rows.insert(row.service.clone(), row);
     }
 
-    /// Publishes a content, or says that it is published. After an error nothing is changed.
+    /// Publishes a content unless it is published already. After an error the draft is unchanged.
     pub(super) fn publish(
         &mut self,
-        found: Found,
+        built: BuiltContent,
         now: SystemTime,
     ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
-        let Found { service, commit, key, content, recipe } = found;
+        let BuiltContent { service, commit, key, content, recipe } = built;
         if service.is_withdrawn() {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
         let mut row = self.row(&service.name)?;
         let current = current(&row, &service)?;
         if current.is_none() {
-            // It was of what another repository has superseded.
+            // A pin does not survive a move to another repository: it was on a version of that one.
             row.pin = None;
         }
         let show = |change| VisibleChange { service: service.clone(), change };
@@ -139,7 +134,7 @@ impl<'a> Draft<'a> {
             let changes = [Change::Pinned(from_unix(pin.since)), Change::Current(current.clone())];
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
         }
-        let statement = Statement {
+        let request = PublishRequest {
             service: service.name.clone(),
             repository: service.repository.clone(),
             commit,
@@ -147,7 +142,7 @@ impl<'a> Draft<'a> {
         };
         let last = last_generation(&row, &service);
         let floor = self.rules.generation_floor;
-        match decision::decide(current.as_ref(), &statement, &content, last, now, floor) {
+        match decision::decide(current.as_ref(), &request, &content, last, now, floor) {
             Decision::Unchanged => {
                 self.known_keys.push((service.name.clone(), key));
                 Ok((Outcome::Unchanged, current.map(|current| show(Change::Current(current))).into_iter().collect()))
@@ -169,8 +164,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Publishes what is known: the content of a version with this key, of the service itself or of `source`. `None`: there
-    /// is none any more.
+    /// Publishes stored content without a build: a version with this key, of the service itself or of `source`.
+    /// `None`: no version has this key any more.
     pub(super) fn publish_known(
         &mut self,
         service: &Arc<Service>,
@@ -183,11 +178,11 @@ impl<'a> Draft<'a> {
         let Some(version) = source.versions().find(|version| version.key == *key) else { return Ok(None) };
         let descriptor = parsed(version)?;
         let (content, recipe) = (Content::of(&descriptor), version.recipe);
-        let found = Found { service: service.clone(), commit: commit.clone(), key: *key, content, recipe };
-        self.publish(found, now).map(Some)
+        let built = BuiltContent { service: service.clone(), commit: commit.clone(), key: *key, content, recipe };
+        self.publish(built, now).map(Some)
     }
 
-    /// Replaces the representations of a version that was built again. False: there is no such version any more.
+    /// Replaces the representations of a rebuilt version. Returns false if the version is gone.
     pub(super) fn replace_representations(
         &mut self,
         service: &Arc<Service>,
@@ -215,7 +210,7 @@ impl<'a> Draft<'a> {
         Ok((true, is_shown.then_some(shown).into_iter().collect()))
     }
 
-    /// Pins a service to a digest, the current one (`None`) or a retained one, which is published again.
+    /// Pins a service to a digest: the current one (`None`), or a retained one, which becomes a new publication.
     pub(super) fn pin(
         &mut self,
         service: &Arc<Service>,
@@ -254,7 +249,7 @@ impl<'a> Draft<'a> {
         Ok(((), shown.into_iter().map(|change| VisibleChange { service: service.clone(), change }).collect()))
     }
 
-    /// Lets a service follow its ref again. False: it was not pinned.
+    /// Lets a service follow its ref again. Returns false if it was not pinned.
     pub(super) fn unpin(
         &mut self,
         service: &Arc<Service>,
@@ -270,7 +265,8 @@ impl<'a> Draft<'a> {
         Ok((was_pinned, vec![VisibleChange { service: service.clone(), change: Change::Unpinned }]))
     }
 
-    /// Takes a service out of what is current. Its last generation, if it had one that was current.
+    /// Supersedes the current version without a successor. Returns its generation; `None` if the service had no
+    /// current version.
     pub(super) fn retire(
         &mut self,
         service: &ServiceName,
@@ -288,8 +284,12 @@ impl<'a> Draft<'a> {
         Ok(generation)
     }
 
-    /// Drops retained versions. How many there were.
-    pub(super) fn forget(&mut self, service: &ServiceName, digests: &[TarballDigest]) -> Result<usize, PublishError> {
+    /// Drops retained versions, and returns how many were found.
+    pub(super) fn drop_versions(
+        &mut self,
+        service: &ServiceName,
+        digests: &[TarballDigest],
+    ) -> Result<usize, PublishError> {
         let mut row = self.row(service)?;
         let before = row.retained.len();
         row.retained.retain(|retained| !digests.contains(&retained.version.digest));
@@ -300,7 +300,7 @@ impl<'a> Draft<'a> {
         Ok(dropped)
     }
 
-    /// Forgets a service that is gone. Its generations go on growing, because the clock does.
+    /// Removes the row of a deleted service. Its generations go on growing, because the clock does.
     pub(super) fn drop_tombstone(&mut self, service: &ServiceName) -> Result<(), PublishError> {
         if self.row(service)?.is_tombstone() {
             self.put(Row::new(service.clone()));
@@ -308,8 +308,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Publishes a service again if it is below the floor of generations, pinned or not. False: it stays, because it is not
-    /// below, or because its descriptor would be too large with the signatures of now.
+    /// Publishes a service again if its generation is below the floor, pinned or not. Returns false if it is not
+    /// below, or if the descriptor would be too large with today's signatures.
     pub(super) fn raise_to_floor(&mut self, service: &ServiceName, now: SystemTime) -> Result<bool, PublishError> {
         let row = self.row(service)?;
         let (Some(current), floor) = (&row.current, self.rules.generation_floor) else { return Ok(false) };
@@ -320,21 +320,22 @@ impl<'a> Draft<'a> {
         let last = row.last_generation();
         let fields = decision::republished(&before, before.followed_ref(), last, now, floor);
         let Ok(descriptor) = self.sign(fields) else {
-            tracing::warn!(%service, "its generation stays below generation_floor: the descriptor would be too large");
+            tracing::warn!(%service, "the service stays below generation_floor: its descriptor would be too large");
             return Ok(false);
         };
         let by = current.by.clone();
         let version = StoredVersion::new(&descriptor, current.key, current.recipe, Why::FloorRaised, by);
         let pin = row.pin.clone();
         self.replace_current(row, &descriptor, version, now);
-        // Who pinned it, and when, is looked for at what is current.
+        // The history shows a pin with the current publication, so the pin is entered again for the new one.
         let pinned = pin.map(|pin| Line::pinned(&descriptor, from_unix(pin.since), pin.by));
         self.lines.extend(pinned);
         Ok(true)
     }
 
-    /// Signs all versions of a service with the keys of now. How many; what would be too large stays as it is.
-    pub(super) fn sign_again(&mut self, service: &ServiceName) -> Result<usize, PublishError> {
+    /// Signs all versions of a service with the current keys, and returns how many. A descriptor that would become
+    /// too large keeps its old signature.
+    pub(super) fn renew_signatures(&mut self, service: &ServiceName) -> Result<usize, PublishError> {
         let mut row = self.row(service)?;
         let mut signed = 0;
         let retained = row.retained.iter_mut().map(|retained| &mut retained.version);
@@ -345,8 +346,8 @@ impl<'a> Draft<'a> {
                     *version = version.with(&descriptor);
                     signed += 1;
                 }
-                Some(Err(error)) => tracing::warn!(%service, %error, "a version stays signed as it was"),
-                None => tracing::warn!(%service, "a version that this program cannot read stays signed as it was"),
+                Some(Err(error)) => tracing::warn!(%service, %error, "a version keeps its old signature"),
+                None => tracing::warn!(%service, "a version cannot be read and keeps its old signature"),
             }
         }
         if signed > 0 {
@@ -362,7 +363,7 @@ impl<'a> Draft<'a> {
         self.put(row);
     }
 
-    /// The row and the current descriptor, if the service is what the change expects.
+    /// The row and the current descriptor, if the current generation is the expected one.
     fn expected(
         &self,
         service: &Arc<Service>,
@@ -389,7 +390,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// What the row has as current, unless the service was in another repository meanwhile and is shown as it was there.
+/// The current descriptor: that of the row, or the one in memory if the service came back from another repository.
 fn current(row: &Row, service: &Service) -> Result<Option<Descriptor>, PublishError> {
     let current = row.current.as_ref().map(parsed).transpose()?;
     let Some(shown) = service.current() else { return Ok(current) };
@@ -402,7 +403,8 @@ pub(super) fn parsed(version: &StoredVersion) -> Result<Descriptor, PublishError
     version.descriptor().map_err(|error| PublishError::Object(error.to_string()))
 }
 
-/// Also what it was in another repository, or before its row was damaged, as long as that is shown.
+/// Includes generations from another repository, or from before the row was damaged, while the service still shows
+/// them.
 fn last_generation(row: &Row, service: &Service) -> Option<Generation> {
     let shown = service.current().map(|current| current.publication().generation);
     row.last_generation().max(shown)
@@ -413,16 +415,16 @@ pub(super) mod tests {
     use super::super::decision::tests::content;
     use super::*;
 
-    /// A publication of a content of its own.
+    /// A publication with unique content.
     pub(in super::super) fn descriptor(service: &str, number: u64) -> Descriptor {
-        let statement = Statement {
+        let request = PublishRequest {
             service: service.parse().unwrap(),
             repository: "shop".parse().unwrap(),
             commit: format!("{number:040x}").parse().unwrap(),
             followed_ref: "main".to_owned(),
         };
         let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_795_000_000 + number);
-        match decision::decide(None, &statement, &content(&number.to_string(), "z"), None, at, 0) {
+        match decision::decide(None, &request, &content(&number.to_string(), "z"), None, at, 0) {
             Decision::Publish(fields) => Descriptor::new(fields),
             other => panic!("{other:?}"),
         }

@@ -1,4 +1,4 @@
-//! Why something could not be published or changed.
+//! Errors of publishing and of changing versions.
 
 use std::time::Duration;
 
@@ -9,49 +9,42 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::store::{ObjectError, RecordError};
 
-/// What was found or built could not be stored or published. Nothing of it is shown.
+/// A publication that could not be stored or made visible. Nothing of it is visible.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum PublishError {
-    /// An object cannot be stored or read just now.
+    /// The store failed, or an object is missing or damaged.
     #[error("an object cannot be stored or read: {0}")]
     Object(String),
-    /// The record cannot be read just now.
+    /// The record cannot be read or written now.
     #[error("the record of the repository cannot be read: {0}")]
     Record(String),
-    /// The write may or may not have been committed. It is shown when it turns out that it was.
-    #[error("whether the record of the repository was written is not known yet ({0}); it is tried again")]
+    /// The write may have been committed. The writer reads the record again and publishes the change if it was.
+    #[error("the repository's record may or may not have been written ({0}); the origin tries again")]
     UnknownOutcome(String),
-    /// An operator must look first.
-    #[error("nothing is published of repository `{repository}` until an operator confirms its state: {reason}")]
-    Suspended {
-        /// Which.
-        repository: RepositoryName,
-        /// What is wrong, in plain words.
-        reason: String,
-    },
-    /// What nothing refers to here may be needed by others.
+    /// The stored state is damaged or unread.
+    #[error("publishing is suspended for repository `{repository}` until an operator confirms its state: {reason}")]
+    Suspended { repository: RepositoryName, reason: String },
+    /// Objects that these records do not reference may belong to the other store.
     #[error(
-        "the objects are those of store `{theirs}`, and the records those of `{ours}`: each origin needs a folder or a prefix \
+        "the objects belong to store `{theirs}`, the records to store `{ours}`: give each origin a folder or a prefix \
          of its own. If the records were lost, put them back, or remove the object `store` to go on without them"
     )]
     ForeignObjects {
-        /// The identity in the records.
+        /// The store identity in the records.
         ours: String,
-        /// The one in the object `store`.
+        /// The store identity in the object `store`.
         theirs: String,
     },
-    /// Garbage collection may not wait for it any longer.
-    #[error("storing its objects took longer than {} s, a quarter of gc_grace_period: it starts over", .0.as_secs())]
+    /// Garbage collection protects the attempt's reused frames no longer.
+    #[error("storing its objects took longer than {} s, a quarter of gc_grace_period; the build starts over", .0.as_secs())]
     AttemptExpired(Duration),
-    /// Too many paths are left out.
     #[error(
-        "the descriptor would have {0} bytes, more than the limit of {MAX_DESCRIPTOR_BYTES}: fewer paths must be left out"
+        "the descriptor would have {0} bytes, more than the limit of {MAX_DESCRIPTOR_BYTES}; leave out fewer paths"
     )]
     DescriptorTooLarge(usize),
-    /// It has too many frames.
+    /// The manifest has too many frames.
     #[error("{0}")]
     Manifest(String),
-    /// The process ends.
     #[error("the origin is shutting down")]
     ShuttingDown,
 }
@@ -74,21 +67,22 @@ impl From<ManifestError> for PublishError {
     }
 }
 
-/// Why an operator's change of a version was not made. With any but [`PublishError::UnknownOutcome`], nothing was changed.
+/// Why an operator's change of a version was refused. Nothing was changed, except perhaps after
+/// [`PublishError::UnknownOutcome`].
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum VersionChangeError {
     #[error(transparent)]
     Publish(#[from] PublishError),
-    #[error("nothing is published of `{0}`: there is nothing to pin")]
+    #[error("service `{0}` has no published version to pin")]
     NothingPublished(ServiceName),
-    #[error("`{0}` has no version {1}, or it is not retained any more: its history says which are")]
+    #[error("service `{0}` has no retained version {1}; its history lists the retained versions")]
     NotRetained(ServiceName, TarballDigest),
-    #[error("`{service}` is at generation {}, not at the one that was expected", shown(*.current))]
+    #[error("service `{service}` is at generation {}, not at the expected one", displayed(*.current))]
     GenerationConflict { service: ServiceName, current: Option<Generation> },
-    #[error("`{0}` was changed or deleted just now, and nothing was done: try again")]
+    #[error("service `{0}` was changed or deleted at the same time; nothing was done, try again")]
     Withdrawn(ServiceName),
 }
 
-fn shown(generation: Option<Generation>) -> String {
+fn displayed(generation: Option<Generation>) -> String {
     generation.map_or("none".to_owned(), |generation| generation.to_string())
 }

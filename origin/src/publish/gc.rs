@@ -1,7 +1,7 @@
-//! Garbage collection of a repository: versions that need not be retained go, and then the objects that nothing refers to.
+//! Garbage collection of one repository: it expires superseded versions, then deletes unreferenced objects.
 //!
-//! What cannot be read may refer to anything: nothing is deleted in that repository until it can be read or is replaced. That
-//! is counted and logged, and holds up no other repository.
+//! An unreadable page or manifest may reference any object. Nothing is deleted in that repository until it can be
+//! read or is replaced; other repositories are not held up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,46 +24,43 @@ use super::writer::Repository;
 use crate::failpoint::failpoint;
 use crate::store::Area;
 
-/// The longest time between two collections of a repository that changes; the shortest is half of the grace period, if that is
-/// less.
+/// The longest time between two collections of a changing repository. The shortest is half of the grace period, if
+/// that is less.
 const MAX_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Services of a repository that are gone and whose last generation is stored, at the most; the oldest are forgotten.
+/// The most deleted services whose last generation stays stored; the oldest are removed.
 const MAX_TOMBSTONES: usize = 10_000;
 
-/// Collections of a repository that fail in a row until it counts as blocked.
+/// A repository counts as blocked after this many failed collections in a row.
 const MAX_FAILURES: u32 = 3;
 
-/// Objects that are deleted at a time.
 const CONCURRENT_DELETIONS: usize = 8;
 
-/// What is known of the last collection of each repository.
+/// The result of the last collection of each repository.
 #[derive(Debug, Default)]
 pub(super) struct Totals(HashMap<RepositoryName, Collected>);
 
-/// What a collection of a repository found and did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Collected {
-    /// Bytes of the frames and manifests that versions refer to.
+    /// Bytes of the referenced frames and manifests.
     pub(super) bytes: u64,
-    /// Objects that nothing refers to and that are not deleted yet.
+    /// Unreferenced objects that are not deleted yet.
     pub(super) unreferenced: usize,
     pub(super) deleted: usize,
-    /// Something cannot be read.
+    /// A page, descriptor or manifest cannot be read.
     pub(super) is_blocked: bool,
-    /// Collections in a row that failed.
+    /// Failed collections in a row.
     failures: u32,
 }
 
 impl Totals {
-    /// The bytes of all repositories but one.
     fn bytes_without(&self, repository: &RepositoryName) -> u64 {
         self.0.iter().filter(|(name, _)| *name != repository).map(|(_, collected)| collected.bytes).sum()
     }
 }
 
 impl Publisher {
-    /// Expires versions and collects garbage, after publications and periodically, until the drain begins.
+    /// Collects after publications and periodically, until the drain begins.
     pub(crate) async fn collect_garbage(self: Arc<Self>, drain: Drain) {
         let interval = MAX_INTERVAL.min(self.shared.grace_period / 2);
         let mut totals = Totals::default();
@@ -73,7 +70,7 @@ impl Publisher {
                 () = sleep(interval) => {}
             }
             let all = async {
-                self.retire_where_they_were(SystemTime::now()).await;
+                self.retire_moved_services(SystemTime::now()).await;
                 for repository in self.due() {
                     self.collect(&repository, &mut totals, Instant::now()).await;
                 }
@@ -85,8 +82,8 @@ impl Publisher {
         }
     }
 
-    /// Retires services where they were, once something was published of them in the repository where they are now.
-    pub(super) async fn retire_where_they_were(&self, now: SystemTime) {
+    /// Retires moved services in their old repository once the new one has published them.
+    pub(super) async fn retire_moved_services(&self, now: SystemTime) {
         let repositories = self.repositories();
         let mut newest: HashMap<ServiceName, Generation> = HashMap::new();
         for repository in &repositories {
@@ -108,13 +105,13 @@ impl Publisher {
                 continue;
             }
             if let Err(error) = self.retire_at(&repository.name, moved, now).await {
-                tracing::warn!(repository = %repository.name, %error, "services that were moved stay there for now");
+                tracing::warn!(repository = %repository.name, %error, "moved services cannot be retired in their old repository yet");
             }
         }
     }
 
-    /// The repositories that a collection may do anything for; those first whose versions were superseded the longest ago, so
-    /// that the bound of all bytes takes from them first.
+    /// The repositories that need a collection. Those with the oldest superseded versions come first, because the
+    /// limit on all bytes takes from them first.
     fn due(&self) -> Vec<Arc<Repository>> {
         let now = Instant::now();
         let oldest = |repository: &Arc<Repository>| {
@@ -137,7 +134,6 @@ impl Publisher {
         due.into_iter().map(|(_, repository)| repository).collect()
     }
 
-    /// One collection of a repository.
     pub(super) async fn collect(&self, repository: &Repository, totals: &mut Totals, now: Instant) {
         let before = totals.0.get(&repository.name).copied().unwrap_or_default();
         let others = totals.bytes_without(&repository.name);
@@ -145,9 +141,9 @@ impl Publisher {
             Ok(collected) if collected.is_blocked => (collected, "blocked"),
             Ok(collected) => (collected, "done"),
             Err(error) => {
-                // It is tried again: the repository may have changed.
+                // Tried again even without another change of the repository.
                 repository.is_dirty.store(true, Ordering::Relaxed);
-                tracing::warn!(repository = %repository.name, %error, "its garbage cannot be collected just now");
+                tracing::warn!(repository = %repository.name, %error, "garbage collection of the repository failed");
                 let failures = before.failures + 1;
                 (Collected { deleted: 0, is_blocked: failures >= MAX_FAILURES, failures, ..before }, "failed")
             }
@@ -169,7 +165,7 @@ impl Publisher {
         now: Instant,
     ) -> Result<Collected, PublishError> {
         self.expire_old(repository, now).await?;
-        // Before the state is read: what becomes referred to afterwards is protected.
+        // Begins before the state is read: objects that become referenced later are protected.
         let collection = repository.protected.begin_collection();
         repository.is_dirty.store(false, Ordering::Relaxed);
         let (record, suspension) = {
@@ -178,7 +174,7 @@ impl Publisher {
         };
         if let Some(suspension) = suspension {
             let reason = suspension.reason;
-            tracing::warn!(repository = %repository.name, reason, "no object of it is deleted: its state is not known");
+            tracing::warn!(repository = %repository.name, reason, "garbage collection deletes nothing in a suspended repository");
             repository.is_dirty.store(true, Ordering::Relaxed);
             return Ok(Collected { is_blocked: true, ..Collected::default() });
         }
@@ -189,11 +185,11 @@ impl Publisher {
         let mut public = Usage::default();
         mark.versions.iter().for_each(|version| public.add(&version.objects));
         let bytes = public.bytes();
-        // It may refer to any object.
+        // An unreadable descriptor may reference any object.
         mark.unreadable_pages.append(&mut mark.unreadable_versions);
         let is_blocked = !mark.unreadable_pages.is_empty() || !mark.unreadable_manifests.is_empty();
         for error in mark.unreadable_pages.iter().chain(&mark.unreadable_manifests) {
-            tracing::error!(repository = %repository.name, error, "it may refer to any object, so none of that kind is deleted");
+            tracing::error!(repository = %repository.name, error, "garbage collection deletes no object that the unreadable one may reference");
         }
         let (unreferenced, deleted) = self.sweep(repository, (&mark, &public), &collection, now).await?;
         drop(collection);
@@ -233,14 +229,14 @@ impl Publisher {
         if versions.is_empty() || repository.suspension().is_some() {
             return Ok(());
         }
-        let dropped = self.forget(&repository.name, versions).await?;
+        let dropped = self.drop_versions(&repository.name, versions).await?;
         failpoint!("versions have expired");
         self.shared.metrics.expired_versions.with_label_values(&[bound]).inc_by(dropped as u64);
         Ok(())
     }
 
-    /// Deletes what nothing refers to since a grace period. Returns how many objects are unreferenced still, and how many
-    /// were deleted.
+    /// Deletes objects that were unreferenced for a grace period. Returns how many unreferenced objects remain, and
+    /// how many were deleted.
     async fn sweep(
         &self,
         repository: &Repository,

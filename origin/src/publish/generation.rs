@@ -1,13 +1,13 @@
-//! Generations: numbers that only grow, per service, across restarts and loss of data.
+//! Generations: numbers that only grow, for each service, across restarts and loss of data.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use weir_protocol::descriptor::Generation;
 
-/// The next generation of a service whose last one was `last`.
+/// The generation after `last`: at least the clock in Unix milliseconds, and at least `floor`.
 ///
-/// The clock is what makes it grow when `last` was lost with the data directory; `floor` is the operator's way out when
-/// the lost one came from a clock that was far ahead.
+/// The clock makes generations grow even if `last` was lost with the data directory. Operators raise `floor` if the
+/// lost generations came from a clock that was far ahead.
 pub(crate) fn next(last: Option<Generation>, now: SystemTime, floor: Generation) -> Generation {
     let clock = now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
     let after_last = last.map_or(0, |last| last.saturating_add(1));

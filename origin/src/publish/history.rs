@@ -1,7 +1,7 @@
-//! The history of a repository's publications: append-only segments, which are objects.
+//! The history of a repository's publications: append-only segments, stored as objects.
 //!
-//! A segment is text with an entry in each line. The last segment is written again with each publication until it is full.
-//! A pin is an entry of its own, and is shown with the publication that it is about.
+//! A segment is text with one entry a line. The last segment is rewritten with each publication until it is full. A
+//! pin is an entry of its own, and is listed with its publication.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,76 +13,75 @@ use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
-/// A segment with more bytes is not appended to any more.
+/// A segment of this size or more is closed.
 pub(super) const MAX_SEGMENT_BYTES: u64 = 64 << 10;
 
-/// The most segments of a repository; the oldest go. They hold about 120,000 publications.
+/// The most segments of a repository, about 120,000 publications; the oldest are dropped.
 pub(super) const MAX_SEGMENTS: usize = 512;
 
-/// The most entries of one page.
+/// The most entries in one answer.
 pub(crate) const LARGEST_PAGE: usize = 200;
 
-/// 9999-12-31T23:59:59Z: RFC 3339 has no later time.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// Why a publication was made.
+/// The reason for a publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// The ref moved there.
+    /// The ref moved to its commit.
     Followed,
-    /// An operator went back to it.
+    /// An operator rolled back to it.
     RolledBack,
-    /// It was below the floor of generations.
+    /// The operator raised the floor of generations above the old one.
     FloorRaised,
 }
 
 /// One publication.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// Which one.
+    /// Its generation.
     pub generation: Generation,
-    /// Of what content.
+    /// Digest of its tarball.
     pub digest: TarballDigest,
-    /// Of what commit.
+    /// The commit that it was built from.
     pub commit: CommitId,
-    /// When.
+    /// When it was published.
     pub published_at: Time,
-    /// Why.
+    /// Why it was published.
     pub why: Why,
-    /// The operator who went back to it, or who pinned or unpinned it last.
+    /// The operator who rolled back to it, or who last pinned or unpinned it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// When it was pinned last.
+    /// When it was last pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_at: Option<Time>,
-    /// When it was unpinned last.
+    /// When it was last unpinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unpinned_at: Option<Time>,
 }
 
-/// A publication, and what is left of it.
+/// A publication with its state today.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// The publication.
+    /// The publication itself.
     #[serde(flatten)]
     pub entry: Entry,
-    /// It is the current one.
+    /// Whether it is the current one.
     pub current: bool,
-    /// Its digest can be had, and gone back to.
+    /// Whether its tarball is still stored: operators can roll back to it.
     pub retained: bool,
 }
 
-/// A part of a history, the newest first.
+/// A part of a service's history, the newest publications first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HistoryPage {
-    /// One after the other.
+    /// The publications of this page.
     pub publications: Vec<Listed>,
-    /// The generation before which the next page begins, if there is one.
+    /// The `before` of the next page. `None`: there is none.
     pub next_before: Option<Generation>,
 }
 
-/// A time in whole seconds, from 1970 to 9999, whatever it is made of: RFC 3339 in JSON.
+/// A time between 1970 and 9999, cut to whole seconds; RFC 3339 in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Time(SystemTime);
@@ -109,7 +108,7 @@ impl TryFrom<String> for Time {
 }
 
 impl Entry {
-    /// The entry of a publication that nobody has pinned.
+    /// The entry of a publication without a pin.
     pub(super) fn new(descriptor: &Descriptor, why: Why, by: Option<String>) -> Self {
         let publication = descriptor.publication();
         Self {
@@ -125,10 +124,10 @@ impl Entry {
     }
 }
 
-/// A line of a segment.
+/// One line of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Line {
-    /// First: a reader of one service's lines finds them by how they begin.
+    /// First, so that a reader of one service's lines can filter them by prefix.
     service: ServiceName,
     generation: Generation,
     #[serde(flatten)]
@@ -162,7 +161,7 @@ impl Line {
     }
 }
 
-/// The bytes of a segment with some lines behind those that it has.
+/// A segment's bytes with more lines.
 pub(super) fn appended(segment: &[u8], lines: &[Line]) -> Bytes {
     let mut bytes = segment.to_vec();
     for line in lines {
@@ -172,28 +171,27 @@ pub(super) fn appended(segment: &[u8], lines: &[Line]) -> Bytes {
     bytes.into()
 }
 
-/// Which entries of a service are wanted.
+/// Selects entries of one service.
 #[derive(Debug, Clone)]
 pub(super) struct Query {
     pub(super) service: ServiceName,
-    /// Only those before this generation.
+    /// Only publications before this generation.
     pub(super) before: Option<Generation>,
-    /// This many at the most.
     pub(super) limit: usize,
-    /// No more than this many publications, the newest, are remembered.
+    /// Only this many of the newest publications.
     pub(super) remembered: usize,
-    /// None that is older than this.
+    /// Only publications from this time on.
     pub(super) since: SystemTime,
 }
 
-/// Collects entries from segments, the newest segment first.
+/// Collects entries from segments, beginning with the newest segment.
 #[derive(Debug)]
 pub(super) struct Collected {
     query: Query,
-    /// Entries and pins of publications that were not come upon yet.
+    /// Pins whose publication is in an older segment.
     pins: HashMap<Generation, Vec<LineEvent>>,
     seen: usize,
-    /// The newest first: one more than wanted when there are more.
+    /// The newest first. One more than the limit shows that there is a next page.
     entries: Vec<Entry>,
 }
 
@@ -202,12 +200,12 @@ impl Collected {
         Self { query, pins: HashMap::new(), seen: 0, entries: Vec::new() }
     }
 
-    /// Whether no older segment can add anything.
+    /// Whether older segments can add nothing.
     pub(super) fn is_complete(&self) -> bool {
         self.entries.len() > self.query.limit || self.seen >= self.query.remembered
     }
 
-    /// Takes what the next older segment has.
+    /// Adds the next older segment.
     pub(super) fn add(&mut self, segment: &[u8]) {
         let begin = format!("{{\"service\":\"{}\",", self.query.service);
         for line in segment.split(|byte| *byte == b'\n').rev().filter(|line| line.starts_with(begin.as_bytes())) {
@@ -217,7 +215,7 @@ impl Collected {
             match serde_json::from_slice::<Line>(line) {
                 Ok(line) => self.take(line),
                 Err(error) => {
-                    tracing::warn!(service = %self.query.service, %error, "an entry of the history is skipped");
+                    tracing::warn!(service = %self.query.service, %error, "a line of the history cannot be read and is skipped");
                 }
             }
         }
@@ -233,7 +231,7 @@ impl Collected {
             return;
         }
         let mut entry = Entry { generation, digest, commit, published_at, why, by, pinned_at: None, unpinned_at: None };
-        // From the newest: the first of each kind is the last that was made.
+        // The newest pin and the newest unpin count.
         for (number, event) in pins.into_iter().enumerate() {
             let by = match event {
                 LineEvent::Pinned { at, by } => {
@@ -253,7 +251,8 @@ impl Collected {
         self.entries.push(entry);
     }
 
-    /// The page. `current`: the current publication, whose entry never goes. `is_retained`: whether a digest can be had.
+    /// The finished page. The current publication is always listed, even if its segment is gone. `is_retained`:
+    /// whether the tarball of a digest is still stored.
     pub(super) fn page(mut self, current: Option<&Entry>, is_retained: impl Fn(&TarballDigest) -> bool) -> HistoryPage {
         let is_current = |entry: &Entry| current.is_some_and(|current| current.generation == entry.generation);
         let is_missing = |current: &&Entry| {

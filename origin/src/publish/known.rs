@@ -1,4 +1,4 @@
-//! What is in memory of a repository: of each service what requests and decisions need, not its whole row.
+//! The part of a repository's state in memory: what requests and decisions need of each service, not its whole row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::row::{Row, from_unix};
 use crate::store::Version;
 use crate::tarball::ContentKey;
 
-/// A repository of which nothing new is published.
+/// Why and since when nothing new is published for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Suspension {
     pub(crate) since: SystemTime,
-    /// In plain words.
+    /// For operators.
     pub(crate) reason: String,
     pub(crate) until: SuspendedUntil,
 }
@@ -25,37 +25,35 @@ pub(crate) struct Suspension {
 /// What ends a suspension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SuspendedUntil {
-    /// The store did not answer: it is read again with the next request.
+    /// The store did not answer: the next change or retry reads again.
     Read,
-    /// It was read with damage, and is served as it was read: an operator compares that, and decides.
+    /// The state was read with damage and is served like that. An operator compares it and confirms.
     Confirmed,
-    /// It was damaged in this run. What is served is what was there before, so nobody can compare what is stored.
+    /// The state was damaged during this run. The origin still serves the state from before the damage, so an
+    /// operator can compare the stored state only after a restart.
     Restarted,
 }
 
-/// The durable state of a repository.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) record: RepositoryRecord,
-    /// `None`: there is no record yet.
+    /// `None`: no record is stored yet.
     pub(super) version: Option<Version>,
     pub(super) services: BTreeMap<ServiceName, Box<KnownService>>,
     pub(super) suspension: Option<Suspension>,
 }
 
-/// A service of it.
 #[derive(Debug, Clone)]
 pub(super) struct KnownService {
     pub(super) generation: Generation,
     pub(super) current: Option<KnownVersion>,
     pub(super) pinned_since: Option<SystemTime>,
     pub(super) retained: Vec<KnownRetained>,
-    /// Another key with which a build found the digest that is current. Not stored: it costs one build after a restart.
+    /// Another key whose build had the current digest. Kept in memory only; a restart costs one build.
     pub(super) other_key: Option<ContentKey>,
     pub(super) is_tombstone: bool,
 }
 
-/// The current version.
 #[derive(Debug, Clone)]
 pub(super) struct KnownVersion {
     pub(super) descriptor: Arc<Descriptor>,
@@ -63,12 +61,11 @@ pub(super) struct KnownVersion {
     pub(super) recipe: Option<ObjectDigest>,
 }
 
-/// A superseded version.
 #[derive(Debug, Clone)]
 pub(super) struct KnownRetained {
     pub(super) digest: TarballDigest,
     pub(super) key: ContentKey,
-    /// When this process first knew it as superseded.
+    /// When this process first saw it superseded.
     pub(super) seen: Instant,
 }
 
@@ -77,7 +74,7 @@ impl Known {
         Self { record, version, services: BTreeMap::new(), suspension: None }
     }
 
-    /// Takes a row that is durable.
+    /// Updates the state from a durable row.
     pub(super) fn take(&mut self, row: &Row, now: Instant) {
         let before = self.services.remove(&row.service);
         if !row.is_empty() {
@@ -86,7 +83,7 @@ impl Known {
         }
     }
 
-    /// The tombstones beyond the newest `most`.
+    /// All tombstones except the newest `most`.
     pub(super) fn excess_tombstones(&self, most: usize) -> Vec<ServiceName> {
         let tombstones = self.services.iter().filter(|(_, known)| known.is_tombstone);
         let mut tombstones: Vec<_> = tombstones.map(|(service, known)| (known.generation, service)).collect();
@@ -104,7 +101,7 @@ impl KnownService {
     fn of(row: &Row, before: Option<&Self>, now: Instant) -> Self {
         let current = row.current.as_ref().and_then(|version| {
             let read = version.descriptor().inspect_err(|error| {
-                tracing::error!(service = %row.service, %error, "its current descriptor cannot be read");
+                tracing::error!(service = %row.service, %error, "the current descriptor of the service cannot be read");
             });
             let (key, recipe) = (version.key, version.recipe);
             read.ok().map(|descriptor| KnownVersion { descriptor: Arc::new(descriptor), key, recipe })
@@ -127,7 +124,7 @@ impl KnownService {
         }
     }
 
-    /// Whether it is known to be at the content of this key.
+    /// Whether the current content is known to have this key.
     pub(super) fn is_at(&self, key: &ContentKey) -> bool {
         self.other_key.as_ref() == Some(key) || self.current.as_ref().is_some_and(|current| current.key == *key)
     }

@@ -1,4 +1,5 @@
-//! Reading a repository's record and pages. What is damaged is read from its previous version, and suspends the repository.
+//! Reads a repository's record and pages. A damaged page is replaced by its previous version, and the repository is
+//! suspended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
@@ -15,21 +16,18 @@ use super::record::RepositoryRecord;
 use super::row::Definition;
 use crate::store::{Area, ObjectError, Objects, RecordError, RecordKey, Records};
 
-/// Pages of a repository that are read at a time.
 const CONCURRENT_PAGES: usize = 8;
 
-/// What was read of a repository.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) known: Known,
-    /// What operators defined of services.
     pub(super) definitions: BTreeMap<ServiceName, Definition>,
-    /// What can be read in place of damaged pages, by their position.
+    /// Pages that stand in for damaged ones, by their position.
     pub(super) replaced: BTreeMap<usize, Page>,
     pub(super) problems: Problems,
 }
 
-/// Reads a repository. What cannot be read is said in its suspension.
+/// Reads a repository. Problems end up in its suspension.
 pub(super) async fn load(objects: &Objects, records: &Records, repository: &RepositoryName) -> Loaded {
     let mut problems = Problems::default();
     let mut known = Known::new(RepositoryRecord::new(repository.clone()), None);
@@ -41,7 +39,7 @@ pub(super) async fn load(objects: &Objects, records: &Records, repository: &Repo
                 Err(error) => problems.damage(error.to_string()),
             }
             if let Some(reason) = record.recovered {
-                problems.damage(format!("{reason}; the one before it is used"));
+                problems.damage(format!("{reason}; the previous one is used"));
             }
         }
         Err(error @ RecordError::Damaged { .. }) => problems.damage(format!(
@@ -84,8 +82,7 @@ pub(super) async fn load(objects: &Objects, records: &Records, repository: &Repo
     Loaded { known, definitions, replaced, problems }
 }
 
-/// The repositories that have private objects and none of these records. It is lost, or their first publication was
-/// interrupted before it was written.
+/// The repositories that have private objects but no record: it was lost, or their first publication was interrupted.
 ///
 /// # Errors
 /// The objects cannot be listed.
@@ -99,7 +96,7 @@ pub(super) async fn without_record(
     }
     let mut without = BTreeSet::new();
     for repository in found {
-        // Frames alone are of a build that did not end.
+        // Public frames alone come from an unfinished build.
         if !objects.list(&repository, Area::Private).await?.is_empty() {
             without.insert(repository);
         }
@@ -107,7 +104,6 @@ pub(super) async fn without_record(
     Ok(without)
 }
 
-/// Reads some pages of a record.
 pub(super) async fn read_pages(
     objects: &Objects,
     repository: &RepositoryName,
@@ -121,10 +117,9 @@ pub(super) async fn read_pages(
     stream::iter(read).buffer_unordered(CONCURRENT_PAGES).try_collect().await
 }
 
-/// A page or a manifest cannot be read.
 #[derive(Debug, Clone)]
 pub(super) enum ReadError {
-    /// It is gone or its bytes are wrong.
+    /// The object is missing or corrupt.
     Damaged(String),
     /// The store did not answer.
     Failed(String),
@@ -145,7 +140,6 @@ impl From<ReadError> for PublishError {
     }
 }
 
-/// Reads a page.
 pub(super) async fn read_page(
     objects: &Objects,
     repository: &RepositoryName,
@@ -155,7 +149,6 @@ pub(super) async fn read_page(
     Page::parse(&bytes).map_err(|error| ReadError::Damaged(format!("object {repository}/private/{digest}: {error}")))
 }
 
-/// Reads a manifest.
 pub(super) async fn read_manifest(
     objects: &Objects,
     repository: &RepositoryName,
@@ -167,7 +160,7 @@ pub(super) async fn read_manifest(
 
 enum Read {
     Page(Page),
-    /// What its previous version has, and why.
+    /// The rows of the previous version, and the reason.
     Previous(Page, String),
     Failed(String),
 }
@@ -192,7 +185,7 @@ async fn read_or_previous(objects: &Objects, repository: &RepositoryName, pages:
     Read::Previous(page, format!("the state page of {services} is damaged ({reason}); {used}"))
 }
 
-/// The rows of a page as its previous version has them, and whether that is not all of them.
+/// The rows of a page's previous version, and whether some of them are lost.
 ///
 /// # Errors
 /// The store did not answer.
@@ -222,17 +215,16 @@ async fn previous_rows(
     Ok((page, lost))
 }
 
-/// Which services belong to a page.
+/// The first service of a page, and the first of the next page.
 fn range(pages: &[PageRef], position: usize) -> (Option<&ServiceName>, Option<&ServiceName>) {
     let from = (position > 0).then(|| &pages[position].first);
     (from, pages.get(position + 1).map(|next| &next.first))
 }
 
-/// What is wrong with a repository's record and pages.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) damage: Vec<String>,
-    /// The store did not answer.
+    /// The store did not answer, so these may be undamaged.
     pub(super) failures: Vec<String>,
 }
 
@@ -242,7 +234,7 @@ impl Problems {
     }
 
     fn suspension(&self) -> Option<Suspension> {
-        // What did not answer may be good: an operator is not asked before it can be read.
+        // An operator is not asked to confirm a state that may still turn out to be undamaged.
         let (until, reasons) = match self.failures.is_empty() {
             true => (SuspendedUntil::Confirmed, &self.damage),
             false => (SuspendedUntil::Read, &self.failures),

@@ -1,4 +1,5 @@
-//! Which objects a repository's state refers to: for garbage collection, and for `weir-origin verify`.
+//! The mark phase: the objects that a repository's state references. Used by garbage collection and `weir-origin
+//! verify`.
 
 use std::collections::HashSet;
 
@@ -13,20 +14,19 @@ use super::record::RepositoryRecord;
 use super::row::{Row, StoredVersion};
 use crate::store::Objects;
 
-/// Manifests that are read at a time.
 const CONCURRENT_MANIFESTS: usize = 8;
 
-/// What a state refers to.
+/// The referenced objects.
 #[derive(Debug, Default)]
 pub(super) struct Mark {
-    /// Pages, history, recipes.
+    /// Pages, history segments, recipes.
     pub(super) private: HashSet<ObjectDigest>,
     pub(super) versions: Vec<MarkedVersion>,
-    /// What cannot be read, and so may refer to anything.
+    /// Unreadable pages; they may reference any object.
     pub(super) unreadable_pages: Vec<String>,
-    /// The same, of descriptors.
+    /// Unreadable descriptors; they may reference any object.
     pub(super) unreadable_versions: Vec<String>,
-    /// The same; it may refer to public objects only.
+    /// Unreadable manifests; they may reference any public object.
     pub(super) unreadable_manifests: Vec<String>,
     /// The store did not answer: try again.
     pub(super) failure: Option<String>,
@@ -37,15 +37,15 @@ pub(super) struct Mark {
 pub(super) struct MarkedVersion {
     pub(super) service: ServiceName,
     pub(super) digest: TarballDigest,
-    /// Unix milliseconds; `None`: it is current.
+    /// Unix milliseconds; `None` for the current version.
     pub(super) superseded_at: Option<u64>,
     pub(super) recipe: Option<ObjectDigest>,
-    /// The frames and manifests, each with its size. One that a body repeats is here once.
+    /// Frames and manifests with their sizes, each once.
     pub(super) objects: Vec<(ObjectDigest, u64)>,
 }
 
 impl Mark {
-    /// Reads everything that a record names.
+    /// Marks every object that a record references.
     pub(super) async fn of(objects: &Objects, repository: &RepositoryName, record: &RepositoryRecord) -> Self {
         let mut mark = Self { private: record.objects().collect(), ..Self::default() };
         for page in &record.pages {
@@ -70,7 +70,7 @@ impl Mark {
         mark
     }
 
-    /// Reads what the versions of a service name.
+    /// Marks the objects of a service's versions.
     pub(super) async fn add(&mut self, objects: &Objects, repository: &RepositoryName, row: &Row) {
         self.private.extend(row.versions().filter_map(|version| version.recipe));
         let superseded = row.retained.iter().map(|retained| (&retained.version, Some(retained.superseded_at)));

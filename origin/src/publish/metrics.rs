@@ -1,4 +1,4 @@
-//! The metric families of publishing.
+//! Metrics of publishing and garbage collection.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 use weir_runtime::metric_families;

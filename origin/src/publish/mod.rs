@@ -1,7 +1,9 @@
-//! What is published, and how: objects first, then one compare-and-set of the repository's record, then it is shown.
+//! Publishing: objects are stored first, one compare-and-set of the repository's record follows, then requests see
+//! the change.
 //!
-//! A [`record`] names state [`page`]s and history segments, which are objects; each row of a page is a service. One
-//! [`writer`] for each repository changes its record, several changes at once. [`decision`] and [`retention`] are pure.
+//! Begin at [`publisher`], the interface. A [`record`] names state [`page`]s and history segments, which are objects;
+//! each row of a page is one service. One [`writer`] for each repository applies changes in batches. [`decision`] and
+//! [`retention`] are pure.
 
 mod attempt;
 mod decision;

@@ -1,4 +1,4 @@
-//! Opening a publisher: what was published before the process started, and what that start changes of it.
+//! Opens a publisher at start: loads the published state, then brings it in line with the configuration.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, RwLock};
@@ -25,13 +25,11 @@ use crate::event_log::EventLog;
 use crate::signing::Signer;
 use crate::store::{Objects, Records};
 
-/// Repositories that are read at a time when a publisher is opened.
 const CONCURRENT_LOADS: usize = 64;
 
-/// How long a start waits to know whether there are objects without a record.
+/// A start waits at most this long for the list of repositories with objects and without a record.
 const LISTING_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What a publisher is opened with.
 pub(crate) struct Options {
     pub(crate) generation_floor: Generation,
     pub(crate) retention: RetentionConfig,
@@ -40,19 +38,18 @@ pub(crate) struct Options {
     pub(crate) metrics: PublishMetrics,
 }
 
-/// What was published before the process started.
+/// The published state after the start.
 #[derive(Debug, Default)]
 pub(crate) struct Started {
-    /// Of the services that are configured.
+    /// The current descriptors of the configured services.
     pub(crate) current: HashMap<ServiceName, Descriptor>,
-    /// Those of them that are pinned, each since when.
+    /// Since when each pinned service is pinned.
     pub(crate) pins: HashMap<ServiceName, SystemTime>,
-    /// The services that are not configured any more since this start, each with its last generation.
+    /// Services that this start retired, with their last generation.
     pub(crate) retired: Vec<(ServiceName, Generation)>,
 }
 
 impl Started {
-    /// Adds what is published of a repository.
     pub(super) fn add(&mut self, repository: &Repository, is_configured: impl Fn(&ServiceName) -> bool) {
         for (service, known) in &repository.known().services {
             let Some(current) = known.current.as_ref().filter(|_| is_configured(service)) else { continue };
@@ -68,10 +65,12 @@ impl Started {
 }
 
 impl Publisher {
-    /// Reads every record and page. The lock of `data_dir` is held as long as anything may be written. The record `cluster/store` is written when there is none.
+    /// Reads every record and page. The publisher holds the lock of `data_dir` as long as it may write. It creates
+    /// the record `cluster/store` if there is none.
     ///
     /// # Errors
-    /// The store cannot be read just now, or its objects are another's. What is damaged suspends its repository, and is no error.
+    /// The store cannot be read, or its objects belong to another store. Damage is no error: it suspends the
+    /// repository.
     pub(crate) async fn open(
         objects: Objects,
         records: Records,
@@ -84,20 +83,22 @@ impl Publisher {
         match timeout(LISTING_DEADLINE, identity.check(&objects)).await {
             Ok(Err(error @ PublishError::ForeignObjects { .. })) => return Err(error),
             Ok(Ok(())) => {}
-            // It is looked at again before anything is deleted.
-            Ok(Err(_)) | Err(_) => tracing::warn!("whether the objects are of these records is not known"),
+            // Garbage collection checks again before it deletes anything.
+            Ok(Err(_)) | Err(_) => tracing::warn!(
+                "the identity of the object store could not be checked; the check is repeated before anything is deleted"
+            ),
         }
         let listed = timeout(LISTING_DEADLINE, without_record(&objects, &keys)).await;
         let without_record = listed.ok().and_then(Result::ok).unwrap_or_else(|| {
             tracing::warn!(
-                "objects cannot be listed: whether one of the repositories has lost its record is not known"
+                "the objects cannot be listed: the origin cannot tell whether a repository has lost its record"
             );
             BTreeSet::new()
         });
         for repository in &without_record {
             tracing::error!(
                 %repository,
-                "it has objects and no record: if that was lost, put it back; it begins from nothing otherwise"
+                "the repository has objects but no record: restore its record from a backup, or it starts empty"
             );
         }
         metrics.store_created.set(i64::try_from(unix_milliseconds(identity.created_at) / 1000).unwrap_or(i64::MAX));
@@ -109,7 +110,7 @@ impl Publisher {
             events,
             metrics,
             written: Notify::new(),
-            read_again: Notify::new(),
+            reloaded: Notify::new(),
             _data_dir: data_dir,
         });
         let names = keys.into_iter().filter_map(|key| key.name().parse::<RepositoryName>().ok());
@@ -126,7 +127,7 @@ impl Publisher {
             let (Loaded { known, definitions: of_services, .. }, name) = loaded?;
             if let Some(suspension) = &known.suspension {
                 let reason = &suspension.reason;
-                tracing::error!(repository = %name, reason, "nothing is published of it until an operator confirms");
+                tracing::error!(repository = %name, reason, "publishing is suspended for the repository");
                 shared.metrics.suspended_repositories.inc();
             }
             definitions.stored.had_any |= known.record.operators_have_defined;
@@ -137,8 +138,8 @@ impl Publisher {
         Ok((publisher, definitions.stored))
     }
 
-    /// Retires the services that are not configured any more (`configured`: those that are), signs again what was
-    /// signed with other keys, and publishes again above the floor of generations. Once, after [`Publisher::open`].
+    /// Retires services that are not `configured`, signs versions again if the keys have changed, and republishes
+    /// services below the floor of generations. Call it once, after [`Publisher::open`].
     ///
     /// # Errors
     /// A record cannot be written.
@@ -148,14 +149,14 @@ impl Publisher {
         now: SystemTime,
     ) -> Result<Started, PublishError> {
         let mut started = Started::default();
-        // Before anything is raised to the floor: what was superseded stays so.
-        self.retire_where_they_were(now).await;
+        // Before the floor is applied: a superseded version must not be republished.
+        self.retire_moved_services(now).await;
         let handles: Vec<Handle> = self.handles().into_values().collect();
         let keys = self.shared.rules.signer.public_keys();
-        // A service that nobody seems to have defined may be defined in what cannot be read.
+        // A service that no readable document defines may be defined in an unreadable one.
         let all_are_known = !self.may_have_unknown_definitions();
         for handle in &handles {
-            // Nothing is written there; what can be read is served.
+            // A suspended repository is served, and not written.
             if handle.repository.suspension().is_some() {
                 continue;
             }
@@ -172,7 +173,7 @@ impl Publisher {
                 .await?;
             if raised > 0 || signed > 0 || !retired.is_empty() {
                 let (repository, retired) = (&handle.repository.name, retired.len());
-                tracing::info!(%repository, raised, signed, retired, "what was published was brought up to date");
+                tracing::info!(%repository, raised, signed, retired, "the published state was updated at start");
             }
             started.retired.extend(retired);
         }
@@ -182,7 +183,7 @@ impl Publisher {
         Ok(started)
     }
 
-    /// The services of a repository that a start changes, and those among them that are not configured any more.
+    /// The services that a start changes, and those of them that are not configured any more.
     fn due_at_start(
         &self,
         repository: &Repository,
@@ -207,8 +208,8 @@ impl Publisher {
     }
 }
 
-/// What a start changes in a repository: how many services were raised to the floor, how many versions signed again, and what
-/// was retired.
+/// Applies a start to a repository. Returns how many services were raised to the floor, how many versions were signed
+/// again, and the retired services.
 #[expect(clippy::type_complexity, reason = "the counts are for one line of the log")]
 fn apply_start(
     draft: &mut Draft<'_>,
@@ -225,7 +226,7 @@ fn apply_start(
         }
         raised += usize::from(draft.raise_to_floor(service, now)?);
         if signs {
-            signed += draft.sign_again(service)?;
+            signed += draft.renew_signatures(service)?;
         }
     }
     if signs {

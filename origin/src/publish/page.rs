@@ -1,7 +1,7 @@
-//! State pages: the rows of a repository's services, in the order of their names, cut into objects.
+//! State pages: the rows of a repository's services, sorted by name, split into objects.
 //!
-//! A page is text with a row in each line, so that a change of one row copies the others unread. A publication rewrites the
-//! pages of the rows that it changes, and those next to a page that has become small.
+//! A page is text with one row a line, so that a change of one row copies the others without parsing. A publication
+//! rewrites the pages of its rows, and the neighbours of a page that has become small.
 
 use std::ops::Range;
 
@@ -12,42 +12,41 @@ use weir_protocol::name::ServiceName;
 
 use super::row::Row;
 
-/// A page with more bytes is cut, unless it has only one row.
+/// A larger page is split, unless it has only one row.
 pub(super) const MAX_PAGE_BYTES: usize = 256 << 10;
 
-/// A page with fewer bytes is joined with those next to it.
+/// A smaller page is merged with its neighbours.
 pub(super) const MIN_PAGE_BYTES: usize = 32 << 10;
 
-/// How many bytes pages have that were cut: there is room for the rows to grow.
-const CUT_PAGE_BYTES: usize = 160 << 10;
+/// The size of pages after a split: it leaves room for their rows to grow.
+const SPLIT_PAGE_BYTES: usize = 160 << 10;
 
-/// A page, as a record names it.
+/// A reference to a page, in a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PageRef {
-    /// The first service in it. The page is that of every service up to the first one of the next page.
+    /// The first service of the page. The page covers all services up to the first one of the next page.
     pub(super) first: ServiceName,
     pub(super) digest: ObjectDigest,
-    /// Its bytes.
+    /// Bytes.
     pub(super) size: u64,
-    /// The pages whose rows these are a newer version of: read in its place when it is damaged.
+    /// The pages with the previous version of these rows, which are read if this page is damaged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) previous: Vec<ObjectDigest>,
 }
 
-/// Which page a service's row belongs to. There must be one.
+/// The position of the page that covers a service. `pages` must not be empty.
 pub(super) fn position(pages: &[PageRef], service: &ServiceName) -> usize {
     pages.partition_point(|page| page.first <= *service).saturating_sub(1)
 }
 
-/// The rows of a page, or of several in a row.
+/// The rows of one page, or of several neighbours.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Each with its line, without its end.
+    /// Each service with its line, without the line feed.
     rows: Vec<(ServiceName, Bytes)>,
     size: usize,
 }
 
-/// The bytes are not a page.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line} of the state page cannot be read: {cause}")]
 pub(super) struct PageError {
@@ -56,7 +55,7 @@ pub(super) struct PageError {
 }
 
 impl Page {
-    /// Finds the rows. They are not read.
+    /// Splits the bytes into rows, without parsing them.
     pub(super) fn parse(bytes: &Bytes) -> Result<Self, PageError> {
         #[derive(Deserialize)]
         struct Named {
@@ -74,7 +73,6 @@ impl Page {
         Ok(page)
     }
 
-    /// The bytes of the page.
     pub(super) fn to_bytes(&self) -> Bytes {
         let mut bytes = Vec::with_capacity(self.size);
         for (_, line) in &self.rows {
@@ -84,28 +82,25 @@ impl Page {
         bytes.into()
     }
 
-    /// How many bytes it has.
+    /// Bytes.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// The first service.
     pub(super) fn first(&self) -> Option<&ServiceName> {
         self.rows.first().map(|(service, _)| service)
     }
 
-    /// Reads a row.
     pub(super) fn row(&self, service: &ServiceName) -> Result<Option<Row>, PageError> {
         let Ok(position) = self.find(service) else { return Ok(None) };
         self.read(position).map(Some)
     }
 
-    /// Reads all rows.
     pub(super) fn rows(&self) -> impl Iterator<Item = Result<Row, PageError>> {
         (0..self.rows.len()).map(|position| self.read(position))
     }
 
-    /// Puts a row in, or takes an empty one out.
+    /// Inserts or replaces a row; removes it if it is empty.
     pub(super) fn set(&mut self, row: &Row) {
         let line = (!row.is_empty()).then(|| Bytes::from(serde_json::to_vec(row).expect("a row is plain data")));
         match (self.find(&row.service), line) {
@@ -122,13 +117,13 @@ impl Page {
         }
     }
 
-    /// Adds the rows of a page that stands behind this one.
+    /// Appends the rows of the next page.
     pub(super) fn append(&mut self, next: Self) {
         self.size += next.size;
         self.rows.extend(next.rows);
     }
 
-    /// Drops the rows that are not of these services: from the first to before the other.
+    /// Keeps only the services from `from` to before `to`.
     pub(super) fn restrict(&mut self, from: Option<&ServiceName>, to: Option<&ServiceName>) {
         let is_within =
             |service: &ServiceName| from.is_none_or(|from| from <= service) && to.is_none_or(|to| service < to);
@@ -136,12 +131,12 @@ impl Page {
         self.size = self.rows.iter().map(|(_, line)| line.len() + 1).sum();
     }
 
-    /// The rows as pages of which none is too large, unless it has only one row; none when there are no rows.
-    pub(super) fn cut(self) -> Vec<Self> {
+    /// Splits the rows into pages below the limit; a single row may be larger.
+    pub(super) fn split(self) -> Vec<Self> {
         if self.size <= MAX_PAGE_BYTES {
             return if self.rows.is_empty() { Vec::new() } else { vec![self] };
         }
-        let count = self.size.div_ceil(CUT_PAGE_BYTES);
+        let count = self.size.div_ceil(SPLIT_PAGE_BYTES);
         let share = self.size.div_ceil(count);
         let mut pages = vec![Self::default()];
         for (service, line) in self.rows {
@@ -169,8 +164,8 @@ impl Page {
     }
 }
 
-/// Which pages are rewritten together: `changed` ones, each alone or with its neighbours when it has become small. `size` is of
-/// each page after the change. The ranges are in order and do not overlap.
+/// Groups of pages to rewrite together: each of the `changed` pages, with its neighbours if it has become small.
+/// `size` returns the size after the change. The ranges are sorted and do not overlap.
 pub(super) fn rewritten_together(changed: &[usize], size: impl Fn(usize) -> usize, count: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for &position in changed {
@@ -202,7 +197,7 @@ mod tests {
         row.definition.as_ref().unwrap().document.as_str().unwrap().len()
     }
 
-    /// What a writer does, without its objects.
+    /// Applies a change as the writer does, without objects.
     fn change(pages: &mut Vec<Page>, row: &Row) {
         let refs: Vec<PageRef> = pages
             .iter()
@@ -222,12 +217,12 @@ mod tests {
         for run in rewritten_together(&[position], |position| sizes[position], sizes.len()).into_iter().rev() {
             let mut all = Page::default();
             pages[run.clone()].iter().for_each(|page| all.append(page.clone()));
-            pages.splice(run, all.cut());
+            pages.splice(run, all.split());
         }
     }
 
     proptest! {
-        // Rows of hundreds of kilobytes take their time.
+        // Rows of hundreds of kilobytes are slow to generate.
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn rows_are_found_again_however_pages_are_cut_and_joined(
@@ -258,7 +253,7 @@ mod tests {
                 let firsts: Vec<_> = pages.iter().map(|page| page.first().unwrap().clone()).collect();
                 prop_assert!(firsts.is_sorted());
             }
-            // No more pages than would be needed with a quarter of the room.
+            // At most twice as many pages as full pages of the minimum size.
             let total: usize = pages.iter().map(Page::size).sum();
             prop_assert!(pages.len() <= 2 + 2 * total / MIN_PAGE_BYTES, "{} pages for {total} bytes", pages.len());
         }

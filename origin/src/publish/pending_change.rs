@@ -1,4 +1,4 @@
-//! A change of a repository's state that waits for its writer.
+//! A change of a repository's state, queued for its writer.
 
 use tokio::sync::oneshot;
 use weir_protocol::name::ServiceName;
@@ -8,31 +8,29 @@ use super::draft::{Draft, VisibleChange};
 use super::error::PublishError;
 use super::protection::Protection;
 
-/// Applies a change to a draft, or says why it cannot be made.
+/// Applies the change to a draft, or passes on the error.
 type Apply = dyn FnOnce(Result<&mut Draft<'_>, PublishError>) -> Applied + Send;
 
-/// Tells whoever asked.
+/// Answers the caller.
 type Reply = dyn FnOnce(Result<(), PublishError>) + Send;
 
-/// A change that waits.
 pub(super) struct PendingChange {
-    /// The services whose rows it reads or changes.
     pub(super) services: Vec<ServiceName>,
-    /// Keeps its objects from deletion.
+    /// Protects its objects from garbage collection.
     pub(super) attempt: Option<(Protection, AttemptTime)>,
     apply: Box<Apply>,
 }
 
-/// What a change leaves to do when the draft is written.
+/// The rest of a change after it was applied.
 #[derive(Default)]
 pub(super) struct Applied {
-    /// What is shown once it is durable.
-    pub(super) shown: Vec<VisibleChange>,
+    /// Becomes visible once the draft is durable.
+    pub(super) visible: Vec<VisibleChange>,
     reply: Option<Box<Reply>>,
 }
 
 impl PendingChange {
-    /// A change, and its answer. When `apply` fails it must have changed nothing.
+    /// A change, and the receiver of its result. If `apply` fails, it must leave the draft unchanged.
     pub(super) fn new<T, E>(
         services: Vec<ServiceName>,
         apply: impl FnOnce(&mut Draft<'_>) -> Result<(T, Vec<VisibleChange>), E> + Send + 'static,
@@ -42,13 +40,13 @@ impl PendingChange {
         E: From<PublishError> + Send + 'static,
     {
         let (done, answer) = oneshot::channel();
-        // Whoever asked may have gone: what was begun is finished all the same.
+        // The caller may have gone; the change is completed anyway.
         let apply = move |draft: Result<&mut Draft<'_>, PublishError>| match draft.map_err(E::from).and_then(apply) {
-            Ok((value, shown)) => {
+            Ok((value, visible)) => {
                 let reply = move |durable: Result<(), PublishError>| {
                     let _ = done.send(durable.map(|()| value).map_err(E::from));
                 };
-                Applied { shown, reply: Some(Box::new(reply)) }
+                Applied { visible, reply: Some(Box::new(reply)) }
             }
             Err(error) => {
                 let _ = done.send(Err(error));
@@ -58,19 +56,18 @@ impl PendingChange {
         (Self { services, attempt: None, apply: Box::new(apply) }, answer)
     }
 
-    /// Applies it to a draft.
     pub(super) fn apply(self, draft: &mut Draft<'_>) -> Applied {
         (self.apply)(Ok(draft))
     }
 
-    /// It cannot be made.
+    /// Fails the change.
     pub(super) fn refuse(self, error: PublishError) {
         (self.apply)(Err(error));
     }
 }
 
 impl Applied {
-    /// Tells whoever asked.
+    /// Answers the caller.
     pub(super) fn reply(&mut self, durable: Result<(), PublishError>) {
         if let Some(reply) = self.reply.take() {
             reply(durable);

@@ -1,7 +1,8 @@
-//! What garbage collection of a repository must not delete although no record refers to it yet: the objects of attempts.
+//! Protects objects that no record references yet: those that attempts are storing.
 //!
-//! An object is deleted when two marks, a grace period apart, found no reference to it and nothing stored it in between. An
-//! attempt that ends while a collection runs protects its objects to the end of that: its record may be newer than the mark.
+//! An object is deleted if two marks, a grace period apart, found it unreferenced and nothing stored it in between.
+//! If an attempt ends during a collection, its objects stay protected until that collection ends, because its record
+//! may be newer than the mark.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weir_protocol::digest::ObjectDigest;
 
-/// Unreferenced objects of a repository that are remembered; more wait for a later collection.
+/// The most unreferenced objects to track in a repository; more wait for a later collection.
 const MAX_CANDIDATES: usize = 1_000_000;
 
 /// The protected objects of a repository.
@@ -22,12 +23,12 @@ pub(super) struct Protected {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many attempts store each.
+    /// How many attempts store each object.
     attempts: HashMap<ObjectDigest, usize>,
-    /// Released since the collection began that is running.
+    /// Released since the running collection began.
     released: Option<HashSet<ObjectDigest>>,
     deleting: HashSet<ObjectDigest>,
-    /// Since when each object was found unreferenced at every mark.
+    /// Since when every mark has found the object unreferenced.
     unreferenced_since: HashMap<ObjectDigest, Instant>,
 }
 
@@ -37,7 +38,7 @@ impl State {
     }
 }
 
-/// Protects the objects of one attempt until it is dropped.
+/// Protects the objects of one attempt until dropped.
 #[derive(Debug)]
 pub(super) struct Protection {
     protected: Arc<Protected>,
@@ -49,7 +50,7 @@ impl Protection {
         Self { protected, digests: Mutex::default() }
     }
 
-    /// Protects an object before it is stored. Waits while it is being deleted.
+    /// Protects an object before it is stored. Waits if the object is being deleted.
     pub(super) async fn add(&self, digest: ObjectDigest) {
         loop {
             let ended = self.protected.deletion_ended.notified();
@@ -86,18 +87,17 @@ impl Drop for Protection {
     }
 }
 
-/// A collection that is running.
 #[derive(Debug)]
 pub(super) struct Collection<'a>(&'a Protected);
 
 impl Protected {
-    /// Begins a collection, before the state is read that it marks. One at a time.
+    /// Begins a collection; must precede reading the state to mark. One at a time.
     pub(super) fn begin_collection(&self) -> Collection<'_> {
         self.lock().released = Some(HashSet::new());
         Collection(self)
     }
 
-    /// Whether objects were found unreferenced that are not deleted yet.
+    /// Whether there are unreferenced objects that are not deleted yet.
     pub(super) fn has_unreferenced(&self) -> bool {
         !self.lock().unreferenced_since.is_empty()
     }
@@ -108,8 +108,7 @@ impl Protected {
 }
 
 impl Collection<'_> {
-    /// Takes what a mark found no reference to. Returns how many objects these are, and those among them that may be deleted
-    /// now: since an earlier mark a grace period ago, every mark found them so.
+    /// Takes the unreferenced objects of a mark. Returns how many they are, and those that may be deleted now.
     pub(super) fn unreferenced(
         &self,
         found: impl Iterator<Item = ObjectDigest>,
@@ -120,7 +119,7 @@ impl Collection<'_> {
         let before = std::mem::take(&mut state.unreferenced_since);
         let since = found.filter(|digest| !state.is_protected(digest)).take(MAX_CANDIDATES);
         let since: HashMap<_, _> = since.map(|digest| (digest, before.get(&digest).copied().unwrap_or(now))).collect();
-        // An object that is found for the first time stays, whatever the grace period is.
+        // An object that is unreferenced for the first time stays, whatever the grace period is.
         let is_due = |digest: &ObjectDigest, since: Instant| {
             before.contains_key(digest) && now.saturating_duration_since(since) >= grace
         };
@@ -130,7 +129,8 @@ impl Collection<'_> {
         (count, due)
     }
 
-    /// Whether an object may be deleted: nothing has stored it since the mark. It must be ended by [`Collection::deleted`].
+    /// Whether an object may be deleted: nothing has stored it since the mark. [`Collection::end_deletion`] must
+    /// follow.
     pub(super) fn begin_deletion(&self, digest: &ObjectDigest) -> bool {
         let mut state = self.0.lock();
         let may_go = !state.is_protected(digest) && state.unreferenced_since.contains_key(digest);
@@ -140,7 +140,7 @@ impl Collection<'_> {
         may_go
     }
 
-    /// The object was deleted, or could not be.
+    /// Ends a deletion. `is_gone`: it succeeded.
     pub(super) fn end_deletion(&self, digest: &ObjectDigest, is_gone: bool) {
         let mut state = self.0.lock();
         state.deleting.remove(digest);
@@ -156,7 +156,7 @@ impl Drop for Collection<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.released = None;
-        // When the collection was given up in between.
+        // For a collection that was cancelled during a deletion.
         state.deleting.clear();
         drop(state);
         self.0.deletion_ended.notify_waiters();
@@ -174,7 +174,7 @@ mod tests {
         ObjectDigest::of(&[number])
     }
 
-    /// What a collection `seconds` after `start` may delete, when it finds these.
+    /// What a collection `seconds` after `start` may delete, if these objects are unreferenced.
     fn collect(protected: &Protected, start: Instant, seconds: u64, found: &[u8]) -> Vec<ObjectDigest> {
         let found = found.iter().map(|number| object(*number));
         let mut due = protected.begin_collection().unreferenced(found, start + Duration::from_secs(seconds), GRACE).1;

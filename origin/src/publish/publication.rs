@@ -1,4 +1,4 @@
-//! Publishing contents: those that are known at once, the others when they were built.
+//! Publishing candidates: stored content at once, other content after its build.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::attempt::Attempt;
 use super::decision::Content;
-use super::draft::Found;
+use super::draft::BuiltContent;
 use super::error::PublishError;
 use super::known::KnownService;
 use super::pending_change::PendingChange;
@@ -25,8 +25,8 @@ use crate::store::Area;
 use crate::tarball::{Built, ContentKey};
 
 impl Publisher {
-    /// Publishes the contents that are known: what the service has already, one of its retained versions, or the current
-    /// version of another service of the repository. For each candidate whether it needs a build.
+    /// Publishes candidates whose content is stored: in the service's versions, or as the current version of another
+    /// service of the repository. Returns for each candidate whether it needs a build.
     pub(crate) async fn publish_cached(
         &self,
         repository: &RepositoryName,
@@ -43,12 +43,12 @@ impl Publisher {
             }
             for (number, candidate) in candidates.iter().enumerate() {
                 let own = state.services.get(&candidate.service.name).map(Box::as_ref);
-                let (settled, source) = settled_or_source(candidate, own, &sources);
+                let (settled, source) = up_to_date_or_source(candidate, own, &sources);
                 if let Some(error) = refused.as_ref().filter(|_| !settled) {
                     cached.push(Cached::Refused(error.clone()));
                     continue;
                 }
-                cached.push(if settled { Cached::Settled } else { Cached::ToBuild });
+                cached.push(if settled { Cached::UpToDate } else { Cached::NeedsBuild });
                 known.extend(source.map(|source| (number, candidate.clone(), source)));
             }
         }
@@ -59,7 +59,7 @@ impl Publisher {
         let published = self.change(&handle, services.collect(), move |draft| {
             let (mut published, mut shown) = (Vec::new(), Vec::new());
             for (number, Candidate { service, commit, key }, source) in known {
-                // What fails is built: its build says why, and it holds up no other.
+                // A failure here leads to a build, which reports the error. It holds up no other candidate.
                 if let Ok(Some((_, changes))) = draft.publish_known(&service, &commit, &key, &source, now) {
                     shown.extend(changes);
                     published.push(number);
@@ -68,12 +68,15 @@ impl Publisher {
             Ok::<_, PublishError>((published, shown))
         });
         for number in published.await? {
-            cached[number] = Cached::Settled;
+            cached[number] = Cached::UpToDate;
         }
         Ok(cached)
     }
 
-    /// Reads again what could not be read, when a repository is suspended for that. The error: it is suspended still.
+    /// Reloads a repository that could not be read before.
+    ///
+    /// # Errors
+    /// The repository is still suspended.
     async fn lift_suspension(&self, handle: &Handle) -> Result<(), PublishError> {
         if handle.repository.suspension().is_none() {
             return Ok(());
@@ -81,7 +84,7 @@ impl Publisher {
         self.change(handle, Vec::new(), |_| Ok(((), Vec::new()))).await
     }
 
-    /// Publishes what was built; its frames were put through the attempt.
+    /// Publishes a build whose frames were stored through `attempt`.
     pub(crate) async fn publish_built(
         &self,
         candidate: &Candidate,
@@ -93,14 +96,14 @@ impl Publisher {
         let (protection, time) = attempt.finish().await?;
         let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
         let name = service.name.clone();
-        let found = Found { service, commit, key, content, recipe: Some(recipe) };
-        let (mut pending_change, answer) = PendingChange::new(vec![name], move |draft| draft.publish(found, now));
+        let built = BuiltContent { service, commit, key, content, recipe: Some(recipe) };
+        let (mut pending_change, answer) = PendingChange::new(vec![name], move |draft| draft.publish(built, now));
         pending_change.attempt = Some((protection, time));
         self.send(&self.handle(&candidate.service.repository), pending_change, answer).await
     }
 
-    /// Stores a version that was built again from its own commit, current or retained. Its representations are replaced
-    /// where the bytes are others by now. False: there is no such version any more, or what was built is another content.
+    /// Stores a current or retained version that was rebuilt from its own commit, and replaces its representations if
+    /// their bytes have changed. Returns false if the version is gone, or if the build had another digest.
     pub(crate) async fn publish_rebuilt(
         &self,
         service: &Arc<Service>,
@@ -121,7 +124,6 @@ impl Publisher {
         self.send(&self.handle(&service.repository), pending_change, answer).await
     }
 
-    /// Stores the manifests and the recipe of a build.
     async fn store_built(
         &self,
         repository: &RepositoryName,
@@ -171,14 +173,14 @@ impl Publisher {
     }
 }
 
-/// Whether a candidate is published, or otherwise the service whose version has its content.
-fn settled_or_source(
+/// Whether a candidate is up to date; otherwise the service that has a version with its content.
+fn up_to_date_or_source(
     candidate: &Candidate,
     own: Option<&KnownService>,
     sources: &HashMap<ContentKey, ServiceName>,
 ) -> (bool, Option<ServiceName>) {
     let Candidate { service, key, .. } = candidate;
-    // A pin holds what is there; where that was lost, something is better than nothing.
+    // A pinned service whose version was lost is published anyway.
     if service.is_withdrawn() || (service.is_pinned() && service.current().is_some()) {
         return (true, None);
     }
@@ -187,11 +189,11 @@ fn settled_or_source(
         && let Some(current) = &own.current
     {
         let shown = service.current().is_some_and(|shown| {
-            // Another repository's is newer where the service was in between.
+            // The descriptor of another repository is newer if the service was there in between.
             shown.publication().repository == service.repository && shown.version() >= current.descriptor.version()
         });
         let same = current.descriptor.followed_ref() == service.revision.to_string();
-        // Found by another key, the digest is that of the row; the row has the representations.
+        // If the digest was found by another key, the row has the representations.
         return if shown && same { (true, None) } else { (false, Some(service.name.clone())) };
     }
     let is_retained = own.retained.iter().any(|retained| retained.key == *key);

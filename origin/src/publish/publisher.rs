@@ -1,5 +1,5 @@
-//! The publisher: what others call. Each repository has a [writer](super::writer) of its own, and requests read what is in
-//! memory or a page.
+//! The publisher: the interface of this module. Each repository has its own [writer](super::writer) task. Reads are
+//! served from memory or from one page.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -26,14 +26,14 @@ use crate::config::RetentionConfig;
 use crate::service::Service;
 use crate::store::{Area, Objects};
 
-/// Publishes. Every method that writes returns when the write is durable, and shown; a call that is given up finishes what it
-/// had begun.
+/// Publishes, and changes versions and definitions. A method that writes returns when the change is durable and
+/// visible. If the caller gives up, the change is completed anyway.
 pub(crate) struct Publisher {
     pub(super) shared: Arc<Shared>,
     pub(super) retention: RetentionConfig,
     pub(super) repositories: RwLock<BTreeMap<RepositoryName, Handle>>,
     pub(super) identity: StoreIdentity,
-    /// Repositories that had objects and no record when it was opened.
+    /// Repositories that had objects but no record when the publisher was opened.
     pub(super) without_record: BTreeSet<RepositoryName>,
 }
 
@@ -44,34 +44,32 @@ pub(super) struct Handle {
 }
 
 impl Publisher {
-    /// When the store was first used.
     pub(crate) fn store_created_at(&self) -> SystemTime {
         self.identity.created_at
     }
 
-    /// The objects.
     pub(crate) fn objects(&self) -> &Objects {
         &self.shared.objects
     }
 
-    /// A sink for the frames of a build, which protects them from garbage collection until it is dropped. To be made within
-    /// the runtime.
+    /// A sink for the frames of a build. Garbage collection deletes none of them until it is dropped. Must be called
+    /// within the runtime.
     pub(crate) fn begin_attempt(&self, repository: &RepositoryName) -> Attempt {
         let writer = self.shared.objects.writer(repository, Area::Public);
         let protection = Protection::new(self.handle(repository).repository.protected.clone());
         Attempt::new(writer, protection, self.shared.grace_period, self.shared.metrics.clone())
     }
 
-    /// The recipe of a service's current version: the base of its next build. `None`: there is none, or it cannot be read.
+    /// The recipe of the current version, the base of the next build. `None`: there is none, or it cannot be read.
     pub(crate) async fn recipe(&self, service: &Service) -> Option<Bytes> {
         let repository = &service.repository;
         let recipe = self.known_service(repository, &service.name, |known| known.current.as_ref()?.recipe)??;
         let read = self.shared.objects.get(repository, Area::Private, &recipe).await;
-        read.inspect_err(|error| tracing::warn!(service = %service.name, %error, "a build begins from nothing")).ok()
+        read.inspect_err(|error| tracing::warn!(service = %service.name, %error, "the last recipe cannot be read: the next build reuses no frames")).ok()
     }
 
-    /// Pins a service to a digest, the current one (`None`) or a retained one, which is published under a new generation.
-    /// Whether its objects can be read is the caller's to see to.
+    /// Pins a service to a digest: the current one (`None`), or a retained one, which is published under a new
+    /// generation. The caller must check that its objects can be read.
     pub(crate) async fn pin(
         &self,
         service: &Arc<Service>,
@@ -83,7 +81,7 @@ impl Publisher {
         self.change(&self.handle(&service.repository), vec![service.name.clone()], pin).await
     }
 
-    /// Lets a service follow its ref again. False: it was not pinned.
+    /// Lets a service follow its ref again. Returns false if it was not pinned.
     pub(crate) async fn unpin(
         &self,
         service: &Arc<Service>,
@@ -94,29 +92,29 @@ impl Publisher {
         self.change(&self.handle(&service.repository), vec![service.name.clone()], unpin).await
     }
 
-    /// Drops a retained version that cannot be had again.
-    pub(crate) async fn forget_version(&self, service: &Service, digest: &TarballDigest) -> Result<(), PublishError> {
-        self.forget(&service.repository, vec![(service.name.clone(), *digest)]).await.map(drop)
+    /// Drops a retained version whose objects are lost.
+    pub(crate) async fn drop_version(&self, service: &Service, digest: &TarballDigest) -> Result<(), PublishError> {
+        self.drop_versions(&service.repository, vec![(service.name.clone(), *digest)]).await.map(drop)
     }
 
-    /// Drops retained versions. How many there were.
-    pub(super) async fn forget(
+    /// Drops retained versions, and returns how many were found.
+    pub(super) async fn drop_versions(
         &self,
         repository: &RepositoryName,
         versions: Vec<(ServiceName, TarballDigest)>,
     ) -> Result<usize, PublishError> {
         let services = versions.iter().map(|(service, _)| service.clone()).collect();
-        let forget = move |draft: &mut Draft<'_>| {
+        let drop_versions = move |draft: &mut Draft<'_>| {
             let mut dropped = 0;
             for (service, digest) in &versions {
-                dropped += draft.forget(service, &[*digest])?;
+                dropped += draft.drop_versions(service, &[*digest])?;
             }
             Ok::<_, PublishError>((dropped, Vec::new()))
         };
-        self.change(&self.handle(repository), services, forget).await
+        self.change(&self.handle(repository), services, drop_versions).await
     }
 
-    /// Forgets services that are gone.
+    /// Removes the rows of deleted services.
     pub(super) async fn drop_tombstones(
         &self,
         repository: &RepositoryName,
@@ -130,8 +128,8 @@ impl Publisher {
         self.change(&self.handle(repository), services, drop_all).await
     }
 
-    /// Takes deleted services of a repository out of what is current, all at once: nothing is published of them from this
-    /// call on. Returns those of which anything was published, each with its last generation.
+    /// Retires deleted services in one write; nothing more is published for them. Returns those that had a current
+    /// version, with its generation.
     pub(crate) async fn retire(
         &self,
         repository: &RepositoryName,
@@ -152,7 +150,7 @@ impl Publisher {
         self.change(&self.handle(repository), names, retire).await
     }
 
-    /// Retires services that are still at these generations, which were superseded in another repository.
+    /// Retires services that are still at these generations and that another repository has published since.
     pub(super) async fn retire_at(
         &self,
         repository: &RepositoryName,
@@ -171,7 +169,7 @@ impl Publisher {
         self.change(&self.handle(repository), names, retire).await
     }
 
-    /// The repositories in which a version of the service is current: for a while also where it was moved away from.
+    /// The repositories in which the service has a current version: for a while after a move there are two.
     pub(crate) fn repositories_of(&self, service: &ServiceName) -> Vec<RepositoryName> {
         let handles = self.repositories.read().unwrap_or_else(PoisonError::into_inner);
         let has_it = |handle: &Handle| {
@@ -180,14 +178,14 @@ impl Publisher {
         handles.iter().filter(|(_, handle)| has_it(handle)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns when nothing is published any more of services of the repository that were withdrawn before the call.
-    pub(crate) async fn let_publications_end(&self, repository: &RepositoryName) {
+    /// Waits until running publications of services that were withdrawn before the call have ended.
+    pub(crate) async fn wait_for_publications(&self, repository: &RepositoryName) {
         if let Some(handle) = self.existing(repository) {
             drop(handle.repository.committing.lock().await);
         }
     }
 
-    /// Changes what operators defined in a repository. Durable when it returns.
+    /// Stores a change of operators' definitions.
     pub(crate) async fn define(
         &self,
         repository: &RepositoryName,
@@ -238,13 +236,13 @@ impl Publisher {
         answer.await.map_err(|_| PublishError::ShuttingDown)?
     }
 
-    /// Whether the content of a candidate is what its service has.
+    /// Whether a candidate's content is current already.
     pub(crate) fn is_at(&self, candidate: &Candidate) -> bool {
         let Candidate { service, key, .. } = candidate;
         self.known_service(&service.repository, &service.name, |known| known.is_at(key)).unwrap_or(false)
     }
 
-    /// A part of what is in memory of a service. `None`: there is no such service in the repository.
+    /// Reads from a service's state in memory. `None`: the repository has no such service.
     pub(super) fn known_service<T>(
         &self,
         repository: &RepositoryName,
@@ -254,12 +252,11 @@ impl Publisher {
         Some(read(self.existing(repository)?.repository.known().services.get(service)?))
     }
 
-    /// The repositories that have a record.
     pub(super) fn repositories(&self) -> Vec<Arc<Repository>> {
         self.handles().into_values().map(|handle| handle.repository).collect()
     }
 
-    /// A repository that has a record, or had a change.
+    /// A repository that has a record or a queued change.
     pub(super) fn repository(&self, name: &RepositoryName) -> Option<Arc<Repository>> {
         self.existing(name).map(|handle| handle.repository)
     }

@@ -1,4 +1,4 @@
-//! What is read of a repository's state: versions, history, references.
+//! Reads of the published state: versions, history, references.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,40 +19,39 @@ use super::publisher::Publisher;
 use super::row::Row;
 use crate::store::{Area, ObjectError};
 
-/// Manifests that are read at a time.
 const CONCURRENT_MANIFESTS: usize = 8;
 
 impl Publisher {
-    /// The descriptor of a service's digest, if it is the current one or a retained one.
+    /// The descriptor of a current or retained version.
     pub(crate) async fn version(
         &self,
         repository: &RepositoryName,
         service: &ServiceName,
         digest: &TarballDigest,
     ) -> Result<Option<Descriptor>, PublishError> {
-        enum Found {
+        enum Location {
             Current(Arc<Descriptor>),
             Retained,
         }
         let found = self.known_service(repository, service, |known| {
             let current = known.current.as_ref().map(|current| &current.descriptor);
             match current.filter(|current| current.publication().digest == *digest) {
-                Some(current) => Some(Found::Current(current.clone())),
-                None => known.retained.iter().any(|one| one.digest == *digest).then_some(Found::Retained),
+                Some(current) => Some(Location::Current(current.clone())),
+                None => known.retained.iter().any(|one| one.digest == *digest).then_some(Location::Retained),
             }
         });
         match found.flatten() {
             None => Ok(None),
-            Some(Found::Current(current)) => Ok(Some(Arc::unwrap_or_clone(current))),
-            Some(Found::Retained) => {
+            Some(Location::Current(current)) => Ok(Some(Arc::unwrap_or_clone(current))),
+            Some(Location::Retained) => {
                 let row = self.row(repository, service).await?;
                 row.as_ref().and_then(|row| row.version(digest)).map(parsed).transpose()
             }
         }
     }
 
-    /// A part of the history of a service, the newest publications first: those before a generation (`None`: from the newest
-    /// on), `limit` of them at the most and never more than [`LARGEST_PAGE`].
+    /// Part of a service's history, the newest publications first: those before a generation (`None`: from the
+    /// newest), at most `limit` and never more than [`LARGEST_PAGE`].
     pub(crate) async fn history(
         &self,
         repository: &RepositoryName,
@@ -72,7 +71,7 @@ impl Publisher {
             match self.objects().get(repository, Area::Private, &segment.digest).await {
                 Ok(bytes) => collected.add(&bytes),
                 Err(error @ (ObjectError::Missing(_) | ObjectError::Corrupt(_))) => {
-                    tracing::error!(%repository, %error, "a part of the history is lost");
+                    tracing::error!(%repository, %error, "a segment of the history is lost");
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -86,7 +85,7 @@ impl Publisher {
         Ok(collected.page(current.as_ref(), |digest| row.as_ref().is_some_and(|row| row.version(digest).is_some())))
     }
 
-    /// The commits of what is published of a repository and retained: all that may have to be built again.
+    /// The commits of all current and retained versions, which a rebuild may need.
     pub(crate) async fn commits(
         &self,
         repository: &RepositoryName,
@@ -104,8 +103,8 @@ impl Publisher {
         Ok(commits.into_iter().collect())
     }
 
-    /// A version that refers to a public object, the current ones first. Reads manifests, one after another: for the rare case
-    /// of a missing or damaged object. A manifest that cannot be read is passed over.
+    /// Finds a version that references a public object, current versions first. It reads manifests one after another,
+    /// because it is needed only for a missing or damaged object. An unreadable manifest is skipped.
     pub(crate) async fn find_reference(
         &self,
         repository: &RepositoryName,
@@ -159,7 +158,7 @@ impl Publisher {
                 Ok(manifest) if manifest.frames().iter().any(|frame| frame.digest == *digest) => {
                     return Ok(Some(descriptors[number].clone()));
                 }
-                // Another one may name it.
+                // Another manifest may reference the object.
                 Err(ReadError::Failed(error)) => failed = Some(error),
                 Ok(_) | Err(ReadError::Damaged(_)) => {}
             }
@@ -167,7 +166,6 @@ impl Publisher {
         failed.map_or(Ok(None), |error| Err(PublishError::Object(error)))
     }
 
-    /// The stored row of a service.
     async fn row(&self, repository: &RepositoryName, service: &ServiceName) -> Result<Option<Row>, PublishError> {
         let Some(known) = self.repository(repository) else { return Ok(None) };
         let pages = known.known().record.pages.clone();

@@ -1,4 +1,4 @@
-//! The record of a repository: the one thing that a publication replaces. It names everything else.
+//! The record of a repository: the one mutable thing that a publication replaces. It names all pages and segments.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +10,20 @@ use weir_protocol::name::RepositoryName;
 
 use super::page::PageRef;
 
-/// The format that this version writes and reads.
 const FORMAT: u32 = 1;
 
-/// What `owner` is while there is one origin.
+/// The owner until several origins share repositories.
 const LOCAL_OWNER: &str = "local";
 
-/// A repository's record. About 150 bytes for each page and segment, so below 200 kB for 10,000 services with a full history.
+/// A repository's record: about 150 bytes for each page and segment, so below 200 kB for 10,000 services with a full
+/// history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct RepositoryRecord {
     format: u32,
     pub(super) repository: RepositoryName,
-    /// The origin that publishes for it.
+    /// The origin that publishes the repository.
     owner: String,
-    /// One run of that origin.
+    /// Identifies one run of that origin.
     session: u64,
     /// Grows with each change of the owner.
     fence: u64,
@@ -32,47 +32,45 @@ pub(super) struct RepositoryRecord {
     /// The public keys that its descriptors are signed with, a line each.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) signed_with: String,
-    /// The document that operators wrote of the repository.
+    /// The document that operators wrote for the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) definition: Option<Value>,
-    /// Operators defined something here once. A store that remembers this was not emptied.
+    /// Operators have defined something here, perhaps deleted since. A store that remembers this was not emptied.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) operators_have_defined: bool,
-    /// In the order of the services.
+    /// Sorted by service.
     pub(super) pages: Vec<PageRef>,
-    /// The oldest first; the last one may grow.
+    /// The oldest first; only the last one grows.
     pub(super) history: Vec<SegmentRef>,
-    /// What the record before this one named and this one does not: the record's previous copy still does.
+    /// Objects that only the previous record names. They stay, because its copy is the fallback for damage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     superseded: Vec<ObjectDigest>,
 }
 
-/// A history segment, as a record names it.
+/// A reference to a history segment, in a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SegmentRef {
     pub(super) digest: ObjectDigest,
-    /// Its bytes.
+    /// Bytes.
     pub(super) size: u64,
-    /// How many entries it has.
     pub(super) entries: u64,
-    /// When its first and its last entry were written: Unix milliseconds.
+    /// When the first and the last entry were written, in Unix milliseconds.
     pub(super) first: u64,
     pub(super) last: u64,
 }
 
-/// The bytes are not the record of the repository.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RepositoryRecordError {
     #[error("the record cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
     #[error("the record has format {0}, and this version knows {FORMAT}: upgrade this origin")]
     UnknownFormat(u32),
-    #[error("the record is that of repository `{0}`")]
+    #[error("the record belongs to repository `{0}`")]
     OtherRepository(RepositoryName),
 }
 
 impl RepositoryRecord {
-    /// The record before the first one is written.
+    /// The state before the first write.
     pub(super) fn new(repository: RepositoryName) -> Self {
         Self {
             format: FORMAT,
@@ -90,7 +88,6 @@ impl RepositoryRecord {
         }
     }
 
-    /// Reads a record.
     pub(super) fn parse(repository: &RepositoryName, bytes: &[u8]) -> Result<Self, RepositoryRecordError> {
         #[derive(Deserialize)]
         struct Format {
@@ -108,12 +105,11 @@ impl RepositoryRecord {
         }
     }
 
-    /// The bytes of the record.
     pub(super) fn to_bytes(&self) -> Bytes {
         serde_json::to_vec(self).expect("a record is plain data").into()
     }
 
-    /// This record as the one after `before`.
+    /// This record as the successor of `before`.
     pub(super) fn following(mut self, before: &Self) -> Self {
         self.sequence = before.sequence + 1;
         let named: BTreeSet<ObjectDigest> = self.named().collect();
@@ -121,7 +117,7 @@ impl RepositoryRecord {
         self
     }
 
-    /// The private objects that the record keeps from deletion: those that it and its previous copy name.
+    /// The private objects that this record and its previous copy reference.
     pub(super) fn objects(&self) -> impl Iterator<Item = ObjectDigest> + '_ {
         self.named().chain(self.superseded.iter().copied())
     }

@@ -1,4 +1,4 @@
-//! What others ask of a publisher, and what they get.
+//! Requests to a publisher, and their results.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,56 +12,54 @@ use super::error::PublishError;
 use crate::service::Service;
 use crate::tarball::ContentKey;
 
-/// A service at the commit its ref is at.
+/// A service at the current commit of its ref.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
     pub(crate) service: Arc<Service>,
     pub(crate) commit: CommitId,
-    /// The key of the content there.
+    /// The key of its content at that commit.
     pub(crate) key: ContentKey,
 }
 
-/// Whether a candidate needs a build.
+/// The result of publishing a candidate from stored content.
 #[derive(Debug)]
 pub(crate) enum Cached {
-    /// It is published, now or since before; or it is pinned or withdrawn, and nothing is to be done.
-    Settled,
-    /// Its content is not known, or publishing what is known failed: the build says why.
-    ToBuild,
-    /// Whatever was built would not be published.
+    /// The candidate is published, or its service is pinned or withdrawn: there is nothing to do.
+    UpToDate,
+    /// The content is not stored, or publishing it failed; the build reports the error.
+    NeedsBuild,
+    /// A build could not be published either.
     Refused(PublishError),
 }
 
-/// What became of a candidate.
+/// The result of publishing a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The digest is published already: nothing was written.
+    /// The digest is published already; nothing was written.
     Unchanged,
-    /// The same publication has other representations, or another ref.
+    /// Other representations, or another ref, for the same publication.
     Revised,
-    /// A new generation.
     Published,
-    /// The service is pinned: nothing was published.
     Pinned,
-    /// The service was deleted or has another definition by now: nothing was published.
+    /// The service was deleted or redefined meanwhile; nothing was published.
     Withdrawn,
 }
 
-/// What an operator wants of a service's versions.
+/// A request of an operator to change a service's versions.
 #[derive(Debug, Clone)]
 pub(crate) struct VersionChange {
-    /// Only when the current generation is this one; `None`: whatever it is.
+    /// Applied only if the current generation is this one; `None`: always.
     pub(crate) expected: Option<Generation>,
     /// The operator's name, for the history.
     pub(crate) by: Option<String>,
     pub(crate) now: SystemTime,
 }
 
-/// A change of what operators defined in one repository: made whole, or not at all.
+/// A change of operators' definitions in one repository, applied as a whole.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct DefinitionChange {
-    /// The repository's own document: another one, or none any more. `None`: it stays.
+    /// The repository's document: replaced, or removed by `Some(None)`. `None`: unchanged.
     pub(crate) repository: Option<Option<Value>>,
-    /// Documents of services of the repository: another one, or none any more.
+    /// Documents of the repository's services: replaced, or removed by `None`.
     pub(crate) services: Vec<(ServiceName, Option<Value>)>,
 }

@@ -1,8 +1,8 @@
-//! Which superseded versions are retained: pure.
+//! Pure: decides which superseded versions are retained.
 //!
-//! The count is applied when a service is published. Age is the time that this process has seen pass since a version was
-//! superseded, or since the process read it at its start: a clock that is set ahead, or was wrong while the origin was down,
-//! makes nothing old. So a restart begins the age of what is retained again, and the count bounds it meanwhile.
+//! The limit on their number is applied at each publication. The age of a version is measured by the monotonic clock
+//! of this process, from when it was superseded or loaded. So a wrong wall clock expires nothing, and a restart
+//! begins all ages anew while the limit on their number still holds.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,12 +12,12 @@ use weir_protocol::digest::ObjectDigest;
 use super::mark::MarkedVersion;
 use super::row::{Retained, Row, StoredVersion, unix_milliseconds};
 
-/// Bytes of the descriptors that a row retains, at the most: with a current one of the largest size, it is well below the
-/// largest object. A descriptor that lists many omitted paths is large.
+/// The most bytes of retained descriptors in a row. Together with the largest current descriptor this stays well
+/// below the largest object. Descriptors are large if they list many omitted paths.
 const MAX_RETAINED_BYTES: usize = 8 << 20;
 
-/// Makes a version the current one (`None`: the service is retired). The one before is retained, as the newest of `most`
-/// at the most, and of what a row has room for. Returns how many are retained no longer.
+/// Makes a version current (`None`: retires the service) and retains its predecessor. At most `most` versions are
+/// retained, fewer if they exceed the row's limit. Returns how many were dropped.
 pub(super) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemTime, most: usize) -> usize {
     let before = std::mem::replace(&mut row.current, next);
     let before_count = row.retained.len() + usize::from(before.is_some());
@@ -39,12 +39,11 @@ pub(super) fn supersede(row: &mut Row, next: Option<StoredVersion>, now: SystemT
     distinct - row.retained.len()
 }
 
-/// Whether a version that was superseded is retained for long enough.
 pub(super) fn is_too_old(superseded: Instant, now: Instant, age: Duration) -> bool {
     now.saturating_duration_since(superseded) >= age
 }
 
-/// Objects with how many versions refer to each.
+/// Objects with their sizes and reference counts.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     objects: HashMap<ObjectDigest, (u64, u32)>,
@@ -52,7 +51,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Adds the objects of a version, each with its size.
+    /// Adds the objects of a version.
     pub(super) fn add(&mut self, objects: &[(ObjectDigest, u64)]) {
         for (digest, size) in objects {
             let (_, references) = self.objects.entry(*digest).or_insert_with(|| {
@@ -63,7 +62,7 @@ impl Usage {
         }
     }
 
-    /// Takes away the objects of a version that was added.
+    /// Removes the objects of a version that was added.
     pub(super) fn remove(&mut self, objects: &[(ObjectDigest, u64)]) {
         for (digest, size) in objects {
             let Some((_, references)) = self.objects.get_mut(digest) else { continue };
@@ -75,19 +74,18 @@ impl Usage {
         }
     }
 
-    /// The bytes of all objects, each once.
+    /// The bytes of all objects, each counted once.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether a version refers to it.
     pub(super) fn contains(&self, digest: &ObjectDigest) -> bool {
         self.objects.contains_key(digest)
     }
 }
 
-/// The superseded versions that go so that no more than `limit` bytes are used, those first that were superseded the longest
-/// ago; they are taken out of `usage`.
+/// The superseded versions to drop so that at most `limit` bytes are used, those first that were superseded first.
+/// Their objects are removed from `usage`.
 pub(super) fn over_limit(mut versions: Vec<MarkedVersion>, usage: &mut Usage, limit: u64) -> Vec<MarkedVersion> {
     versions.retain(|version| version.superseded_at.is_some());
     versions.sort_by(|one, other| one.superseded_at.cmp(&other.superseded_at).then(one.service.cmp(&other.service)));

@@ -1,4 +1,4 @@
-//! A row of a state page: all that is stored of one service.
+//! A row of a state page: everything that is stored for one service.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,46 +13,43 @@ use weir_protocol::name::ServiceName;
 use super::history::Why;
 use crate::tarball::ContentKey;
 
-/// All that is stored of one service. Without a current version it is a tombstone, or a service that was never published.
+/// Everything that is stored for one service. Without a current version it is a tombstone, or the service was never
+/// published.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Row {
-    /// First, so that it can be read alone.
+    /// The first field, so that it can be parsed alone.
     pub(super) service: ServiceName,
-    /// The highest generation that it ever had; 0 before the first.
+    /// The highest generation so far; 0 before the first.
     pub(super) generation: Generation,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) current: Option<StoredVersion>,
-    /// An operator holds the current version.
+    /// Set while an operator has pinned the current version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pin: Option<Pin>,
-    /// Superseded versions, the last one first; no two have the same digest, and none that of the current one.
+    /// Superseded versions, the latest first. Their digests differ from each other and from the current one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) retained: Vec<Retained>,
-    /// What operators defined.
+    /// The operators' document of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) definition: Option<Definition>,
 }
 
-/// A version of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct StoredVersion {
     pub(super) digest: TarballDigest,
-    /// The key of its content.
     #[serde(with = "content_key")]
     pub(super) key: ContentKey,
-    /// The private object that says how it was made. `None`: the next build begins from nothing.
+    /// The recipe that it was built by. `None`: the next build reuses no frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) recipe: Option<ObjectDigest>,
-    /// Why it was published.
     pub(super) why: Why,
     /// The operator who rolled back to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) by: Option<String>,
-    /// Its exact bytes.
+    /// The exact bytes.
     descriptor: Box<RawValue>,
 }
 
-/// A superseded version.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Retained {
     /// Unix milliseconds.
@@ -60,7 +57,6 @@ pub(super) struct Retained {
     pub(super) version: StoredVersion,
 }
 
-/// A service is held at its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pin {
     /// Unix milliseconds.
@@ -69,41 +65,38 @@ pub(super) struct Pin {
     pub(super) by: Option<String>,
 }
 
-/// A document of the operators.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Definition {
-    /// Unix milliseconds. When a service is moved, the newer one of two repositories counts.
+    /// Unix milliseconds. After a move of the service, the newer document of two repositories counts.
     pub(super) written_at: u64,
     pub(super) document: Value,
 }
 
 impl Row {
-    /// Nothing is known of the service.
+    /// An empty row.
     pub(super) fn new(service: ServiceName) -> Self {
         Self { service, generation: 0, current: None, pin: None, retained: Vec::new(), definition: None }
     }
 
-    /// Whether nothing would be lost without it.
+    /// Whether the row stores nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.generation == 0 && self.definition.is_none()
     }
 
-    /// Whether it says nothing but the highest generation of a service that is gone.
+    /// Whether the row stores only the last generation of a deleted service.
     pub(super) fn is_tombstone(&self) -> bool {
         self.current.is_none() && self.retained.is_empty() && self.definition.is_none()
     }
 
-    /// The last generation, when there was one.
     pub(super) fn last_generation(&self) -> Option<Generation> {
         (self.generation > 0).then_some(self.generation)
     }
 
-    /// The current version and the retained ones.
+    /// The current version, then the retained ones.
     pub(super) fn versions(&self) -> impl Iterator<Item = &StoredVersion> {
         self.current.iter().chain(self.retained.iter().map(|retained| &retained.version))
     }
 
-    /// The version of a digest.
     pub(super) fn version(&self, digest: &TarballDigest) -> Option<&StoredVersion> {
         self.versions().find(|version| version.digest == *digest)
     }
@@ -127,31 +120,31 @@ impl StoredVersion {
         Self::new(descriptor, self.key, self.recipe, self.why, self.by.clone())
     }
 
-    /// The bytes of its descriptor.
+    /// Bytes of the descriptor.
     pub(super) fn size(&self) -> usize {
         self.descriptor.get().len()
     }
 
-    /// Reads the descriptor.
+    /// Parses the descriptor.
     ///
     /// # Errors
-    /// Its bytes are those of a descriptor that this version of the program does not understand.
+    /// This version of the program does not understand the descriptor.
     pub(super) fn descriptor(&self) -> Result<Descriptor, DescriptorError> {
         Descriptor::parse(Bytes::copy_from_slice(self.descriptor.get().as_bytes()))
     }
 }
 
-/// Unix milliseconds.
+/// Milliseconds since 1970; 0 for earlier times.
 pub(super) fn unix_milliseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A time of Unix milliseconds.
+/// The inverse of [`unix_milliseconds`].
 pub(super) fn from_unix(milliseconds: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds)).unwrap_or(UNIX_EPOCH)
 }
 
-/// 64 hexadecimal digits.
+/// A key as 64 hexadecimal digits.
 mod content_key {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -1,4 +1,4 @@
-//! Storing the objects of a repository's next state: the pages that changed and the last segment of its history.
+//! Stores the objects of a repository's next state: the changed pages and the last segment of its history.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -18,21 +18,19 @@ use super::record::{RepositoryRecord, SegmentRef};
 use super::row::unix_milliseconds;
 use crate::store::{Area, ObjectError, Objects};
 
-/// Pages that are stored at a time.
 const CONCURRENT_PAGES: usize = 8;
 
-/// Where the objects of a state go.
+/// Stores objects of one repository.
 pub(super) struct StateWriter<'a> {
     pub(super) objects: &'a Objects,
     pub(super) repository: &'a RepositoryName,
     pub(super) metrics: &'a PublishMetrics,
-    /// Keeps them from deletion until a record names them.
+    /// Protects the objects until a record names them.
     pub(super) protection: &'a Protection,
 }
 
 impl StateWriter<'_> {
-    /// Stores the pages that changed (`changed`: by their position in the record, as they are now), together with small
-    /// neighbours, and names them in the record.
+    /// Stores the `changed` pages, by their position in the record, merged with small neighbours. Updates the record.
     pub(super) async fn write_pages(
         &self,
         record: &mut RepositoryRecord,
@@ -47,35 +45,35 @@ impl StateWriter<'_> {
         changed.extend(read_pages(self.objects, self.repository, &refs, missing).await?);
         let (mut next, mut copied) = (Vec::new(), 0);
         for run in runs {
-            next.extend(refs[copied..run.start].iter().cloned().map(Cut::Same));
+            next.extend(refs[copied..run.start].iter().cloned().map(PageWrite::Keep));
             copied = run.end.min(refs.len());
             let mut all = Page::default();
             run.clone().filter_map(|position| changed.remove(&position)).for_each(|page| all.append(page));
             let previous: Vec<ObjectDigest> = refs[run.start..copied].iter().map(|page| page.digest).collect();
-            next.extend(all.cut().into_iter().map(|page| Cut::New(page, previous.clone())));
+            next.extend(all.split().into_iter().map(|page| PageWrite::New(page, previous.clone())));
         }
-        next.extend(refs[copied..].iter().cloned().map(Cut::Same));
-        record.pages = stream::iter(next.into_iter().map(|cut| self.write_page(cut)))
+        next.extend(refs[copied..].iter().cloned().map(PageWrite::Keep));
+        record.pages = stream::iter(next.into_iter().map(|split| self.write_page(split)))
             .buffered(CONCURRENT_PAGES)
             .try_collect()
             .await?;
         Ok(())
     }
 
-    async fn write_page(&self, cut: Cut) -> Result<PageRef, PublishError> {
-        let (page, previous) = match cut {
-            Cut::Same(page) => return Ok(page),
-            Cut::New(page, previous) => (page, previous),
+    async fn write_page(&self, split: PageWrite) -> Result<PageRef, PublishError> {
+        let (page, previous) = match split {
+            PageWrite::Keep(page) => return Ok(page),
+            PageWrite::New(page, previous) => (page, previous),
         };
         let first = page.first().expect("a page that was cut has rows").clone();
         let size = page.size() as u64;
         let digest = self.put("page", page.to_bytes()).await?;
-        // A row may become what it was.
+        // A change may restore a page that was stored before.
         let previous = previous.into_iter().filter(|previous| *previous != digest).collect();
         Ok(PageRef { first, digest, size, previous })
     }
 
-    /// Stores the last segment with these lines behind those that it has, or a new one, and names it in the record.
+    /// Appends lines to the last segment, or begins a new one. Updates the record.
     pub(super) async fn append_history(
         &self,
         record: &mut RepositoryRecord,
@@ -93,9 +91,9 @@ impl StateWriter<'_> {
                     (before, entries, first) = (bytes, last.entries, last.first);
                     record.history.pop();
                 }
-                // Its entries are lost. What is new must not be.
+                // The old entries are lost, but new ones can still be recorded.
                 Err(error @ (ObjectError::Missing(_) | ObjectError::Corrupt(_))) => {
-                    tracing::error!(repository = %self.repository, %error, "a part of the history is lost");
+                    tracing::error!(repository = %self.repository, %error, "a segment of the history is lost");
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -116,7 +114,7 @@ impl StateWriter<'_> {
     }
 }
 
-enum Cut {
-    Same(PageRef),
+enum PageWrite {
+    Keep(PageRef),
     New(Page, Vec<ObjectDigest>),
 }

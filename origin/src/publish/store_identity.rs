@@ -1,5 +1,5 @@
-//! The record `cluster/store`: when the store was first used. A store that is new where an old installation was means that
-//! its data was lost.
+//! The record `cluster/store`: the identity of the store and when it was first used. A recent time on an old
+//! installation means that its data was lost.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,6 @@ use crate::store::{Expect, Objects, PutOutcome, RecordError, RecordKey, Records}
 
 const KEY: &str = "cluster/store";
 
-/// Which store it is.
 #[derive(Debug, Clone)]
 pub(super) struct StoreIdentity {
     /// `None`: the record is damaged.
@@ -22,14 +21,13 @@ pub(super) struct StoreIdentity {
 
 #[derive(Default, Serialize, Deserialize)]
 struct StoreRecord {
-    /// Random.
     id: String,
     /// Unix milliseconds.
     created_at: u64,
 }
 
 impl StoreIdentity {
-    /// Reads the record, and writes it when there is none. `is_empty`: there is no other record either.
+    /// Reads the record, or creates it if there is none. `is_empty`: the store has no other records.
     pub(super) async fn read_or_create(
         records: &Records,
         now: SystemTime,
@@ -40,7 +38,7 @@ impl StoreIdentity {
             Ok(None) => None,
             Ok(Some(record)) => Some(serde_json::from_slice(&record.bytes).unwrap_or_default()),
             Err(error @ RecordError::Damaged { .. }) => {
-                tracing::error!(%error, "when the store was first used is not known any more");
+                tracing::error!(%error, "the record of the store's identity is damaged: the time of its first use is lost");
                 Some(StoreRecord::default())
             }
             Err(error) => return Err(error.into()),
@@ -67,7 +65,8 @@ impl StoreIdentity {
         }
     }
 
-    /// Sees to it that the objects are of these records: others' would be taken for garbage.
+    /// Checks that objects and records belong to the same store. Otherwise garbage collection would delete the
+    /// objects of another store.
     pub(super) async fn check(&self, objects: &Objects) -> Result<(), PublishError> {
         let Some(id) = &self.id else { return Ok(()) };
         let theirs = objects.claim(id).await?;

@@ -1,4 +1,4 @@
-//! What operators defined, as the records of repositories hold it.
+//! The operators' definitions, read from the records of repositories.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,23 @@ use super::load::load;
 use super::row::Definition;
 use crate::store::{Objects, Records};
 
-/// What operators defined, as it is stored.
 #[derive(Debug, Default)]
 pub(crate) struct StoredDefinitions {
     pub(crate) repositories: BTreeMap<RepositoryName, Value>,
-    /// Each with the repository in whose record it is.
+    /// Each document with the repository whose record holds it.
     pub(crate) services: BTreeMap<ServiceName, (RepositoryName, Value)>,
-    /// Whether there ever was anything, also what was deleted since.
+    /// Whether operators ever defined anything, even if it was deleted since.
     pub(crate) had_any: bool,
-    /// Services that have moved, each with a repository that still has a document of it, which is to be removed there.
+    /// Moved services whose old repository still has a document, which must be removed there.
     pub(crate) outdated: Vec<(RepositoryName, ServiceName)>,
 }
 
-/// Puts together what the repositories have. A service that was moved when the process was killed may be in two: the newer
-/// document holds.
+/// Merges the definitions of repositories. If the process was killed during a move, a service is in two repositories:
+/// the newer document counts.
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
     pub(super) stored: StoredDefinitions,
-    /// When the document that holds was written.
+    /// When the document that counts was written.
     written_at: BTreeMap<ServiceName, u64>,
 }
 
@@ -51,7 +50,7 @@ impl Definitions {
     }
 }
 
-/// Reads what operators defined, and writes nothing: a process may be at work on the records. What is damaged is left out.
+/// Reads the definitions without writing, so that it can run beside an origin. Damaged records are skipped.
 ///
 /// # Errors
 /// The records cannot be listed.

@@ -1,5 +1,5 @@
-//! Repositories whose record or pages could not be read: nothing new is published of them until they are read again, or an
-//! operator confirms what is left.
+//! Suspended repositories: their record or pages are damaged or unread, and nothing new is published until they are
+//! read, or until an operator confirms the rest.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::publisher::{Handle, Publisher};
 use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Request};
 
-/// A repository that was read again, how often so far.
+/// A repository that was reloaded, with the number of reloads so far.
 pub(crate) struct Reload {
     repository: Arc<Repository>,
     number: u64,
@@ -29,14 +29,14 @@ impl Reload {
 }
 
 impl Publisher {
-    /// The repositories of which nothing new is published until an operator confirms.
+    /// The suspended repositories.
     pub(crate) fn suspended(&self) -> BTreeMap<RepositoryName, Suspension> {
         let handles = self.handles().into_iter();
         handles.filter_map(|(name, handle)| Some((name, handle.repository.suspension()?))).collect()
     }
 
-    /// Whether operators may have defined anything that the catalogue does not have: something cannot be read, or was just
-    /// read, or a record is gone.
+    /// Whether the catalog may lack definitions: a repository is suspended, was reloaded just now, or has lost its
+    /// record.
     pub(crate) fn may_have_unknown_definitions(&self) -> bool {
         let repositories = self.repositories.read().unwrap_or_else(PoisonError::into_inner);
         let unknown = repositories.values().any(|handle| handle.repository.may_have_unknown_definitions());
@@ -44,7 +44,7 @@ impl Publisher {
         unknown || self.without_record() > 0
     }
 
-    /// How many repositories have objects, and no record still.
+    /// How many repositories have objects but still no record.
     pub(crate) fn without_record(&self) -> usize {
         let has_none = |name: &&RepositoryName| {
             self.existing(name).is_none_or(|handle| handle.repository.known().version.is_none())
@@ -52,27 +52,27 @@ impl Publisher {
         self.without_record.iter().filter(has_none).count()
     }
 
-    /// Waits until a repository was read again.
-    pub(crate) async fn read_again(&self) {
-        self.shared.read_again.notified().await;
+    /// Waits until a repository is reloaded.
+    pub(crate) async fn wait_for_reload(&self) {
+        self.shared.reloaded.notified().await;
     }
 
-    /// The repositories that were read again and not [taken over](Publisher::taken_over).
-    pub(crate) fn to_take_over(&self) -> Vec<Reload> {
+    /// The reloaded repositories that the catalog has not [applied](Publisher::mark_applied).
+    pub(crate) fn unapplied_reloads(&self) -> Vec<Reload> {
         let handles = self.handles().into_values().map(|Handle { repository, .. }| repository);
         let due = handles.filter_map(|repository| {
-            let number = repository.read_again.load(Ordering::SeqCst);
-            let is_due = number != repository.taken_over.load(Ordering::SeqCst) && !repository.is_unread();
+            let number = repository.reloads.load(Ordering::SeqCst);
+            let is_due = number != repository.applied_reloads.load(Ordering::SeqCst) && !repository.is_unread();
             is_due.then_some(Reload { repository, number })
         });
         due.collect()
     }
 
-    /// What operators defined in a repository that was read again, and what is published of it.
+    /// The definitions and current versions of a reloaded repository.
     ///
     /// # Errors
-    /// It cannot be read just now.
-    pub(crate) async fn definitions_read_again(
+    /// The repository cannot be read now.
+    pub(crate) async fn reloaded_definitions(
         &self,
         Reload { repository, .. }: &Reload,
     ) -> Result<(StoredDefinitions, Started), PublishError> {
@@ -87,21 +87,21 @@ impl Publisher {
         Ok((definitions.stored, published))
     }
 
-    /// The catalogue has it.
-    pub(crate) fn taken_over(&self, Reload { repository, number }: &Reload) {
-        repository.taken_over.store(*number, Ordering::SeqCst);
+    /// Called when the catalog has applied the definitions of a reload.
+    pub(crate) fn mark_applied(&self, Reload { repository, number }: &Reload) {
+        repository.applied_reloads.store(*number, Ordering::SeqCst);
     }
 
-    /// Why nothing new is published of one repository until an operator confirms.
+    /// Why a repository is suspended.
     pub(crate) fn suspension(&self, repository: &RepositoryName) -> Option<Suspension> {
         self.existing(repository)?.repository.suspension()
     }
 
-    /// An operator takes over what was read of a repository as its state: publishing goes on from there. False: it was not
-    /// suspended.
+    /// An operator accepts the readable state of a repository, and publishing goes on from there. Returns false if
+    /// the repository was not suspended.
     ///
     /// # Errors
-    /// What is stored is not what is served, or cannot be read or written.
+    /// The stored state is not the one that is served, or cannot be read or written.
     pub(crate) async fn confirm(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
         let Some(handle) = self.handles().remove(repository) else { return Ok(false) };
         let (done, answer) = oneshot::channel();

@@ -1,4 +1,4 @@
-//! The publisher over local files, and over a store and an engine that fail when a test says so.
+//! The publisher on local files, with failures that tests inject into objects and records.
 
 mod collection;
 mod damage;
@@ -33,12 +33,12 @@ use crate::tarball::{Built, ContentKey, FrameSink, Recipe};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 
-/// A data directory with everything that is opened of it.
-struct World {
+/// A data directory, and the parts that a publisher is opened with.
+struct TestStore {
     dir: TempDir,
     data_dir: DataDir,
     store: Arc<FaultyStore>,
-    /// What happens to the next writes of records.
+    /// Failures of the next record writes.
     fail_writes: FailWrites,
     objects: Objects,
     records: Records,
@@ -99,7 +99,7 @@ fn built(frames: &[&str]) -> Built {
     }
 }
 
-impl World {
+impl TestStore {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap().0;
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// A publisher as after a start of the process.
+    /// Opens a publisher, as at a start of the process.
     async fn open(&self) -> Arc<Publisher> {
         self.open_with_definitions().await.0
     }
@@ -142,7 +142,7 @@ impl World {
         Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), options).await
     }
 
-    /// The same with what was published, when these services of `shop` are configured.
+    /// Opens and starts a publisher with these services of `shop` configured.
     async fn start(&self, services: &[&str]) -> (Arc<Publisher>, Started) {
         let publisher = self.open().await;
         let configured = services.iter().copied().map(name).collect();
@@ -150,7 +150,6 @@ impl World {
         (publisher, started)
     }
 
-    /// The number of events.
     fn events(&self) -> usize {
         match self.events.read(0) {
             Read::Lines(lines, _) => lines.len(),
@@ -179,7 +178,7 @@ impl World {
     }
 }
 
-/// Publishes a tarball of these frames, a minute per number.
+/// Publishes a tarball of these frames at the given minute.
 async fn publish(
     publisher: &Publisher,
     service: &Arc<Service>,
@@ -188,7 +187,7 @@ async fn publish(
 ) -> Result<Outcome, PublishError> {
     let attempt = publisher.begin_attempt(&service.repository);
     let frames_to_put: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame.as_bytes())).collect();
-    // Builds have threads of their own.
+    // The frame sink blocks, so it must not run on the runtime.
     let put = tokio::task::spawn_blocking(move || {
         frames_to_put.into_iter().try_for_each(|frame| attempt.put(frame).map(drop)).map(|()| attempt)
     });

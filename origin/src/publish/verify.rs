@@ -1,4 +1,4 @@
-//! `weir-origin verify`: reads everything that records refer to, and says what is damaged and what that means.
+//! `weir-origin verify`: reads every referenced object of a stopped origin, and reports damage and its consequences.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,48 +19,47 @@ use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::store::{Area, ObjectError, Objects, RecordKey, Records, StoreMetrics};
 
-/// Objects that are read at a time.
 const CONCURRENT_READS: usize = 16;
 
-/// What was found.
+/// The result of a verification.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// Everything that is not as it should be.
+    /// All problems that were found.
     pub findings: Vec<Finding>,
     /// Repositories with a record.
     pub repositories: u64,
     /// Versions, current and retained.
     pub versions: u64,
-    /// Objects that were read, and their bytes.
+    /// Objects that were read.
     pub objects: u64,
-    /// See `objects`.
+    /// Bytes of these objects.
     pub bytes: u64,
 }
 
-/// Something that is not as it should be.
+/// One problem.
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// What it is about: a record's key, or `<repository>/<area>/<digest>`.
+    /// A record's key, or `<repository>/<area>/<digest>`.
     pub object: String,
-    /// What is wrong with it.
+    /// What is wrong with the object.
     pub problem: String,
-    /// What that means, and for which service.
+    /// The effect, and on which service.
     pub consequence: String,
     /// How bad it is.
     pub severity: Severity,
-    /// It was deleted, so that it is built again.
+    /// Whether the object was deleted, so that it is built again.
     pub deleted: bool,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// An origin builds it again, or does without it.
+    /// An origin rebuilds the object, or works without it.
     Rebuildable,
-    /// It is gone, or an operator has to confirm what is left.
+    /// The data is lost, or an operator has to confirm the rest.
     Lost,
-    /// It could not be read, and may be good.
+    /// The object could not be read, and may be undamaged.
     Unread,
 }
 
@@ -75,7 +74,7 @@ impl fmt::Display for Severity {
 }
 
 impl Report {
-    /// 0: no damage; 1: damage that an origin repairs by building again; 4: something is lost, needs an operator, or could
+    /// The exit code. 0: no damage. 1: damage that an origin repairs. 4: data is lost, needs an operator, or could
     /// not be read.
     pub fn exit_code(&self) -> u8 {
         match self.findings.iter().map(|finding| finding.severity).max() {
@@ -86,13 +85,13 @@ impl Report {
     }
 }
 
-/// Verifies what a stopped origin stores. With `delete_corrupt`, damaged frames, manifests and recipes are deleted; nothing
-/// else ever is.
+/// Verifies the store of a stopped origin. With `delete_corrupt`, damaged frames, manifests and recipes are deleted,
+/// and nothing else.
 ///
 /// # Errors
-/// No origin has stored anything in the data directory, one runs on it, or the store cannot be opened or listed.
+/// The data directory was never used, an origin is running on it, or the store cannot be opened or listed.
 pub async fn verify(config: &Config, delete_corrupt: bool) -> anyhow::Result<Report> {
-    // Everything below would create what is missing, and find nothing wrong with it.
+    // Opening the store would create missing folders and hide that the path is wrong.
     let records = config.data_dir.join("records");
     anyhow::ensure!(records.try_exists()?, "{} does not exist: no origin has stored anything there", records.display());
     let (data_dir, _released) = DataDir::open(&config.data_dir)?;
@@ -109,7 +108,7 @@ pub(super) struct Verifier {
     report: Report,
 }
 
-/// Objects that are needed: what it means when one cannot be read, and how bad that is.
+/// Required objects: the consequence of losing each, and its severity.
 type Needed = HashMap<(Area, ObjectDigest), (String, Severity)>;
 
 impl Verifier {
@@ -120,9 +119,9 @@ impl Verifier {
     pub(super) async fn run(mut self) -> anyhow::Result<Report> {
         let keys = self.records.list("repositories/").await?;
         for repository in without_record(&self.objects, &keys).await? {
-            let problem = "there is none, although there are state pages or recipes of the repository";
+            let problem = "the record is missing, although the repository has state pages or recipes";
             let consequence = format!(
-                "repository `{repository}` begins from nothing, without pins, histories and operators' definitions: put the \
+                "repository `{repository}` starts empty, without pins, history and operators' definitions: put the \
                  record back, unless its first publication was interrupted"
             );
             let key = RecordKey::repository(&repository).to_string();
@@ -140,14 +139,14 @@ impl Verifier {
         let Loaded { known, problems, replaced, .. } = load(&self.objects, &self.records, repository).await;
         for problem in problems.damage {
             let consequence =
-                format!("nothing new is published of repository `{repository}` until an operator confirms");
+                format!("publishing is suspended for repository `{repository}` until an operator confirms its state");
             self.found(key.clone(), problem, consequence, Severity::Lost);
         }
         for problem in problems.failures {
-            self.found(key.clone(), problem, "it may be good: try again".to_owned(), Severity::Unread);
+            self.found(key.clone(), problem, "it may be undamaged: try again".to_owned(), Severity::Unread);
         }
         let mut mark = Mark::of(&self.objects, repository, &known.record).await;
-        // What is served while a page is damaged.
+        // The origin serves these rows while the page is damaged.
         for row in replaced.values().flat_map(Page::rows).flatten() {
             mark.add(&self.objects, repository, &row).await;
         }
@@ -155,11 +154,11 @@ impl Verifier {
             self.found(key.clone(), problem, "it is not served".to_owned(), Severity::Lost);
         }
         if let Some(problem) = mark.failure {
-            let consequence = "what it leads to was not looked at: try again".to_owned();
+            let consequence = "the objects that it references were not checked: try again".to_owned();
             self.found(key.clone(), problem, consequence, Severity::Unread);
         }
         for problem in mark.unreadable_manifests {
-            let consequence = "its frames were not looked at".to_owned();
+            let consequence = "its frames were not checked".to_owned();
             self.found(key.clone(), problem, consequence, Severity::Rebuildable);
         }
         self.report.versions += mark.versions.len() as u64;
@@ -183,7 +182,7 @@ impl Verifier {
                 Err(ObjectError::Missing(_)) => ("it is missing".to_owned(), false),
                 Err(ObjectError::Corrupt(_)) => ("its bytes do not have its digest".to_owned(), true),
                 Err(error @ ObjectError::Unavailable(_)) => {
-                    let consequence = "it may be good: try again".to_owned();
+                    let consequence = "it may be undamaged: try again".to_owned();
                     self.found("an object".to_owned(), error.to_string(), consequence, Severity::Unread);
                     continue;
                 }
@@ -200,10 +199,10 @@ impl Verifier {
     }
 }
 
-/// The objects that a record and its versions refer to, but for the pages: those were read.
+/// The objects that a record and its versions reference, without the pages, which were read already.
 fn needed(record: &RepositoryRecord, versions: &[MarkedVersion]) -> Needed {
     let segments = record.history.iter().map(|segment| {
-        let consequence = format!("{} entries of the history are lost; publishing goes on", segment.entries);
+        let consequence = format!("{} entries of the history are lost; publishing continues", segment.entries);
         ((Area::Private, segment.digest), (consequence, Severity::Lost))
     });
     let mut needed: Needed = segments.collect();
@@ -212,13 +211,13 @@ fn needed(record: &RepositoryRecord, versions: &[MarkedVersion]) -> Needed {
         let name = format!("the {word} version {digest} of service `{service}`");
         for (object, _) in objects {
             needed.entry((Area::Public, *object)).or_insert_with(|| {
-                let until = "until it is built again from its commit, when it is asked for";
+                let until = "until a request makes the origin rebuild it from its commit";
                 (format!("{name} cannot be served in full {until}"), Severity::Rebuildable)
             });
         }
         if let Some(recipe) = recipe {
             needed.entry((Area::Private, *recipe)).or_insert_with(|| {
-                (format!("the build after {name} takes nothing from it, and is slower"), Severity::Rebuildable)
+                (format!("the build after {name} reuses no frames and is slower"), Severity::Rebuildable)
             });
         }
     }

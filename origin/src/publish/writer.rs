@@ -1,8 +1,8 @@
-//! The one task that writes a repository's record. It applies all changes that wait to one draft, stores its objects,
-//! replaces the record, and then shows what changed.
+//! The one task that writes a repository's record. It applies all queued changes to one draft, stores its objects,
+//! replaces the record, and then makes the changes visible.
 //!
-//! An outcome that is not known is settled before anything else is written: the same bytes are put again, which succeeds,
-//! or finds them in place.
+//! An unknown outcome is resolved before anything else is written: the same bytes are put again, or are found to be
+//! stored already.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -30,17 +30,16 @@ use crate::event_log::EventLog;
 use crate::failpoint::failpoint;
 use crate::store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Records, Version};
 
-/// Changes of one repository that wait at the most; whoever brings another one waits for room.
+/// The most queued changes of one repository; further callers wait.
 pub(super) const MAX_WAITING: usize = 256;
 
 /// The shortest time between two writes of one record.
 pub(super) const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long after an unknown outcome it is tried again, and how long until what could not be read is read again, unless
-/// somebody brings a change before.
+/// An unknown outcome, and an unreadable repository, are retried after this time, or with the next change before.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the writers of all repositories share.
+/// Shared by the writers of all repositories.
 pub(super) struct Shared {
     pub(super) objects: Objects,
     pub(super) records: Records,
@@ -48,55 +47,53 @@ pub(super) struct Shared {
     pub(super) grace_period: Duration,
     pub(super) events: Arc<EventLog>,
     pub(super) metrics: PublishMetrics,
-    /// A record was written.
+    /// Notified after each write of a record.
     pub(super) written: Notify,
-    /// A repository was read again.
-    pub(super) read_again: Notify,
-    /// Whoever writes holds the directory.
+    /// Notified after each reload of a repository.
+    pub(super) reloaded: Notify,
+    /// The lock of the data directory.
     pub(super) _data_dir: DataDir,
 }
 
-/// A repository, as all see it.
+/// The state of a repository that requests and its writer share.
 pub(super) struct Repository {
     pub(super) name: RepositoryName,
     known: RwLock<Known>,
     pub(super) protected: Arc<Protected>,
-    /// Held from before changes are applied until they are shown.
+    /// Locked from before changes are applied until they are visible.
     pub(super) committing: Mutex<()>,
-    /// It was written since garbage was collected.
+    /// The record was written since the last garbage collection.
     pub(super) is_dirty: AtomicBool,
-    /// How often it was read again, because it could not be read before or was damaged.
-    pub(super) read_again: AtomicU64,
-    /// For how many of these the catalogue has what operators defined.
-    pub(super) taken_over: AtomicU64,
+    /// Counts reloads of the stored state.
+    pub(super) reloads: AtomicU64,
+    /// The last of these reloads whose definitions the catalog has applied.
+    pub(super) applied_reloads: AtomicU64,
 }
 
-/// What a writer is asked.
 pub(super) enum Request {
     Change(Box<PendingChange>),
-    /// An operator takes over what can be read. False: it was not suspended.
+    /// An operator accepts the readable state. The answer is false if the repository was not suspended.
     Confirm(oneshot::Sender<Result<bool, PublishError>>),
 }
 
-/// Writes the record of one repository.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     repository: Arc<Repository>,
     key: RecordKey,
-    /// A write whose outcome is not known.
+    /// A write with an unknown outcome.
     outstanding: Option<Prepared>,
     next_write: Instant,
     retry_at: Instant,
 }
 
-/// A state whose objects are stored.
+/// A state whose objects are stored, ready to be written.
 struct Prepared {
     record: RepositoryRecord,
     bytes: Bytes,
     rows: Vec<Row>,
-    shown: Vec<VisibleChange>,
+    visible: Vec<VisibleChange>,
     dropped_versions: usize,
-    /// Keep the objects until the record names them.
+    /// Protect the objects until the record names them.
     _protections: Vec<Protection>,
 }
 
@@ -116,12 +113,12 @@ impl Repository {
             protected,
             committing,
             is_dirty,
-            read_again: AtomicU64::new(0),
-            taken_over: AtomicU64::new(0),
+            reloads: AtomicU64::new(0),
+            applied_reloads: AtomicU64::new(0),
         }
     }
 
-    /// What is durable.
+    /// The durable state.
     pub(super) fn known(&self) -> RwLockReadGuard<'_, Known> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,21 +127,20 @@ impl Repository {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why nothing may be published.
     pub(super) fn suspension(&self) -> Option<Suspension> {
         self.known().suspension.clone()
     }
 
-    /// The store did not answer.
+    /// Whether the repository is suspended because the store did not answer.
     pub(super) fn is_unread(&self) -> bool {
         self.known().suspension.as_ref().is_some_and(|suspension| suspension.until == SuspendedUntil::Read)
     }
 
-    /// The catalogue may not have everything that operators defined of it.
+    /// Whether the catalog may lack definitions of this repository.
     pub(super) fn may_have_unknown_definitions(&self) -> bool {
-        // In this order: it counts as read again before its suspension ends.
+        // Read in this order: a reload is counted before its suspension ends.
         let is_suspended = self.known().suspension.is_some();
-        is_suspended || self.read_again.load(Ordering::SeqCst) != self.taken_over.load(Ordering::SeqCst)
+        is_suspended || self.reloads.load(Ordering::SeqCst) != self.applied_reloads.load(Ordering::SeqCst)
     }
 }
 
@@ -154,8 +150,7 @@ impl Writer {
         Self { shared, repository, key, outstanding: None, next_write: now, retry_at: now + RETRY_INTERVAL }
     }
 
-    /// Writes until nobody can bring a change any more. What it does is boxed, because the task of each repository would
-    /// have room for it for as long as it waits.
+    /// Runs until all senders are gone. The step is boxed: the waiting task of each repository needs no room for it.
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         loop {
             let request = tokio::select! {
@@ -193,7 +188,7 @@ impl Writer {
     async fn commit(&mut self, changes: Vec<PendingChange>) {
         let repository = self.repository.clone();
         let _committing = repository.committing.lock().await;
-        if let Err(error) = self.settle().await {
+        if let Err(error) = self.resolve_outstanding().await {
             return changes.into_iter().for_each(|change| change.refuse(error.clone()));
         }
         let record = repository.known().record.clone();
@@ -229,22 +224,22 @@ impl Writer {
         applied.iter_mut().for_each(|applied| applied.reply(result.clone()));
     }
 
-    /// Makes a draft durable, and shows what changed.
+    /// Makes a draft durable, then visible.
     async fn write(
         &mut self,
         draft: Draft<'_>,
         applied: &mut [Applied],
         protections: Vec<Protection>,
     ) -> Result<(), PublishError> {
-        let shown: Vec<VisibleChange> =
-            applied.iter_mut().flat_map(|applied| std::mem::take(&mut applied.shown)).collect();
+        let visible: Vec<VisibleChange> =
+            applied.iter_mut().flat_map(|applied| std::mem::take(&mut applied.visible)).collect();
         let known_keys = draft.known_keys.clone();
         if draft.is_changed() {
-            let prepared = Box::pin(self.prepare(draft, shown, protections)).await?;
+            let prepared = Box::pin(self.prepare(draft, visible, protections)).await?;
             self.next_write = Instant::now() + WRITE_INTERVAL;
-            self.put_or_keep(prepared).await?;
+            self.put_or_retry(prepared).await?;
         } else {
-            shown.into_iter().for_each(|shown| self.show(shown));
+            visible.into_iter().for_each(|visible| self.show(visible));
         }
         let mut known = self.repository.change_known();
         for (service, key) in known_keys {
@@ -258,7 +253,7 @@ impl Writer {
     async fn prepare(
         &self,
         draft: Draft<'_>,
-        shown: Vec<VisibleChange>,
+        visible: Vec<VisibleChange>,
         mut protections: Vec<Protection>,
     ) -> Result<Prepared, PublishError> {
         let before = self.repository.known().record.clone();
@@ -281,11 +276,11 @@ impl Writer {
             let error = format!("it would have {} bytes, more than {MAX_RECORD_BYTES}", bytes.len());
             return Err(PublishError::Record(error));
         }
-        Ok(Prepared { record, bytes, rows, shown, dropped_versions, _protections: protections })
+        Ok(Prepared { record, bytes, rows, visible, dropped_versions, _protections: protections })
     }
 
-    /// Puts a record. When its outcome is not known it is put again later.
-    async fn put_or_keep(&mut self, prepared: Prepared) -> Result<(), PublishError> {
+    /// Puts a record. After an unknown outcome it is put again later.
+    async fn put_or_retry(&mut self, prepared: Prepared) -> Result<(), PublishError> {
         match self.put(&prepared.bytes).await {
             Ok(version) => {
                 failpoint!("the record is written");
@@ -317,7 +312,7 @@ impl Writer {
             PutOutcome::Unknown(cause) => ("unknown", Some(cause.to_string())),
         };
         self.shared.metrics.record_writes.with_label_values(&[word]).inc();
-        // What is read is durable.
+        // Bytes that can be read are durable.
         match (self.shared.records.get(&self.key).await, cause) {
             (Ok(Some(record)), _) if record.bytes == *bytes => Ok(record.version),
             (Ok(record), Some(cause)) if record.as_ref().map(|record| &record.version) == before.as_ref() => {
@@ -328,10 +323,10 @@ impl Writer {
         }
     }
 
-    /// Before anything is written: an outcome that is not known is settled, and what could not be read is read.
-    async fn settle(&mut self) -> Result<(), PublishError> {
+    /// Resolves an unknown outcome, and reloads an unread state, before the next write.
+    async fn resolve_outstanding(&mut self) -> Result<(), PublishError> {
         if let Some(outstanding) = self.outstanding.take() {
-            Box::pin(self.put_or_keep(outstanding)).await?;
+            Box::pin(self.put_or_retry(outstanding)).await?;
             tracing::info!(repository = %self.repository.name, "a record whose write had an unknown outcome is written");
         }
         match self.repository.suspension() {
@@ -346,15 +341,15 @@ impl Writer {
         }
     }
 
-    /// What can be read becomes the state.
+    /// Makes the readable state the current one.
     async fn confirm(&mut self, done: oneshot::Sender<Result<bool, PublishError>>) {
         let repository = self.repository.clone();
         let _committing = repository.committing.lock().await;
-        let confirmed = Box::pin(self.take_over()).await;
+        let confirmed = Box::pin(self.accept_stored_state()).await;
         let _ = done.send(confirmed);
     }
 
-    async fn take_over(&mut self) -> Result<bool, PublishError> {
+    async fn accept_stored_state(&mut self) -> Result<bool, PublishError> {
         let Some(confirmed) = self.repository.suspension() else { return Ok(false) };
         if confirmed.until == SuspendedUntil::Restarted {
             return self.refuse_suspended().map(|()| false);
@@ -379,7 +374,7 @@ impl Writer {
             self.suspend_for(confirmed);
             return Err(error);
         }
-        tracing::warn!(repository = %self.repository.name, "an operator confirmed its state: it is published again");
+        tracing::warn!(repository = %self.repository.name, "an operator confirmed the state of the repository; publishing continues");
         Ok(true)
     }
 
@@ -387,15 +382,15 @@ impl Writer {
         load(&self.shared.objects, &self.shared.records, &self.repository.name).await
     }
 
-    /// For damage of this run.
+    /// Suspends after damage during this run.
     fn suspend(&self, reason: &str) {
-        let reason = format!("{reason}; restart the origin, compare, and confirm then");
+        let reason = format!("{reason}; restart the origin, compare, then confirm");
         self.suspend_for(Suspension { since: SystemTime::now(), reason, until: SuspendedUntil::Restarted });
     }
 
     fn suspend_for(&self, suspension: Suspension) {
         let reason = &suspension.reason;
-        tracing::error!(repository = %self.repository.name, reason, "nothing is published of it until an operator confirms");
+        tracing::error!(repository = %self.repository.name, reason, "publishing is suspended for the repository");
         let before = self.repository.change_known().suspension.replace(suspension);
         self.shared.metrics.suspended_repositories.add(i64::from(before.is_none()));
     }
@@ -412,13 +407,13 @@ impl Writer {
         let suspended = i64::from(next.suspension.is_some()) - i64::from(known.suspension.is_some());
         self.shared.metrics.suspended_repositories.add(suspended);
         *known = next;
-        // Before anybody can see that it is suspended no longer.
-        self.repository.read_again.fetch_add(1, Ordering::SeqCst);
+        // Counted before the suspension ends, so that no reader sees neither.
+        self.repository.reloads.fetch_add(1, Ordering::SeqCst);
         drop(known);
-        self.shared.read_again.notify_one();
+        self.shared.reloaded.notify_one();
     }
 
-    /// What was prepared is durable.
+    /// Takes over a state that has become durable.
     fn adopt(&self, prepared: Prepared, version: Version) {
         let now = std::time::Instant::now();
         {
@@ -432,7 +427,7 @@ impl Writer {
         let dropped = self.shared.metrics.expired_versions.with_label_values(&["versions"]);
         dropped.inc_by(prepared.dropped_versions as u64);
         self.repository.is_dirty.store(true, Ordering::Relaxed);
-        prepared.shown.into_iter().for_each(|shown| self.show(shown));
+        prepared.visible.into_iter().for_each(|visible| self.show(visible));
         self.shared.written.notify_one();
     }
 
@@ -440,7 +435,7 @@ impl Writer {
         self.shared.metrics.retained_versions.add(after as i64 - before as i64);
     }
 
-    /// Shows what is durable, and tells those who follow.
+    /// Makes a durable change visible, and announces it to edges.
     fn show(&self, VisibleChange { service, change }: VisibleChange) {
         let announce = |descriptor: &weir_protocol::descriptor::Descriptor| {
             self.shared.events.append(EventKind::Descriptor(descriptor.bytes().clone()));

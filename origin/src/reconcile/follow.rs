@@ -120,16 +120,16 @@ impl Worker {
             }
             let put_off = self.back_offs.why_not(&service.name, &candidate.key, Instant::now());
             let settled = match (decided, put_off) {
-                (Ok(Cached::ToBuild), None) => {
+                (Ok(Cached::NeedsBuild), None) => {
                     self.list.decided(&service.name, Some(candidate.key));
                     self.begin_work(candidate);
                     continue;
                 }
-                (Ok(Cached::Settled), _) => {
+                (Ok(Cached::UpToDate), _) => {
                     service.followed(&candidate.commit);
                     Ok(candidate.commit)
                 }
-                (Ok(Cached::ToBuild), Some(failure)) | (Err(failure), _) => Err(failure),
+                (Ok(Cached::NeedsBuild), Some(failure)) | (Err(failure), _) => Err(failure),
                 (Ok(Cached::Refused(error)), _) => Err(error.into()),
             };
             self.list.decided(&service.name, None);

@@ -139,7 +139,7 @@ impl Worker {
         let why = match result {
             Ok(()) => {
                 if is_current {
-                    service.mark_found();
+                    service.mark_recovered();
                 }
                 return;
             }
@@ -225,7 +225,7 @@ impl Work {
 
     async fn forget(&self, service: &Service, version: &Descriptor) {
         let publication = version.publication();
-        if let Err(error) = self.context.publisher.forget_version(service, &publication.digest).await {
+        if let Err(error) = self.context.publisher.drop_version(service, &publication.digest).await {
             tracing::warn!(service = %service.name, %error, "a retained version that is lost cannot be dropped");
         }
     }

@@ -11,15 +11,15 @@ use reqwest::Url;
 
 use crate::config::StoreConfig;
 
-/// The variables of the environment that the providers' own tools read begin with these.
+/// The prefixes of the environment variables that the providers' own tools read.
 const OF_PROVIDERS: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
-/// A client of a bucket. Nothing is sent yet. What the configuration says goes before the environment.
+/// Creates a client of a bucket, without sending a request. The configuration takes precedence over the environment.
 ///
 /// # Errors
-/// A file or a variable of the environment cannot be used, or this build has no support for the provider.
+/// A file or an environment variable cannot be used, or this build does not support the provider.
 pub(super) fn open(config: &StoreConfig, url: &Url) -> Result<Arc<dyn ObjectStore>, String> {
-    // The HTTP client takes the provider of cryptography that is installed. Whoever installs ring first is welcome.
+    // The HTTP client uses the installed cryptography provider. An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -27,7 +27,7 @@ pub(super) fn open(config: &StoreConfig, url: &Url) -> Result<Arc<dyn ObjectStor
     let mut options: Vec<(String, String)> = environment.collect();
     let mut set = |key: &str, value: String| options.push((key.to_owned(), value));
     if let Some(endpoint) = &config.endpoint {
-        // Google's is called `base_url`; each provider passes over what is another's.
+        // Google's key is `base_url`; each provider ignores the keys of the others.
         set("endpoint", endpoint.clone());
         set("base_url", endpoint.clone());
         set("allow_http", config.allow_http.to_string());
@@ -40,7 +40,7 @@ pub(super) fn open(config: &StoreConfig, url: &Url) -> Result<Arc<dyn ObjectStor
     Ok(Arc::new(PrefixStore::new(store, prefix)))
 }
 
-/// Whether the bucket exists, as far as an error says so.
+/// Whether an error leaves open that the bucket exists.
 pub(super) fn exists(error: &Error) -> bool {
     let text = error.to_string();
     !["NoSuchBucket", "ContainerNotFound", "bucket does not exist"].iter().any(|gone| text.contains(gone))

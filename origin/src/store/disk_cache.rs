@@ -1,5 +1,5 @@
-//! The local cache of a remote store: a folder of files named by their object, with an LRU index in memory that is
-//! rebuilt from the listing at the start. It holds only copies: whatever goes wrong here is a miss.
+//! The local cache of a remote store: one file for each object, with an LRU index in memory that is rebuilt from the
+//! folder at start. It holds only copies, so every failure counts as a miss.
 
 #[cfg(test)]
 mod tests;
@@ -20,20 +20,19 @@ use weir_protocol::digest::ObjectDigest;
 use super::metrics::StoreMetrics;
 use super::object_location::{Area, ObjectLocation};
 
-/// What a file takes of the limit at least, so that small ones are bounded in number.
+/// The least that a file counts towards the limit, which bounds the number of small files.
 const MIN_FILE_BYTES: u32 = 4096;
 
-/// A bounded cache of objects on the disk.
 #[derive(Debug, Clone)]
 pub(super) struct DiskCache {
     folder: PathBuf,
-    /// The bytes that each file takes of the limit. A row without its file is a miss.
+    /// The size of each file. An index entry without its file is a miss.
     index: Cache<ObjectLocation, u32>,
     metrics: StoreMetrics,
 }
 
 impl DiskCache {
-    /// Opens the folder, and creates it when it does not exist. It blocks for the listing.
+    /// Opens the folder, or creates it. Blocks while it lists the files.
     pub(super) fn open(folder: PathBuf, limit_bytes: u64, metrics: StoreMetrics) -> io::Result<Self> {
         metrics.cache_limit_bytes.set(i64::try_from(limit_bytes).unwrap_or(i64::MAX));
         fs::create_dir_all(&folder)?;
@@ -58,7 +57,7 @@ impl DiskCache {
                     let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                     found.push((modified, object, file_bytes(metadata.len())));
                 }
-                // What a write that was killed left behind.
+                // Left by a write that was killed.
                 _ => drop(fs::remove_file(entry.path())),
             }
         }
@@ -70,7 +69,7 @@ impl DiskCache {
         Ok(cache)
     }
 
-    /// A cached object, verified. A damaged file is removed, and is a miss.
+    /// Returns an object after verifying it. A damaged file is removed and counts as a miss.
     pub(super) async fn get(&self, object: &ObjectLocation) -> Option<Bytes> {
         let known = self.index.get(object).is_some();
         let read = if known { self.read(object).await } else { None };
@@ -86,7 +85,7 @@ impl DiskCache {
         read?.ok()
     }
 
-    /// The file's bytes; an error when they do not have the object's digest.
+    /// The bytes of the file; `Err` if they do not match the digest.
     async fn read(&self, object: &ObjectLocation) -> Option<Result<Bytes, ()>> {
         let (path, digest) = (self.path(object), object.digest);
         let read = spawn_blocking(move || {
@@ -96,7 +95,7 @@ impl DiskCache {
         read.await.ok()?
     }
 
-    /// Caches an object. That it cannot be written is counted, and no error.
+    /// Caches an object. A failure is counted, and is no error.
     pub(super) async fn insert(&self, object: ObjectLocation, bytes: Bytes) {
         let cache = self.clone();
         let inserted = spawn_blocking(move || {
@@ -110,11 +109,10 @@ impl DiskCache {
         }
     }
 
-    /// Removes an object, if it is cached.
     pub(super) async fn remove(&self, object: &ObjectLocation) {
         self.index.invalidate(object);
         let path = self.path(object);
-        // A file that stays is found by the next start.
+        // If the removal fails, the next start finds the file again.
         let _ = spawn_blocking(move || fs::remove_file(path)).await;
         self.show();
     }
@@ -123,14 +121,15 @@ impl DiskCache {
         self.folder.join(file_name(object))
     }
 
-    /// Evicts what is beyond the limit, and shows what is left.
+    /// Evicts down to the limit, and updates the metric.
     fn show(&self) {
         self.index.run_pending_tasks();
         self.metrics.cache_bytes.set(i64::try_from(self.index.weighted_size()).unwrap_or(i64::MAX));
     }
 }
 
-/// An object's file. The repository and the area belong to its name: what is cached of one must not answer for another.
+/// The file name of an object. It includes the repository and the area, so that a cached copy of one cannot answer
+/// for another.
 fn file_name(object: &ObjectLocation) -> String {
     format!("{},{},{}", object.repository, object.area.as_str(), object.digest)
 }
@@ -145,7 +144,7 @@ fn file_bytes(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX).max(MIN_FILE_BYTES)
 }
 
-/// Not flushed: what a crash damages is a miss.
+/// Not flushed: damage by a crash is a miss.
 fn write(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(bytes)?;

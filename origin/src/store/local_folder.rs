@@ -1,10 +1,9 @@
-//! What a folder of objects needs beyond [`LocalFileSystem`].
+//! Local folders need more than [`LocalFileSystem`] does.
 //!
-//! `LocalFileSystem` with `fsync` writes each object to a new file, `<name>#<n>`, flushes it, renames it, and flushes
-//! the folder; an error of any of these fails the put, and the next put of the object writes another new file. So no
-//! object is readable under its name before its bytes are durable, and none is stated to be durable by a flush that
-//! follows a failed one. Two things remain: a folder that exists is taken for a durable one, and a kill leaves
-//! `<name>#<n>` behind.
+//! With `fsync`, `LocalFileSystem` writes each object to a new file `<name>#<n>`, flushes it, renames it, and flushes
+//! the folder. Any error fails the put, and the next put writes another new file. So an object is never readable
+//! under its name before it is durable, and no flush after a failed one is trusted. Two things remain for this
+//! module: existing folders may not be durable yet, and a kill leaves `<name>#<n>` behind.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -18,19 +17,18 @@ use weir_protocol::name::RepositoryName;
 
 use super::object_location::{Area, StoredObject};
 
-/// A file that is being written is younger.
+/// Younger files may still be being written.
 const STAGED_FILE_AGE: Duration = Duration::from_secs(3600);
 
-/// A folder of objects.
 #[derive(Debug, Clone)]
 pub(super) struct LocalFolder {
     root: PathBuf,
-    /// The folders that are durable; at most two for each repository of this run.
+    /// Folders known to be durable; at most two for each repository.
     durable: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl LocalFolder {
-    /// Opens a folder; without `create` it must exist. It blocks.
+    /// Opens a folder; without `create` it must exist. Blocks.
     pub(super) fn open(root: &Path, create: bool) -> io::Result<(Self, LocalFileSystem)> {
         if create {
             fs::create_dir_all(root)?;
@@ -40,7 +38,7 @@ impl LocalFolder {
         Ok((Self { root: root.to_owned(), durable: Arc::default() }, store))
     }
 
-    /// Whether the folder exists: that of an unmounted volume may not.
+    /// Whether the folder exists. It does not if its volume is not mounted.
     pub(super) fn exists(&self) -> bool {
         self.root.is_dir()
     }
@@ -49,7 +47,8 @@ impl LocalFolder {
         self.root.join(repository.as_str()).join(area.as_str())
     }
 
-    /// Makes the folder of an area durable, once in each run: an earlier one may have been killed before it did.
+    /// Makes the folder of an area durable, once in each run, because an earlier run may have been killed before it
+    /// did.
     pub(super) async fn prepare(&self, repository: &RepositoryName, area: Area) -> io::Result<()> {
         let folder = self.folder(repository, area);
         let is_durable = |folder| self.durable.lock().unwrap_or_else(PoisonError::into_inner).contains(folder);
@@ -59,10 +58,10 @@ impl LocalFolder {
         let durable = self.durable.clone();
         let root = self.root.clone();
         tokio::task::spawn_blocking(move || {
-            // Not in the place of a volume that is not mounted.
+            // Never create the root in place of a volume that is not mounted.
             fs::metadata(&root)?;
             fs::create_dir_all(&folder)?;
-            // The entry of each is in the folder above it.
+            // The entry of a folder is stored in its parent.
             folder.parent().map_or(Ok(()), sync_folder)?;
             sync_folder(&root)?;
             durable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder);
@@ -71,7 +70,7 @@ impl LocalFolder {
         .await?
     }
 
-    /// The objects of an area. Files of writes that were killed are removed.
+    /// Lists an area, and removes old files of killed writes.
     pub(super) async fn list(
         &self,
         repository: &RepositoryName,
@@ -96,7 +95,7 @@ fn list(folder: &Path, now: SystemTime) -> io::Result<Vec<StoredObject>> {
     for entry in entries {
         let entry = entry?;
         let metadata = match entry.metadata() {
-            // It was renamed or deleted since.
+            // Renamed or deleted since.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             metadata => metadata?,
         };

@@ -1,4 +1,4 @@
-//! What is counted of objects and records.
+//! Metrics of objects and records.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 use weir_runtime::metric_families;
@@ -48,7 +48,6 @@ impl StoreMetrics {
         }
     }
 
-    /// Counts a read of a record.
     pub(super) fn record_read(&self, outcome: &Result<Option<Record>, RecordError>) {
         let result = match outcome {
             Ok(Some(record)) if record.recovered.is_some() => "recovered",
@@ -60,7 +59,6 @@ impl StoreMetrics {
         self.record_requests.with_label_values(&["get", result]).inc();
     }
 
-    /// Counts a write of a record.
     pub(super) fn record_written(&self, outcome: &PutOutcome) {
         let result = match outcome {
             PutOutcome::Done(_) => "done",
@@ -70,7 +68,6 @@ impl StoreMetrics {
         self.record_requests.with_label_values(&["put", result]).inc();
     }
 
-    /// Counts a listing of records.
     pub(super) fn records_listed(&self, outcome: &Result<Vec<RecordKey>, RecordError>) {
         let result = if outcome.is_ok() { "ok" } else { "failed" };
         self.record_requests.with_label_values(&["list", result]).inc();

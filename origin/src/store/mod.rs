@@ -1,9 +1,8 @@
-//! Where an origin stores what it publishes: immutable [`Objects`], named by the BLAKE3 of their bytes, and mutable
-//! [`Records`], replaced by compare-and-set.
+//! The store of an origin: immutable [`Objects`], named by the BLAKE3 of their bytes, and mutable [`Records`],
+//! replaced by compare-and-set. Begin at [`open()`].
 //!
-//! Objects are in a local folder or in a bucket, each below its repository; every read is verified by the object's
-//! name. Records are behind a contract that asks for nothing but conditional writes of single keys, so that any engine
-//! which has these can take the place of local files.
+//! Objects are in a local folder or in a bucket, each under its repository; every read is verified. Records need only
+//! conditional writes of single keys, so that other engines can replace the local files.
 
 mod bucket;
 mod disk_cache;

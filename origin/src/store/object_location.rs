@@ -1,21 +1,21 @@
-//! What names an object: its repository, its area and its digest.
+//! The full name of an object: repository, area and digest.
 
 use std::fmt;
 
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
 
-/// Who may read an object.
+/// Which nodes may read an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Area {
-    /// Edges: frames, manifests, deltas.
+    /// Edges and origins: frames, manifests, deltas.
     Public,
-    /// Origins alone: state pages, history, recipes, bundles.
+    /// Only origins: state pages, history, recipes, bundles.
     Private,
 }
 
 impl Area {
-    /// Its folder below that of the repository.
+    /// The name of the area's folder.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
@@ -24,7 +24,6 @@ impl Area {
     }
 }
 
-/// Which object of which repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectLocation {
     pub(crate) repository: RepositoryName,
@@ -38,7 +37,6 @@ impl fmt::Display for ObjectLocation {
     }
 }
 
-/// An object in a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredObject {
     pub(crate) digest: ObjectDigest,
@@ -47,7 +45,7 @@ pub(crate) struct StoredObject {
 }
 
 impl StoredObject {
-    /// What a file or a key of this name is; nothing when it is no object.
+    /// Parses the name of a file or key. `None`: it is no object.
     pub(super) fn named(name: &str, size: u64) -> Option<Self> {
         Some(Self { digest: format!("b3-{name}").parse().ok()?, size })
     }

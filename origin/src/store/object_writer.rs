@@ -1,4 +1,4 @@
-//! Writes many objects at a time, for a build that makes them faster than a disk makes one after another durable.
+//! Stores many objects in parallel, because a build produces them faster than a disk makes them durable one by one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,10 +13,10 @@ use super::object_error::ObjectError;
 use super::object_location::{Area, ObjectLocation};
 use super::objects::Objects;
 
-/// Objects of one writer that are being written; the next one waits.
+/// The most writes in progress for one writer; the next one blocks.
 const WRITES_IN_FLIGHT: u32 = 16;
 
-/// A writer of many objects of one area. They are durable once [`ObjectWriter::finish`] returned, and not before.
+/// Stores many objects in one area. They are durable once [`ObjectWriter::finish`] has returned, and not before.
 #[derive(Debug)]
 pub(crate) struct ObjectWriter {
     objects: Objects,
@@ -29,23 +29,22 @@ pub(crate) struct ObjectWriter {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Objects that are not durable yet.
     outstanding: AtomicUsize,
     first_error: OnceLock<ObjectError>,
 }
 
 impl ObjectWriter {
-    /// Called on the runtime that will do the writing.
+    /// Must be called on the runtime that performs the writes.
     pub(super) fn new(objects: Objects, repository: RepositoryName, area: Area) -> Self {
         let permits = Arc::new(Semaphore::new(WRITES_IN_FLIGHT as usize));
         Self { objects, repository, area, runtime: Handle::current(), permits, state: Arc::default() }
     }
 
-    /// Begins to write an object, and blocks while as many as may be are being written. For threads that are not the
-    /// runtime's own; any number of them at once.
+    /// Starts to store an object, and blocks while too many writes are in progress. For threads outside the runtime;
+    /// several may call it at once.
     ///
     /// # Errors
-    /// That of the first write that failed.
+    /// The first write that failed.
     pub(crate) fn put(&self, bytes: Bytes) -> Result<ObjectDigest, ObjectError> {
         let digest = ObjectDigest::of(&bytes);
         let object = ObjectLocation { repository: self.repository.clone(), area: self.area, digest };
@@ -64,10 +63,10 @@ impl ObjectWriter {
         Ok(digest)
     }
 
-    /// Waits until everything is durable.
+    /// Waits until all objects are durable.
     ///
     /// # Errors
-    /// That of the first write that failed.
+    /// The first write that failed.
     pub(crate) async fn finish(self) -> Result<(), ObjectError> {
         let all = self.permits.acquire_many(WRITES_IN_FLIGHT).await;
         let _all = all.map_err(|error| ObjectError::Unavailable(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Objects: immutable, named by the BLAKE3 of their bytes, and stored below their repository.
+//! Objects: immutable, named by the BLAKE3 of their bytes, and stored under their repository.
 
 #[cfg(test)]
 pub(super) mod faulty;
@@ -29,23 +29,22 @@ use super::object_location::{Area, ObjectLocation, StoredObject};
 use super::object_writer::ObjectWriter;
 use crate::failpoint::failpoint;
 
-/// The largest object. Frames and manifests are much smaller: at most 8 MiB are sent to an edge.
+/// The largest object. Frames and manifests are far smaller: edges accept at most 8 MiB.
 const MAX_OBJECT_BYTES: u64 = 64 << 20;
-/// Requests to the store that are in progress at a time; more wait.
+/// The most concurrent requests to the store; more wait.
 pub(super) const CONCURRENT_REQUESTS: usize = 64;
-/// How long a request may take with its retries and its wait for a permit.
+/// The longest time of a request, with retries and the wait for a permit.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
-/// The same of a listing, for which a bucket is sent a request for each 1,000 objects.
+/// The longest time of a listing, which takes a bucket one request for 1,000 objects.
 const LISTING_DEADLINE: Duration = Duration::from_secs(900);
 
-/// The objects of an origin. Clones are the same.
+/// The objects of an origin. Clones share the same store.
 #[derive(Debug, Clone)]
 pub(crate) struct Objects(Arc<Inner>);
 
 #[derive(Debug, Clone)]
 struct Inner {
     store: Arc<dyn ObjectStore>,
-    /// What local folders need beyond [`ObjectStore`].
     folder: Option<LocalFolder>,
     cache: Option<DiskCache>,
     requests: Arc<Semaphore>,
@@ -63,17 +62,17 @@ impl Objects {
         Self(Arc::new(Inner { store, folder, cache, requests, metrics }))
     }
 
-    /// The same objects without the cache: what is read is what is stored.
+    /// The same objects, read without the cache.
     pub(crate) fn past_cache(&self) -> Self {
         Self(Arc::new(Inner { cache: None, ..Inner::clone(&self.0) }))
     }
 
-    /// Whether they are in a folder of this machine, which is there.
+    /// Whether the objects are in a local folder that exists.
     pub(crate) fn is_local(&self) -> bool {
         self.0.folder.as_ref().is_some_and(LocalFolder::exists)
     }
 
-    /// The objects of any store, for tests.
+    /// Objects in any store, for tests.
     #[cfg(test)]
     pub(crate) fn over(store: Arc<dyn ObjectStore>, metrics: StoreMetrics) -> Self {
         Self::new(store, None, None, Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), metrics)
@@ -86,11 +85,11 @@ impl Objects {
         Self::new(store, None, Some(cache), Arc::new(Semaphore::new(CONCURRENT_REQUESTS)), metrics)
     }
 
-    /// Stores an object, also when there is one of its name: what an earlier write left, perhaps a failed one, is never
-    /// relied on. It is durable when this returns; after an error it may be readable, and is not durable.
+    /// Stores an object, even if one of this name exists, because an earlier write may have failed halfway. The
+    /// object is durable when this returns. After an error it may be readable, but is not durable.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]. It can be tried again.
+    /// [`ObjectError::Unavailable`]; the caller may try again.
     pub(crate) async fn put(
         &self,
         repository: &RepositoryName,
@@ -103,12 +102,12 @@ impl Objects {
         Ok(digest)
     }
 
-    /// The same of bytes whose name is known.
+    /// Stores bytes whose digest is known.
     pub(super) async fn put_hashed(&self, object: &ObjectLocation, bytes: Bytes) -> Result<(), ObjectError> {
         self.request("put", async {
             let size = bytes.len() as u64;
             if size > MAX_OBJECT_BYTES {
-                let reason = format!("it has {size} bytes, more than {MAX_OBJECT_BYTES}");
+                let reason = format!("the object has {size} bytes, more than the limit of {MAX_OBJECT_BYTES}");
                 return Err(ObjectError::Unavailable(format!("put {object}: {reason}")));
             }
             if let Some(folder) = &self.0.folder {
@@ -127,15 +126,15 @@ impl Objects {
         .await
     }
 
-    /// Stores many objects at a time: see [`ObjectWriter`].
+    /// Stores many objects in parallel: see [`ObjectWriter`].
     pub(crate) fn writer(&self, repository: &RepositoryName, area: Area) -> ObjectWriter {
         ObjectWriter::new(self.clone(), repository.clone(), area)
     }
 
-    /// Reads an object, and verifies that its bytes have its name.
+    /// Reads an object and verifies its digest.
     ///
     /// # Errors
-    /// Each kind of [`ObjectError`].
+    /// Any [`ObjectError`].
     pub(crate) async fn get(
         &self,
         repository: &RepositoryName,
@@ -155,7 +154,8 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// Bytes that were damaged on their way are read again: only what is stored damaged is [`ObjectError::Corrupt`].
+    /// Reads again if the digest differs, because the bytes may have been damaged in transit. Only bytes that are
+    /// stored damaged are [`ObjectError::Corrupt`].
     async fn read_verified(&self, object: &ObjectLocation) -> Result<Bytes, ObjectError> {
         for _ in 0..2 {
             if let Some(bytes) = self.read(object).await? {
@@ -165,7 +165,7 @@ impl Objects {
         Err(ObjectError::Corrupt(object.clone()))
     }
 
-    /// The object's bytes; nothing when they do not have its name.
+    /// The bytes of an object; `None` if they do not match the digest.
     async fn read(&self, object: &ObjectLocation) -> Result<Option<Bytes>, ObjectError> {
         let found = self.0.store.get_opts(&path(object), GetOptions::default()).await;
         let found = found.map_err(|error| self.read_error(object, &error))?;
@@ -178,8 +178,8 @@ impl Objects {
         verified.map_err(|error| unavailable("get", object, &error))
     }
 
-    /// Whether the store has an object of that name. It may be corrupt, and need not be durable: only [`Objects::put`]
-    /// makes it so.
+    /// Whether the store has an object of this name. It may be corrupt, or not durable yet: only [`Objects::put`]
+    /// ensures that.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`].
@@ -201,11 +201,11 @@ impl Objects {
         .await
     }
 
-    /// All objects of an area, in no order. In a local folder it also removes what writes that were killed left, once
-    /// that is an hour old.
+    /// Lists the objects of an area, unsorted. In a local folder it also removes files of killed writes after an
+    /// hour.
     ///
     /// # Errors
-    /// [`ObjectError::Unavailable`]: the listing is not complete.
+    /// [`ObjectError::Unavailable`]: the listing is incomplete.
     pub(crate) async fn list(&self, repository: &RepositoryName, area: Area) -> Result<Vec<StoredObject>, ObjectError> {
         self.request("list", async {
             let area_path = format!("{repository}/{}", area.as_str());
@@ -215,7 +215,7 @@ impl Objects {
             }
             let prefix = Path::from(area_path.as_str());
             let listing = self.0.store.list(Some(&prefix)).map_err(|error| failed(&error));
-            // What has another name is not ours.
+            // Foreign names are ignored.
             let objects = listing.try_filter_map(async |found| {
                 Ok(found.location.filename().and_then(|name| StoredObject::named(name, found.size)))
             });
@@ -224,7 +224,7 @@ impl Objects {
         .await
     }
 
-    /// Which store the objects are of, by its identity: the one given here when nobody has claimed them before.
+    /// Returns the identity of the store that owns the objects. Unowned objects get the given identity.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`].
@@ -261,7 +261,7 @@ impl Objects {
         .await
     }
 
-    /// Deletes an object. That there is none is no error.
+    /// Deletes an object; a missing one is no error.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`].
@@ -285,7 +285,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Waits for a permit and for the answer, and counts the result.
+    /// Sends a request once there is a permit, within the deadline, and counts its result.
     async fn request<T>(
         &self,
         operation: &'static str,
@@ -304,7 +304,7 @@ impl Objects {
         result
     }
 
-    /// A store that is gone as a whole says nothing about an object.
+    /// If the folder or bucket itself is gone, the object is not known to be missing.
     fn read_error(&self, object: &ObjectLocation, error: &object_store::Error) -> ObjectError {
         let is_there = match &self.0.folder {
             Some(folder) => folder.exists(),
@@ -324,7 +324,7 @@ fn path(object: &ObjectLocation) -> Path {
 
 fn unavailable(operation: &str, what: &dyn Display, error: &dyn Error) -> ObjectError {
     let mut text = format!("{operation} {what}: {error}");
-    // Some errors repeat their source, and some leave it out.
+    // Some errors repeat their source, some do not.
     let mut source = error.source();
     while let Some(error) = source {
         let cause = error.to_string();

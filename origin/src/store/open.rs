@@ -14,28 +14,22 @@ use super::objects::{CONCURRENT_REQUESTS, Objects};
 use crate::bounds::Bounds;
 use crate::config::{StoreConfig, StoreLocation};
 
-/// A store that cannot be opened: what to change.
+/// The store cannot be opened; the message says what to change.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     /// The section `[store]` of the configuration cannot be used.
     #[error("{0}")]
     Config(String),
-    /// The folder of objects, or of the cache, cannot be used.
     #[error("the folder {} cannot be used: {source}", path.display())]
-    Folder {
-        /// Which folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Folder { path: PathBuf, source: io::Error },
 }
 
 impl Objects {
-    /// Opens the configured store. The caller holds the lock of the data directory as long as it is used. Nothing is sent
-    /// to a bucket yet.
+    /// Opens the configured store. The caller must hold the lock of the data directory while it uses the store. No
+    /// request is sent to a bucket yet.
     ///
     /// # Errors
-    /// The configuration names no store that can be used, or a folder cannot be read or created.
+    /// The configuration names no usable store, or a folder cannot be read or created.
     pub(crate) async fn open(
         config: &StoreConfig,
         data_dir: &Path,

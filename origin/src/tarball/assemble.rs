@@ -1,4 +1,4 @@
-//! Puts runs in their order: hashes the tar, and lists its frames.
+//! Puts finished runs in order: hashes the tar and lists its frames.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -15,57 +15,56 @@ use super::memory_budget::MemoryBudget;
 use super::recipe::{Recipe, RecipeRun, has_digests};
 use super::walk::Walked;
 
-/// A tarball whose frames the sink has.
+/// A tarball whose frames are in the sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
     /// BLAKE3 of the tar.
     pub digest: TarballDigest,
     /// SHA-256 of the tar.
     pub sha256: Sha256,
-    /// Bytes of the tar.
+    /// Uncompressed bytes.
     pub size: u64,
-    /// What the folder holds and the tar does not.
+    /// Entries of the folder that the tarball leaves out.
     pub omitted: Vec<Omission>,
-    /// How many entries the tar has.
+    /// Entries of the tar.
     pub entries: u64,
-    /// The frames of the zstd representation, in their order; at least one.
+    /// The frames of the zstd representation, in order; at least one.
     pub zstd: Vec<Frame>,
-    /// The frames of the gzip representation, if the selection asks for it: of the same parts of the tar.
+    /// The frames of the gzip representation, of the same parts of the tar, if the selection includes it.
     pub gzip: Option<Vec<Frame>>,
-    /// How it was made, for the builds that come after.
+    /// For later builds that use this one as their base.
     pub recipe: Recipe,
-    /// How many parts of the tar were neither decoded nor compressed, but their frames taken from the base.
+    /// Parts of the tar whose frames were taken from the base without decoding or compressing.
     pub reused_frames: usize,
 }
 
-/// What came of a run.
-pub(super) struct Done {
+/// A processed run, or its error.
+pub(super) struct ProcessedRun {
     pub(super) position: usize,
-    /// The bytes that the memory budget admitted for it.
+    /// The bytes to return to the memory budget.
     pub(super) admitted: Option<u64>,
-    pub(super) result: Result<Finished, TarballError>,
+    pub(super) result: Result<FinishedRun, TarballError>,
 }
 
-/// A run whose frames the sink has.
-pub(super) struct Finished {
+/// A run whose frames are in the sink.
+pub(super) struct FinishedRun {
     pub(super) run: RecipeRun,
     pub(super) tar: Tar,
     pub(super) reused: bool,
 }
 
-/// What the tar's digests go on with.
+/// The input for the tar's digests.
 pub(super) enum Tar {
-    /// The bytes of the run, in parts.
+    /// The tar of the run, in parts.
     Bytes(Vec<Vec<u8>>),
-    /// Nothing: the run, or one soon after it, has the state of the digests behind it.
-    Known,
+    /// No bytes: this run or a later one carries the state of the digests after it.
+    Skipped,
 }
 
-/// Collects the runs of a tarball.
 pub(super) struct Assembler<'a> {
     context: &'a BuildContext<'a>,
     budget: &'a MemoryBudget,
-    /// Of the tar so far.
+    /// Bytes of tar so far.
     size: u64,
     digests: TarDigests,
     recipe: Recipe,
@@ -78,8 +77,8 @@ impl<'a> Assembler<'a> {
         Self { context, budget, size: 0, digests, recipe, reused_frames: 0 }
     }
 
-    /// Takes runs, in whatever order they come, until no more come.
-    pub(super) fn take_all(&mut self, finished: &Receiver<Done>) -> Result<(), TarballError> {
+    /// Takes runs in any order until the channel closes.
+    pub(super) fn take_all(&mut self, finished: &Receiver<ProcessedRun>) -> Result<(), TarballError> {
         let mut early = BTreeMap::new();
         for done in finished {
             early.insert(done.position, done);
@@ -94,8 +93,8 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    fn take(&mut self, finished: Finished) -> Result<(), TarballError> {
-        let Finished { mut run, tar, reused } = finished;
+    fn take(&mut self, finished: FinishedRun) -> Result<(), TarballError> {
+        let FinishedRun { mut run, tar, reused } = finished;
         self.size += run.tar_size();
         let limit = self.context.limits.max_tarball_bytes;
         if self.size > limit {
@@ -103,8 +102,8 @@ impl<'a> Assembler<'a> {
         }
         match (tar, &run.digests) {
             (Tar::Bytes(parts), _) => self.digests.update(&parts),
-            (Tar::Known, Some(digests)) => self.digests = digests.clone(),
-            (Tar::Known, None) => {}
+            (Tar::Skipped, Some(digests)) => self.digests = digests.clone(),
+            (Tar::Skipped, None) => {}
         }
         if has_digests(self.recipe.runs.len()) {
             run.digests = Some(self.digests.clone());
@@ -116,7 +115,7 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// With what the walk found. All runs were taken.
+    /// Finishes the tarball. All runs must have been taken.
     pub(super) fn into_built(self, walked: Walked) -> Built {
         let Self { size, digests, recipe, reused_frames, .. } = self;
         let (digest, sha256) = digests.finish();

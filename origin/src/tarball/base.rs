@@ -1,8 +1,8 @@
-//! A tarball that was built before, to take frames from.
+//! The base of a build: an earlier tarball whose frames can be reused.
 //!
-//! A run that both have is neither decoded from Git nor compressed again. As long as both tars are the same from the
-//! beginning, the recipe has the state of their digests, too. After the first change the digests need the tar, so frames
-//! are read and decompressed, which costs a tenth of making them. What cannot be read is built from Git.
+//! A run that both tarballs have is neither decoded from Git nor compressed again. As long as both tars are equal
+//! from the start, the recipe also has the state of their digests. After the first change the digests need the tar,
+//! so frames are read and decompressed, which costs a tenth of building them. Unreadable frames are built.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,10 +15,10 @@ use super::recipe::{Recipe, RecipeRun, RunKey};
 
 type Read = dyn Fn(&ObjectDigest) -> io::Result<Bytes> + Send + Sync;
 
-/// The recipe of an earlier build, and a way to read its frames.
+/// The recipe of an earlier build, and a function that reads its frames.
 ///
-/// Frames that stand before the first change are named again and not read. So whoever passes a base answers for it that
-/// its frames are stored, and stay stored until the new tarball is published.
+/// Frames before the first change are referenced again without being read. The caller must ensure that they are
+/// stored, and stay stored until the new tarball is published.
 pub struct Base {
     recipe: Recipe,
     positions: HashMap<RunKey, usize>,
@@ -26,28 +26,28 @@ pub struct Base {
 }
 
 impl Base {
-    /// `read` returns the bytes of a public object, verified by its name. It may block, and several threads call it at
-    /// once. Where it fails, the run is built.
+    /// `read` returns the bytes of a public object after verifying its digest. It may block, and several threads call
+    /// it at once. If it fails, the run is built.
     pub fn new(recipe: Recipe, read: impl Fn(&ObjectDigest) -> io::Result<Bytes> + Send + Sync + 'static) -> Self {
         let positions = recipe.runs.iter().enumerate().map(|(position, run)| (run.key, position)).collect();
         Self { recipe, positions, read: Box::new(read) }
     }
 
-    /// The run at this position, if it has this key.
+    /// The run at this position if it has this key.
     pub(super) fn run_at(&self, position: usize, key: &RunKey) -> Option<&RecipeRun> {
         self.recipe.runs.get(position).filter(|run| run.key == *key)
     }
 
-    /// The run of this key and its tar, wherever it is.
+    /// The run with this key, at any position, and its tar.
     pub(super) fn read(&self, key: &RunKey, decompressor: &mut Decompressor<'_>) -> Option<(&RecipeRun, Vec<Vec<u8>>)> {
         let run = self.recipe.runs.get(*self.positions.get(key)?)?;
         let tar = run.frames.iter().map(|frame| {
-            // A recipe's sizes are bounded, so that they fit.
+            // Recipes are parsed with bounded sizes, so the cast is safe.
             let tar = decompressor.decompress(&(self.read)(&frame.zstd.digest())?, frame.tar_size as usize)?;
             if tar.len() as u64 == frame.tar_size { Ok(tar) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
         });
         tar.collect::<io::Result<_>>()
-            .inspect_err(|error| tracing::warn!(%error, "a frame of the base cannot be read; its run is built"))
+            .inspect_err(|error| tracing::warn!(%error, "a frame of the base cannot be read; the build makes it again"))
             .ok()
             .map(|tar| (run, tar))
     }

@@ -1,24 +1,24 @@
-//! Makes a tarball: one thread walks, several read, compress and put frames, and the caller's thread hashes the tar.
+//! Builds a tarball: one thread walks, several read, compress and put frames, and the caller's thread hashes the tar.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use super::assemble::{Assembler, Built};
 use super::build_context::BuildContext;
-use super::cut;
+use super::chunker;
 use super::frame_sink::FrameSink;
 use super::memory_budget::MemoryBudget;
 use super::planner::{Stop, plan};
 use super::worker::Worker;
 use super::{Contents, Selection, TarballError};
 
-/// Makes the tarball of a selection and puts its frames into `sink`, in any order. The frames depend on the contents and the
-/// selection, and on nothing else.
+/// Builds the tarball of a selection and puts its frames into `sink`, in any order. The frames depend only on the
+/// contents and the selection.
 ///
-/// In memory at once: at most 4 MiB of tar for each of `threads + 2`, or one larger file, and a frame for each thread.
+/// Memory: at most 4 MiB of tar for each of `threads + 2`, or one larger file, and one frame for each thread.
 ///
 /// # Errors
-/// See [`TarballError`]. Frames that were put by then are not referenced by anything.
+/// See [`TarballError`]. Frames that are in the sink by then are unreferenced.
 pub fn build(
     contents: &impl Contents,
     selection: &Selection,
@@ -26,7 +26,7 @@ pub fn build(
     sink: &dyn FrameSink,
 ) -> Result<Built, TarballError> {
     let threads = context.threads.max(1);
-    let budget = MemoryBudget::new((threads as u64 + 2) * cut::MAX_RUN_BYTES);
+    let budget = MemoryBudget::new((threads as u64 + 2) * chunker::MAX_RUN_BYTES);
     let (jobs, next_job) = channel();
     let next_job = Mutex::new(next_job);
     let (done, finished) = channel();
@@ -48,21 +48,21 @@ pub fn build(
         let _guard = CloseOnPanic(budget);
         let mut assembler = Assembler::new(context, budget);
         let assembled = assembler.take_all(&finished);
-        // Runs that will not be hashed any more end here.
+        // After an error, no further run will be hashed.
         budget.close();
         drop(finished);
         let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // The walk's own failure is the reason; that the runs ended early is its consequence.
+        // If the walk failed, the error of the runs is only a consequence.
         match (walked, assembled) {
             (Err(Stop::Failed(error)), _) | (_, Err(error)) => Err(error),
-            (Err(Stop::Unwanted), Ok(())) => Err(TarballError::Interrupted),
+            (Err(Stop::AssemblerFailed), Ok(())) => Err(TarballError::Interrupted),
             (Ok(walked), Ok(())) if walked.entries == 0 => Err(TarballError::Empty),
             (Ok(walked), Ok(())) => Ok(assembler.into_built(walked)),
         }
     })
 }
 
-/// Lets the other threads end when one panics, so that the panic is seen and not waited for.
+/// Ends the other threads if one panics, so that the build does not wait forever.
 struct CloseOnPanic<'a>(&'a MemoryBudget);
 
 impl Drop for CloseOnPanic<'_> {

@@ -1,19 +1,19 @@
-//! What a build may use.
+//! The inputs of a build besides the contents.
 
 use std::sync::atomic::AtomicBool;
 
 use super::Limits;
 use super::base::Base;
 
-/// What a build may use.
+/// The inputs of a build besides the contents.
 #[derive(Debug, Clone, Copy)]
 pub struct BuildContext<'a> {
-    /// What the tarball may not exceed.
+    /// Limits of the tarball.
     pub limits: &'a Limits,
-    /// How many threads read, compress and put (at least one does); one more walks, and the calling thread hashes.
+    /// Threads that read, compress and put frames, at least one. One more walks, and the calling thread hashes.
     pub threads: usize,
-    /// A build to take frames from. The frames that are made do not depend on it.
+    /// A build to reuse frames from. It does not change the result.
     pub base: Option<&'a Base>,
-    /// Set it to stop the build.
+    /// Set to `true` to stop the build.
     pub interrupt: &'a AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! The codings of a frame: one zstd frame, and one gzip member where it is asked for. Equal bytes of tar give equal bytes.
+//! The encodings of a frame: one zstd frame, and one gzip member if requested. Equal tars give equal bytes.
 
 use std::io::{self, Write};
 
@@ -8,18 +8,18 @@ use weir_protocol::manifest::MAX_FRAME_BYTES;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::compress_bound;
 
-/// What decides the stored bytes besides those of the tar. It is a part of the content key and of every run's key: change it
-/// with the code, and when a golden test finds that a library codes or cuts in another way.
+/// Identifies the encoder and the splitting rules. It is part of the content key and of every run's key. Change it
+/// with the code, and when a golden test shows that a library's output has changed.
 pub(super) const CODEC: &str = "first 0.25 MiB, runs by paths and sizes v4, larger ones by FastCDC 2020 (0.25, 1, 4 MiB), \
     zstd level 3, gzip level 6 of zlib-rs";
 
-/// Its window is at most 2 MiB, below the 8 MiB that readers must take.
+/// The window is at most 2 MiB; readers must support 8 MiB.
 const ZSTD_LEVEL: i32 = 3;
 
-/// zlib's own default.
+/// The default of zlib.
 const GZIP_LEVEL: u32 = 6;
 
-/// Codes and decodes frames. Worth reusing: its tables have some megabytes.
+/// Compresses and decompresses frames. Reuse it: its tables take some megabytes.
 pub(super) struct Codec {
     compressor: Compressor<'static>,
     pub(super) decompressor: Decompressor<'static>,
@@ -39,7 +39,7 @@ impl Codec {
         Ok(Bytes::copy_from_slice(&self.buffer))
     }
 
-    /// One gzip member, whose header has no time and no name.
+    /// One gzip member whose header has no time and no name.
     pub(super) fn gzip(&mut self, tar: &[u8]) -> io::Result<Bytes> {
         self.buffer.clear();
         let mut member = GzBuilder::new().mtime(0).write(&mut self.buffer, Compression::new(GZIP_LEVEL));
@@ -72,8 +72,8 @@ mod tests {
         assert_eq!(decoded, tar());
     }
 
-    /// The version of zstd is part of every run's key; that of zlib-rs cannot be asked for. If this fails after an update,
-    /// change [`CODEC`] with the digest.
+    /// The version of zstd is part of every run's key; zlib-rs does not report its version. If this fails after an
+    /// update, change [`CODEC`] and the digest.
     #[test]
     fn a_gzip_member_has_these_bytes_for_ever() {
         let mut codec = Codec::new();

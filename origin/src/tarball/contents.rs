@@ -1,25 +1,24 @@
-//! The seam to the sources.
+//! The interface to the sources.
 
 use super::{KeyWriter, TarballError, Walk};
 
-/// What a tarball is made of, wherever it comes from: files and symlinks by their paths. Each thread of a build works with a
-/// clone of its own.
+/// The files and symlinks of a tarball, from any source. Each thread of a build has its own clone.
 pub trait Contents: Clone + Send {
-    /// Where the bytes of a file are, and what is done to them. Small: there is one in memory for each file of the runs that
-    /// are being built.
+    /// Locates the bytes of a file, and the filters to apply. Keep it small: all files of the runs in progress are in
+    /// memory.
     type File: Send;
 
-    /// Visits everything.
+    /// Visits all entries.
     ///
     /// # Errors
-    /// Those of the walk, and those of the source.
+    /// Those of the walk and of the source.
     fn walk(&self, into: &mut Walk<'_, Self::File>) -> Result<(), TarballError>;
 
-    /// Writes what decides the bytes of a file, and its mode. What is written of two files that differ is never the same,
-    /// nor the beginning of one another.
+    /// Writes everything that determines a file's bytes and mode. The output for two different files must differ, and
+    /// neither may be a prefix of the other.
     fn identify(file: &Self::File, executable: bool, key: &mut KeyWriter);
 
-    /// Reads a file into `buffer`, which holds it and nothing else afterwards. `path` is for errors.
+    /// Reads a file into `buffer` and replaces its contents. `path` is for errors.
     ///
     /// # Errors
     /// Those of the source.

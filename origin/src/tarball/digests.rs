@@ -1,9 +1,9 @@
-//! Both digests of a tar, as states that can be stored and continued.
+//! Both digests of a tar, with states that can be stored and resumed.
 //!
-//! A tarball that begins like an earlier one has its digests' states where that beginning ends, so the bytes before are not
-//! needed. SHA-256 is a chain, and its state is small. BLAKE3 is a tree over chunks of 1024 bytes; a state of it is the
-//! chaining values of the complete subtrees so far, at most one for each bit of the number of chunks, and the bytes after
-//! the last complete chunk (BLAKE3 paper, section 5.1.2 and the crate's `hazmat`).
+//! If two tarballs begin alike, a stored state after the common part makes the bytes before it unnecessary. The state
+//! of SHA-256 is small. BLAKE3 is a tree over chunks of 1024 bytes; its state has the chaining values of the complete
+//! subtrees, at most one for each bit of the number of chunks, and the bytes after the last complete chunk (BLAKE3
+//! paper, section 5.1.2, and the crate's `hazmat`).
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,9 @@ use sha2::digest::common::hazmat::{SerializableState, SerializedState};
 use sha2::{Digest, Sha256};
 use weir_protocol::digest::{self, TarballDigest};
 
-/// The digests of the bytes so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub(super) struct TarDigests {
-    /// Bytes so far.
     size: u64,
     sha256: Sha256,
     blake3: TreeHasher,
@@ -30,7 +28,7 @@ impl PartialEq for TarDigests {
 impl Eq for TarDigests {}
 
 impl TarDigests {
-    /// Continues with the bytes of these parts, one after the other.
+    /// Hashes these parts one after another.
     pub(super) fn update(&mut self, parts: &[Vec<u8>]) {
         for part in parts {
             self.size += part.len() as u64;
@@ -39,14 +37,14 @@ impl TarDigests {
         self.blake3.update(parts);
     }
 
-    /// BLAKE3 and SHA-256.
+    /// Returns BLAKE3 and SHA-256.
     pub(super) fn finish(self) -> (TarballDigest, digest::Sha256) {
         (self.blake3.finish().into(), digest::Sha256::from_bytes(self.sha256.finalize().into()))
     }
 }
 
 impl From<TarDigests> for Vec<u8> {
-    /// As a recipe has it: 1 to 2 KiB.
+    /// The form in a recipe: 1 to 2 KiB.
     fn from(digests: TarDigests) -> Self {
         let mut out = digests.size.to_le_bytes().to_vec();
         out.extend_from_slice(&digests.sha256.serialize());
@@ -65,7 +63,7 @@ impl TryFrom<Vec<u8>> for TarDigests {
 }
 
 impl TarDigests {
-    /// The size says how long everything is.
+    /// The size determines the length of all other fields.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (size, bytes) = bytes.split_first_chunk()?;
         let size = u64::from_le_bytes(*size);
@@ -85,15 +83,15 @@ impl TarDigests {
 
 const CHUNK_BYTES: u64 = blake3::CHUNK_LEN as u64;
 
-/// BLAKE3 whose state can be stored.
+/// A BLAKE3 hasher whose state can be stored.
 #[derive(Debug, Clone, Default)]
 struct TreeHasher {
-    /// Chunks that are in `subtrees`.
+    /// Chunks in `subtrees`.
     chunks: u64,
-    /// The chaining values of complete subtrees, the largest first: one for each bit that is set in `chunks`.
+    /// Chaining values of complete subtrees, the largest first: one for each bit set in `chunks`.
     subtrees: Vec<ChainingValue>,
-    /// The bytes after them: none at the beginning, and from then on up to a whole chunk, because only the end of the input
-    /// tells whether a chunk is the root.
+    /// Bytes after the subtrees. After the first input at least one byte stays here, because the root is hashed
+    /// differently and only the end of the input shows which chunk that is.
     rest: Vec<u8>,
 }
 
@@ -104,7 +102,7 @@ impl TreeHasher {
         let bytes: u64 = rest.len() as u64 + parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let mut complete = bytes.saturating_sub(1) / CHUNK_BYTES;
         while complete > 0 {
-            // The largest subtree that may begin here and that there is input for.
+            // The largest subtree that may begin here and is complete in the input.
             let chunks = (1u64 << complete.ilog2()).min(match self.chunks {
                 0 => u64::MAX,
                 before => 1 << before.trailing_zeros(),
@@ -118,7 +116,7 @@ impl TreeHasher {
     fn push(&mut self, subtree: ChainingValue, chunks: u64) {
         let mut subtree = subtree;
         self.chunks += chunks;
-        // More input follows, so what is complete is not the root.
+        // More input follows, so a complete subtree is not the root.
         while self.subtrees.len() >= self.chunks.count_ones() as usize {
             let Some(left) = self.subtrees.pop() else { break };
             subtree = merge_subtrees_non_root(&left, &subtree, Mode::Hash);
@@ -139,14 +137,14 @@ impl TreeHasher {
     }
 }
 
-/// Bytes in parts, from the front.
+/// A queue of bytes in several parts.
 struct Input<'a> {
     first: &'a [u8],
     others: &'a [Vec<u8>],
 }
 
 impl Input<'_> {
-    /// The chaining value of the next `bytes`, of which there are as many, at an offset in the whole.
+    /// The chaining value of the next `bytes`, which the input must have; `offset` is their position in the whole.
     fn subtree(&mut self, offset: u64, mut bytes: u64) -> ChainingValue {
         let mut hasher = blake3::Hasher::new();
         hasher.set_input_offset(offset);
@@ -181,7 +179,7 @@ mod tests {
         (0..size).map(|at| (at * 7 % 251) as u8).collect()
     }
 
-    /// The digests of parts, each after a state that was stored and read again.
+    /// The digests of parts, with the state stored and parsed after each.
     fn in_parts(parts: &[Vec<u8>]) -> (TarballDigest, digest::Sha256) {
         let mut stored = Vec::from(TarDigests::default());
         for part in parts {

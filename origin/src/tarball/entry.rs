@@ -1,39 +1,39 @@
-//! What a tarball consists of.
+//! The entries of a tarball.
 
 use super::header::{self, BLOCK};
 
-/// One entry of the tarball to be.
+/// One entry of a tarball.
 #[derive(Debug)]
 pub struct Entry<F> {
-    /// Relative to the folder; a directory's ends in `/`.
+    /// Relative to the folder; the path of a directory ends in `/`.
     pub path: Vec<u8>,
-    /// What it is.
+    /// File, directory or symlink.
     pub kind: EntryKind<F>,
 }
 
-/// What an entry is. `F` is what the source knows a file by ([`super::Contents::File`]).
+/// The kind of an entry. `F` identifies a file at its source ([`super::Contents::File`]).
 #[derive(Debug)]
 pub enum EntryKind<F> {
-    /// A file whose bytes are still with the source.
+    /// A file, not read yet.
     File {
-        /// Which bytes.
+        /// Identifies the file at its source.
         file: F,
-        /// How many, but for line ends that change.
+        /// Bytes, before line ends are converted.
         size: u64,
-        /// Mode 0755, not 0644.
+        /// Mode 0755 instead of 0644.
         executable: bool,
     },
     /// A directory.
     Directory,
     /// A symlink.
     Symlink {
-        /// Where it leads.
+        /// The target.
         target: Vec<u8>,
     },
 }
 
 impl<F> Entry<F> {
-    /// About how many bytes of tar it makes: exact but for long names and changed line ends.
+    /// Approximate bytes in the tar: exact except for long names and converted line ends.
     pub(super) fn tar_bytes(&self) -> u64 {
         let contents = match &self.kind {
             EntryKind::File { size, .. } => size.saturating_add(header::padding(*size) as u64),

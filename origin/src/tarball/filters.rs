@@ -1,19 +1,19 @@
-//! Which files of a folder go into its tarball.
+//! Selects the files of a folder by glob patterns.
 
 use gix::bstr::ByteSlice;
 use gix::glob::{Pattern, pattern::Case, wildmatch};
 
 /// Include and exclude globs: gitignore patterns, relative to the folder.
 ///
-/// A file is in when an include pattern matches it or a directory above it (without any include pattern: always), and
-/// out likewise; exclude wins.
+/// A file is included if an include pattern matches it or one of its directories, or if there are no include
+/// patterns. Exclude patterns work the same way and take precedence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters {
     include: Vec<Glob>,
     exclude: Vec<Glob>,
 }
 
-/// A pattern cannot be used.
+/// A pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the pattern `{pattern}` cannot be used: {reason}")]
 pub struct FilterError {
@@ -27,49 +27,49 @@ struct Glob {
     pattern: Pattern,
 }
 
-/// What the filters say of a directory, handed down to what is in it.
+/// The filters' decision for a directory, which its entries inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inclusion {
-    /// No include pattern matched yet; something below may.
+    /// No include pattern has matched yet; one may match below.
     Undecided,
-    /// An include pattern matched this directory or one above, or there is none: all below is in.
+    /// Everything below is included, unless an exclude pattern matches.
     Included,
-    /// An exclude pattern matched: nothing below is in.
+    /// Nothing below is included.
     Excluded,
 }
 
 impl Filters {
-    /// Reads the patterns.
+    /// Parses the patterns.
     ///
     /// # Errors
-    /// A pattern that is empty, negated (`!`), a comment (`#`) or holds a line break; the error names it.
+    /// Names a pattern that is empty, negated (`!`), a comment (`#`), or contains a line break.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Self, FilterError> {
         let read = |patterns: &[String]| patterns.iter().map(|text| Glob::new(text)).collect::<Result<Vec<_>, _>>();
         Ok(Self { include: read(include)?, exclude: read(exclude)? })
     }
 
-    /// Whether a pattern can be used.
+    /// Validates a pattern.
     ///
     /// # Errors
-    /// As of [`Filters::new`]; or it could never match anything.
+    /// Those of [`Filters::new`], or the pattern can never match.
     pub fn check(pattern: &str) -> Result<(), FilterError> {
         match never_matches(pattern.as_bytes()) {
-            Some(reason) => Err(FilterError { pattern: shown(pattern), reason }),
+            Some(reason) => Err(FilterError { pattern: abbreviated(pattern), reason }),
             None => Glob::new(pattern).map(drop),
         }
     }
 
-    /// The include and exclude patterns as they were written.
+    /// The include and exclude patterns as written.
     pub(super) fn texts(&self) -> [Vec<&str>; 2] {
         [&self.include, &self.exclude].map(|globs| globs.iter().map(|glob| glob.text.as_str()).collect())
     }
 
-    /// What holds for the folder itself: patterns are relative to it, so none names it.
+    /// The decision for the folder itself. Patterns are relative to it, so none can match it.
     pub(super) fn root(&self) -> Inclusion {
         if self.include.is_empty() { Inclusion::Included } else { Inclusion::Undecided }
     }
 
-    /// What holds for a path below a directory of which `parent` holds.
+    /// The decision for a path inside a directory, whose own decision is `parent`.
     pub(super) fn descend(&self, parent: Inclusion, path: &[u8], is_directory: bool) -> Inclusion {
         let matches = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(path, is_directory));
         match parent {
@@ -83,7 +83,7 @@ impl Filters {
 
 impl Glob {
     fn new(text: &str) -> Result<Self, FilterError> {
-        let error = |reason| FilterError { pattern: shown(text), reason };
+        let error = |reason| FilterError { pattern: abbreviated(text), reason };
         if text.starts_with('!') {
             return Err(error(
                 "negation is not supported, list it under `exclude` or `include` (a name that starts with `!` is written `\\!`)",
@@ -112,12 +112,12 @@ impl Glob {
     }
 }
 
-/// As much of a pattern as is told.
-fn shown(text: &str) -> String {
+/// A pattern, shortened for an error.
+fn abbreviated(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// Why a pattern is broken: Git takes such a one, and nothing ever matches it.
+/// Why a pattern never matches. Git accepts such patterns silently.
 fn never_matches(text: &[u8]) -> Option<&'static str> {
     let mut at = 0;
     while let Some(byte) = text.get(at) {
@@ -134,23 +134,23 @@ fn never_matches(text: &[u8]) -> Option<&'static str> {
     None
 }
 
-/// How much is left of a class of characters behind its `[`, if it has an end.
+/// The length of the rest of a character class after its `[`, if it is closed.
 fn class_length(rest: &[u8]) -> Option<usize> {
     let first = usize::from(matches!(rest.first(), Some(b'!' | b'^')));
     let mut at = first;
     loop {
         at += match rest.get(at)? {
-            // The first one is a character like any other.
+            // A `]` in the first position is an ordinary character.
             b']' if at > first => return Some(at + 1),
             b'\\' => 2,
-            // `[:alpha:]` and its like.
+            // A named class such as `[:alpha:]`.
             b'[' if rest[at + 1..].starts_with(b":") => rest[at + 2..].find(b":]").map_or(1, |length| length + 4),
             _ => 1,
         };
     }
 }
 
-/// Trailing spaces do not count unless a backslash protects them, as in a gitignore file.
+/// Removes trailing spaces that no backslash protects, as in a gitignore file.
 fn trim_trailing_spaces(text: &str) -> &str {
     let trimmed = text.trim_end_matches(' ');
     let backslashes = trimmed.bytes().rev().take_while(|byte| *byte == b'\\').count();
@@ -161,7 +161,7 @@ fn trim_trailing_spaces(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// Whether a file is in, asking for each directory on the way as a walk does.
+    /// Whether a file is included, evaluated directory by directory as in a walk.
     fn is_in(include: &[&str], exclude: &[&str], path: &str) -> bool {
         let owned = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let filters = Filters::new(&owned(include), &owned(exclude)).unwrap();

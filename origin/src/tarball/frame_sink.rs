@@ -1,17 +1,16 @@
-//! Where a build puts frames.
+//! The output of a build.
 
 use std::io;
 
 use bytes::Bytes;
 use weir_protocol::digest::ObjectDigest;
 
-/// Takes frames, each as an object of its own, from several threads of a build at once.
+/// Stores frames as objects. Several threads of a build call it at once.
 pub trait FrameSink: Sync {
-    /// Takes one frame and returns its name. It need not be durable yet: a sink that waits for a disk here makes the build
-    /// wait, so it should store frames meanwhile, wait for them before they are published, and block here only while too
-    /// many are outstanding.
+    /// Takes one frame and returns its digest. The frame need not be durable yet: the caller waits for durability
+    /// before it publishes. Block only while too many writes are outstanding, because blocking here slows the build.
     ///
     /// # Errors
-    /// This frame, or one before it, cannot be stored; the build ends with [`super::TarballError::Write`].
+    /// This frame or an earlier one cannot be stored; the build ends with [`super::TarballError::Write`].
     fn put(&self, frame: Bytes) -> io::Result<ObjectDigest>;
 }

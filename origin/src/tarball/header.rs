@@ -1,21 +1,21 @@
-//! The bytes of tarball format 1 around the contents: ustar headers, and pax records where ustar has no room.
+//! The headers of tarball format 1: ustar, with pax records where ustar has no room.
 //!
-//! The format is fixed to the last byte because a tarball's digest is its identity: two origins that read the same
+//! The format is fixed to the last byte, because the digest of a tarball identifies it: two origins with the same
 //! folder must write the same bytes. Nothing here depends on the clock, the user or the machine.
 
-/// Everything in a tar is padded to this many bytes.
+/// The block size of tar.
 pub(super) const BLOCK: usize = 512;
 
-/// What ends a tarball: two zero blocks and nothing more.
+/// The end of a tarball: exactly two zero blocks.
 pub(super) const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
 
-/// The room for a name in a ustar header; a longer one goes into a pax record.
+/// The length of a name in a ustar header; longer names need a pax record.
 const NAME_BYTES: usize = 100;
 
-/// The largest size that eleven octal digits hold (8 GiB − 1).
+/// The largest size in eleven octal digits (8 GiB − 1).
 const MAX_USTAR_SIZE: u64 = (1 << 33) - 1;
 
-/// What an entry is, as far as its header is concerned.
+/// The kind of an entry, for its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderKind<'a> {
     File { executable: bool, size: u64 },
@@ -23,7 +23,7 @@ pub(super) enum HeaderKind<'a> {
     Symlink { target: &'a [u8] },
 }
 
-/// Appends the header of an entry, with its pax header before it where one is needed. A directory's path ends in `/`.
+/// Appends the header of an entry, preceded by a pax header if needed. The path of a directory must end in `/`.
 pub(super) fn write_header(out: &mut Vec<u8>, path: &[u8], kind: HeaderKind<'_>) {
     let (flag, mode, size, target) = match kind {
         HeaderKind::File { executable: false, size } => (b'0', 0o644, size, &b""[..]),
@@ -49,18 +49,18 @@ pub(super) fn write_header(out: &mut Vec<u8>, path: &[u8], kind: HeaderKind<'_>)
     write_ustar(out, path, flag, mode, if size > MAX_USTAR_SIZE { 0 } else { size }, target);
 }
 
-/// Appends the zero bytes that fill up the last block of `written` bytes of contents.
+/// Pads `written` bytes of contents to a full block.
 pub(super) fn pad(out: &mut Vec<u8>, written: u64) {
     out.resize(out.len() + padding(written), 0);
 }
 
-/// How many zero bytes fill up the last block of `size` bytes.
+/// The number of zero bytes after `size` bytes.
 pub(super) fn padding(size: u64) -> usize {
-    // The remainder is below the block size, so it fits everywhere.
     (BLOCK - (size % BLOCK as u64) as usize) % BLOCK
 }
 
-/// One pax record: `"<length> <key>=<value>\n"`, where the length counts its own digits.
+/// A pax record: `"<length> <key>=<value>
+/// "`, where the length counts its own digits.
 fn write_record(out: &mut Vec<u8>, key: &str, value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -85,13 +85,13 @@ fn write_ustar(out: &mut Vec<u8>, name: &[u8], flag: u8, mode: u32, size: u64, t
     put(&mut block[257..265], b"ustar\x0000");
     put(&mut block[329..337], b"0000000"); // device major
     put(&mut block[337..345], b"0000000"); // device minor
-    // The checksum is the sum of all bytes, with its own field taken as spaces.
+    // The checksum sums all bytes, with its own field read as spaces.
     let sum = block.iter().map(|byte| u32::from(*byte)).sum::<u32>() + 8 * u32::from(b' ');
     put(&mut block[148..156], format!("{sum:06o}\0 ").as_bytes());
     out.extend_from_slice(&block);
 }
 
-/// Copies `bytes` to the start of `field`; the rest of the field stays zero.
+/// Copies `bytes` to the start of `field`; the rest stays zero.
 fn put(field: &mut [u8], bytes: &[u8]) {
     field[..bytes.len()].copy_from_slice(bytes);
 }

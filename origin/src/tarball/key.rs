@@ -1,4 +1,4 @@
-//! What decides a tarball's bytes, as one small value: an equal key means an equal tarball, without building it.
+//! Content keys: two equal keys mean equal tarballs, without building them.
 
 use weir_protocol::descriptor::FORMAT;
 use weir_protocol::name::RepositoryName;
@@ -6,13 +6,13 @@ use weir_protocol::name::RepositoryName;
 use super::Selection;
 use super::codec::CODEC;
 
-/// The identity of everything that decides the bytes of a tarball and of its representations. Two revisions with equal keys
-/// have the same tarball; unequal keys may still lead to equal bytes.
+/// Identifies everything that determines the bytes of a tarball and its representations. Different keys may still
+/// lead to equal bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentKey([u8; 32]);
 
 impl ContentKey {
-    /// The key of a selection. `identify` writes what else decides the contents of its folder.
+    /// The key of a selection. `identify` writes what determines the contents of its folder.
     pub fn new(repository: &RepositoryName, selection: &Selection, identify: impl FnOnce(&mut KeyWriter)) -> Self {
         let [include, exclude] = selection.filters.texts();
         let mut key = KeyWriter::new("weir tarball content key v2");
@@ -27,18 +27,18 @@ impl ContentKey {
         Self(key.finish())
     }
 
-    /// The raw 32 bytes, to store.
+    /// The 32 bytes, for storage.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// A stored key.
+    /// Restores a stored key.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 }
 
-/// Writes every field and every list with its length first, so that no two different inputs are written alike.
+/// Hashes every field and list with its length, so that different inputs never have the same encoding.
 #[derive(Debug)]
 pub struct KeyWriter(blake3::Hasher);
 
@@ -47,12 +47,12 @@ impl KeyWriter {
         Self(blake3::Hasher::new_derive_key(purpose))
     }
 
-    /// Writes a field.
+    /// Hashes a field with its length.
     pub fn field(&mut self, bytes: &[u8]) {
         self.0.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
     }
 
-    /// Writes a list of fields.
+    /// Hashes a list of fields with its length.
     pub fn list<'a>(&mut self, items: impl Iterator<Item = &'a [u8]>) {
         let items: Vec<_> = items.collect();
         self.0.update(&(items.len() as u64).to_le_bytes());

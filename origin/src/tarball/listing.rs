@@ -1,4 +1,4 @@
-//! What a tarball would hold, without making it.
+//! Lists the entries of a tarball without building it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -9,46 +9,46 @@ use super::entry::EntryKind;
 use super::walk::walk;
 use super::{Contents, Limits, Selection, TarballError};
 
-/// An entry that a tarball would hold.
+/// One entry of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Relative to the folder, percent-encoded where it is not UTF-8; a directory's ends in `/`.
     pub path: String,
-    /// What it is.
+    /// File, directory or symlink.
     pub kind: ListedKind,
 }
 
-/// What an entry is.
+/// The kind of a listed entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListedKind {
     /// A file.
     File {
-        /// As it is in the repository: line ends may change it. Of a file of LFS what its pointer says.
+        /// Bytes in the repository, before line ends are converted. For an LFS file, the size in its pointer.
         bytes: u64,
-        /// Mode 0755, not 0644.
+        /// Mode 0755 instead of 0644.
         executable: bool,
     },
     /// A directory.
     Directory,
-    /// A symlink, and where it leads, percent-encoded likewise.
+    /// A symlink with its target, percent-encoded likewise.
     Symlink(String),
 }
 
-/// All that a tarball would hold, in numbers, and what it would not.
+/// The totals of a tarball, and its omissions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Entries of the tarball.
     pub entries: u64,
-    /// Bytes of its files, as they are in the repository.
+    /// Bytes of all files, as in the repository.
     pub file_bytes: u64,
-    /// What is left out although it was asked for.
+    /// Selected entries that the tarball leaves out.
     pub omitted: Vec<Omission>,
 }
 
-/// Lists what the tarball of a selection would hold, in its order. No files are read.
+/// Lists the entries of a selection's tarball in order. No files are read.
 ///
 /// # Errors
-/// As those of a build, but for those of contents.
+/// Those of a build, except errors of reading files.
 pub fn list(
     contents: &impl Contents,
     selection: &Selection,

@@ -1,10 +1,10 @@
-//! How much may be in memory at once while a tarball is made.
+//! Limits the memory of a build.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Bounds the runs between the walk and the hasher, in bytes of tar.
+/// Limits the runs between the walk and the hasher, in bytes of tar.
 ///
-/// A run that is larger than all the bytes allowed waits until it is alone.
+/// A run that exceeds the whole budget waits until it is the only one.
 #[derive(Debug)]
 pub(super) struct MemoryBudget {
     max_bytes: u64,
@@ -23,7 +23,7 @@ impl MemoryBudget {
         Self { max_bytes, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits until a run of so many bytes may come in; `false` when no more are wanted.
+    /// Waits until there is room for a run. Returns `false` after [`Self::close`].
     pub(super) fn enter(&self, bytes: u64) -> bool {
         let mut state = self.lock();
         while !state.closed && !self.has_room(&state, bytes) {
@@ -33,13 +33,13 @@ impl MemoryBudget {
         !state.closed
     }
 
-    /// A run of so many bytes is hashed.
+    /// Frees the bytes of a run.
     pub(super) fn leave(&self, bytes: u64) {
         self.lock().bytes -= bytes;
         self.changed.notify_all();
     }
 
-    /// No more is wanted: whoever waits, or enters later, gets `false`.
+    /// Wakes all waiting callers and rejects later ones.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -50,7 +50,7 @@ impl MemoryBudget {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is never half changed, so a panic elsewhere does not spoil it.
+        // The state is consistent at every point where a thread may panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

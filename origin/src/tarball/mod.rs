@@ -1,17 +1,17 @@
-//! The deterministic tarball of a folder: format 1 of the protocol. Where a folder comes from only its source knows
-//! ([`Contents`]).
+//! Builds the deterministic tarball of a folder, in format 1 of the protocol. Begin at [`build`]. Sources provide the
+//! [`Contents`].
 //!
-//! A walk decides what is in it and in which order, and cuts it into runs of entries. Each run is read and compressed by
-//! itself into frames, which are objects ([`FrameSink`]); [`build`] hashes the tar and puts the frames in their order.
-//! A [`ContentKey`] shows whether a build would make anything new at all.
+//! A walk selects and orders the entries, and splits them into runs. Each run is compressed on its own into frames,
+//! which are objects ([`FrameSink`]); [`build`] hashes the tar and puts the frames in order. An unchanged
+//! [`ContentKey`] makes a build unnecessary.
 
 mod assemble;
 mod base;
 mod build;
 mod build_context;
+mod chunker;
 mod codec;
 mod contents;
-mod cut;
 mod digests;
 mod entry;
 mod error;
@@ -44,27 +44,27 @@ pub use recipe::{Recipe, RecipeError};
 pub use walk::Walk;
 pub(crate) use walk::walk;
 
-/// What of a revision goes into a tarball.
+/// The part of a revision that goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The folder.
     pub folder: FolderPath,
-    /// Which of its files.
+    /// The globs that select its files.
     pub filters: Filters,
-    /// Whether the files of LFS stand in it, and not their pointers in the list of what is left out.
+    /// Whether LFS files are included. Otherwise they are listed as omitted.
     pub lfs: bool,
-    /// Whether the tarball is also coded as gzip, one member for each frame.
+    /// Whether there is also a gzip representation, with one member for each frame.
     pub gzip: bool,
 }
 
-/// What a tarball may not exceed.
+/// The limits of a tarball.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest file, in bytes; one at a time may be in memory. Default 1 GiB.
+    /// The largest file in bytes; one at a time may be in memory. Default 1 GiB.
     pub max_file_bytes: u64,
-    /// The largest tarball, in bytes of tar. Default 4 GiB.
+    /// The largest tarball in uncompressed bytes. Default 4 GiB.
     pub max_tarball_bytes: u64,
-    /// The most entries that the folder may hold, whether they are written or left out. Default 1,000,000.
+    /// The most entries in the folder, including those left out. Default 1,000,000.
     pub max_entries: usize,
 }
 

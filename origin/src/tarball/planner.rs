@@ -1,18 +1,18 @@
-//! Walks through contents and hands their runs to the workers as there is room for them.
+//! Walks through the contents and passes runs to the workers within the memory budget.
 
 use std::sync::mpsc::Sender;
 
-use super::assemble::{Done, Finished, Tar};
+use super::assemble::{FinishedRun, ProcessedRun, Tar};
 use super::base::Base;
 use super::build_context::BuildContext;
-use super::cut::Cutter;
+use super::chunker::Chunker;
 use super::memory_budget::MemoryBudget;
 use super::recipe::{RecipeRun, RunKey};
 use super::run::Run;
 use super::walk::{Walked, walk};
 use super::{Contents, Entry, Selection, TarballError};
 
-/// A run and which of the tarball it is.
+/// A run and its position in the tarball.
 pub(super) struct Job<C: Contents> {
     pub(super) position: usize,
     pub(super) key: RunKey,
@@ -22,8 +22,8 @@ pub(super) struct Job<C: Contents> {
 /// Why a walk ended early.
 pub(super) enum Stop {
     Failed(TarballError),
-    /// The assembler gave up first and has the reason.
-    Unwanted,
+    /// The assembler has failed and returns the error.
+    AssemblerFailed,
 }
 
 impl From<TarballError> for Stop {
@@ -32,12 +32,12 @@ impl From<TarballError> for Stop {
     }
 }
 
-/// Walks all of it. Runs go to the workers, or past them to the assembler when nothing of them is needed.
+/// Walks everything. Runs go to the workers, or directly to the assembler if their bytes are not needed.
 pub(super) fn plan<C: Contents>(
     contents: &C,
     selection: &Selection,
     context: &BuildContext<'_>,
-    (budget, jobs, done): (&MemoryBudget, Sender<Job<C>>, Sender<Done>),
+    (budget, jobs, done): (&MemoryBudget, Sender<Job<C>>, Sender<ProcessedRun>),
 ) -> Result<Walked, Stop> {
     let mut planner = Planner {
         selection,
@@ -45,7 +45,7 @@ pub(super) fn plan<C: Contents>(
         jobs,
         done,
         position: 0,
-        cutter: Cutter::default(),
+        chunker: Chunker::default(),
         run: Run::first(),
         same_as: context.base,
         pending: Vec::new(),
@@ -54,14 +54,14 @@ pub(super) fn plan<C: Contents>(
     let walked = walk(contents, selection, (context.limits, context.interrupt), &mut |entry| {
         planner.add(entry).map_err(|stop| match stop {
             Stop::Failed(error) => error,
-            Stop::Unwanted => {
+            Stop::AssemblerFailed => {
                 unwanted = true;
                 TarballError::Interrupted
             }
         })
     });
     if unwanted {
-        return Err(Stop::Unwanted);
+        return Err(Stop::AssemblerFailed);
     }
     let walked = walked?;
     if walked.entries > 0 {
@@ -74,20 +74,20 @@ struct Planner<'a, C: Contents> {
     selection: &'a Selection,
     budget: &'a MemoryBudget,
     jobs: Sender<Job<C>>,
-    done: Sender<Done>,
+    done: Sender<ProcessedRun>,
     position: usize,
-    cutter: Cutter,
+    chunker: Chunker,
     run: Run<C>,
-    /// The base, as long as the tar is the same as its.
+    /// The base, while both tars are equal.
     same_as: Option<&'a Base>,
-    /// Runs that are the same as the base's, until it is known whether their tar is needed: it is not when the state of the
-    /// digests behind them is.
+    /// Runs equal to the base's. They are read only if no stored state of the digests follows before the first
+    /// change.
     pending: Vec<(Job<C>, &'a RecipeRun)>,
 }
 
 impl<C: Contents> Planner<'_, C> {
     fn add(&mut self, entry: Entry<C::File>) -> Result<(), Stop> {
-        if self.cutter.begins(&entry.path, entry.tar_bytes()) {
+        if self.chunker.begins(&entry.path, entry.tar_bytes()) {
             self.end_run()?;
         }
         self.run.add(entry);
@@ -117,11 +117,13 @@ impl<C: Contents> Planner<'_, C> {
         }
     }
 
-    /// The digests behind the pending runs are known, so nothing of them is read.
+    /// A state of the digests follows the pending runs, so they need not be read.
     fn skip_pending(&mut self) -> Result<(), Stop> {
         for (job, same) in self.pending.drain(..) {
-            let result = Ok(Finished { run: same.clone(), tar: Tar::Known, reused: true });
-            self.done.send(Done { position: job.position, admitted: None, result }).map_err(|_| Stop::Unwanted)?;
+            let result = Ok(FinishedRun { run: same.clone(), tar: Tar::Skipped, reused: true });
+            self.done
+                .send(ProcessedRun { position: job.position, admitted: None, result })
+                .map_err(|_| Stop::AssemblerFailed)?;
         }
         Ok(())
     }
@@ -132,9 +134,9 @@ impl<C: Contents> Planner<'_, C> {
 
     fn send(&self, job: Job<C>) -> Result<(), Stop> {
         if self.budget.enter(job.run.bytes()) {
-            self.jobs.send(job).map_err(|_| Stop::Unwanted)
+            self.jobs.send(job).map_err(|_| Stop::AssemblerFailed)
         } else {
-            Err(Stop::Unwanted)
+            Err(Stop::AssemblerFailed)
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What a tarball was made of: for each run of entries its key and its frames, for the builds that come after.
+//! Recipes: the keys and frames of a tarball's runs, for later builds.
 //!
-//! A recipe is an object private to origins. Its name is its checksum, so nothing here looks for damage; the bounds are
-//! checked, because a frame's sizes are allocated.
+//! A recipe is a private object. Its name is its checksum, so the parser does not look for damage. It checks bounds,
+//! because buffers are allocated by the sizes of frames.
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::digest::ObjectDigest;
@@ -9,14 +9,14 @@ use weir_protocol::manifest::{Frame, MAX_FRAME_BYTES, MAX_FRAME_TAR_BYTES, MAX_O
 
 use super::digests::TarDigests;
 
-/// What decides a run's frames, all of it: equal keys are equal frames.
+/// Determines a run's frames: equal keys mean equal frames.
 pub(super) type RunKey = [u8; 32];
 
-/// Every so many runs the state of the tar's digests is part of the recipe: 1 to 2 KiB each, and a build that differs
-/// first in some run reads at most so many frames before it that did not change.
+/// The interval of stored digest states, each 1 to 2 KiB. A build reads at most this many unchanged runs before its
+/// first change.
 const STATE_INTERVAL_RUNS: usize = 16;
 
-/// Whether the recipe has the tar's digests behind the run at this position.
+/// Whether the recipe has a digest state after the run at this position.
 pub(super) fn has_digests(position: usize) -> bool {
     position % STATE_INTERVAL_RUNS == STATE_INTERVAL_RUNS - 1
 }
@@ -24,60 +24,59 @@ pub(super) fn has_digests(position: usize) -> bool {
 /// The first byte of a recipe. Change it with the fields.
 const VERSION: u8 = 1;
 
-/// The runs of a tarball, in its order.
+/// The runs of a tarball, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recipe {
     pub(super) runs: Vec<RecipeRun>,
 }
 
-/// One run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RecipeRun {
     pub(super) key: RunKey,
-    /// At least one; several for the first run and for one of more than [`MAX_FRAME_TAR_BYTES`].
+    /// At least one. The first run, and runs of more than [`MAX_FRAME_TAR_BYTES`], may have several.
     pub(super) frames: Vec<RecipeFrame>,
-    /// The tar's digests where the run ends, of those runs that [`has_digests`] names.
+    /// The digest state after this run, if [`has_digests`].
     pub(super) digests: Option<TarDigests>,
 }
 
-/// The same bytes of tar in each coding.
+/// One part of the tar in each encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RecipeFrame {
     pub(super) tar_size: u64,
     pub(super) zstd: Coded,
-    /// When the selection asks for gzip, and then of every frame.
+    /// Set for every frame if the selection includes gzip.
     pub(super) gzip: Option<Coded>,
 }
 
-/// An object.
+/// The object of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Coded {
     digest: [u8; 32],
     size: u64,
 }
 
-/// The bytes are no recipe.
+/// The bytes are not a valid recipe.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// More bytes than an object has.
+    /// Larger than the largest object, in bytes.
     #[error("the recipe has {0} bytes, more than the limit of {MAX_OBJECT_BYTES}")]
     TooLarge(usize),
-    /// Of another version of this program.
+    /// Another version of this program wrote the recipe.
     #[error("the recipe is not of version {VERSION}")]
     Version,
-    /// Cut short, too long, or a field is wrong.
+    /// The recipe is truncated, too long, or has an invalid field.
     #[error("the recipe cannot be read: {0}")]
     Malformed(#[from] postcard::Error),
-    /// A run has no frames, a frame has a size that no frame has, or the digests are not where they should be.
-    #[error("run {0} of the recipe cannot be")]
+    /// A run has no frames, a frame has an impossible size, or digest states are misplaced.
+    #[error("run {0} of the recipe is invalid")]
     Run(usize),
 }
 
 impl Recipe {
-    /// Reads a recipe.
+    /// Parses a recipe.
     ///
     /// # Errors
-    /// It is too large, of another version, malformed, or its frames cannot be. A build does without it then.
+    /// See [`RecipeError`]. A build can do without a recipe.
     pub fn parse(bytes: &[u8]) -> Result<Self, RecipeError> {
         if bytes.len() > MAX_OBJECT_BYTES {
             return Err(RecipeError::TooLarge(bytes.len()));
@@ -93,17 +92,16 @@ impl Recipe {
         }
     }
 
-    /// The bytes of the recipe: about 140 for each frame, 170 with gzip. Equal recipes have equal bytes.
+    /// Serializes the recipe: about 140 bytes for each frame, 170 with gzip. Equal recipes have equal bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         postcard::to_extend(&self.runs, vec![VERSION]).expect("runs are plain data, and memory does not end")
     }
 
-    /// The frames of the zstd representation.
     pub(super) fn zstd(&self) -> Vec<Frame> {
         self.frames().map(|frame| frame.zstd.frame(frame.tar_size)).collect()
     }
 
-    /// The frames of the gzip representation, if it was made.
+    /// The frames of the gzip representation, if there is one.
     pub(super) fn gzip(&self) -> Option<Vec<Frame>> {
         self.frames().map(|frame| Some(frame.gzip?.frame(frame.tar_size))).collect()
     }
@@ -120,7 +118,6 @@ impl RecipeRun {
             && self.digests.is_some() == has_digests(position)
     }
 
-    /// Bytes of tar.
     pub(super) fn tar_size(&self) -> u64 {
         self.frames.iter().map(|frame| frame.tar_size).sum()
     }
@@ -179,7 +176,7 @@ mod tests {
             prop_assert_eq!(&Recipe::parse(&bytes).unwrap(), &recipe);
             prop_assert!(Recipe::parse(&bytes[..bytes.len() - 1]).is_err(), "cut short");
             prop_assert!(Recipe::parse(&[&bytes[..], b"x"].concat()).is_err(), "too long");
-            // Whatever else is read is a recipe, too.
+            // A changed recipe that still parses must be valid.
             let mut changed = bytes.clone();
             changed[change.index(bytes.len())] ^= 0x81;
             if let Ok(other) = Recipe::parse(&changed) {

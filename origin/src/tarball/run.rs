@@ -1,28 +1,27 @@
-//! A run: entries that follow one another, read and compressed by themselves.
+//! A run: consecutive entries that are read and compressed on their own.
 //!
-//! Where runs end depends on the entries only ([`super::cut`]), so a tarball has the same frames whatever the number of
-//! threads and whatever was built before.
+//! The boundaries depend only on the entries ([`super::chunker`]), so a tarball has the same frames for any number of
+//! threads and any base.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_protocol::descriptor::FORMAT;
 
+use super::chunker::MAX_RUN_BYTES;
 use super::codec::CODEC;
-use super::cut::MAX_RUN_BYTES;
 use super::entry::{Entry, EntryKind};
 use super::header::{self, HeaderKind};
 use super::key::KeyWriter;
 use super::recipe::RunKey;
 use super::{Contents, Selection, TarballError};
 
-/// Entries that follow one another, not read yet.
 pub(super) struct Run<C: Contents> {
     entries: Vec<Entry<C::File>>,
-    /// About how many bytes of tar they make.
+    /// Approximate bytes of tar.
     bytes: u64,
-    /// Whether the tarball begins with them: it has a small first frame.
+    /// Whether it is the first run of the tarball, which has a small first frame.
     is_first: bool,
-    /// Whether the tarball ends with them.
+    /// Whether it is the last run of the tarball.
     is_last: bool,
 }
 
@@ -33,7 +32,6 @@ impl<C: Contents> Default for Run<C> {
 }
 
 impl<C: Contents> Run<C> {
-    /// The run that begins a tarball.
     pub(super) fn first() -> Self {
         Self { is_first: true, ..Self::default() }
     }
@@ -55,12 +53,12 @@ impl<C: Contents> Run<C> {
         self.entries.push(entry);
     }
 
-    /// What decides the run's frames. Everything that stands above it (attributes, filters, the folder) has left its mark in
-    /// the entries already.
+    /// Everything that determines the run's frames. Attributes, filters and the folder are already reflected in the
+    /// entries.
     pub(super) fn key(&self, selection: &Selection) -> RunKey {
         let mut key = KeyWriter::new("weir run key v1");
         key.field(CODEC.as_bytes());
-        // Another version of the library may write other frames, and a body's bytes must not depend on its history.
+        // Another version of the library may write other frames, and a body must not depend on when it was built.
         key.field(&zstd::zstd_safe::version_number().to_le_bytes());
         key.field(&FORMAT.to_le_bytes());
         key.field(&[u8::from(selection.gzip), u8::from(self.is_first), u8::from(self.is_last)]);
@@ -104,8 +102,7 @@ impl<C: Contents> Run<C> {
     }
 }
 
-/// Appends a file. A large one is alone in its run, and its contents are moved and not copied, so that they are in memory
-/// once.
+/// Appends a file. A large file is alone in its run; its contents are moved instead of copied, to save memory.
 fn write_file(tar: &mut Vec<u8>, path: &[u8], executable: bool, contents: &mut Vec<u8>) {
     let size = contents.len() as u64;
     let is_alone = tar.is_empty() && size > MAX_RUN_BYTES;

@@ -1,4 +1,4 @@
-//! What goes into a tarball, in order: takes what a source visits, and decides by paths, sizes and where links lead.
+//! Selects and orders the entries of a tarball by paths, sizes and symlink targets.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,48 +9,47 @@ use super::entry::{Entry, EntryKind};
 use super::filters::{Filters, Inclusion};
 use super::{Contents, Limits, Selection, TarballError};
 
-/// The longest list of omissions, in bytes of their JSON: well below what a descriptor may have.
+/// The longest list of omissions in bytes of JSON, well below the limit of a descriptor.
 const MAX_OMISSION_BYTES: usize = 8 << 20;
 
-/// What a walk found besides the entries it handed out.
+/// The totals of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Walked {
     pub(super) entries: u64,
     pub(super) omitted: Vec<Omission>,
 }
 
-/// A directory that the walk is in.
+/// A directory on the current path.
 struct Level {
     inclusion: Inclusion,
-    /// The length of its path below the folder, with its slash.
+    /// The length of its path, with the slash.
     path_bytes: usize,
-    /// A directory is written when something below it is.
+    /// A directory is written once an entry below it is.
     written: bool,
 }
 
-/// A walk through a folder. It begins in the folder itself, which need not be left.
+/// A walk through a folder, beginning in the folder itself.
 ///
-/// A source visits the names in a directory, each once, in the order of their bytes with a slash at the end of a
-/// directory's. When a name is selected, the source says what it is before it visits the next: a directory is entered, what
-/// is in it is visited, and the directory is left; for all else there are [`Self::file`], [`Self::symlink`] and
-/// [`Self::omit`].
+/// The source visits each name in a directory once, sorted by bytes with a slash after a directory's name. If
+/// [`Self::visit`] returns true, the source describes the entry before the next visit. It enters a directory, visits
+/// its names and leaves it; for others it calls [`Self::file`], [`Self::symlink`] or [`Self::omit`].
 pub struct Walk<'a, F> {
     filters: &'a Filters,
     limits: &'a Limits,
     interrupt: &'a AtomicBool,
-    /// What was visited last, below the folder.
+    /// The path of the last visit, relative to the folder.
     path: Vec<u8>,
     inclusion: Inclusion,
     levels: Vec<Level>,
     visited: usize,
-    /// Of tar.
+    /// Bytes of tar so far.
     bytes: u64,
     omission_bytes: usize,
     walked: Walked,
     emit: &'a mut dyn FnMut(Entry<F>) -> Result<(), TarballError>,
 }
 
-/// Walks through contents and hands out their entries in the order of the tarball, which would not be larger than it may.
+/// Walks through contents and passes the entries on in tarball order, within the limits.
 pub(crate) fn walk<C: Contents>(
     contents: &C,
     selection: &Selection,
@@ -77,11 +76,11 @@ pub(crate) fn walk<C: Contents>(
 }
 
 impl<F> Walk<'_, F> {
-    /// Visits a name in the directory that was entered last. Whether it is selected. `left_out`: whether the source itself
-    /// leaves it out, without a word; asked only of what the filters take.
+    /// Visits a name in the current directory, and returns whether it is selected. `left_out` is called for names
+    /// that pass the filters: it returns whether the source itself excludes them silently.
     ///
     /// # Errors
-    /// There are too many, or somebody asked to stop.
+    /// There are too many entries, or the walk was interrupted.
     pub fn visit(
         &mut self,
         name: &[u8],
@@ -102,7 +101,7 @@ impl<F> Walk<'_, F> {
         self.inclusion = self.filters.descend(above, &self.path, is_directory);
         let selected = match self.inclusion {
             Inclusion::Excluded => false,
-            // Something in a directory may be matched by an include pattern; a file is not matched by any.
+            // An include pattern may still match below a directory.
             Inclusion::Undecided => is_directory,
             Inclusion::Included => true,
         };
@@ -116,21 +115,21 @@ impl<F> Walk<'_, F> {
         Ok(true)
     }
 
-    /// Enters the directory that was visited last.
+    /// Enters the last visited directory.
     pub fn enter(&mut self) {
         self.path.push(b'/');
         self.levels.push(Level { inclusion: self.inclusion, path_bytes: self.path.len(), written: false });
     }
 
-    /// Leaves the directory that was entered last.
+    /// Leaves the current directory.
     pub fn leave(&mut self) {
         self.levels.pop();
     }
 
-    /// What was visited last is a file of so many bytes.
+    /// Adds the last visited name as a file of `size` bytes.
     ///
     /// # Errors
-    /// It is too large, or the tarball is with it; or those of whoever takes the entries.
+    /// The file or the tarball is too large, or the receiver of entries fails.
     pub fn file(&mut self, file: F, size: u64, executable: bool) -> Result<(), TarballError> {
         let limit = self.limits.max_file_bytes;
         if size > limit {
@@ -140,11 +139,11 @@ impl<F> Walk<'_, F> {
         self.write(EntryKind::File { file, size, executable })
     }
 
-    /// What was visited last is a symlink. It is left out unless it stays in the folder, whatever other symlinks are on its
-    /// way: `leads_through_link` tells whether one stands at a path or above it, be it selected or not.
+    /// Adds the last visited name as a symlink, unless it leads out of the folder or through another symlink.
+    /// `leads_through_link` returns whether there is a symlink at a path or above it, selected or not.
     ///
     /// # Errors
-    /// As of [`Self::file`].
+    /// Those of [`Self::file`].
     pub fn symlink(
         &mut self,
         target: Vec<u8>,
@@ -161,7 +160,7 @@ impl<F> Walk<'_, F> {
         self.write(EntryKind::Symlink { target })
     }
 
-    /// What was visited last is left out for this reason, and listed if it was asked for.
+    /// Omits the last visited name, and lists it if it is selected.
     ///
     /// # Errors
     /// The list is too long.
@@ -174,7 +173,7 @@ impl<F> Walk<'_, F> {
 
     fn list_omission(&mut self, reason: OmissionReason) -> Result<(), TarballError> {
         let path = entry_path::percent_encode(&self.path);
-        // Quotes and backslashes take two bytes in JSON; controls are percent-encoded already.
+        // JSON escapes quotes and backslashes to two bytes; control characters are percent-encoded already.
         let escaped = path.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
         self.omission_bytes += path.len() + escaped + 48;
         if self.omission_bytes > MAX_OMISSION_BYTES {
@@ -184,9 +183,9 @@ impl<F> Walk<'_, F> {
         Ok(())
     }
 
-    /// Hands out the entry at `self.path`, after the directories above it that were not handed out yet.
+    /// Passes on the entry at `self.path`, after those of its directories that are not written yet.
     fn write(&mut self, kind: EntryKind<F>) -> Result<(), TarballError> {
-        // Above a directory that is written all are.
+        // All directories above a written one are written.
         let written = self.levels.iter().rposition(|level| level.written).map_or(0, |at| at + 1);
         for at in written..self.levels.len() {
             let path = self.path[..self.levels[at].path_bytes].to_vec();

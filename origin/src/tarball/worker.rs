@@ -1,4 +1,4 @@
-//! Makes the frames of runs: takes them from the base, or reads, compresses and puts them.
+//! Produces the frames of runs: reuses those of the base, or reads, compresses and puts them.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender};
@@ -6,17 +6,17 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::assemble::{Done, Finished, Tar};
+use super::assemble::{FinishedRun, ProcessedRun, Tar};
 use super::build_context::BuildContext;
+use super::chunker;
 use super::codec::Codec;
-use super::cut;
 use super::frame_sink::FrameSink;
 use super::planner::Job;
 use super::recipe::{Coded, RecipeFrame, RecipeRun, RunKey};
 use super::run::Run;
 use super::{Contents, Selection, TarballError};
 
-/// One of several threads of a build.
+/// One of the threads of a build.
 pub(super) struct Worker<'a, C> {
     contents: C,
     selection: &'a Selection,
@@ -35,33 +35,33 @@ impl<'a, C: Contents> Worker<'a, C> {
         Self { contents, selection, context, sink, codec: Codec::new() }
     }
 
-    /// Works until no more jobs come, or nobody wants what comes of them.
-    pub(super) fn work(mut self, jobs: &Mutex<Receiver<Job<C>>>, done: &Sender<Done>) {
+    /// Runs until there are no more jobs or the assembler is gone.
+    pub(super) fn work(mut self, jobs: &Mutex<Receiver<Job<C>>>, done: &Sender<ProcessedRun>) {
         loop {
-            // Waiting with the lock held is meant: one worker waits for the next job, the others for their turn.
+            // Holding the lock while waiting is intended: one worker waits for a job, the others for the lock.
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(Job { position, key, run }) = job else { return };
             let admitted = Some(run.bytes());
             let result = self.reuse(&key).map_or_else(|| self.make(key, run), Ok);
-            if done.send(Done { position, admitted, result }).is_err() {
+            if done.send(ProcessedRun { position, admitted, result }).is_err() {
                 return;
             }
         }
     }
 
-    fn reuse(&mut self, key: &RunKey) -> Option<Finished> {
+    fn reuse(&mut self, key: &RunKey) -> Option<FinishedRun> {
         let (run, tar) = self.context.base?.read(key, &mut self.codec.decompressor)?;
-        Some(Finished { run: RecipeRun { digests: None, ..run.clone() }, tar: Tar::Bytes(tar), reused: true })
+        Some(FinishedRun { run: RecipeRun { digests: None, ..run.clone() }, tar: Tar::Bytes(tar), reused: true })
     }
 
-    fn make(&mut self, key: RunKey, run: Run<C>) -> Result<Finished, TarballError> {
+    fn make(&mut self, key: RunKey, run: Run<C>) -> Result<FinishedRun, TarballError> {
         let is_first = run.is_first();
         let tar = run.tar(&self.contents, self.context.interrupt)?;
         let mut frames = Vec::new();
-        for range in cut::frames(&tar, is_first) {
+        for range in chunker::frames(&tar, is_first) {
             frames.push(self.make_frame(&tar[range]).map_err(TarballError::Write)?);
         }
-        Ok(Finished { run: RecipeRun { key, frames, digests: None }, tar: Tar::Bytes(vec![tar]), reused: false })
+        Ok(FinishedRun { run: RecipeRun { key, frames, digests: None }, tar: Tar::Bytes(vec![tar]), reused: false })
     }
 
     fn make_frame(&mut self, tar: &[u8]) -> io::Result<RecipeFrame> {

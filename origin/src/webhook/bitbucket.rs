@@ -10,7 +10,7 @@ pub(super) fn proof(headers: &HeaderMap) -> Proof {
     Proof::hex(headers, &["x-hub-signature"])
 }
 
-/// `repo:push` of the cloud.
+/// `repo:push` of Bitbucket Cloud.
 #[derive(Deserialize)]
 struct CloudPush {
     push: CloudChanges,
@@ -21,7 +21,7 @@ struct CloudChanges {
     changes: Vec<CloudChange>,
 }
 
-/// What a ref was, and what it is; either may be nothing.
+/// The old and the new state of a ref; `None` if it was created or deleted.
 #[derive(Deserialize)]
 struct CloudChange {
     old: Option<CloudRef>,
@@ -35,12 +35,12 @@ struct CloudRef {
     name: String,
 }
 
-/// `repo:refs_changed` and `mirror:repo_synchronized` of the data center.
+/// `repo:refs_changed` and `mirror:repo_synchronized` of Data Center.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RefsChanged {
     changes: Vec<Change>,
-    /// Set when the delivery does not list all changes.
+    /// The delivery does not list all changes.
     #[serde(default)]
     ref_limit_exceeded: bool,
 }
@@ -74,7 +74,7 @@ pub(super) fn parse(event: &str, body: &[u8]) -> Notification {
         "repo:refs_changed" | "mirror:repo_synchronized" => {
             weir_protocol::json::from_slice(body).map(of_the_data_center)
         }
-        // Their refs are in the data center alone; the cloud has none, and its events are called `pullrequest:…`.
+        // Only Data Center has refs for pull requests; events of the cloud are called `pullrequest:…`.
         "pr:opened" | "pr:from_ref_updated" | "pr:to_ref_updated" | "pr:merged" => {
             weir_protocol::json::from_slice(body).map(|payload: PullRequestEvent| {
                 let id = payload.pull_request.id;

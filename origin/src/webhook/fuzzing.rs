@@ -1,13 +1,13 @@
-//! What fuzzers call.
+//! Entry points of fuzzers.
 
 use http::{HeaderMap, HeaderValue};
 
-use super::{Delivery, Notification, Provider, Secret, Verdict};
+use super::{Delivery, DeliveryResult, Notification, Provider, Secret};
 
 const PROVIDERS: [Provider; 5] =
     [Provider::Github, Provider::Gitlab, Provider::Gitea, Provider::Bitbucket, Provider::Generic];
 
-/// The headers in which a proof or an event may stand.
+/// The headers that carry signatures and events.
 const HEADERS: [&str; 12] = [
     "x-hub-signature-256",
     "x-hub-signature",
@@ -23,7 +23,7 @@ const HEADERS: [&str; 12] = [
     "x-event-key",
 ];
 
-/// A first line that stands in all headers, and a body behind it.
+/// Puts the first line into all headers; the rest is the body.
 pub fn delivery(bytes: &[u8]) {
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let (line, body) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
@@ -34,14 +34,14 @@ pub fn delivery(bytes: &[u8]) {
     let secret = Secret::from_file(&[7; 32]).expect("it is not empty");
     let event = String::from_utf8_lossy(line);
     for provider in PROVIDERS {
-        // Whoever signs is not trusted to write well.
+        // A valid signature does not imply a valid payload.
         if let Notification::RefsMoved(refs) = provider.parse(&event, body) {
             assert!(refs.len() <= body.len(), "no ref is made up");
         }
         let mut delivery = Delivery::begin(provider, &headers, std::slice::from_ref(&secret));
         body.chunks(100).for_each(|part| delivery.push(part));
         if line.trim_ascii() != [7; 32] {
-            assert_eq!(delivery.judge(|_| true), Verdict::Refused, "nobody finds a signature");
+            assert_eq!(delivery.finish(|_| true), DeliveryResult::Refused, "nobody finds a signature");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Whoever signs the body: the hex of its HMAC-SHA256 in `X-Signature`, with or without `sha256=` before it. A body that
-//! is `{"ref": "refs/heads/main"}` says what moved; any other says that something did.
+//! Any sender that signs the body: the hex of its HMAC-SHA256 in `X-Signature`, optionally after `sha256=`. A body
+//! `{"ref": "refs/heads/main"}` names the changed ref; any other body only reports a change.
 
 use http::HeaderMap;
 use serde::Deserialize;

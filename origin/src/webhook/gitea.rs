@@ -1,5 +1,5 @@
-//! Gitea and Forgejo: the hex of the HMAC in `X-Gitea-Signature` or `X-Forgejo-Signature`, the event beside it. The
-//! payloads are GitHub's.
+//! Gitea and Forgejo: the hex of the HMAC in `X-Gitea-Signature` or `X-Forgejo-Signature`, and the event in a header.
+//! The payloads are GitHub's.
 
 use http::HeaderMap;
 
@@ -12,7 +12,7 @@ pub(super) fn proof(headers: &HeaderMap) -> Proof {
 
 pub(super) fn parse(event: &str, body: &[u8]) -> Notification {
     match event {
-        // A push to the source branch of a pull request has an event of its own here.
+        // Gitea has a separate event for a push to the source branch of a pull request.
         "pull_request_sync" => github::parse("pull_request", body),
         event => github::parse(event, body),
     }

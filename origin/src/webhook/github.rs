@@ -16,7 +16,7 @@ struct Push {
     name: String,
 }
 
-/// A branch or a tag that was created or deleted. GitHub sends a push for it as well.
+/// A branch or tag was created or deleted. GitHub also sends a push.
 #[derive(Deserialize)]
 struct CreateOrDelete {
     #[serde(rename = "ref")]
@@ -40,7 +40,7 @@ pub(super) fn parse(event: &str, body: &[u8]) -> Notification {
         "pull_request" => weir_protocol::json::from_slice(body).map(|pull: PullRequest| {
             Notification::RefsMoved(["head", "merge"].map(|end| format!("refs/pull/{}/{end}", pull.number)).into())
         }),
-        // Another default branch, among others.
+        // The default branch may have changed.
         "" | "repository" => return Notification::Unclear,
         _ => return Notification::OtherEvent,
     };

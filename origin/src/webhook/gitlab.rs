@@ -1,4 +1,4 @@
-//! GitLab: a signature in `webhook-signature`, or the secret itself in `X-Gitlab-Token`. The event stands in the body.
+//! GitLab: a signature in `webhook-signature`, or the secret itself in `X-Gitlab-Token`. The event is in the body.
 
 use http::HeaderMap;
 use serde::Deserialize;
@@ -6,8 +6,8 @@ use serde::Deserialize;
 use super::signature::Proof;
 use super::{Notification, moved};
 
-/// The signature is over id, time and body, with full stops between. A delivery that has one is judged by it, whatever
-/// token comes along.
+/// The signature covers id, time and body, joined by full stops. If a delivery has a signature, its token does not
+/// count.
 pub(super) fn proof(headers: &HeaderMap) -> Proof {
     let value = |name: &str| headers.get(name).map_or(&b""[..], |value| value.as_bytes());
     match headers.get("webhook-signature") {
@@ -21,13 +21,13 @@ pub(super) fn proof(headers: &HeaderMap) -> Proof {
 
 #[derive(Deserialize)]
 struct Event {
-    /// Of project and group hooks.
+    /// Set by project and group hooks.
     object_kind: Option<String>,
-    /// Of system hooks, and of some others beside the kind.
+    /// Set by system hooks, and by some others as well.
     event_name: Option<String>,
     #[serde(rename = "ref")]
     name: Option<String>,
-    /// Of a system hook's `repository_update`.
+    /// Set by `repository_update` of a system hook.
     refs: Option<Vec<String>>,
     object_attributes: Option<Attributes>,
 }

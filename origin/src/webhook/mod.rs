@@ -1,9 +1,8 @@
-//! What a Git service tells of a push, and whether it is to be believed. Pure: headers and bytes come in, a verdict goes
-//! out.
+//! Pure: authenticates webhook deliveries and extracts the changed refs. Begin at [`Delivery`].
 //!
-//! Nothing of a body is read before its signature was found to be right. A delivery does no more than ask for a poll, so
-//! one that is sent again by somebody who overheard it does no harm; and where its meaning is unclear the answer is a
-//! poll, because a needless one costs the upstream two requests, and a missing one a deployment.
+//! No body is parsed before its signature is verified. A delivery only triggers a poll, so replaying it is harmless.
+//! An unclear payload triggers a poll too, because a needless poll costs the upstream two requests, and a missing one
+//! delays a deployment.
 
 mod bitbucket;
 #[cfg(feature = "fuzzing")]
@@ -22,13 +21,13 @@ use http::HeaderMap;
 pub use signature::Secret;
 use signature::{Check, Proof};
 
-/// The largest body that is parsed, in bytes. Of a larger one the signature alone is checked, and the repository is polled.
+/// The largest body that is parsed, in bytes. A larger one is only verified, and triggers a poll.
 const MAX_PARSED_BYTES: usize = 1 << 20;
 
-/// Who sends.
+/// The Git service that sends a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provider {
-    /// GitHub, in the cloud or one's own.
+    /// GitHub and GitHub Enterprise.
     Github,
     /// GitLab: project, group and system hooks.
     Gitlab,
@@ -36,20 +35,20 @@ pub enum Provider {
     Gitea,
     /// Bitbucket Cloud and Data Center.
     Bitbucket,
-    /// Whoever signs the body with the secret.
+    /// Any sender that signs the body with the secret.
     Generic,
 }
 
-/// No provider of that name.
+/// No provider has this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a webhook's provider is one of github, gitlab, gitea, bitbucket, generic")]
 pub struct UnknownProvider;
 
 impl Provider {
-    /// All there are.
+    /// All providers.
     pub const ALL: [Self; 5] = [Self::Github, Self::Gitlab, Self::Gitea, Self::Bitbucket, Self::Generic];
 
-    /// The word in the path and for metrics.
+    /// The value in paths and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Github => "github",
@@ -60,7 +59,7 @@ impl Provider {
         }
     }
 
-    /// How a delivery proves that its sender knows the secret.
+    /// The proof in the headers.
     fn proof(self, headers: &HeaderMap) -> Proof {
         match self {
             Self::Github => github::proof(headers),
@@ -71,7 +70,7 @@ impl Provider {
         }
     }
 
-    /// What it says happened.
+    /// Parses an authenticated body.
     fn parse(self, event: &str, body: &[u8]) -> Notification {
         match self {
             Self::Github => github::parse(event, body),
@@ -82,7 +81,7 @@ impl Provider {
         }
     }
 
-    /// The headers that name the event; the first that is there counts.
+    /// The headers that name the event; the first one present counts.
     fn event_headers(self) -> &'static [&'static str] {
         match self {
             Self::Github => &["x-github-event"],
@@ -107,49 +106,49 @@ impl fmt::Display for Provider {
     }
 }
 
-/// What a delivery whose signature is right says.
+/// The content of an authenticated delivery.
 #[derive(Debug, PartialEq, Eq)]
 enum Notification {
-    /// Is anybody there?
+    /// A test of the connection.
     Ping,
-    /// Something that moves no ref.
+    /// An event that changes no ref.
     OtherEvent,
-    /// These refs moved, came or went; full names.
+    /// These refs were changed, created or deleted; full names.
     RefsMoved(Vec<String>),
-    /// It may be anything.
+    /// Unknown; refs may have changed.
     Unclear,
 }
 
-/// What is to be done about a delivery.
+/// The result of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DeliveryResult {
     /// Poll the repository.
-    Kick {
-        /// The refs that are said to have moved; empty when that is not known.
+    TriggerPoll {
+        /// Full names of the refs that may have changed; empty if unknown.
         refs: Vec<String>,
     },
-    /// It is genuine and needs nothing.
+    /// The delivery is authentic, but needs no poll.
     Ignored(Ignored),
-    /// It is not genuine, or nobody can tell.
+    /// The delivery is not authentic.
     Refused,
 }
 
-/// Why a genuine delivery needs nothing.
+/// Why an authentic delivery needs no poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ignored {
-    /// It is a test by whoever set up the webhook.
+    /// It is a test of the webhook.
     Ping,
-    /// Its event moves no ref.
+    /// Its event changes no ref.
     OtherEvent,
-    /// No service follows the refs that moved.
+    /// No service follows the changed refs.
     NotFollowed,
 }
 
-impl Verdict {
-    /// The word for metrics and answers.
+impl DeliveryResult {
+    /// The value in metrics and answers.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Kick { .. } => "triggered",
+            Self::TriggerPoll { .. } => "triggered",
             Self::Ignored(Ignored::Ping) => "ping",
             Self::Ignored(Ignored::OtherEvent) => "other_event",
             Self::Ignored(Ignored::NotFollowed) => "not_followed",
@@ -158,7 +157,7 @@ impl Verdict {
     }
 }
 
-/// A delivery whose body is still coming.
+/// A delivery whose body is being received.
 pub struct Delivery {
     provider: Provider,
     event: String,
@@ -168,8 +167,8 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A delivery with these headers, for a repository with these secrets. Without any it will be refused, after the same
-    /// work: who asks for a repository that is not there learns nothing from the time it takes.
+    /// Starts a delivery for a repository with these secrets. Without secrets it is refused after the same amount of
+    /// work, so that the response time does not reveal whether a repository exists.
     pub fn begin(provider: Provider, headers: &HeaderMap, secrets: &[Secret]) -> Self {
         let text = |name: &&str| headers.get(*name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         Self {
@@ -181,12 +180,12 @@ impl Delivery {
         }
     }
 
-    /// Whether these headers bring any proof at all: nobody need read the body of a delivery without.
+    /// Whether the headers carry any proof. The body of a delivery without proof need not be read.
     pub fn has_proof(provider: Provider, headers: &HeaderMap) -> bool {
-        provider.proof(headers).is_there()
+        provider.proof(headers).is_present()
     }
 
-    /// The next bytes of the body.
+    /// Adds bytes of the body.
     pub fn push(&mut self, bytes: &[u8]) {
         self.check.push(bytes);
         let room = MAX_PARSED_BYTES - self.body.len();
@@ -194,31 +193,33 @@ impl Delivery {
         self.length += bytes.len();
     }
 
-    /// The body is whole. `may_concern` says whether a ref, by its full name, may be one that somebody follows.
-    pub fn judge(self, may_concern: impl Fn(&str) -> bool) -> Verdict {
-        if !self.check.holds() {
-            return Verdict::Refused;
+    /// Finishes a delivery. `may_concern` returns whether a service may follow a ref, given by its full name.
+    pub fn finish(self, may_concern: impl Fn(&str) -> bool) -> DeliveryResult {
+        if !self.check.matches() {
+            return DeliveryResult::Refused;
         }
         if self.length > self.body.len() {
-            return Verdict::Kick { refs: Vec::new() };
+            return DeliveryResult::TriggerPoll { refs: Vec::new() };
         }
         match self.provider.parse(&self.event, &self.body) {
-            Notification::Ping => Verdict::Ignored(Ignored::Ping),
-            Notification::OtherEvent => Verdict::Ignored(Ignored::OtherEvent),
-            Notification::RefsMoved(refs) if refs.is_empty() => Verdict::Kick { refs },
-            Notification::RefsMoved(refs) if refs.iter().any(|name| may_concern(name)) => Verdict::Kick { refs },
-            Notification::RefsMoved(_) => Verdict::Ignored(Ignored::NotFollowed),
-            Notification::Unclear => Verdict::Kick { refs: Vec::new() },
+            Notification::Ping => DeliveryResult::Ignored(Ignored::Ping),
+            Notification::OtherEvent => DeliveryResult::Ignored(Ignored::OtherEvent),
+            Notification::RefsMoved(refs) if refs.is_empty() => DeliveryResult::TriggerPoll { refs },
+            Notification::RefsMoved(refs) if refs.iter().any(|name| may_concern(name)) => {
+                DeliveryResult::TriggerPoll { refs }
+            }
+            Notification::RefsMoved(_) => DeliveryResult::Ignored(Ignored::NotFollowed),
+            Notification::Unclear => DeliveryResult::TriggerPoll { refs: Vec::new() },
         }
     }
 }
 
-/// One ref by its full name. What is no such name is unclear.
+/// One changed ref. Anything but a full name is unclear.
 fn moved(name: String) -> Notification {
     if name.starts_with("refs/") { Notification::RefsMoved(vec![name]) } else { Notification::Unclear }
 }
 
-/// The full name of a branch or a tag.
+/// The full name of a branch or tag.
 fn full_name(kind: &str, name: &str) -> Option<String> {
     match kind {
         "branch" => Some(format!("refs/heads/{name}")),

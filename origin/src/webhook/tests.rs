@@ -21,7 +21,7 @@ fn hex_hmac(secret: &str, body: &[u8]) -> String {
     tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The headers with which each provider sends a body.
+/// The headers that each provider sends with a body.
 fn signed(provider: Provider, event: &str, secret: &str, body: &[u8]) -> HeaderMap {
     let hex = hex_hmac(secret, body);
     let prefixed = format!("sha256={hex}");
@@ -34,10 +34,10 @@ fn signed(provider: Provider, event: &str, secret: &str, body: &[u8]) -> HeaderM
     }
 }
 
-fn judge(provider: Provider, headers: &HeaderMap, body: &[u8], follows: &str) -> Verdict {
+fn judge(provider: Provider, headers: &HeaderMap, body: &[u8], follows: &str) -> DeliveryResult {
     let mut delivery = Delivery::begin(provider, headers, &[secret(SECRET)]);
     body.chunks(7).for_each(|part| delivery.push(part));
-    delivery.judge(|name| name == follows)
+    delivery.finish(|name| name == follows)
 }
 
 macro_rules! payload {
@@ -46,7 +46,7 @@ macro_rules! payload {
     };
 }
 
-/// Provider, event, body, and the refs it says have moved.
+/// Provider, event, body, and the refs that changed.
 fn recorded() -> Vec<(Provider, &'static str, &'static [u8], &'static [&'static str])> {
     use Provider::{Bitbucket, Generic, Gitea, Github, Gitlab};
     vec![
@@ -93,12 +93,12 @@ fn a_recorded_push_kicks_who_follows_the_ref_and_nobody_else() {
         for name in &refs {
             assert_eq!(
                 judge(provider, &headers, body, name),
-                Verdict::Kick { refs: refs.clone() },
+                DeliveryResult::TriggerPoll { refs: refs.clone() },
                 "{provider} {event}"
             );
         }
         let nobody = judge(provider, &headers, body, "refs/heads/another");
-        assert_eq!(nobody, Verdict::Ignored(Ignored::NotFollowed), "{provider} {event}");
+        assert_eq!(nobody, DeliveryResult::Ignored(Ignored::NotFollowed), "{provider} {event}");
     }
 }
 
@@ -107,19 +107,23 @@ fn a_wrong_signature_or_none_is_refused_before_anything_is_read() {
     for (provider, event, body, refs) in recorded() {
         let follows = refs[0];
         let another = signed(provider, event, "another secret", body);
-        assert_eq!(judge(provider, &another, body, follows), Verdict::Refused, "{provider}: another secret");
+        assert_eq!(judge(provider, &another, body, follows), DeliveryResult::Refused, "{provider}: another secret");
         let mut unsigned = signed(provider, event, SECRET, body);
         for name in ["x-hub-signature-256", "x-gitlab-token", "x-gitea-signature", "x-hub-signature", "x-signature"] {
             unsigned.remove(name);
         }
-        assert_eq!(judge(provider, &unsigned, body, follows), Verdict::Refused, "{provider}: unsigned");
+        assert_eq!(judge(provider, &unsigned, body, follows), DeliveryResult::Refused, "{provider}: unsigned");
         if provider != Provider::Gitlab {
             let headers = signed(provider, event, SECRET, body);
             let changed = [body, b" "].concat();
-            assert_eq!(judge(provider, &headers, &changed, follows), Verdict::Refused, "{provider}: another body");
+            assert_eq!(
+                judge(provider, &headers, &changed, follows),
+                DeliveryResult::Refused,
+                "{provider}: another body"
+            );
         }
         let nobody_s = Delivery::begin(provider, &signed(provider, event, SECRET, body), &[]);
-        assert_eq!(nobody_s.judge(|_| true), Verdict::Refused, "{provider}: no secret");
+        assert_eq!(nobody_s.finish(|_| true), DeliveryResult::Refused, "{provider}: no secret");
     }
 }
 
@@ -130,13 +134,13 @@ fn the_signature_that_github_documents() {
     let judged = |secrets: &[Secret]| {
         let mut delivery = Delivery::begin(Provider::Github, &headers, secrets);
         delivery.push(b"Hello, World!");
-        delivery.judge(|_| true)
+        delivery.finish(|_| true)
     };
     let right = secret("It's a Secret to Everybody\n");
     let alone = judged(std::slice::from_ref(&right));
-    assert_eq!(alone, Verdict::Ignored(Ignored::Ping), "the line's end in the file does not count");
-    assert_eq!(judged(&[secret("new"), right]), Verdict::Ignored(Ignored::Ping), "any of several");
-    assert_eq!(judged(&[secret("new")]), Verdict::Refused);
+    assert_eq!(alone, DeliveryResult::Ignored(Ignored::Ping), "the line's end in the file does not count");
+    assert_eq!(judged(&[secret("new"), right]), DeliveryResult::Ignored(Ignored::Ping), "any of several");
+    assert_eq!(judged(&[secret("new")]), DeliveryResult::Refused);
 }
 
 #[test]
@@ -156,14 +160,14 @@ fn gitlab_s_signatures_are_over_id_time_and_body() {
         ]);
         let mut delivery = Delivery::begin(Provider::Gitlab, &headers, &[secret(&token)]);
         delivery.push(body);
-        delivery.judge(|name| name == "refs/heads/main")
+        delivery.finish(|name| name == "refs/heads/main")
     };
-    let kick = Verdict::Kick { refs: vec!["refs/heads/main".to_owned()] };
+    let kick = DeliveryResult::TriggerPoll { refs: vec!["refs/heads/main".to_owned()] };
     assert_eq!(judged("f5e5f430", &format!("v1,{tag}")), kick);
     assert_eq!(judged("f5e5f430", &format!("v1,AAAA v2,{tag} v1,{tag}")), kick, "one of several");
-    assert_eq!(judged("another", &format!("v1,{tag}")), Verdict::Refused);
-    assert_eq!(judged("f5e5f430", "v1,AAAA"), Verdict::Refused, "the token beside it does not help");
-    assert_eq!(judged("f5e5f430", ""), Verdict::Refused);
+    assert_eq!(judged("another", &format!("v1,{tag}")), DeliveryResult::Refused);
+    assert_eq!(judged("f5e5f430", "v1,AAAA"), DeliveryResult::Refused, "the token beside it does not help");
+    assert_eq!(judged("f5e5f430", ""), DeliveryResult::Refused);
 }
 
 #[test]
@@ -171,17 +175,17 @@ fn other_events_are_ignored_and_what_is_unclear_kicks() {
     use Provider::{Bitbucket, Gitea, Github, Gitlab};
     let follows = "refs/heads/main";
     let verdict = |provider, event, body: &[u8]| judge(provider, &signed(provider, event, SECRET, body), body, follows);
-    assert_eq!(verdict(Github, "ping", payload!("github-ping")), Verdict::Ignored(Ignored::Ping));
-    assert_eq!(verdict(Bitbucket, "diagnostics:ping", b"{\"test\": true}"), Verdict::Ignored(Ignored::Ping));
+    assert_eq!(verdict(Github, "ping", payload!("github-ping")), DeliveryResult::Ignored(Ignored::Ping));
+    assert_eq!(verdict(Bitbucket, "diagnostics:ping", b"{\"test\": true}"), DeliveryResult::Ignored(Ignored::Ping));
     for (provider, event, body) in [
         (Github, "workflow_run", &b"{}"[..]),
         (Gitea, "issues", b"{}"),
         (Gitlab, "Pipeline Hook", payload!("gitlab-pipeline")),
         (Bitbucket, "pullrequest:created", b"{}"),
     ] {
-        assert_eq!(verdict(provider, event, body), Verdict::Ignored(Ignored::OtherEvent), "{provider} {event}");
+        assert_eq!(verdict(provider, event, body), DeliveryResult::Ignored(Ignored::OtherEvent), "{provider} {event}");
     }
-    let unclear = Verdict::Kick { refs: Vec::new() };
+    let unclear = DeliveryResult::TriggerPoll { refs: Vec::new() };
     for (provider, event, body) in [
         (Github, "push", &b"payload=%7B%22ref%22%3A%22refs%2Fheads%2Fother%22%7D"[..]),
         (Github, "push", b"{\"ref\": \"other\"}"),
@@ -204,9 +208,9 @@ fn a_body_too_long_to_be_kept_is_verified_and_kicks() {
     let mut delivery = Delivery::begin(Provider::Github, &headers, &[secret(SECRET)]);
     body.chunks(100_000).for_each(|part| delivery.push(part));
     assert!(delivery.body.len() <= MAX_PARSED_BYTES);
-    assert_eq!(delivery.judge(|_| false), Verdict::Kick { refs: Vec::new() });
+    assert_eq!(delivery.finish(|_| false), DeliveryResult::TriggerPoll { refs: Vec::new() });
     body.push(b' ');
-    assert_eq!(judge(Provider::Github, &headers, &body, ""), Verdict::Refused);
+    assert_eq!(judge(Provider::Github, &headers, &body, ""), DeliveryResult::Refused);
 }
 
 #[test]
@@ -229,7 +233,7 @@ proptest! {
             ("x-hub-signature-256", &claimed), ("x-hub-signature", &claimed), ("x-gitea-signature", &claimed),
             ("x-signature", &claimed), ("x-gitlab-token", &claimed),
         ]);
-        prop_assert_eq!(judge(provider, &headers, &body, "refs/heads/main"), Verdict::Refused);
+        prop_assert_eq!(judge(provider, &headers, &body, "refs/heads/main"), DeliveryResult::Refused);
     }
 
     #[test]
@@ -244,9 +248,9 @@ proptest! {
         let provider: Provider = provider.parse().unwrap();
         let headers = signed(provider, event, SECRET, body.as_bytes());
         match judge(provider, &headers, body.as_bytes(), "refs/heads/main") {
-            Verdict::Kick { refs } => prop_assert!(refs.iter().all(|name| name.starts_with("refs/"))),
-            Verdict::Ignored(_) => {}
-            Verdict::Refused => prop_assert!(false, "it is signed"),
+            DeliveryResult::TriggerPoll { refs } => prop_assert!(refs.iter().all(|name| name.starts_with("refs/"))),
+            DeliveryResult::Ignored(_) => {}
+            DeliveryResult::Refused => prop_assert!(false, "it is signed"),
         }
     }
 }

@@ -198,6 +198,6 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
     let node = home.start(config).await;
     assert!(node.metric(&format!("{ENDS}{{listener=\"edge\"}}")).await < now());
     let (status, reason) = node.admin("/readyz").await;
-    assert!(status == 503 && reason.contains("certificate that edges see has ended"), "{reason}");
+    assert!(status == 503 && reason.contains("certificate that edges see has expired"), "{reason}");
     node.stop().await;
 }

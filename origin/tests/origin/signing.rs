@@ -111,7 +111,7 @@ fn keys_are_made_and_printed_by_the_command() {
         assert!(!run.status.success() && text(&run.stderr).contains(expected), "{expected}: {run:?}");
     };
     let (keys, check) = (["keys", "--config", "origin.toml"], ["--config", "origin.toml", "--check-config"]);
-    refused("", &keys, "signs nothing");
+    refused("", &keys, "does not sign");
     refused("\"one.key\", \"one.key\"", &check, "the same key");
     refused("\"one.key.pub\"", &check, "mode 0644");
     refused("\"none.key\"", &keys, "none.key");

@@ -34,20 +34,20 @@ impl Collector {
 }
 
 /// With one retained version, and a grace period of four hours.
-fn world() -> World {
-    let mut world = World::new();
-    world.retention = RetentionConfig { versions: 1, gc_grace_period: 4 * HOUR, ..RetentionConfig::default() };
-    world
+fn store() -> TestStore {
+    let mut store = TestStore::new();
+    store.retention = RetentionConfig { versions: 1, gc_grace_period: 4 * HOUR, ..RetentionConfig::default() };
+    store
 }
 
-async fn has(world: &World, frame: &str) -> bool {
-    world.objects.exists(&shop(), Area::Public, &ObjectDigest::of(frame.as_bytes())).await.unwrap()
+async fn has(store: &TestStore, frame: &str) -> bool {
+    store.objects.exists(&shop(), Area::Public, &ObjectDigest::of(frame.as_bytes())).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn frames_of_versions_that_went_are_deleted_after_two_marks_and_shared_ones_stay() {
-    let world = world();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = store();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     for (number, frames) in [["a", "shared"], ["b", "shared"], ["c", "shared"]].iter().enumerate() {
         publish(&publisher, &shop_prod, number as u64, frames).await.unwrap();
     }
@@ -55,14 +55,14 @@ async fn frames_of_versions_that_went_are_deleted_after_two_marks_and_shared_one
     collector.collect(0).await;
     collector.collect(3).await;
     assert_eq!(collector.deleted(), 0, "a grace period has not passed");
-    assert!(has(&world, "a").await);
+    assert!(has(&store, "a").await);
     collector.collect(4).await;
     // The frame and the manifest of the first version, its recipe is that of all, and what the record before the last named.
-    assert!(!has(&world, "a").await && collector.deleted() >= 2, "{}", collector.deleted());
+    assert!(!has(&store, "a").await && collector.deleted() >= 2, "{}", collector.deleted());
     for frame in ["b", "c", "shared"] {
-        assert!(has(&world, frame).await, "{frame}");
+        assert!(has(&store, frame).await, "{frame}");
     }
-    let (_, started) = world.start(&["shop-prod"]).await;
+    let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&shop_prod));
     collector.collect(9).await;
     let deleted = collector.deleted();
@@ -72,8 +72,8 @@ async fn frames_of_versions_that_went_are_deleted_after_two_marks_and_shared_one
 
 #[tokio::test(start_paused = true)]
 async fn what_an_attempt_stores_stays_until_it_is_published_or_given_up() {
-    let world = world();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = store();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let attempt = publisher.begin_attempt(&shop());
     let put = tokio::task::spawn_blocking(move || attempt.put("two".into()).map(|_| attempt));
@@ -82,46 +82,46 @@ async fn what_an_attempt_stores_stays_until_it_is_published_or_given_up() {
     for hours in [0, 4, 8] {
         collector.collect(hours).await;
     }
-    assert!(has(&world, "two").await);
+    assert!(has(&store, "two").await);
     drop(protection);
     collector.collect(9).await;
-    assert!(has(&world, "two").await, "from the end of the attempt on");
+    assert!(has(&store, "two").await, "from the end of the attempt on");
     collector.collect(13).await;
-    assert!(!has(&world, "two").await && has(&world, "one").await);
+    assert!(!has(&store, "two").await && has(&store, "one").await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn objects_of_a_write_with_an_unknown_outcome_stay() {
-    let world = world();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = store();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let mut collector = Collector::new(&publisher);
-    (world.fail_writes)(&[WriteFault::Lost]);
+    (store.fail_writes)(&[WriteFault::Lost]);
     publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap_err();
     for hours in [0, 4, 8] {
         collector.collect(hours).await;
     }
-    assert!(has(&world, "two").await);
+    assert!(has(&store, "two").await);
     let mut shown = shop_prod.follow();
     shown.wait_for(|shown| shown.as_ref().is_some_and(|shown| shown.publication().commit == commit(2))).await.unwrap();
-    let (_, started) = world.start(&["shop-prod"]).await;
+    let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&shop_prod), "its pages were not deleted");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_manifest_blocks_its_repository_until_it_is_built_again() {
-    let world = world();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = store();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["x"]).await.unwrap();
     publish(&publisher, &shop_prod, 2, &["one", "two"]).await.unwrap();
     publish(&publisher, &shop_prod, 3, &["three"]).await.unwrap();
     let version = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"onetwo")).await.unwrap().unwrap();
     let manifest = version.representations()[0].digest;
-    std::fs::write(world.object(Area::Public, &manifest), "damaged").unwrap();
+    std::fs::write(store.object(Area::Public, &manifest), "damaged").unwrap();
     let mut collector = Collector::new(&publisher);
     collector.collect(0).await;
     collector.collect(5).await;
-    assert!(has(&world, "x").await && has(&world, "one").await);
+    assert!(has(&store, "x").await && has(&store, "one").await);
     assert_eq!(
         (collector.blocked(), collector.publisher.shared.metrics.gc_runs.with_label_values(&["blocked"]).get()),
         (1, 2)
@@ -136,53 +136,53 @@ async fn an_unreadable_manifest_blocks_its_repository_until_it_is_built_again() 
     collector.collect(6).await;
     collector.collect(10).await;
     assert_eq!(collector.blocked(), 0);
-    assert!(!has(&world, "x").await && has(&world, "one").await && has(&world, "two").await);
+    assert!(!has(&store, "x").await && has(&store, "one").await && has(&store, "two").await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_page_blocks_its_repository_and_is_counted() {
-    let world = world();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = store();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     for number in 0..3 {
         publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
     }
-    let page = world.pages().await.remove(0);
+    let page = store.pages().await.remove(0);
     let bytes = std::fs::read(&page).unwrap();
     std::fs::write(&page, "damaged").unwrap();
     let mut collector = Collector::new(&publisher);
     collector.collect(0).await;
     collector.collect(5).await;
-    assert!(has(&world, "0").await);
+    assert!(has(&store, "0").await);
     assert_eq!(collector.blocked(), 1);
     std::fs::write(&page, bytes).unwrap();
     collector.collect(6).await;
     collector.collect(10).await;
-    assert!(!has(&world, "0").await);
+    assert!(!has(&store, "0").await);
     assert_eq!(collector.blocked(), 0, "not for good");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_repository_whose_collections_fail_one_after_another_counts_as_blocked() {
-    let world = world();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = store();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let mut collector = Collector::new(&publisher);
-    world.store.fail_gets(true);
+    store.store.fail_gets(true);
     for (number, blocked) in [0, 0, 1, 1].into_iter().enumerate() {
         collector.collect(number as u32).await;
         assert_eq!(collector.blocked(), blocked);
     }
-    world.store.fail_gets(false);
+    store.store.fail_gets(false);
     collector.collect(5).await;
     assert_eq!(collector.blocked(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn versions_go_by_age_that_the_process_has_seen_and_by_bytes() {
-    let mut world = world();
-    world.retention.versions = 10;
-    world.retention.age = 48 * HOUR;
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let mut store = store();
+    store.retention.versions = 10;
+    store.retention.age = 48 * HOUR;
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     for number in 0..4 {
         // Wall clocks that are far apart make nothing old.
         publish(&publisher, &shop_prod, number * 1_000_000, &[&number.to_string()]).await.unwrap();
@@ -195,8 +195,8 @@ async fn versions_go_by_age_that_the_process_has_seen_and_by_bytes() {
     assert_eq!(retained(&publisher), 0);
     assert_eq!(publisher.shared.metrics.expired_versions.with_label_values(&["age"]).get(), 3);
 
-    world.retention.bytes = Some(bytesize::ByteSize(2));
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    store.retention.bytes = Some(bytesize::ByteSize(2));
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     for number in 5..9 {
         publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
     }

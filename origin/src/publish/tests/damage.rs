@@ -7,16 +7,16 @@ const NO_BYTES: &[u8] = b"damaged";
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     publisher.pin(&shop_prod, None, change("ann", 2)).await.unwrap();
     let pinned = current(&shop_prod);
     let document = DefinitionChange { repository: None, services: vec![(name("shop-prod"), Some(7.into()))] };
     publisher.define(&shop(), document).await.unwrap();
-    std::fs::write(&world.pages().await[0], NO_BYTES).unwrap();
+    std::fs::write(&store.pages().await[0], NO_BYTES).unwrap();
 
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], pinned, "what can be read is served");
     assert!(started.pins.contains_key(&name("shop-prod")), "a pin does not lapse");
     let suspension = &publisher.suspended()[&shop()];
@@ -30,7 +30,7 @@ async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() 
 
     assert!(publisher.confirm(&shop()).await.unwrap());
     assert!(!publisher.confirm(&shop()).await.unwrap(), "once");
-    let (publisher, definitions) = world.open_with_definitions().await;
+    let (publisher, definitions) = store.open_with_definitions().await;
     assert!(
         publisher.suspended().is_empty() && definitions.services.is_empty(),
         "the document was in the damaged page"
@@ -40,20 +40,20 @@ async fn a_damaged_page_is_read_from_the_one_before_and_waits_for_an_operator() 
 
 #[tokio::test(start_paused = true)]
 async fn damage_of_this_run_is_confirmed_after_a_restart_which_shows_what_is_left() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     publisher.pin(&shop_prod, None, change("ann", 2)).await.unwrap();
     publisher.unpin(&shop_prod, change("ann", 3)).await.unwrap();
-    std::fs::write(&world.pages().await[0], NO_BYTES).unwrap();
+    std::fs::write(&store.pages().await[0], NO_BYTES).unwrap();
     publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap_err();
     assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Restarted);
-    let record = world.record().await;
+    let record = store.record().await;
     let error = publisher.confirm(&shop()).await.unwrap_err().to_string();
     assert!(error.contains("restart"), "{error}");
-    assert_eq!((world.record().await, publisher.suspended().len()), (record, 1));
+    assert_eq!((store.record().await, publisher.suspended().len()), (record, 1));
 
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert!(started.pins.contains_key(&name("shop-prod")), "as it was before the last change");
     assert!(publisher.confirm(&shop()).await.unwrap());
     assert_eq!(publish(&publisher, &shop_prod, 5, &["two"]).await.unwrap(), Outcome::Pinned);
@@ -61,51 +61,51 @@ async fn damage_of_this_run_is_confirmed_after_a_restart_which_shows_what_is_lef
 
 #[tokio::test(start_paused = true)]
 async fn what_was_damaged_since_the_comparison_is_not_confirmed_with_it() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let filler = serde_json::Value::from("x".repeat(2000));
     let services = (0..300).map(|number| (name(&format!("s{number:03}")), Some(filler.clone()))).collect();
     publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
-    let pages = world.pages().await;
+    let pages = store.pages().await;
     std::fs::write(&pages[0], NO_BYTES).unwrap();
-    let publisher = world.open().await;
+    let publisher = store.open().await;
     assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Confirmed);
     std::fs::write(&pages[1], NO_BYTES).unwrap();
     assert!(publisher.confirm(&shop()).await.is_err());
     assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Restarted);
-    assert!(world.open().await.confirm(&shop()).await.unwrap());
+    assert!(store.open().await.confirm(&shop()).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_without_a_version_before_it_loses_its_services_alone() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let filler = serde_json::Value::from("x".repeat(2000));
     let services = (0..300).map(|number| (name(&format!("s{number:03}")), Some(filler.clone()))).collect();
     publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
-    let pages = world.pages().await;
+    let pages = store.pages().await;
     assert!(pages.len() > 2);
     std::fs::remove_file(&pages[1]).unwrap();
-    let (publisher, definitions) = world.open_with_definitions().await;
+    let (publisher, definitions) = store.open_with_definitions().await;
     let reason = &publisher.suspended()[&shop()].reason;
     assert!(reason.contains("services before `s") && reason.contains("missing"), "{reason}");
     let lost = 300 - definitions.services.len();
     assert!(lost > 0 && lost < 150, "{lost} of 300");
     assert!(publisher.confirm(&shop()).await.unwrap());
-    assert_eq!(world.open_with_definitions().await.1.services.len(), 300 - lost);
+    assert_eq!(store.open_with_definitions().await.1.services.len(), 300 - lost);
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_neither_copy_can_be_read_nothing_is_invented() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     for number in 1..3 {
         publish(&publisher, &shop_prod, number, &[&number.to_string()]).await.unwrap();
     }
     for file in ["shop.record", "shop.previous"] {
-        std::fs::write(world.dir.path().join("records/repositories").join(file), NO_BYTES).unwrap();
+        std::fs::write(store.dir.path().join("records/repositories").join(file), NO_BYTES).unwrap();
     }
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert!(started.current.is_empty() && started.retired.is_empty());
     let reason = &publisher.suspended()[&shop()].reason;
     assert!(reason.contains("backup"), "{reason}");
@@ -116,13 +116,13 @@ async fn when_neither_copy_can_be_read_nothing_is_invented() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    world.store.fail_gets(true);
+    store.store.fail_gets(true);
     let publisher = {
         drop(publisher);
-        world.open().await
+        store.open().await
     };
     assert_eq!(publisher.suspended()[&shop()].until, SuspendedUntil::Read);
     assert!(publish(&publisher, &shop_prod, 2, &["two"]).await.is_err());
@@ -130,9 +130,9 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
     let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();
     assert!(matches!(looked[..], [Cached::Refused(_)]), "nothing is built for nothing: {looked:?}");
     assert!(publisher.confirm(&shop()).await.is_err(), "what could not be read is not given up");
-    world.store.fail_gets(false);
+    store.store.fail_gets(false);
     let looked = publisher.publish_cached(&shop(), &next, at(2)).await.unwrap();
-    assert!(matches!(looked[..], [Cached::ToBuild]), "{looked:?}");
+    assert!(matches!(looked[..], [Cached::NeedsBuild]), "{looked:?}");
     assert_eq!(publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap(), Outcome::Published);
     assert!(publisher.suspended().is_empty());
     let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap();
@@ -141,58 +141,58 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
 
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_read_is_read_again_with_what_operators_defined() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let document = DefinitionChange { repository: None, services: vec![(name("shop-prod"), Some(7.into()))] };
     publisher.define(&shop(), document).await.unwrap();
-    world.store.fail_gets(true);
-    let (publisher, definitions) = world.open_with_definitions().await;
+    store.store.fail_gets(true);
+    let (publisher, definitions) = store.open_with_definitions().await;
     assert!(definitions.services.is_empty() && publisher.may_have_unknown_definitions());
-    world.store.fail_gets(false);
+    store.store.fail_gets(false);
     // Nobody asks for anything meanwhile.
     let due = loop {
-        publisher.read_again().await;
-        let due = publisher.to_take_over();
+        publisher.wait_for_reload().await;
+        let due = publisher.unapplied_reloads();
         if !due.is_empty() {
             break due;
         }
     };
     assert!(publisher.suspended().is_empty() && publisher.may_have_unknown_definitions(), "nobody has them yet");
-    let (definitions, published) = publisher.definitions_read_again(&due[0]).await.unwrap();
+    let (definitions, published) = publisher.reloaded_definitions(&due[0]).await.unwrap();
     assert_eq!(definitions.services[&name("shop-prod")].1, 7);
     assert_eq!(published.current[&name("shop-prod")], current(&shop_prod));
-    publisher.taken_over(&due[0]);
-    assert!(publisher.to_take_over().is_empty() && !publisher.may_have_unknown_definitions());
+    publisher.mark_applied(&due[0]);
+    assert!(publisher.unapplied_reloads().is_empty() && !publisher.may_have_unknown_definitions());
 }
 
 #[tokio::test(start_paused = true)]
 async fn while_something_cannot_be_read_no_service_is_taken_for_deleted() {
-    let world = World::new();
-    let (publisher, blog) = (world.open().await, "blog".parse().unwrap());
+    let store = TestStore::new();
+    let (publisher, blog) = (store.open().await, "blog".parse().unwrap());
     publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
     publisher.define(&blog, DefinitionChange { repository: Some(Some(7.into())), services: Vec::new() }).await.unwrap();
-    let record = world.dir.path().join("records/repositories/blog.record");
+    let record = store.dir.path().join("records/repositories/blog.record");
     let whole = std::fs::read(&record).unwrap();
     std::fs::write(&record, NO_BYTES).unwrap();
-    let (_, started) = world.start(&[]).await;
+    let (_, started) = store.start(&[]).await;
     assert!(started.retired.is_empty(), "it may have been moved there");
     std::fs::write(&record, whole).unwrap();
-    let (_, started) = world.start(&[]).await;
+    let (_, started) = store.start(&[]).await;
     assert_eq!(started.retired.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_repository_whose_record_is_gone_is_suspect_until_it_has_one() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap();
-    assert_eq!(world.open().await.without_record(), 0);
+    assert_eq!(store.open().await.without_record(), 0);
     for file in ["shop.record", "shop.previous"] {
-        std::fs::remove_file(world.dir.path().join("records/repositories").join(file)).unwrap();
+        std::fs::remove_file(store.dir.path().join("records/repositories").join(file)).unwrap();
     }
-    let publisher = world.open().await;
+    let publisher = store.open().await;
     assert!(publisher.without_record() == 1 && publisher.may_have_unknown_definitions());
     publish(&publisher, &service("shop-prod"), 3, &["three"]).await.unwrap();
     assert!(publisher.without_record() == 0 && !publisher.may_have_unknown_definitions());

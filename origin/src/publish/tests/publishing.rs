@@ -4,44 +4,44 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn what_was_published_is_shown_and_is_there_after_a_restart() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     assert_eq!(publish(&publisher, &shop_prod, 1, &["one", "two"]).await.unwrap(), Outcome::Published);
     let descriptor = current(&shop_prod);
-    assert_eq!((descriptor.representations()[0].frames, world.events()), (2, 1));
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    assert_eq!((descriptor.representations()[0].frames, store.events()), (2, 1));
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], descriptor);
     let again = service("shop-prod");
-    let before = world.record().await;
+    let before = store.record().await;
     let cached = publisher.publish_cached(&shop(), &[candidate(&again, 1)], at(2)).await.unwrap();
-    assert!(matches!(cached[..], [Cached::Settled]));
-    assert_eq!((current(&again), world.record().await), (descriptor, before));
+    assert!(matches!(cached[..], [Cached::UpToDate]));
+    assert_eq!((current(&again), store.record().await), (descriptor, before));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_changes_no_digest_writes_nothing() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    let (record, descriptor) = (world.record().await, current(&shop_prod));
+    let (record, descriptor) = (store.record().await, current(&shop_prod));
     assert_eq!(publish(&publisher, &shop_prod, 2, &["one"]).await.unwrap(), Outcome::Unchanged);
     let cached = publisher.publish_cached(&shop(), &[candidate(&shop_prod, 2)], at(3)).await.unwrap();
-    assert!(matches!(cached[..], [Cached::Settled]), "it is not built again");
-    assert_eq!((world.record().await, current(&shop_prod), world.events()), (record, descriptor, 1));
+    assert!(matches!(cached[..], [Cached::UpToDate]), "it is not built again");
+    assert_eq!((store.record().await, current(&shop_prod), store.events()), (record, descriptor, 1));
     let cached = publisher.publish_cached(&shop(), &[candidate(&shop_prod, 3)], at(3)).await.unwrap();
-    assert!(matches!(cached[..], [Cached::ToBuild]));
+    assert!(matches!(cached[..], [Cached::NeedsBuild]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_ref_of_the_same_content_is_a_revision() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let mut config = ServiceConfig::new(name("shop-prod"), shop());
     config.revision = "release".parse().unwrap();
     let moved = Arc::new(Service::new(&config, Some(current(&shop_prod))).unwrap());
     let cached = publisher.publish_cached(&shop(), &[candidate(&moved, 1)], at(2)).await.unwrap();
-    assert!(matches!(cached[..], [Cached::Settled]));
+    assert!(matches!(cached[..], [Cached::UpToDate]));
     let (before, after) = (current(&shop_prod), current(&moved));
     assert_eq!((after.followed_ref(), after.revision()), ("release", 2));
     assert_eq!(after.publication(), before.publication());
@@ -49,41 +49,41 @@ async fn another_ref_of_the_same_content_is_a_revision() {
 
 #[tokio::test(start_paused = true)]
 async fn known_contents_are_published_without_a_build() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let (prod, test) = (service("shop-prod"), service("shop-test"));
     publish(&publisher, &prod, 1, &["one"]).await.unwrap();
     publish(&publisher, &prod, 2, &["two"]).await.unwrap();
-    let puts = world.store.puts();
+    let puts = store.store.puts();
     let candidates = [candidate(&prod, 1), candidate(&test, 2)];
     let cached = publisher.publish_cached(&shop(), &candidates, at(3)).await.unwrap();
-    assert!(matches!(cached[..], [Cached::Settled, Cached::Settled]), "{cached:?}");
+    assert!(matches!(cached[..], [Cached::UpToDate, Cached::UpToDate]), "{cached:?}");
     let digest = |text: &str| TarballDigest::of(text.as_bytes());
     assert_eq!(current(&prod).publication().digest, digest("one"), "a retained version of its own");
     assert_eq!(current(&test).publication().digest, digest("two"), "what another service was at");
     assert_eq!(current(&prod).publication().commit, commit(1));
-    assert_eq!(world.store.puts() - puts, 2, "a page and a segment");
+    assert_eq!(store.store.puts() - puts, 2, "a page and a segment");
 }
 
 #[tokio::test(start_paused = true)]
 async fn publications_that_wait_are_written_together() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let services: Vec<_> = (0..30).map(|number| service(&format!("s{number}"))).collect();
     let published = services.iter().map(|service| publish(&publisher, service, 1, &["same"]));
     for published in futures_util::future::join_all(published).await {
         assert_eq!(published.unwrap(), Outcome::Published);
     }
-    assert!(world.sequence().await <= 3, "{} writes", world.sequence().await);
+    assert!(store.sequence().await <= 3, "{} writes", store.sequence().await);
     assert!(services.iter().all(|service| current(service).publication().generation > 0));
-    let (_, started) = world.start(&["s0", "s29"]).await;
+    let (_, started) = store.start(&["s0", "s29"]).await;
     assert_eq!((started.current.len(), started.retired.len()), (2, 28));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operator_holds_and_rolls_back_and_the_history_says_so() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     let nothing = publisher.pin(&shop_prod, None, change("ann", 0)).await.unwrap_err();
     assert!(matches!(nothing, VersionChangeError::NothingPublished(_)));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
@@ -106,7 +106,7 @@ async fn an_operator_holds_and_rolls_back_and_the_history_says_so() {
     assert_eq!(publish(&publisher, &shop_prod, 5, &["three"]).await.unwrap(), Outcome::Pinned);
     assert_eq!(current(&shop_prod), rolled_back);
 
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.pins[&name("shop-prod")], at(4));
     assert!(publisher.unpin(&shop_prod, change("bob", 6)).await.unwrap());
     assert!(!publisher.unpin(&shop_prod, change("bob", 6)).await.unwrap());
@@ -122,8 +122,8 @@ async fn an_operator_holds_and_rolls_back_and_the_history_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_published_of_a_service_that_was_withdrawn_or_retired() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let generation = current(&shop_prod).publication().generation;
     let retired = publisher.retire(&shop(), std::slice::from_ref(&shop_prod), at(2)).await.unwrap();
@@ -136,8 +136,8 @@ async fn nothing_is_published_of_a_service_that_was_withdrawn_or_retired() {
 
 #[tokio::test(start_paused = true)]
 async fn versions_and_their_objects_are_found_again() {
-    let world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one", "shared"]).await.unwrap();
     let first = current(&shop_prod);
     publish(&publisher, &shop_prod, 2, &["two", "shared"]).await.unwrap();
@@ -158,14 +158,14 @@ async fn versions_and_their_objects_are_found_again() {
     assert_eq!(commits, [1, 2].map(|number| (name("shop-prod"), commit(number))));
     let recipe = publisher.recipe(&shop_prod).await.unwrap();
     assert!(Recipe::parse(&recipe).is_ok());
-    publisher.forget_version(&shop_prod, &first.publication().digest).await.unwrap();
+    publisher.drop_version(&shop_prod, &first.publication().digest).await.unwrap();
     assert_eq!(version(first.publication().digest).await, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_operators_defined_is_there_after_a_restart() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let document = |text: &str| Some(serde_json::json!({ "text": text }));
     let services = (0..2000).map(|number| (name(&format!("s{number}")), document("x")));
     let define = DefinitionChange { repository: Some(document("shop")), services: services.collect() };
@@ -175,7 +175,7 @@ async fn what_operators_defined_is_there_after_a_restart() {
     publisher.define(&blog, moved).await.unwrap();
     let gone = DefinitionChange { repository: None, services: vec![(name("s8"), None)] };
     publisher.define(&shop(), gone).await.unwrap();
-    let (_, stored) = world.open_with_definitions().await;
+    let (_, stored) = store.open_with_definitions().await;
     assert_eq!(stored.repositories.get(&shop()).cloned(), document("shop"));
     assert_eq!(stored.services.len(), 1999);
     assert_eq!(stored.services.get(&name("s7")).map(|(_, it)| it.clone()), document("moved"), "the newer one");

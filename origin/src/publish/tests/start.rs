@@ -5,90 +5,90 @@ use weir_protocol::token::SigningKey;
 
 #[tokio::test(start_paused = true)]
 async fn services_that_are_not_configured_any_more_are_retired_once() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     for service_name in ["stays", "goes"] {
         publish(&publisher, &service(service_name), 1, &["one"]).await.unwrap();
     }
-    let (_, started) = world.start(&["stays"]).await;
+    let (_, started) = store.start(&["stays"]).await;
     assert_eq!(started.current.keys().collect::<Vec<_>>(), [&name("stays")]);
     assert_eq!(started.retired.iter().map(|(service, _)| service.as_str()).collect::<Vec<_>>(), ["goes"]);
-    let (sequence, gone) = (world.sequence().await, started.retired[0].1);
-    let (publisher, started) = world.start(&["stays", "goes"]).await;
+    let (sequence, gone) = (store.sequence().await, started.retired[0].1);
+    let (publisher, started) = store.start(&["stays", "goes"]).await;
     assert!(started.retired.is_empty() && !started.current.contains_key(&name("goes")), "it is not brought back");
-    assert_eq!(world.sequence().await, sequence, "a start that changes nothing writes nothing");
+    assert_eq!(store.sequence().await, sequence, "a start that changes nothing writes nothing");
     let again = service("goes");
     let cached = publisher.publish_cached(&shop(), &[candidate(&again, 1)], at(0)).await.unwrap();
-    assert!(matches!(cached[..], [Cached::Settled]), "its versions are retained");
+    assert!(matches!(cached[..], [Cached::UpToDate]), "its versions are retained");
     assert!(current(&again).publication().generation > gone, "by an earlier clock");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_below_the_floor_is_published_again_above_it() {
-    let mut world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let mut store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     publisher.pin(&shop_prod, None, change("ann", 2)).await.unwrap();
     let before = current(&shop_prod);
-    world.floor = 9_000_000_000_000_000;
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    store.floor = 9_000_000_000_000_000;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     let raised = &started.current[&name("shop-prod")];
     assert_eq!(
         (raised.publication().generation, raised.publication().digest),
-        (world.floor, before.publication().digest)
+        (store.floor, before.publication().digest)
     );
     assert!(started.pins.contains_key(&name("shop-prod")));
     let history = publisher.history(&shop(), &name("shop-prod"), None, 1).await.unwrap();
     assert_eq!(history.publications[0].entry.why, Why::FloorRaised);
     assert_eq!(history.publications[0].entry.pinned_at, Some(at(2).into()));
-    let (_, again) = world.start(&["shop-prod"]).await;
+    let (_, again) = store.start(&["shop-prod"]).await;
     assert_eq!(again.current[&name("shop-prod")].version(), raised.version(), "once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_keys_sign_everything_again_and_the_same_keys_nothing() {
-    let mut world = World::new();
-    let (publisher, shop_prod) = (world.open().await, service("shop-prod"));
+    let mut store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     publish(&publisher, &shop_prod, 2, &["two"]).await.unwrap();
     let (signing_key, _) = SigningKey::generate().unwrap();
     let public = signing_key.public().clone();
-    world.signer = Arc::new(Signer::new(vec![signing_key]));
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    store.signer = Arc::new(Signer::new(vec![signing_key]));
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     let signed = &started.current[&name("shop-prod")];
     assert_eq!(signed.revision(), 2);
     let retained = publisher.version(&shop(), &name("shop-prod"), &TarballDigest::of(b"one")).await.unwrap().unwrap();
     for descriptor in [signed, &retained] {
         assert_eq!(descriptor.publication_signed_by(&public).as_ref(), Some(descriptor.publication()));
     }
-    let (_, again) = world.start(&["shop-prod"]).await;
+    let (_, again) = store.start(&["shop-prod"]).await;
     assert_eq!(again.current[&name("shop-prod")], *signed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_was_moved_goes_from_where_it_was() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let before = service_of("shop-prod", "blog");
     publish(&publisher, &before, 5, &["one"]).await.unwrap();
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&before), "until something is published where it is now");
     let config = ServiceConfig::new(name("shop-prod"), shop());
     let moved = Arc::new(Service::new(&config, Some(current(&before))).unwrap());
     assert_eq!(publish(&publisher, &moved, 0, &["one"]).await.unwrap(), Outcome::Published);
     assert!(current(&moved).publication().generation > current(&before).publication().generation);
     // Without a restart its objects are those of a superseded version.
-    publisher.retire_where_they_were(at(6)).await;
+    publisher.retire_moved_services(at(6)).await;
     assert_eq!(publisher.repositories_of(&name("shop-prod")), [shop()]);
-    let (_, started) = world.start(&["shop-prod"]).await;
+    let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&moved));
     assert!(started.retired.is_empty(), "readers are told of no deletion");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_was_moved_and_moved_back_goes_on_with_its_own_content_above_all() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let first = service("shop-prod");
     publish(&publisher, &first, 1, &["of shop"]).await.unwrap();
     publisher.pin(&first, None, change("ann", 1)).await.unwrap();
@@ -100,20 +100,20 @@ async fn a_service_that_was_moved_and_moved_back_goes_on_with_its_own_content_ab
     assert_eq!(publisher.repositories_of(&name("shop-prod")).len(), 2);
 
     // Restarted before anything is published where it is again.
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], in_blog, "its generation does not go back");
     let back = Arc::new(Service::new(&config("shop"), Some(in_blog.clone())).unwrap());
     let pinned = publisher.pin(&back, None, change("ann", 3)).await;
     assert!(matches!(pinned, Err(VersionChangeError::NothingPublished(_))), "{pinned:?}");
     let cached = publisher.publish_cached(&shop(), &[candidate(&back, 1)], at(3)).await.unwrap();
-    assert!(matches!(cached[..], [Cached::Settled]), "{cached:?}");
+    assert!(matches!(cached[..], [Cached::UpToDate]), "{cached:?}");
     let published = current(&back);
     assert_eq!(
         (published.publication().digest, &published.publication().repository),
         (current(&first).publication().digest, &shop())
     );
     assert!(published.publication().generation > in_blog.publication().generation);
-    let (publisher, started) = world.start(&["shop-prod"]).await;
+    let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!((&started.current[&name("shop-prod")], started.retired.len()), (&published, 0));
     assert!(started.pins.is_empty());
     assert_eq!(publisher.repositories_of(&name("shop-prod")), [shop()]);
@@ -121,35 +121,35 @@ async fn a_service_that_was_moved_and_moved_back_goes_on_with_its_own_content_ab
 
 #[tokio::test]
 async fn a_store_knows_since_when_it_is_used() {
-    let world = World::new();
-    let created = world.open().await.store_created_at();
+    let store = TestStore::new();
+    let created = store.open().await.store_created_at();
     let age = SystemTime::now().duration_since(created).unwrap();
     assert!(age < Duration::from_secs(3600), "{age:?}");
-    assert_eq!(world.open().await.store_created_at(), created);
+    assert_eq!(store.open().await.store_created_at(), created);
 }
 
 #[tokio::test]
 async fn an_origin_with_other_records_does_not_take_the_objects_for_its_own() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
-    let other = World { objects: world.objects.clone(), ..World::new() };
+    let other = TestStore { objects: store.objects.clone(), ..TestStore::new() };
     let error = other.try_open().await.err().unwrap().to_string();
-    assert!(error.contains("each origin needs"), "{error}");
-    assert!(world.try_open().await.is_ok());
-    std::fs::remove_file(world.dir.path().join("objects/store")).unwrap();
+    assert!(error.contains("give each origin"), "{error}");
+    assert!(store.try_open().await.is_ok());
+    std::fs::remove_file(store.dir.path().join("objects/store")).unwrap();
     assert!(other.try_open().await.is_ok(), "an operator let it");
 }
 
 #[tokio::test]
 async fn ten_thousand_services_have_a_small_record() {
-    let world = World::new();
-    let publisher = world.open().await;
+    let store = TestStore::new();
+    let publisher = store.open().await;
     let document =
         serde_json::json!({ "name": "x", "repository": "shop", "ref": "main", "folder": "deploy/overlays/prod" });
     let services = (0..10_000).map(|number| (name(&format!("service-{number:05}")), Some(document.clone()))).collect();
     publisher.define(&shop(), DefinitionChange { repository: None, services }).await.unwrap();
-    let (bytes, pages) = (world.record().await.len(), world.pages().await.len());
+    let (bytes, pages) = (store.record().await.len(), store.pages().await.len());
     assert!(pages > 4 && bytes < 10_000, "{pages} pages, {bytes} bytes");
-    assert_eq!(world.open_with_definitions().await.1.services.len(), 10_000);
+    assert_eq!(store.open_with_definitions().await.1.services.len(), 10_000);
 }

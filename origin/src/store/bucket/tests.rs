@@ -1,4 +1,4 @@
-//! A server of S3 that others wrote: moto's. `.ci/run` installs it.
+//! Tests against moto, an independent implementation of S3. `.ci/run` installs it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::bounds::Bounds;
 use crate::store::object_location::StoredObject;
 use crate::store::{Area, ObjectError, Objects, StoreMetrics};
 
-/// A server on a free port of loopback, until it is dropped.
+/// A server on a free loopback port. It ends when dropped.
 struct S3Server {
     child: Child,
     endpoint: String,
 }
 
 impl S3Server {
-    /// `None` where there is no such program.
+    /// Starts the server. `None`: moto is not installed.
     ///
     /// # Panics
-    /// When there is none and `CI` is set: there a test that did not run must not look like one that passed.
+    /// If it is not installed and `CI` is set: a skipped test must not look like a passed one.
     fn start() -> Option<Self> {
         let mut command = Command::new("moto_server");
         command.args(["-H", "127.0.0.1", "-p", "0"]).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -39,12 +39,12 @@ impl S3Server {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let line = lines.find(|line| line.contains("Running on http://")).expect("it says where it listens");
         let endpoint = line[line.find("http://").unwrap()..].trim_end().to_owned();
-        // It logs each request, and must not wait for a reader.
+        // The server logs each request, and would block on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Some(Self { child, endpoint })
     }
 
-    /// The configuration of a bucket there.
+    /// The configuration of a bucket on this server.
     fn config(&self, folder: &Path, url: &str) -> StoreConfig {
         let file = |name: &str| {
             std::fs::write(folder.join(name), format!("{name}\n")).unwrap();
@@ -99,7 +99,7 @@ async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
     assert!(!objects.exists(&shop, Area::Private, &page).await.unwrap());
     assert!(matches!(objects.get(&shop, Area::Private, &page).await, Err(ObjectError::Missing(_))));
 
-    // Damage in the bucket is found where the cache is empty, or is passed by.
+    // The cache hides damage in the bucket; reads without the cache find it.
     let bucket = super::open(&config, &"s3://weir-hub/prod".parse().unwrap()).unwrap();
     bucket.put(&format!("shop/public/{}", frame.hex()).into(), "other".into()).await.unwrap();
     assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "frame");

@@ -1,4 +1,4 @@
-//! A store whose requests fail when a test says so.
+//! A store with failures that tests switch on.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,7 +14,6 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// A store whose requests fail when a test says so.
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
     inner: Arc<dyn ObjectStore>,
@@ -25,33 +24,32 @@ pub(crate) struct FaultyStore {
 }
 
 impl FaultyStore {
-    /// A store in memory that works so far.
+    /// An empty store in memory.
     pub(crate) fn in_memory() -> Arc<Self> {
         Self::over(Arc::new(object_store::memory::InMemory::new()))
     }
 
-    /// Any store.
     pub(crate) fn over(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
         let [fail_puts, fail_gets, hang_gets] = [(); 3].map(|()| AtomicBool::new(false));
         Arc::new(Self { inner, fail_puts, fail_gets, hang_gets, puts: AtomicUsize::new(0) })
     }
 
-    /// Whether puts write, and then fail: as when the bytes are in the page cache and the fsync fails.
+    /// Whether puts write the bytes and then fail, as a failed fsync does.
     pub(crate) fn fail_puts(&self, fail: bool) {
         self.fail_puts.store(fail, Ordering::SeqCst);
     }
 
-    /// Whether gets fail as a disk does that cannot be read.
+    /// Whether gets fail with an I/O error.
     pub(crate) fn fail_gets(&self, fail: bool) {
         self.fail_gets.store(fail, Ordering::SeqCst);
     }
 
-    /// Whether gets have no answer.
+    /// Whether gets never return.
     pub(crate) fn hang_gets(&self, hang: bool) {
         self.hang_gets.store(hang, Ordering::SeqCst);
     }
 
-    /// The puts so far.
+    /// The number of puts so far.
     pub(crate) fn puts(&self) -> usize {
         self.puts.load(Ordering::SeqCst)
     }

@@ -19,7 +19,6 @@ fn shop() -> RepositoryName {
     "shop".parse().unwrap()
 }
 
-/// The objects of a data directory.
 async fn local(data_dir: &std::path::Path) -> Objects {
     let bounds = Bounds::register(&Registry::new()).unwrap();
     Objects::open(&StoreConfig::default(), data_dir, metrics(), &bounds).await.unwrap()
@@ -83,7 +82,7 @@ async fn a_write_that_failed_is_never_relied_on() {
     let dir = tempfile::tempdir().unwrap();
     let store = FaultyStore::over(Arc::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap().with_fsync(true)));
     let objects = Objects::over(store.clone(), metrics());
-    // The bytes are readable afterwards, as they are from the page cache when an fsync failed.
+    // The bytes are readable, like those in the page cache after a failed fsync.
     store.fail_puts(true);
     let error = objects.put(&shop(), Area::Public, "frame".into()).await.unwrap_err();
     assert!(matches!(error, ObjectError::Unavailable(_)), "{error}");
@@ -93,7 +92,7 @@ async fn a_write_that_failed_is_never_relied_on() {
     store.fail_puts(false);
     objects.put(&shop(), Area::Public, "frame".into()).await.unwrap();
     assert_eq!(store.puts(), 2, "it was written again");
-    // A flush of the first file would prove nothing: it is another one.
+    // A new file: an fsync of the first one would prove nothing.
     assert_ne!(fs::metadata(&path).unwrap().ino(), unproved.metadata().unwrap().ino());
 }
 

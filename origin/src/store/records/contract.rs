@@ -1,4 +1,4 @@
-//! What every engine of records must do. An engine's own tests call [`holds`] with an empty engine.
+//! The test suite for every record engine. An engine's own tests call [`holds`] with an empty engine.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,6 @@ fn key(text: &str) -> RecordKey {
     text.parse().unwrap()
 }
 
-/// Checks an empty engine.
 pub(super) async fn holds(engine: impl RecordEngine) {
     let engine = FaultyEngine::over(engine);
     a_record_is_created_once_and_replaced_by_its_version(&*engine).await;
@@ -58,7 +57,7 @@ async fn a_version_is_never_used_again(engine: &dyn RecordEngine) {
 }
 
 async fn keys_are_listed_by_prefix(engine: &dyn RecordEngine) {
-    // Names that an engine's own files or keys might be taken for.
+    // Names that collide with files or keys of an engine if it is careless.
     let names = ["list", "list.new", "list.previous", "list.record", "list.record.previous", "list2"];
     let keys: Vec<_> = names.map(|name| key(&format!("repositories/{name}"))).into();
     for (index, key) in keys.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! An engine whose writes have unknown outcomes when a test says so.
+//! An engine with unknown write outcomes that tests switch on.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -11,16 +11,15 @@ use futures_util::future::BoxFuture;
 use super::local::LocalEngine;
 use super::{Expect, PutOutcome, Record, RecordEngine, RecordError, RecordKey};
 
-/// What happens to a write.
+/// The fate of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteFault {
-    /// It is not committed, and its outcome is unknown.
+    /// Not committed; the caller sees an unknown outcome.
     Lost,
-    /// It is committed, and its outcome is unknown.
+    /// Committed; the caller sees an unknown outcome.
     Unconfirmed,
 }
 
-/// An engine whose next writes fail as a test says.
 #[derive(Debug)]
 pub(crate) struct FaultyEngine<E> {
     inner: Arc<E>,
@@ -28,19 +27,18 @@ pub(crate) struct FaultyEngine<E> {
 }
 
 impl FaultyEngine<LocalEngine> {
-    /// The local engine of a folder.
+    /// A local engine on a folder.
     pub(crate) fn local(folder: &Path) -> Arc<Self> {
         Self::over(LocalEngine::open(folder).expect("the folder can be used"))
     }
 }
 
 impl<E: RecordEngine> FaultyEngine<E> {
-    /// An engine that works so far.
     pub(crate) fn over(inner: E) -> Arc<Self> {
         Arc::new(Self { inner: Arc::new(inner), faults: Mutex::default() })
     }
 
-    /// What happens to the next writes, one after another; those after them succeed.
+    /// Sets the faults of the next writes, in order; later writes succeed.
     pub(crate) fn fail_writes(&self, faults: impl IntoIterator<Item = WriteFault>) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
     }

@@ -6,26 +6,24 @@ use std::sync::Arc;
 
 use weir_protocol::name::RepositoryName;
 
-/// What there are records of.
+/// The first parts of keys.
 pub(super) const KINDS: [&str; 3] = ["cluster", "nodes", "repositories"];
 
-/// The name of a record: one of `repositories`, `nodes` and `cluster`, a slash, and a name of the alphabet of
-/// [`RepositoryName`], which is safe as a part of a file path, a URL and a key in a bucket.
+/// The name of a record: `repositories`, `nodes` or `cluster`, a slash, and a name in the alphabet of
+/// [`RepositoryName`], which is safe in file paths, URLs and bucket keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RecordKey(Arc<str>);
 
-/// The text names no record.
+/// The text is no record key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no record: expected `repositories/<name>`, `nodes/<name>` or `cluster/<name>`")]
+#[error("`{0}` is no record key: expected `repositories/<name>`, `nodes/<name>` or `cluster/<name>`")]
 pub(crate) struct InvalidKey(String);
 
 impl RecordKey {
-    /// The record of a repository.
     pub(crate) fn repository(name: &RepositoryName) -> Self {
         Self(format!("repositories/{name}").into())
     }
 
-    /// As text.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -35,7 +33,7 @@ impl RecordKey {
         self.0.split_once('/').map_or("", |(kind, _)| kind)
     }
 
-    /// The part behind the slash.
+    /// The part after the slash.
     pub(crate) fn name(&self) -> &str {
         self.0.split_once('/').map_or("", |(_, name)| name)
     }

@@ -1,9 +1,9 @@
-//! The engine of one origin: a file for each record, in the folder of its kind.
+//! The record engine of a single origin: one file for each record, in a folder for each kind.
 //!
-//! A write goes to `<name>.new`, which becomes durable under that name first; then the current copy gets its second name
-//! `<name>.previous`, `<name>.new` becomes `<name>.record`, and the folder becomes durable. A kill between any two steps
-//! leaves the old record or the new one, whole. The lock of the data directory keeps other processes out; a mutex for
-//! each group of keys serialises this one.
+//! A write makes `<name>.new` durable, links the current copy as `<name>.previous`, renames `<name>.new` to
+//! `<name>.record`, and flushes the folder. A kill between any two steps leaves the old record or the new one,
+//! complete. The lock of the data directory excludes other processes; a mutex for each group of keys orders the
+//! writes of this one.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use super::record_file::{decode, encode};
 use super::{Expect, PutOutcome, Record, RecordEngine, RecordError, RecordKey};
 use crate::failpoint::failpoint;
 
-/// The groups of keys: in each, one request at a time is in progress.
+/// Requests for keys of one group run one at a time.
 const KEY_GROUPS: usize = 64;
 
 const CURRENT: &str = ".record";
@@ -33,7 +33,7 @@ const PREVIOUS: &str = ".previous";
 const NEW: &str = ".new";
 const LINK: &str = ".link";
 
-/// Records in local files. Clones are the same.
+/// Records in local files. Clones share the same engine.
 #[derive(Clone)]
 pub(crate) struct LocalEngine(Arc<Inner>);
 
@@ -44,25 +44,24 @@ struct Inner {
     sync_folder: Box<SyncFolder>,
 }
 
-/// Makes the names in a folder durable.
+/// Flushes a folder.
 type SyncFolder = dyn Fn(&Path) -> io::Result<()> + Send + Sync;
 
-/// What is known of a group of keys.
 #[derive(Debug, Default)]
 struct Group {
-    /// Records that were renamed and are perhaps not durable: what a file system reads back after a failed fsync may
-    /// be in its memory alone. They are written again before anybody sees them.
+    /// Records whose rename may not be durable: after a failed fsync a file system may return them from memory alone.
+    /// They are rewritten before the next read.
     suspect: HashSet<RecordKey>,
 }
 
 impl LocalEngine {
-    /// Opens the folder, and creates it when it does not exist. What it holds is durable afterwards: a run that ended
-    /// early may have left names in it that were not.
+    /// Opens the folder, or creates it, and makes its contents durable: an earlier run may have been killed before it
+    /// did.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         Self::open_with(root, sync_folder)
     }
 
-    /// The same with another fsync of folders.
+    /// Opens with another fsync for folders, for tests.
     fn open_with(
         root: &Path,
         sync_folder: impl Fn(&Path) -> io::Result<()> + Send + Sync + 'static,
@@ -111,7 +110,7 @@ impl RecordEngine for LocalEngine {
     }
 }
 
-/// Runs it where it may wait for the disk. It runs to its end also when nobody waits for it any more.
+/// Runs blocking work to its end, even if the caller is cancelled.
 async fn blocking<T: Send + 'static>(
     name: String,
     work: impl FnOnce() -> T + Send + 'static,
@@ -127,7 +126,7 @@ impl Inner {
     }
 
     fn path(&self, key: &RecordKey, suffix: &str) -> PathBuf {
-        // Both parts of a key are names, and no name has a suffix of its own: this one is the last.
+        // No name ends in one of the suffixes, so appending one is unambiguous.
         self.root.join(format!("{key}{suffix}"))
     }
 
@@ -155,7 +154,7 @@ impl Inner {
             return PutOutcome::Conflict;
         }
         let (file, version) = encode(bytes);
-        // A damaged copy must not take the place of the good one before it.
+        // A damaged copy must not replace the intact previous one.
         let link_previous = current.is_some_and(|record| record.recovered.is_none());
         let prepared = self.prepare(key, &file).and_then(|()| {
             failpoint!("the new copy of the record is durable");
@@ -200,7 +199,7 @@ impl Inner {
         }
     }
 
-    /// Writes the new copy beside the current one. Nobody sees it before [`Inner::commit`].
+    /// Writes the new copy to its own file. It becomes visible with [`Inner::commit`].
     fn prepare(&self, key: &RecordKey, file: &[u8]) -> io::Result<()> {
         let new = self.path(key, NEW);
         remove_leftover(&new)?;
@@ -209,24 +208,24 @@ impl Inner {
         written.sync_all()
     }
 
-    /// Gives the current copy its second name.
+    /// Links the current copy as the previous one.
     fn link_previous(&self, key: &RecordKey) -> io::Result<()> {
         let link = self.path(key, LINK);
         remove_leftover(&link)?;
         fs::hard_link(self.path(key, CURRENT), &link)?;
         fs::rename(&link, self.path(key, PREVIOUS))?;
-        // A rename between two names of one file does nothing: an attempt that failed after this step left them so.
+        // A rename between two names of the same file does nothing, and a failed attempt may have left both.
         remove_leftover(&link)
     }
 
-    /// Makes the new copy the current one. An error says nothing about which of them is.
+    /// Makes the new copy current. After an error either copy may be current.
     fn commit(&self, key: &RecordKey) -> io::Result<()> {
         fs::rename(self.path(key, NEW), self.path(key, CURRENT))?;
         failpoint!("the record is renamed");
         (self.sync_folder)(&self.root.join(key.kind()))
     }
 
-    /// Writes the current copy again, in a new file: an fsync of the old one proves nothing after one that failed.
+    /// Writes the current copy to a new file: after a failed fsync, another fsync of the old file proves nothing.
     fn rewrite(&self, key: &RecordKey) -> io::Result<()> {
         match fs::read(self.path(key, CURRENT)) {
             Ok(file) => {
@@ -244,7 +243,7 @@ impl Inner {
             for entry in fs::read_dir(self.root.join(kind))? {
                 let file_name = entry?.file_name();
                 let name = file_name.to_str().unwrap_or_default();
-                // A record of which only the previous copy is left is one.
+                // A record that has only its previous copy still exists.
                 let name = name.strip_suffix(CURRENT).or_else(|| name.strip_suffix(PREVIOUS));
                 let key = name.and_then(|name| format!("{kind}/{name}").parse::<RecordKey>().ok());
                 keys.extend(key.filter(|key| key.as_str().starts_with(prefix)));
@@ -258,7 +257,7 @@ fn unavailable(key: &impl ToString, error: &io::Error) -> RecordError {
     RecordError::Unavailable { key: key.to_string(), cause: error.to_string() }
 }
 
-/// Removes what a write that was killed left behind. It may be a second name of the current copy: it is never written to.
+/// Removes the leftover of a killed write. It may be a link to the current copy, which stays.
 fn remove_leftover(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),

@@ -1,7 +1,7 @@
-//! Records: the few small things that change, replaced by compare-and-set.
+//! Records: the few small values that change, replaced by compare-and-set.
 //!
-//! The contract of an engine is conditional writes of single keys and nothing else: no transactions, no expiry, no watch.
-//! `contract.rs` is the suite that each engine must pass.
+//! An engine needs conditional writes of single keys and nothing else: no transactions, no expiry, no watches.
+//! `contract.rs` is the test suite for engines.
 
 #[cfg(test)]
 mod contract;
@@ -22,84 +22,78 @@ pub(crate) use self::key::RecordKey;
 use self::local::LocalEngine;
 use super::metrics::StoreMetrics;
 
-/// The most bytes of a record: engines such as etcd take 1.5 MiB at the most.
+/// The largest record; engines such as etcd accept at most 1.5 MiB.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
 
-/// Which write of a record this is. Opaque; equal only for the same write of the same record, and never used again.
+/// Identifies one write of one record. Opaque, and never reused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Version(Arc<str>);
 
-/// A record as it is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) bytes: Bytes,
-    /// What [`Expect::Version`] takes to replace it.
+    /// Pass it to [`Expect::Version`] to replace this record.
     pub(crate) version: Version,
-    /// The current copy is damaged, for this reason, and this is the one before. The next write replaces the damaged one.
+    /// Why the current copy is damaged, if this is the previous one. The next write replaces the damaged copy.
     pub(crate) recovered: Option<String>,
 }
 
-/// What a write expects to replace.
+/// The state that a write replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// There is no such record.
+    /// No such record exists.
     Absent,
-    /// The record is this version.
+    /// The record has this version.
     Version(Version),
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone)]
 pub(crate) enum PutOutcome {
-    /// It is durable, as this version.
+    /// The write is durable and has this version.
     Done(Version),
-    /// Nothing was written: the record is not what was expected.
+    /// Nothing was written: the record was not in the expected state.
     Conflict,
-    /// It may have been committed, or be committed yet. It was, when [`Records::get`] returns its bytes, and it was not,
-    /// when a later write that expects the same version is done.
+    /// The write may have been committed, or may still be. It was if [`Records::get`] returns its bytes; it was not
+    /// if a later write that expects the same version succeeds.
     Unknown(RecordError),
 }
 
-/// Why records cannot be read or written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// Neither the current copy nor the one before can be used. An operator has to decide.
+    /// Neither the current nor the previous copy can be read. An operator has to decide.
     #[error("record {key} is damaged, and so is its previous version: {cause}")]
     Damaged {
-        /// Which record.
         key: RecordKey,
         /// What is wrong with each copy.
         cause: String,
     },
-    /// The engine did not answer, or with an error: nothing is known about the record.
+    /// The engine failed or did not answer: the state of the record is unknown.
     #[error("record {key}: {cause}")]
     Unavailable {
-        /// Which record, or prefix.
+        /// The key, or the prefix of a listing.
         key: String,
-        /// The engine's error.
         cause: String,
     },
-    /// Longer than any engine takes.
     #[error("record {key} has {bytes} bytes, more than {MAX_RECORD_BYTES}")]
     TooLarge {
-        /// Which record.
         key: RecordKey,
-        /// How long it is.
+        /// Its length in bytes.
         bytes: usize,
     },
 }
 
-/// An engine of records. Each call is linearisable with all others of the same key, whichever process makes them.
+/// A record engine. All calls for one key are linearizable, across processes.
 pub(crate) trait RecordEngine: fmt::Debug + Send + Sync + 'static {
-    /// As [`Records::get`].
+    /// See [`Records::get`].
     fn get(&self, key: RecordKey) -> BoxFuture<'static, Result<Option<Record>, RecordError>>;
-    /// As [`Records::put`].
+    /// See [`Records::put`].
     fn put(&self, key: RecordKey, bytes: Bytes, expect: Expect) -> BoxFuture<'static, PutOutcome>;
-    /// As [`Records::list`].
+    /// See [`Records::list`].
     fn list(&self, prefix: String) -> BoxFuture<'static, Result<Vec<RecordKey>, RecordError>>;
 }
 
-/// The records of an origin. Clones are the same.
+/// The records of an origin. Clones share the same engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
     engine: Arc<dyn RecordEngine>,
@@ -107,21 +101,20 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// The records in files of the folder `records` below a data directory, whose lock the caller holds as long as the
-    /// records are used: it is what keeps other processes out.
+    /// Opens the records in the folder `records` of a data directory. The caller must hold the lock of the data
+    /// directory while it uses them; the lock keeps other processes out.
     ///
     /// # Errors
-    /// The folder cannot be created, or made durable.
+    /// The folder cannot be created or made durable.
     pub(crate) fn open_local(data_dir: &Path, metrics: StoreMetrics) -> std::io::Result<Self> {
         Ok(Self::over(Arc::new(LocalEngine::open(&data_dir.join("records"))?), metrics))
     }
 
-    /// The records of any engine.
     pub(crate) fn over(engine: Arc<dyn RecordEngine>, metrics: StoreMetrics) -> Self {
         Self { engine, metrics }
     }
 
-    /// Reads a record. What it returns is durable.
+    /// Reads a record. The result is durable.
     ///
     /// # Errors
     /// [`RecordError::Damaged`] or [`RecordError::Unavailable`].
@@ -131,7 +124,7 @@ impl Records {
         record
     }
 
-    /// Replaces a record if it is what `expect` says.
+    /// Replaces a record if it is in the expected state.
     pub(crate) async fn put(&self, key: &RecordKey, bytes: Bytes, expect: Expect) -> PutOutcome {
         let outcome = if bytes.len() > MAX_RECORD_BYTES {
             PutOutcome::Unknown(RecordError::TooLarge { key: key.clone(), bytes: bytes.len() })
@@ -142,7 +135,7 @@ impl Records {
         outcome
     }
 
-    /// The keys that start with a prefix such as `repositories/`, in order; records that are damaged too.
+    /// The sorted keys with a prefix such as `repositories/`, including those of damaged records.
     ///
     /// # Errors
     /// [`RecordError::Unavailable`].

@@ -1,9 +1,10 @@
-//! How a record stands in a file: one line of checksum, then its bytes.
+//! The file format of a record: a line with a checksum, then the record's bytes.
 //!
 //! ```text
 //! weir-record-1 <32 hex digits, random> <64 hex digits: BLAKE3 of the random digits and the bytes>
 //! ```
-//! The checksum is also the record's version: with the random digits no two writes have the same one, whatever they write.
+//! The checksum is also the record's version. The random digits make it different for every write, even of equal
+//! bytes.
 
 use bytes::Bytes;
 
@@ -11,7 +12,7 @@ use super::Version;
 
 const FORMAT: &str = "weir-record-1";
 
-/// A record's file, and the version that it is.
+/// Encodes a record; also returns its version.
 pub(super) fn encode(bytes: &[u8]) -> (Vec<u8>, Version) {
     let nonce = format!("{:032x}", fastrand::u128(..));
     let checksum = checksum(&nonce, bytes);
@@ -19,10 +20,10 @@ pub(super) fn encode(bytes: &[u8]) -> (Vec<u8>, Version) {
     (file, Version(checksum.into()))
 }
 
-/// What a record's file holds.
+/// Decodes a record.
 ///
 /// # Errors
-/// The file is damaged, in words.
+/// A description of the damage.
 pub(super) fn decode(file: &Bytes) -> Result<(Bytes, Version), &'static str> {
     let end = file.iter().position(|byte| *byte == b'\n').ok_or("it has no first line")?;
     let line = std::str::from_utf8(&file[..end]).map_err(|_| "its first line is no text")?;

@@ -1,41 +1,42 @@
-//! Where a tarball is cut into runs: by the paths and sizes of the entries on both sides of a cut.
+//! Splits a tarball into runs by the paths and sizes of its entries, and runs into frames.
 //!
-//! Nothing before the last cut counts, so a file that changes moves no cut but those next to it. All other runs keep their
-//! bytes, and their frames are taken from the build before. And because nothing but the entries counts, equal contents are
-//! cut alike, whatever was built before. What is larger than a frame may be is cut once more, by its bytes. And the first
-//! run has a small frame at its beginning, so that whoever fetches a tarball soon has bytes of it that are verified.
+//! Each boundary depends only on the entries since the previous one, so a changed file moves only the boundaries next
+//! to it. All other runs keep their bytes and their frames. Equal contents are split alike, whatever was built
+//! before. A run larger than a frame is split again by its bytes. The first frame is small, so that readers soon have
+//! verified bytes.
 
 use std::ops::Range;
 
 use fastcdc::v2020::FastCDC;
 use weir_protocol::manifest::MAX_FRAME_TAR_BYTES;
 
-/// A run is not ended before it has so many bytes of tar.
+/// The smallest run, in bytes of tar.
 const MIN_RUN_BYTES: u64 = 512 << 10;
 
-/// From then on an entry ends it with the chance of its size in this: runs of small files have 1 MiB on average.
+/// Beyond the minimum, an entry ends the run with a probability of its size divided by this. Runs of small files have
+/// 1 MiB on average.
 const MEAN_REST_BYTES: u64 = 512 << 10;
 
-/// A run has at most about so many bytes of tar, unless it is a single file.
+/// The approximate largest run in bytes of tar, unless it is a single file.
 pub(super) const MAX_RUN_BYTES: u64 = MAX_FRAME_TAR_BYTES;
 
-/// The frames of a run that is too large for one, in bytes of tar: at least (but for the last), about, and at most.
+/// The minimum (except for the last), average and maximum bytes of tar in a frame of a large run.
 const SLICE_BYTES: [usize; 3] = [256 << 10, 1 << 20, MAX_FRAME_TAR_BYTES as usize];
 
-/// The first frame of a tarball whose first run has twice as many bytes of tar or more.
+/// The first frame of a tarball, if the first run has at least twice as many bytes of tar.
 const HEAD_BYTES: usize = 256 << 10;
 
-/// Decides where runs begin, entry by entry.
+/// Decides where runs begin, one entry after another.
 #[derive(Debug, Default)]
-pub(super) struct Cutter {
-    /// Of the run so far.
+pub(super) struct Chunker {
+    /// Bytes of the current run.
     bytes: u64,
-    /// The last entry ends its run.
+    /// The last entry ended its run.
     ended: bool,
 }
 
-impl Cutter {
-    /// Whether a run begins with this entry, of about so many bytes of tar.
+impl Chunker {
+    /// Whether a run begins with this entry. `bytes` is its approximate size in the tar.
     pub(super) fn begins(&mut self, path: &[u8], bytes: u64) -> bool {
         let begins = self.bytes > 0 && (self.ended || self.bytes + bytes > MAX_RUN_BYTES);
         if begins {
@@ -47,16 +48,16 @@ impl Cutter {
     }
 }
 
-/// Whether an entry ends a run that is long enough: always the same for a path and a size, and as good as random.
+/// Whether an entry may end a run: a pseudorandom function of its path and size.
 fn may_end(path: &[u8], bytes: u64) -> bool {
     let hash = blake3::hash(path);
     let at = hash.as_bytes().iter().take(8).fold(0, |at, byte| (at << 8) | u64::from(*byte));
     at % MEAN_REST_BYTES < bytes
 }
 
-/// Which bytes of a run's tar make a frame each. A run that fits into one frame is one. A larger one, which is a large file
-/// or has grown by its line ends, is cut where its bytes decide, so that a change of some of them moves few cuts. Of the run
-/// that begins the tarball this holds for what comes behind the first frame.
+/// The byte ranges of a run's frames. A run that fits into one frame is not split. A larger one, with a large file or
+/// with expanded line ends, is split by content, so that a change moves few boundaries. In the first run of a tarball
+/// this applies after the small first frame.
 pub(super) fn frames(tar: &[u8], is_first: bool) -> Vec<Range<usize>> {
     let head = if is_first && tar.len() >= 2 * HEAD_BYTES { HEAD_BYTES } else { 0 };
     let mut frames: Vec<_> = (head > 0).then_some(0..head).into_iter().collect();
@@ -75,10 +76,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The entries that begin runs, as (path, size).
     fn beginnings(entries: &[(String, u64)]) -> Vec<&str> {
-        let mut cutter = Cutter::default();
-        let begins = entries.iter().filter(|(path, bytes)| cutter.begins(path.as_bytes(), *bytes));
+        let mut chunker = Chunker::default();
+        let begins = entries.iter().filter(|(path, bytes)| chunker.begins(path.as_bytes(), *bytes));
         begins.map(|(path, _)| path.as_str()).collect()
     }
 
@@ -86,7 +86,7 @@ mod tests {
         (0..20_000).map(|number| (format!("folder/{number:05}"), bytes(number))).collect()
     }
 
-    /// The same on every machine, and nothing that compresses.
+    /// Incompressible bytes, the same on every machine.
     fn noise(length: usize) -> Vec<u8> {
         let mut noise = vec![0; length];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
@@ -110,15 +110,15 @@ mod tests {
         entries.insert(5000, ("large".to_owned(), 100 << 20));
         assert!(beginnings(&entries).contains(&"large"));
         assert!(beginnings(&entries).contains(&entries[5001].0.as_str()));
-        let mut cutter = Cutter::default();
+        let mut chunker = Chunker::default();
         for (path, bytes) in &entries {
-            cutter.begins(path.as_bytes(), *bytes);
-            assert!(cutter.bytes <= MAX_RUN_BYTES || cutter.bytes == *bytes);
+            chunker.begins(path.as_bytes(), *bytes);
+            assert!(chunker.bytes <= MAX_RUN_BYTES || chunker.bytes == *bytes);
         }
     }
 
-    /// Cuts that move would change the frames of every large file. If this fails after an update of the library, keep the
-    /// older one, or change [`super::super::codec::CODEC`] with this list.
+    /// Moved boundaries would change the frames of every large file. If this fails after an update of the library,
+    /// stay on the old version, or change [`super::super::codec::CODEC`] and this list.
     #[test]
     fn a_large_file_is_cut_here_for_ever() {
         let ends: Vec<usize> = frames(&noise(12 << 20), false).iter().map(|frame| frame.end).collect();
@@ -174,7 +174,7 @@ mod tests {
             }
             let (before, after) = (beginnings(&before), beginnings(&after));
             let moved = after.iter().filter(|path| !before.contains(path)).count();
-            // After a cut that moved, the next one that both have in common brings them together.
+            // After a moved boundary, the next common one brings both back together.
             prop_assert!(moved <= 12, "{moved} of {}", after.len());
         }
     }
