@@ -92,7 +92,8 @@ mod tests {
             files(&config).faults.join("\n")
         };
         assert_eq!(faults(&|_| {}), "");
-        let changes: [(&dyn Fn(&mut Config), &str); 6] = [
+        type Change<'a> = &'a dyn Fn(&mut Config);
+        let changes: [(Change<'_>, &str); 6] = [
             (&|c| c.ca = file("agent.pem"), "ca: "),
             (&|c| c.token_file = Some(file("agent.key")), "holds a private key"),
             (&|c| c.token_file = Some(file("agent.pem")), "holds no token"),

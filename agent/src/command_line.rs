@@ -66,7 +66,9 @@ pub struct Args {
     /// A command that `sh -c` runs in each new release, for every service
     #[arg(long, value_name = "CMD", env = "WEIR_EXEC")]
     pub exec: Option<String>,
-    /// The version of HTTP; auto is HTTP/3, and HTTP/2 where UDP does not get through
+    /// The version of HTTP
+    ///
+    /// auto is HTTP/3, and HTTP/2 where UDP does not get through.
     #[arg(long, value_enum, env = "WEIR_HTTP")]
     pub http: Option<HttpMode>,
     /// This agent's name [default: the host name]
@@ -78,7 +80,9 @@ pub struct Args {
     /// Label the metrics with the service
     #[arg(long, env = "WEIR_METRICS_BY_SERVICE", value_parser = BoolishValueParser::new())]
     pub metrics_by_service: bool,
-    /// Exit when every service has a verified release and its command has succeeded: 0, or 1 with the reason
+    /// Exit when every service has its newest release: 0, or 1 with the reason
+    ///
+    /// A release counts when it is verified and the command of its service has succeeded.
     #[arg(long, env = "WEIR_ONCE", value_parser = BoolishValueParser::new())]
     pub once: bool,
     /// With --once, how long failures that may pass are retried

@@ -93,7 +93,8 @@ mod tests {
             faults(&config)
         };
         assert_eq!(found(&|_| {}), [""; 0]);
-        let changes: [(&dyn Fn(&mut Config), &str); 6] = [
+        type Change<'a> = &'a dyn Fn(&mut Config);
+        let changes: [(Change<'_>, &str); 6] = [
             (&|c| c.cache.disk = bytesize::ByteSize::pib(4), "[cache] disk: "),
             (&|c| c.cache.dir = "/proc/weir/cache".into(), "[cache] dir: "),
             (&|c| c.origins[0].ca = file("edge.pem"), "[[origin]]"),

@@ -13,8 +13,10 @@ use weir_runtime::failure;
 /// The exit code if nothing could be verified.
 const NOT_VERIFIED: u8 = 8;
 
-/// Reads every record, state page, history segment, manifest, recipe and frame of a stopped origin, and says what is damaged
-/// and what that means for which service.
+/// Checks everything that a stopped origin has stored.
+///
+/// It reads every record, state page, history segment, manifest, recipe and frame, and says what is damaged and what
+/// that means for which service.
 ///
 /// Nothing is changed without --delete-corrupt. With it damaged frames, manifests and recipes are deleted: an origin builds
 /// them again when they are asked for. Records, state pages and history are never deleted.

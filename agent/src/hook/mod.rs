@@ -51,6 +51,12 @@ impl Task for Hook {
         // Failures in a row in this process: a run whose result cannot be recorded must back off, too.
         let mut failures = 0u32;
         while !self.drain.has_begun() {
+            // An announcement from before this point is of the release that runs now: it must not cut a pause short.
+            tokio::select! {
+                biased;
+                () = self.switched.notified() => {}
+                () = std::future::ready(()) => {}
+            }
             let Some(job) = self.directory.begin_hook() else {
                 failures = 0;
                 self.metrics.pending.set(0.0);

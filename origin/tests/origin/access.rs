@@ -194,7 +194,7 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
     certificates::write_ended(&home.file(""), "origin").unwrap();
     let config: Config = config(&home, &upstream);
     let faults = config.check_files().faults;
-    assert!(faults.len() == 1 && faults[0].contains("[tls]") && faults[0].contains("it ended on"), "{faults:?}");
+    assert!(faults.len() == 1 && faults[0].contains("[tls]") && faults[0].contains("it expired on"), "{faults:?}");
     let node = home.start(config).await;
     assert!(node.metric(&format!("{ENDS}{{listener=\"edge\"}}")).await < now());
     let (status, reason) = node.admin("/readyz").await;

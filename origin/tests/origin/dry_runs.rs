@@ -142,6 +142,6 @@ async fn the_pages_of_a_dry_run_are_of_one_commit_whatever_leads_to_it() {
     assert_eq!(told.problem().0, "not-publishable");
     assert!(told.problem().1.contains("more than 4000 bytes"), "{told:?}");
     let unknown = post(path, Some(json!({ "repository": "shop", "ref": "refs/pull/8/head" }))).await;
-    assert!(unknown.problem().1.contains("not asked for it yet"), "{unknown:?}");
+    assert!(unknown.problem().1.contains("for the first time"), "{unknown:?}");
     node.stop().await;
 }

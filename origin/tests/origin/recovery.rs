@@ -107,7 +107,9 @@ async fn a_start_with_many_repositories_opens_eight_mirrors_at_a_time() {
     for (head, opened) in heads.iter().zip(opened) {
         fs::write(head.with_extension("new"), "ref: refs/heads/main\n").unwrap();
         fs::rename(head.with_extension("new"), head).unwrap();
-        opened.map(|pipe| fs::File::from(pipe).write_all(b"ref: refs/heads/main\n").unwrap());
+        if let Some(pipe) = opened {
+            fs::File::from(pipe).write_all(b"ref: refs/heads/main\n").unwrap();
+        }
     }
     for name in names {
         node.published_of(&name, |_| true).await;

@@ -170,7 +170,7 @@ async fn a_service_follows_a_pull_request_and_a_pin_that_is_left_behind_keeps_wh
     // The first commit of all is left behind with the branch that led to it.
     assert_eq!(of_the_pin["condition"], "unhealthy", "{of_the_pin}");
     let reason = of_the_pin["failure"]["reason"].as_str().unwrap();
-    assert!(reason.contains(&commit) && reason.contains("not on any branch or tag"), "{reason}");
+    assert!(reason.contains(&commit) && reason.contains("is on no branch or tag"), "{reason}");
     assert_eq!(pinned(&node).borrow().clone().unwrap().version(), kept.version());
     node.stop().await;
 }

@@ -76,7 +76,7 @@ pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
 /// those that are given now.
 ///
 /// # Errors
-/// As [`write`], or a certificate that is there cannot be read.
+/// As [`write()`], or a certificate that is there cannot be read.
 pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::Result<Vec<String>> {
     for host in hosts {
         ServerName::try_from(host.as_str())

@@ -55,9 +55,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | changes of operators that wait | {origin/src/catalog/owner.rs QUEUE} | `edits` | 503 |
 | dry runs | `limits.concurrent_dry_runs` | `dry_runs` | 503 |
 | a dry run | {origin/src/operator_api/dry_run.rs DEADLINE} |  | 503 |
-| diffs | {origin/src/versions.rs DIFFS} | `diffs` | they wait 10 s, then 503 |
+| diffs | {origin/src/versions.rs CONCURRENT_DIFFS} | `diffs` | they wait 10 s, then 503 |
 | a diff | {origin/src/versions.rs DIFF_TIMEOUT} |  | 503 |
-| rollbacks | {origin/src/versions.rs ROLLBACKS} | `rollbacks` | they wait 10 s, then 503 |
+| rollbacks | {origin/src/versions.rs CONCURRENT_ROLLBACKS} | `rollbacks` | they wait 10 s, then 503 |
 | deliveries of webhooks | {origin/src/operator_api/webhook.rs MAX_DELIVERIES} | `deliveries` | they wait 5 s, then 429 |
 | body of a webhook | {origin/src/operator_api/webhook.rs MAX_BODY_BYTES} |  | 413 |
 | a definition that an operator sends | {origin/src/operator_api/mod.rs MAX_DOCUMENT_BYTES} |  | 413 |
@@ -80,7 +80,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | other objects in memory: being fetched or read | `cache.in_flight` | `in_flight_bytes` | requests wait up to `cache.fetch_wait` |
 | parsed manifests | {edge/src/cache/manifests.rs MAX_BYTES} | `parsed_manifest_bytes` | eviction |
 | fetches of objects | `cache.fetches` | `fills` | they wait |
-| fetches under way or waiting | {edge/src/cache/waiter.rs MAX_FLIGHTS} | `queued_fills` | 503 |
+| fetches under way or waiting | {edge/src/cache/in_flight.rs MAX_IN_FLIGHT} | `queued_fills` | 503 |
 | requests that wait for an object | `cache.waiters` | `fill_waiters` | 503 |
 | attempts of a fetch | {edge/src/cache/fetch.rs MAX_ATTEMPTS} |  | the response is reset, or 503 |
 | rate of a fetch, in bytes per second | {edge/src/cache/fetch.rs MIN_RATE} |  | the attempt fails |
@@ -92,25 +92,25 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | an object that waits to be written | {edge/src/cache/disk/mod.rs WRITE_WAIT} |  | it is not stored |
 | services in the catalog | `cache.services` | `services` | eviction |
 | memory of the catalog | `cache.service_bytes` | `service_bytes` | eviction |
-| generations of evicted services | {edge/src/catalog/rows.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |
-| descriptors of past versions | {edge/src/catalog/past.rs MAX_BYTES} | `past_version_bytes` | eviction |
+| generations of evicted services | {edge/src/catalog/entries.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |
+| descriptors of past versions | {edge/src/catalog/past_versions.rs MAX_BYTES} | `past_version_bytes` | eviction |
 | queries about services | {edge/src/catalog/lookup.rs MAX_QUERIES} | `queries` | a stale version, or 503 |
 | queries about versions | {edge/src/catalog/lookup.rs MAX_QUERIES} | `version_queries` | 503 |
-| queries about versions of one service | {edge/src/catalog/past.rs MAX_QUERIES_PER_SERVICE} |  | 503 |
-| the first response about a service | {edge/src/catalog/lookup.rs FIRST_ANSWER_WAIT} |  | 504 |
-| time between two forced refreshes of a service | {edge/src/catalog/lookup.rs FORCED_INTERVAL} |  | they share a query |
-| failed and unknown services | {edge/src/catalog/negative.rs MAX_REMEMBERED} | `cached_failures` | eviction |
-| failed and unknown versions | {edge/src/catalog/negative.rs MAX_REMEMBERED} | `cached_version_failures` | eviction |
-| a failure in the cache | {edge/src/catalog/negative.rs FAILURE_PAUSE} |  | the origin is queried again |
+| queries about versions of one service | {edge/src/catalog/past_versions.rs MAX_QUERIES_PER_SERVICE} |  | 503 |
+| the first response about a service | {edge/src/catalog/lookup.rs FIRST_QUERY_TIMEOUT} |  | 504 |
+| time between two forced refreshes of a service | {edge/src/catalog/lookup.rs MIN_FORCED_INTERVAL} |  | they share a query |
+| failed and unknown services | {edge/src/catalog/negative_cache.rs MAX_ENTRIES} | `cached_failures` | eviction |
+| failed and unknown versions | {edge/src/catalog/negative_cache.rs MAX_ENTRIES} | `cached_version_failures` | eviction |
+| a failure in the cache | {edge/src/catalog/negative_cache.rs FAILURE_TTL} |  | the origin is queried again |
 | refs that an origin announced | {edge/src/catalog/revisions.rs MAX_REFS} | `announced_refs` | further ones are dropped |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
-| prefetches | {edge/src/origin_follower/prefetcher.rs MAX_AT_A_TIME} |  | they wait |
-| prefetches that wait | {edge/src/origin_follower/prefetcher.rs MAX_WAITING} |  | further ones are dropped |
+| prefetches | {edge/src/origin_follower/prefetcher.rs MAX_CONCURRENT_PREFETCHES} |  | they wait |
+| prefetches that wait | {edge/src/origin_follower/prefetcher.rs MAX_QUEUED} |  | further ones are dropped |
 | silence of an event stream | three heartbeats: 15 s |  | it is opened again |
 | headers of an origin's response | {edge/src/origin_client/connection.rs HEAD_TIMEOUT} |  | the request fails |
 | headers of a response with an object | {edge/src/origin_client/connection.rs OBJECT_HEAD_TIMEOUT} |  | the attempt fails |
 | failures in a row of an origin | {edge/src/origin_client/breaker.rs FAILURES_TO_OPEN} |  | its circuit opens |
-| pause of an open circuit | {edge/src/origin_client/breaker.rs LONGEST_PAUSE} |  | a probe is sent |
+| pause of an open circuit | {edge/src/origin_client/breaker.rs MAX_BACKOFF} |  | a probe is sent |
 | services in a page of `/status` | {edge/src/status.rs MAX_LISTED} |  | the next page has the rest |
 
 ## Agent
