@@ -57,7 +57,11 @@ pub fn files(config: &Config) -> Findings {
 
 /// Why a file that is there holds no token. Says nothing of what it holds.
 fn token_fault(file: &Path) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(format!("{} cannot be read: {error}", file.display())),
+    };
     let (token, file) = (text.trim(), file.display());
     if token.contains("PRIVATE KEY") {
         return Some(format!("{file} holds a private key: name a token that `weir token issue` made with it"));

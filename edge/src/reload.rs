@@ -42,7 +42,7 @@ metric_families! {
     pub(crate) struct ReloadMetrics {
         /// Reloads of certificates and keys by SIGHUP. A refused one changes nothing; the log has the reason.
         reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
-        /// When the edge's certificate, or the first of its chain, ends, in Unix seconds. Alert two weeks before.
+        /// When the edge's certificate ends, in Unix seconds. Alert two weeks before.
         not_after: IntGauge = "weir_edge_certificate_not_after_timestamp_seconds";
     }
 }

@@ -85,7 +85,7 @@ const OPERATORS: &str = "operators";
 metric_families! {
     /// The families of certificates.
     pub(crate) struct CertificateMetrics {
-        /// When the listener's certificate, or the first of its chain, ends, in Unix seconds. Alert two weeks before.
+        /// When the listener's certificate ends, in Unix seconds. Alert two weeks before.
         not_after: IntGaugeVec = "weir_origin_certificate_not_after_timestamp_seconds" { listener: ["edge", "operators"] };
     }
 }

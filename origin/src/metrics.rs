@@ -1,9 +1,7 @@
 //! The metric families of an origin. Repositories are labels, because the configuration bounds them; services and digests are
 //! not.
 
-use prometheus::{
-    CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
-};
+use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
@@ -25,7 +23,7 @@ metric_families! {
         /// Polls that failed, by reason. `/status` has the upstream's message.
         pub(crate) poll_failures: IntCounterVec = "weir_origin_poll_failures_total" { kind: MirrorError::KINDS };
         /// Duration of polls, fetches included, without the time that they waited for a permit.
-        pub(crate) poll_duration: HistogramVec = "weir_origin_poll_duration_seconds" { repository }
+        pub(crate) poll_duration: Histogram = "weir_origin_poll_duration_seconds"
             [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
         /// Seconds that due polls and due fetches of LFS objects waited. `host_permit`: for
         /// `limits.concurrent_fetches_per_host`. `host_budget`: for `limits.requests_per_minute_per_host`. `permit`: for
@@ -168,7 +166,6 @@ impl Metrics {
         for result in POLL_RESULTS {
             let _ = self.polls.remove_label_values(&[name, result]);
         }
-        let _ = self.poll_duration.remove_label_values(&[name]);
         let _ = self.repository_healthy.remove_label_values(&[name]);
         let _ = self.last_success.remove_label_values(&[name]);
         let _ = self.mirrors_set_aside.remove_label_values(&[name]);

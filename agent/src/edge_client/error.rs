@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_runtime::http_client::{is_not_tls, plain_words};
+use weir_runtime::http_client::plain_words;
 
 /// Why a request got no response, or an incomplete one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,7 @@ pub(super) fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut at = Some(error);
     while let Some(error) = at {
         if error.is::<rustls::Error>() {
-            return !is_not_tls(error);
+            return true;
         }
         // `source` of an `io::Error` skips the error that it wraps.
         let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);

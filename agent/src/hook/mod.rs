@@ -17,6 +17,9 @@ use crate::release::{HookJob, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::Task;
 
+/// How long a run that was due at the start waits for the first poll, which may bring a newer release.
+const FIRST_POLL_WAIT: Duration = Duration::from_secs(60);
+
 /// The task that runs the `exec` of one service.
 pub(crate) struct Hook {
     pub(crate) service: ServiceName,
@@ -47,16 +50,11 @@ impl Task for Hook {
         tokio::select! {
             () = self.drain.begun() => return,
             _ = status.wait_for(|status| status.confirmed || status.polls > 0) => {}
+            () = tokio::time::sleep(FIRST_POLL_WAIT) => {}
         }
         // Failures in a row in this process: a run whose result cannot be recorded must back off, too.
         let mut failures = 0u32;
         while !self.drain.has_begun() {
-            // An announcement from before this point is of the release that runs now: it must not cut a pause short.
-            tokio::select! {
-                biased;
-                () = self.switched.notified() => {}
-                () = std::future::ready(()) => {}
-            }
             let Some(job) = self.directory.begin_hook() else {
                 failures = 0;
                 self.metrics.pending.set(0.0);
@@ -68,6 +66,14 @@ impl Task for Hook {
             self.metrics.pending.set(1.0);
             if self.run_once(&job).await {
                 continue;
+            }
+            // The announcement of this very release may have come only now. It must not cut the pause short.
+            if self.directory.hook_job().is_some_and(|due| due.release.directory == job.release.directory) {
+                tokio::select! {
+                    biased;
+                    () = self.switched.notified() => {}
+                    () = std::future::ready(()) => {}
+                }
             }
             let pause = retry::pause(job.attempts.max(failures), fastrand::f64());
             failures = failures.saturating_add(1);

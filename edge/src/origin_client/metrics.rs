@@ -20,7 +20,7 @@ metric_families! {
         up: IntGaugeVec = "weir_edge_origin_up" { origin };
         /// How often requests to the origin were suspended because it did not answer.
         circuits_opened: IntCounterVec = "weir_edge_origin_circuit_opened_total" { origin };
-        /// When the edge's client certificate for the origin, or the first of its chain, ends, in Unix seconds. Alert two
+        /// When the edge's client certificate for the origin ends, in Unix seconds. Alert two
         /// weeks before.
         client_not_after: IntGaugeVec = "weir_edge_origin_client_certificate_not_after_timestamp_seconds" { origin };
     }

@@ -132,7 +132,8 @@ pub type Found<T> = HashMap<LfsOid, T>;
 /// # Errors
 /// See [`AnswerError`].
 pub fn parse(body: &[u8]) -> Result<Found<Result<Download, ObjectError>>, AnswerError> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|error| AnswerError::NotJson(error.to_string()))?;
+    let answer: Answer =
+        weir_protocol::json::from_slice(body).map_err(|error| AnswerError::NotJson(error.to_string()))?;
     if let Some(transfer) = answer.transfer.filter(|transfer| !transfer.is_empty() && transfer != "basic") {
         return Err(AnswerError::Transfer(shown(&transfer)));
     }

@@ -48,7 +48,7 @@ pub(super) struct Quarantine<'a> {
 }
 
 /// A program that ended.
-struct ProgramOutput {
+struct GitOutput {
     output: Vec<u8>,
     code: Option<i32>,
     complaint: String,
@@ -201,7 +201,7 @@ impl<'a> Quarantine<'a> {
     }
 
     /// Gives a program its input, and waits for its end.
-    fn run(&self, command: Command, input: &mut dyn BufRead) -> gix::Result<ProgramOutput> {
+    fn run(&self, command: Command, input: &mut dyn BufRead) -> gix::Result<GitOutput> {
         let (attempt, progress) = (self.attempt, self.progress.clone());
         let started = Program::start_and_hear(attempt, command, move |line| progress.told(line));
         let start = MirrorError::local("start the git program");
@@ -225,11 +225,11 @@ impl<'a> Quarantine<'a> {
         // An error says no more than its end.
         let _ = attempt.wait_patiently(read.read_to_end(&mut output)).map_err(|error| self.fail(error))?;
         let (code, complaint) = program.end(attempt);
-        Ok(ProgramOutput { output, code, complaint })
+        Ok(GitOutput { output, code, complaint })
     }
 
     /// Why a program does not take what came; `lacks_memory`, if that is why.
-    fn refusal(&self, ended: &ProgramOutput, lacks_memory: MirrorError) -> MirrorError {
+    fn refusal(&self, ended: &GitOutput, lacks_memory: MirrorError) -> MirrorError {
         if ended.code == Some(FILE_TOO_LARGE) {
             return self.attempt.no_room();
         }

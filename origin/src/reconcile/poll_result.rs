@@ -16,7 +16,7 @@ impl Worker {
         let name = self.config.name.clone();
         let context = self.context.clone();
         let metrics = &context.metrics;
-        metrics.poll_duration.with_label_values(&[name.as_str()]).observe(end.took.as_secs_f64());
+        metrics.poll_duration.observe(end.took.as_secs_f64());
         self.state.send_modify(|state| state.polls += 1);
         let result = match end.result {
             Ok(looked) => self.poll_succeeded(looked, SystemTime::now()),

@@ -130,7 +130,7 @@ async fn a_tree_that_makes_no_sense_is_the_upstream_s_and_no_damage() {
     node.poll().await;
     node.poll().await;
     let condition = node.running.condition(&service()).unwrap().borrow().clone();
-    assert!(format!("{condition:?}").contains("makes no sense"), "{condition:?} {commit}");
+    assert!(format!("{condition:?}").contains("is invalid: the tree"), "{condition:?} {commit}");
     assert_eq!(node.descriptor().await.bytes(), before.bytes());
     assert_eq!(node.metric(SET_ASIDE).await, 0.0);
     assert_eq!(node.metric("weir_origin_builds_total{result=\"failed\"}").await, 1.0, "not tried again and again");

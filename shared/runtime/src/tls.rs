@@ -92,8 +92,12 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 /// Reads the authorities of a PEM file.
 pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(path, AUTHORITY)? {
-        check_authority(path, &certificate)?;
+    let certificates = read_certificates(path, AUTHORITY)?;
+    // Others may stand beside an authority, as in the file of a whole chain.
+    if let Some(Err(error)) = certificates.iter().map(|each| check_authority(path, each)).reduce(Result::or) {
+        return Err(error);
+    }
+    for certificate in certificates {
         roots.add(certificate).map_err(|e| unusable(AUTHORITY, path, &e.to_string()))?;
     }
     Ok(roots)
@@ -191,7 +195,7 @@ pub fn check_pair(certificate: &Path, key: &Path, purpose: Purpose, now: SystemT
     faults
 }
 
-/// Whether the first certificate in an authority's PEM file can sign others. One that signed itself may stand there alone.
+/// Whether a certificate in an authority's PEM file can sign others. One that signed itself may stand there alone.
 fn check_authority(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
     let leaf = leaf(path, std::slice::from_ref(certificate))?;
     if leaf.is_ca() || leaf.issuer() == leaf.subject() {

@@ -96,7 +96,14 @@ async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
     let repository = repository::choose(arguments.repo.as_deref(), &here)?;
     let once = arguments.once;
     let progress = Progress::new();
-    let roles = Roles::start(&arguments, &repository, &progress).await?;
+    // With --once the start waits for the first poll, which may be a long clone.
+    let roles = tokio::select! {
+        roles = Roles::start(&arguments, &repository, &progress) => roles?,
+        interrupted = shutdown::requested() => {
+            interrupted?;
+            anyhow::bail!("interrupted before the newest release was in force");
+        }
+    };
     let report = Report::new(&repository, &roles, &arguments.root, &progress);
     let end = watch(&report, once).await;
     if !once {

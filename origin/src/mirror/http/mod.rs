@@ -105,7 +105,7 @@ impl<'a> Http for SmartHttp<'a> {
     ) -> gix::Result<PostResponse<Self::Headers, Self::ResponseBody, Self::PostBody>> {
         // What is asked is written later; it is sent when somebody wants the answer.
         let url = below(&self.base, last_part(url, base_url));
-        let call = Call::RawDocument { url, headers: header_map(headers), body: Vec::new() };
+        let call = Call::Unsent { url, headers: header_map(headers), body: Vec::new() };
         let call = Rc::new(RefCell::new(call));
         let body = || Body { client: self.client.clone(), call: call.clone(), chunk: Bytes::new() };
         let headers = Head { awaits: Some(body()), text: Cursor::default() };
@@ -141,7 +141,7 @@ fn header_map(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
 
 /// A request and its answer.
 enum Call {
-    RawDocument { url: Url, headers: HeaderMap, body: Vec<u8> },
+    Unsent { url: Url, headers: HeaderMap, body: Vec<u8> },
     Answered(Response),
     Over,
 }
@@ -152,7 +152,7 @@ pub(super) struct Question(Rc<RefCell<Call>>);
 impl Write for Question {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut *self.0.borrow_mut() {
-            Call::RawDocument { body, .. } => {
+            Call::Unsent { body, .. } => {
                 body.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
@@ -211,7 +211,7 @@ impl Body<'_> {
     fn ask(&self) -> io::Result<()> {
         let mut call = self.call.borrow_mut();
         match std::mem::replace(&mut *call, Call::Over) {
-            Call::RawDocument { url, headers, body } => {
+            Call::Unsent { url, headers, body } => {
                 let answer = self.client.post(&url, &headers, &body.into(), RESULT);
                 *call = Call::Answered(answer.map_err(|error| self.client.attempt().fail(error))?);
             }
