@@ -53,14 +53,14 @@ Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or
 
 const PROGRAM: &str = "weir-origin";
 
-/// Starts this program again, in the same process, with two arenas of glibc's allocator. By default there are up to eight for
+/// Starts this program again, in the same process, with one arena of glibc's allocator. By default there are up to eight for
 /// each core, and each keeps some megabytes of what polls and clones freed: a third of the memory of an idle origin. A
 /// number that the environment states stays.
 fn limit_arenas() {
     const VARIABLE: &str = "MALLOC_ARENA_MAX";
     if let (None, Ok(program)) = (std::env::var_os(VARIABLE), std::env::current_exe()) {
         // It returns only when it fails; then the origin runs as it is.
-        let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(VARIABLE, "2").exec();
+        let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(VARIABLE, "1").exec();
     }
 }
 
