@@ -66,7 +66,6 @@ fn limit_arenas() {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    limit_arenas();
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Keys(arguments)) => {
@@ -79,6 +78,7 @@ async fn main() -> ExitCode {
     if arguments.check_config {
         return check(&file).await;
     }
+    limit_arenas();
     let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
