@@ -1,16 +1,14 @@
 //! The origin: mirrors Git repositories and publishes their folders as tarballs. Begin at [`start`], which composes
 //! all parts.
 //!
-//! The path of a commit: [`reconcile`] polls, [`mirror`] fetches, [`revision`] resolves the commit and tree of each
-//! service, [`source`] reads its contents, [`tarball`] builds them, `publish` puts objects into the `store` and makes
-//! the publication visible, and `edge_api` serves edges.
-//! and `edge_api` answers edges. [`start`] puts them together.
+//! The path of a commit: [`reconcile`] polls, [`source`] fetches, resolves the commit and tree of each service and reads
+//! its contents, [`tarball`] builds them, `publish` puts objects into the `store` and makes the publication visible, and
+//! `edge_api` answers edges.
 
 mod access;
 mod bounds;
 mod catalog;
 mod certificates;
-mod commit_policy;
 pub mod config;
 mod data_dir;
 mod diff;
@@ -19,16 +17,13 @@ mod edge_api;
 mod event_log;
 mod failpoint;
 pub mod folder_path;
-pub mod lfs;
 mod lost_definitions;
 mod metrics;
-pub mod mirror;
 mod operator_api;
 mod outside_program;
 mod publish;
 mod readiness;
 pub mod reconcile;
-pub mod revision;
 mod running;
 mod service;
 mod signing;
@@ -43,12 +38,12 @@ pub mod webhook;
 
 #[cfg(feature = "fuzzing")]
 pub use catalog::fuzz_document;
-#[cfg(feature = "fuzzing")]
-pub use commit_policy::fuzz_signed_object;
 pub use metrics::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;
 pub use publish::verify;
 pub use running::{Running, start};
 pub use service::{Condition, Lost, WithoutPin};
+#[cfg(feature = "fuzzing")]
+pub use source::git::fuzz_signed_object;
 pub use stored_documents::{StoredDocuments, stored_documents};

@@ -10,9 +10,9 @@ use crate::bounds::Bounds;
 use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
 use crate::config::RetentionConfig;
-use crate::mirror::MirrorError;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
+use crate::source::git::mirror::MirrorError;
 use crate::store::StoreMetrics;
 
 metric_families! {

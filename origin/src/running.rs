@@ -35,9 +35,10 @@ use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
+use crate::source::git::mirror;
 use crate::store::{Objects, Records, StoreMetrics};
 use crate::versions::Versions;
-use crate::{access, disk_watch, mirror, status};
+use crate::{access, disk_watch, status};
 
 /// The longest wait at shutdown for threads that were told to stop.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
 
 use crate::config::ServiceConfig;
-use crate::revision::Revision;
+use crate::source::git::revision::Revision;
 use crate::tarball::Selection;
 
 /// A configured service: its definition, current descriptor and condition.

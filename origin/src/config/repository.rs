@@ -11,7 +11,7 @@ use weir_runtime::tls;
 use super::NamedBy;
 use super::files::FileFaults;
 use super::verify::VerifyConfig;
-use crate::mirror::Redirects;
+use crate::source::git::mirror::Redirects;
 use crate::source::{Endpoint, Upstream};
 use crate::webhook::Secret;
 

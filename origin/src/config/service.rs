@@ -6,7 +6,7 @@ use weir_runtime::config::ConfigError;
 
 use super::fault::Fault;
 use crate::folder_path::FolderPath;
-use crate::revision::Revision;
+use crate::source::git::revision::Revision;
 use crate::tarball::{Filters, Selection};
 
 /// A service to publish: a ref and a folder of a repository.

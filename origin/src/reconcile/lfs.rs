@@ -16,8 +16,8 @@ use super::job::Job;
 use super::limiter::Kind;
 use super::state::WaitsFor;
 use super::work::Work;
-use crate::lfs::{LfsFile, LfsOid};
 use crate::service::Service;
+use crate::source::git::lfs::{LfsFile, LfsOid};
 use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
 
 /// What the fetches of a repository share.

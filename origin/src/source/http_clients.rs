@@ -25,7 +25,7 @@ use rustls_platform_verifier::Verifier;
 use tower::util::MapResponseLayer;
 
 use super::{Reach, Upstream, secret};
-use crate::mirror::MirrorError;
+use crate::source::git::mirror::MirrorError;
 
 /// Idle connections that are kept open to one host.
 pub(crate) const IDLE_CONNECTIONS_PER_HOST: usize = 2;

@@ -9,10 +9,10 @@ use weir_protocol::name::ServiceName;
 
 use super::{FetchProgress, PollFailure, ServiceFailure};
 use crate::config::RepositoryConfig;
-use crate::lfs::{LfsFile, LfsOid};
 use crate::publish::{Candidate, PublishError};
-use crate::revision::Revision;
 use crate::service::Service;
+use crate::source::git::lfs::{LfsFile, LfsOid};
+use crate::source::git::revision::Revision;
 use crate::tarball::{BuildContext, Built, FrameSink, Limits, Listed, Listing, Selection};
 
 /// A kind of source, at work for one repository. What has a body here a kind need not have.

@@ -19,7 +19,7 @@ mod shared;
 mod upstream;
 mod which;
 
-pub use crate::mirror::{FetchProgress, FetchSnapshot};
+pub use crate::source::git::mirror::{FetchProgress, FetchSnapshot};
 pub use endpoint::Endpoint;
 #[cfg(feature = "fuzzing")]
 pub(crate) use endpoint::fuzz as fuzz_endpoint;

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::mirror::{MirrorError, Redirects};
+use crate::source::git::mirror::{MirrorError, Redirects};
 
 /// Where an upstream may be. By default anywhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

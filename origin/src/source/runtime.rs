@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::mirror::MirrorError;
+use crate::source::git::mirror::MirrorError;
 
 static RUNTIME: LazyLock<io::Result<Runtime>> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).thread_name("upstreams").enable_all().build());

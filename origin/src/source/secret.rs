@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::mirror::MirrorError;
+use crate::source::git::mirror::MirrorError;
 
 /// No password or token is longer.
 const LONGEST: u64 = 64 << 10;

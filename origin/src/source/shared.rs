@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
-use crate::mirror::FetchMemory;
+use crate::source::git::mirror::FetchMemory;
 use crate::tarball::Limits;
 
 /// What all sources of one origin share.

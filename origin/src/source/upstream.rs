@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Endpoint, Reach};
-use crate::mirror::Redirects;
+use crate::source::git::mirror::Redirects;
 
 /// How long a read may bring nothing before a poll fails, unless configured otherwise.
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);

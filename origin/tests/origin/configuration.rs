@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use weir_origin::config::FileFaults;
-use weir_origin::revision::Revision;
+use weir_origin::source::git::revision::Revision;
 
 use crate::prelude::*;
 

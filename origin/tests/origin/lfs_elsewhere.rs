@@ -1,7 +1,7 @@
 //! LFS servers, and storages, that are not where the upstream is: who is asked, and what he is given.
 
-use weir_origin::lfs::LfsFile;
 use weir_origin::source::Upstream;
+use weir_origin::source::git::lfs::LfsFile;
 
 use crate::lfs::{fetch_from, file};
 use crate::lfs_server::{Manner, SHOWN};

@@ -1,7 +1,7 @@
 //! Services with the files of LFS in their tarballs.
 
-use weir_origin::lfs::LfsObjects;
 use weir_origin::source::Upstream;
+use weir_origin::source::git::lfs::LfsObjects;
 use weir_origin::source::git::tree::{content_key, lfs_files};
 
 use crate::lfs::{fetch_from, file};

@@ -1,8 +1,8 @@
 //! Upkeep of mirrors: as many fetches as there may be, forced pushes, and readers in between.
 
-use weir_origin::mirror::{MaintenanceError, Upkeep, UpkeepBounds};
-use weir_origin::revision;
 use weir_origin::source::Upstream as Remote;
+use weir_origin::source::git::mirror::{MaintenanceError, Upkeep, UpkeepBounds};
+use weir_origin::source::git::revision;
 
 use crate::prelude::*;
 

@@ -1,7 +1,7 @@
 //! A mirror that follows an upstream: what moves, what goes, what stays.
 
-use weir_origin::revision::{Revision, resolve};
 use weir_origin::source::Upstream;
+use weir_origin::source::git::revision::{Revision, resolve};
 
 use crate::prelude::*;
 

@@ -69,7 +69,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a record | {origin/src/store/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
 | history segments of a repository | {origin/src/publish/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
 | deleted services of a repository whose generation is stored | {origin/src/publish/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
-| packs of a mirror | {origin/src/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |
+| packs of a mirror | {origin/src/source/git/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |
 
 ## Edge
 

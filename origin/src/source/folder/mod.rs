@@ -12,8 +12,8 @@ pub use self::tree::{DiskFile, FolderTree};
 use super::{At, Kind, ListRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure};
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
-use crate::revision::Revision;
 use crate::service::Service;
+use crate::source::git::revision::Revision;
 use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, Listed, Listing, TarballError};
 
 /// The source of a repository that is a folder.

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::GitSource;
-use crate::commit_policy::VerifyError;
-use crate::mirror::MirrorError;
-use crate::revision::{RevisionError, Tip};
+use super::commit_policy::VerifyError;
+use super::mirror::MirrorError;
+use super::revision::{RevisionError, Tip};
 use crate::service::Service;
 use crate::source::{Again, PollFailure, ServiceFailure};
 use crate::tarball::TarballError;

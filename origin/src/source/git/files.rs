@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::GitSource;
+use super::lfs::LfsFile;
+use super::mirror::{LfsError, LfsFetch};
 use crate::disk_watch;
-use crate::lfs::LfsFile;
-use crate::mirror::{LfsError, LfsFetch};
 use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
 
 /// Room for objects that are not here yet.

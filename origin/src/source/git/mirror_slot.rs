@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::lfs::LfsObjects;
-use crate::mirror::{Mirror, MirrorError};
+use super::lfs::LfsObjects;
+use super::mirror::{Mirror, MirrorError};
 
 /// A mirror that was set aside is not set aside again within this time: when the trouble comes back with the clone it
 /// is the upstream's, and cloning again and again would not help.

@@ -3,13 +3,20 @@
 //! [`tree`] makes contents of a commit. `resolve` finds out what services are at, `files` brings the LFS objects that their
 //! contents need, `sweep` removes them again, and `upkeep` looks after the mirror.
 
+mod commit_policy;
 mod failures;
 mod files;
+pub mod lfs;
+pub mod mirror;
 mod mirror_slot;
 mod resolve;
+pub mod revision;
 mod sweep;
 pub mod tree;
 mod upkeep;
+
+#[cfg(feature = "fuzzing")]
+pub use commit_policy::fuzz_signed_object;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -18,16 +25,16 @@ use std::time::{Instant, SystemTime};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::RepositoryName;
 
+use self::lfs::LfsFile;
+use self::mirror::{MaintenanceError, MirrorError};
 use self::mirror_slot::MirrorSlot;
+use self::revision::{Reach, further_refs};
 use self::tree::{GitTree, lfs_files};
 use super::{
     At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure, Shared,
     UpkeepRequest, Upstream,
 };
 use crate::config::RepositoryConfig;
-use crate::lfs::LfsFile;
-use crate::mirror::{self, MaintenanceError, MirrorError};
-use crate::revision::{self, Reach, further_refs};
 use crate::service::Service;
 use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
 

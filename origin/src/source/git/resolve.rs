@@ -5,11 +5,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 
 use super::GitSource;
+use super::commit_policy::Policy;
+use super::revision::{self, Reach};
 use super::tree::content_key;
-use crate::commit_policy::Policy;
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
-use crate::revision::{self, Reach};
 use crate::service::Service;
 use crate::source::{Resolved, ServiceFailure};
 

@@ -11,9 +11,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use super::GitSource;
+use super::lfs::{Amount, LfsOid};
+use super::revision::{self, Reach, RevisionError};
 use super::tree::{content_key, lfs_files};
-use crate::lfs::{Amount, LfsOid};
-use crate::revision::{self, Reach, RevisionError};
 use crate::service::Service;
 use crate::source::{Commits, ServiceFailure};
 use crate::tarball::TarballError;

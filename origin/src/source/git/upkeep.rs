@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::GitSource;
-use crate::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
+use super::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
 use crate::source::UpkeepRequest;
 
 /// LFS objects that came within this time stay: a build that needs them may be about to begin.

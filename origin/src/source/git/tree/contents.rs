@@ -7,7 +7,7 @@ use weir_protocol::entry_path;
 use super::attributes::LineEnds;
 use super::folder::read_blob;
 use super::walk::walk;
-use crate::lfs::{LfsObjects, Pointer};
+use crate::source::git::lfs::{LfsObjects, Pointer};
 use crate::tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
 
 /// A selection at a commit.

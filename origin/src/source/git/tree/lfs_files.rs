@@ -8,7 +8,7 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
 
 use super::contents::{GitFile, GitTree};
-use crate::lfs::LfsFile;
+use crate::source::git::lfs::LfsFile;
 use crate::tarball::{EntryKind, Limits, Selection, TarballError, walk};
 
 /// The objects that the tarball of a selection at a commit needs, each once. They are none unless the selection asks for

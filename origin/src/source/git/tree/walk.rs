@@ -9,7 +9,7 @@ use super::attributes::{Attributes, PathAttributes};
 use super::contents::{GitFile, GitTree};
 use super::folder::{self, TreeEntry};
 use super::links::Links;
-use crate::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
+use crate::source::git::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
 use crate::tarball::{TarballError, Walk};
 
 /// A directory that the walk is in.

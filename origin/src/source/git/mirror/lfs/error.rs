@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::lfs::ReceiveError;
-use crate::lfs::batch::AnswerError;
-use crate::mirror::MirrorError;
+use crate::source::git::lfs::ReceiveError;
+use crate::source::git::lfs::batch::AnswerError;
+use crate::source::git::mirror::MirrorError;
 
 /// Why LFS objects could not be had.
 #[derive(Debug, thiserror::Error)]

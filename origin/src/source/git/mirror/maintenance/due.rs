@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::Upkeep;
-use crate::mirror::MirrorSize;
+use crate::source::git::mirror::MirrorSize;
 
 /// Packs that are left alone.
 const PACKS_BEFORE_REPACK: usize = 16;

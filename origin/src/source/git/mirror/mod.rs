@@ -41,7 +41,7 @@ use std::time::SystemTime;
 use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
 
-use crate::lfs::LfsObjects;
+use crate::source::git::lfs::LfsObjects;
 use astray::AstrayRefs;
 pub use error::MirrorError;
 #[cfg(feature = "fuzzing")]

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::commit_policy::SIGNATURE_FILE_PREFIX;
+use crate::source::git::commit_policy::SIGNATURE_FILE_PREFIX;
 
 /// What the folder of a fetch is called, in a mirror.
 pub(super) const INCOMING_PREFIX: &str = "incoming-";

@@ -66,7 +66,7 @@ mod tests {
     use gix::objs::Write;
 
     use super::*;
-    use crate::mirror::Mirror;
+    use crate::source::git::mirror::Mirror;
 
     #[test]
     fn tags_are_followed_to_what_they_were_put_on() {

@@ -19,7 +19,7 @@ use super::MirrorError;
 use super::astray::AstrayRefs;
 use super::leftovers::remove_empty_directories;
 use super::peeling::Peeling;
-use crate::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
+use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 /// What is asked for: branches and tags as they are, moved by force; the default branch's commit under a name of our own;
 /// and what is followed beside them, by its name.

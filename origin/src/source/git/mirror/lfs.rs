@@ -17,8 +17,8 @@ use self::rate::Rate;
 use super::MirrorError;
 use super::attempt::Attempt;
 use super::http::Client;
-use crate::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
-use crate::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
+use crate::source::git::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
+use crate::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 use crate::source::{Endpoint, NotAllowed, Upstream};
 
 /// Who waits for the budget of a host looks so often whether somebody wants him to stop.

@@ -28,7 +28,7 @@ use weir_protocol::name::RepositoryName;
 pub(crate) use self::signature_file::PREFIX as SIGNATURE_FILE_PREFIX;
 use crate::config::{SignedBy, VerifyConfig};
 use crate::outside_program::ProgramError;
-use crate::revision::Tip;
+use crate::source::git::revision::Tip;
 
 /// How long a program may take over one signature.
 const LONGEST: Duration = Duration::from_secs(30);
