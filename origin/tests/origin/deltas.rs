@@ -99,7 +99,7 @@ fn deltas_may_be_nested_as_deeply_as_they_like() {
         let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/nested")]), packfile(&pack));
         pair.upstream.url = server.url().into();
         assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
-        pair.mirror.look_closely().unwrap();
+        pair.mirror.full_check().unwrap();
     }
 }
 
@@ -251,7 +251,7 @@ fn what_completes_a_pack_counts_as_what_came() {
     pair.upstream.max_objects = max_objects;
 
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
 }
 
 /// The mirror has one of its versions as a delta against the other, and to read that takes both at a time.

@@ -75,11 +75,11 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
     assert!([first, second].contains(&pair.resolve("main").unwrap().to_string()));
     pair.upstream.url = own;
     pair.poll();
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
 }
 
 /// A commit and its tree came, and not the file: nothing of it is kept, so that the next fetch asks for all of it again.
@@ -144,11 +144,11 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(pair.resolve("main").unwrap().to_string(), second);
-        pair.mirror.look_closely().unwrap();
+        pair.mirror.full_check().unwrap();
 
         // What did not come may come with the next fetch, and tags are what they are.
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
-        match pair.mirror.poll_in_turn(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| false) {
+        match pair.mirror.poll_with(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| false) {
             Ok(poll) => assert_eq!((poll, missing), (Poll::Moved, true)),
             Err(error) => assert!(!missing && error.to_string().contains(reason), "{error}"),
         }
@@ -329,7 +329,7 @@ fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
 
     let memory = FetchMemory::new(slow.upstream.max_object, 1000);
     let poll = |pair: &Pair, progress: &FetchProgress| {
-        pair.mirror.poll_in_turn(&pair.upstream, progress, &memory, &AtomicBool::new(false), &|| true)
+        pair.mirror.poll_with(&pair.upstream, progress, &memory, &AtomicBool::new(false), &|| true)
     };
     let progress = FetchProgress::default();
     std::thread::scope(|scope| {

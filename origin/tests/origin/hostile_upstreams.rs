@@ -82,7 +82,7 @@ fn a_name_that_is_also_a_folder_of_names_stops_nobody_for_good() {
     pair.upstream.url = own;
     pair.poll();
     assert!(matches!(pair.poll(), Poll::Unchanged { refs: 2 }));
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
 }
 
 #[test]

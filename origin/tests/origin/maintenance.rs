@@ -123,7 +123,7 @@ fn many_fetches_leave_neither_packs_nor_open_files_nor_maps_behind() {
     // Nothing is held by a mirror that nobody reads.
     assert_eq!(most_held, (0, 0));
     assert!(matches!(poll(&mirror, &prepared), Poll::Unchanged { .. }));
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
     assert_eq!(there, [false, true, false, true]);
     assert!(!dir.join("refs/weir/kept").exists());
     assert_eq!(keep_up(&mirror, &[], now + week), Upkeep::NotDue);
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
     // The clone goes on from there, also back to what is gone.
     prepared.push(0);
     poll(&mirror, &prepared);
@@ -164,7 +164,7 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     assert!(unknown.is_err(), "without knowing what is retained nothing is dropped");
     let later = later + DAY;
     assert_eq!(mirror.size().unwrap().packs, 3);
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 
     // A pack that is cut short: the program says so, and everything stays.
     let packs = || fs::read_dir(dir.join("objects/pack")).unwrap().flatten().map(|entry| entry.path());
@@ -178,7 +178,7 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     fs::remove_file(&pack).unwrap();
     fs::write(&pack, whole).unwrap();
     assert_eq!(keep_up(&mirror, &[], later + 2 * DAY), Upkeep::Full);
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
     assert!(packs().all(|path| !path.file_name().unwrap().to_str().unwrap().contains("tmp")));
 }
 
@@ -206,7 +206,7 @@ fn a_full_repack_that_cannot_end_does_not_keep_small_packs_from_being_joined() {
     fs::remove_file(lost).unwrap();
     assert_eq!(keep_up(&mirror, &[], week + DAY), Upkeep::Full);
     assert_eq!(mirror.size().unwrap().packs, 1);
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 }
 
 #[test]

@@ -313,5 +313,5 @@ fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
     }
     let ends = |git_dir: &str| fs::read_to_string(dir.join(git_dir).join("shallow")).unwrap();
     assert_eq!(ends("mirror-of-shallow"), ends("shallow/.git"));
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 }

@@ -169,7 +169,7 @@ fn every_request_is_counted_and_what_moved_waits_for_its_turn() {
     let poll = |may_fetch: bool| {
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
         let poll =
-            pair.mirror.poll_in_turn(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| may_fetch).unwrap();
+            pair.mirror.poll_with(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| may_fetch).unwrap();
         let sent = server.take_requests().len() + elsewhere.take_requests().len();
         assert_eq!(progress.requests() as usize, sent, "{poll:?}");
         (poll, sent)

@@ -31,7 +31,7 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     pair.upstream = weir_origin::source::Upstream::new(server.url("up%20stream"));
     let second = pair.git.commit_file("deploy/app.yaml", "replicas: 2\n");
     pair.mirror = Mirror::open(&pair.mirror_dir(), DEFAULT_MAX_OBJECT).unwrap();
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
     pair.follow();
     assert_eq!(pair.resolve("main").unwrap(), second);
     let forty = "a".repeat(40);
@@ -44,7 +44,7 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     bytes[middle] ^= 1;
     let writable = || fs::remove_file(&pack).and_then(|()| fs::write(&pack, &bytes));
     writable().unwrap();
-    assert!(matches!(pair.mirror.look_closely(), Err(MirrorError::Damaged { .. })));
+    assert!(matches!(pair.mirror.full_check(), Err(MirrorError::Damaged { .. })));
 }
 
 #[test]

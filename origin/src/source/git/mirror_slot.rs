@@ -138,7 +138,7 @@ impl MirrorSlot {
             slot.doubt.take_if(|doubt| matches!(doubt, Doubt::Trouble));
         }
         // Without the lock, because this takes seconds for each gigabyte and others want to read meanwhile.
-        if let Err(error) = mirror.look_closely_until(stop) {
+        if let Err(error) = mirror.full_check_until(stop) {
             self.slot().suspect(&error);
         }
     }
@@ -161,7 +161,7 @@ impl MirrorSlot {
     /// An object could not be used: whether it is missing or broken in the mirror, which is remembered for the next
     /// poll.
     pub(super) fn lacks(&self, object: &str) -> bool {
-        let looked = self.get().and_then(|mirror| mirror.look_at(object));
+        let looked = self.get().and_then(|mirror| mirror.check_object(object));
         let Err(error) = looked else { return false };
         self.slot().suspect(&error);
         matches!(error, MirrorError::Damaged { .. })

@@ -72,7 +72,7 @@ impl GitSource {
         let ready = self.mirror.for_poll(Instant::now())?;
         ready.set_aside.inspect(|damage| (request.set_aside)(damage));
         let memory = &self.shared.fetch_memory;
-        let result = ready.mirror.poll_in_turn(&upstream, request.progress, memory, stop, request.may_fetch);
+        let result = ready.mirror.poll_with(&upstream, request.progress, memory, stop, request.may_fetch);
         match &result {
             Err(error @ MirrorError::OtherObjectFormat { .. }) => self.mirror.is_of_no_use(error.to_string()),
             Err(error) if error.may_be_damage() => self.mirror.trouble(Instant::now()),

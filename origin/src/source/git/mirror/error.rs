@@ -122,7 +122,7 @@ pub enum MirrorError {
     },
     /// The upstream sends an object as deltas that do not fit into the memory that it may take to read it.
     #[error(
-        "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::DELTAS_OF_AN_OBJECT
+        "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::DELTA_CHAIN_FACTOR
     )]
     DeltasTooLarge {
         /// So many times [`crate::source::Upstream::max_object`].
@@ -130,7 +130,7 @@ pub enum MirrorError {
     },
     /// It takes too much memory to find out whether the upstream sent all that its refs lead to.
     #[error(
-        "to check what the upstream sends takes more memory than `[upstreams] max_object` = {limit} allows for, {times} times that and some more: raise it if the repository is to be mirrored", times = super::OBJECTS_AT_A_TIME
+        "to check what the upstream sends takes more memory than `[upstreams] max_object` = {limit} allows for, {times} times that and some more: raise it if the repository is to be mirrored", times = super::OBJECTS_IN_MEMORY
     )]
     CheckTooLarge {
         /// [`super::Upstream::max_object`].
@@ -164,7 +164,7 @@ pub enum MirrorError {
     },
     /// The upstream answered with an HTTP status that says no.
     #[error("the upstream answered {status}: {}", meaning(*status))]
-    Answered {
+    HttpStatus {
         /// `list refs`, `fetch` or `lfs`.
         step: &'static str,
         /// The status.
@@ -223,7 +223,7 @@ impl MirrorError {
             | Self::OtherObjectFormat { .. }
             | Self::TooManyRefs { .. }
             | Self::NotFound(_) => "list refs",
-            Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::Answered { step, .. } => step,
+            Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::HttpStatus { step, .. } => step,
             Self::PackTooLarge { .. }
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
@@ -266,7 +266,7 @@ impl MirrorError {
             Self::Stalled { .. } | Self::Connect { timeout: true, .. } => "timeout",
             Self::Connect { .. } => "connect",
             Self::Trust(_) => "trust",
-            Self::Authenticate(_) | Self::Answered { status: 407, .. } => "authenticate",
+            Self::Authenticate(_) | Self::HttpStatus { status: 407, .. } => "authenticate",
             Self::Redirected { .. } => "redirect",
             Self::NotFound(_) => "not_found",
             Self::EmptyRepository | Self::NothingAdvertised { .. } => "no_refs",
@@ -278,9 +278,9 @@ impl MirrorError {
             | Self::TooManyObjects { .. }
             | Self::DeltasTooLarge { .. }
             | Self::CheckTooLarge { .. } => "limit",
-            Self::Answered { status: 403 | 429, .. } => "rate_limit",
-            Self::Answered { status: 500..=599, .. } => "server_error",
-            Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {
+            Self::HttpStatus { status: 403 | 429, .. } => "rate_limit",
+            Self::HttpStatus { status: 500..=599, .. } => "server_error",
+            Self::HttpStatus { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {
                 "protocol"
             }
             Self::Local { .. } | Self::File { .. } => "local",
@@ -294,7 +294,7 @@ impl MirrorError {
     /// How long the upstream asks to be left alone, a day at the most.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Answered { retry_after, .. } => *retry_after,
+            Self::HttpStatus { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
@@ -333,7 +333,7 @@ impl MirrorError {
     }
 
     /// What a failed exchange with the upstream comes down to, when its transport saw nothing wrong.
-    pub(super) fn exchange(step: &'static str, error: &gix::Error) -> Self {
+    pub(super) fn protocol(step: &'static str, error: &gix::Error) -> Self {
         let local = |cause: &io::Error| {
             use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
             matches!(cause.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
@@ -386,25 +386,25 @@ mod tests {
 
     use super::*;
 
-    fn exchange(error: &gix::Error) -> MirrorError {
-        MirrorError::exchange("fetch", error)
+    fn protocol_error(error: &gix::Error) -> MirrorError {
+        MirrorError::protocol("fetch", error)
     }
 
     #[test]
     fn a_full_disk_is_not_the_upstream_s_fault() {
         let full = io::Error::from(io::ErrorKind::StorageFull).and_raise(message("Failed to write the received pack"));
-        assert_eq!(exchange(&full).step(), "write");
+        assert_eq!(protocol_error(&full).step(), "write");
     }
 
     #[test]
     fn what_an_upstream_says_moves_nobody_s_cursor() {
-        let error = exchange(&message("remote error:\u{1b}[2J all\r\n is\u{7} well").raise());
+        let error = protocol_error(&message("remote error:\u{1b}[2J all\r\n is\u{7} well").raise());
         assert_eq!(error.to_string(), "fetching from the upstream failed: remote error:[2J all is well");
     }
 
     #[test]
     fn user_info_is_taken_out_of_causes() {
-        let error = exchange(&message("cannot talk to https://me:secret@host/x").raise());
+        let error = protocol_error(&message("cannot talk to https://me:secret@host/x").raise());
         assert_eq!(error.to_string(), "fetching from the upstream failed: cannot talk to https://host/x");
     }
 }

@@ -38,7 +38,7 @@ const ENVIRONMENT: [(&str, &str); 4] = [
 ];
 
 /// The oldest version that joins packs geometrically and writes an index over all of them.
-const OLDEST: (u32, u32) = (2, 34);
+const MIN_VERSION: (u32, u32) = (2, 34);
 
 /// `git repack` of a bare repository: everything anew, or the small packs joined. Hooks, filters and configuration of
 /// anybody play no part; one thread, and so much memory and no more, because somebody publishes meanwhile.
@@ -66,14 +66,14 @@ pub(super) fn index_pack(repository: &Path, objects: &Path, bounds: Bounds) -> C
 }
 
 /// `git rev-list`, which fails unless all is there that some objects lead to and no ref of the repository does.
-pub(super) fn connected(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
+pub(super) fn check_connectivity(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = with_objects(repository, objects, bounds);
     command.args(["rev-list", "--objects", "--stdin", "--quiet", "--progress=Checking objects", "--not", "--all"]);
     command
 }
 
 /// Whether all is there that commits lead to, and others, with a `^` before each, do not: `git rev-list`.
-pub(super) fn walk(repository: &Path) -> Command {
+pub(super) fn check_reachable(repository: &Path) -> Command {
     let mut command = pinned("git");
     command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1").env("GIT_DIR", repository);
     command.args(["-c", "core.hooksPath=/dev/null", "rev-list", "--objects", "--stdin", "--quiet"]);
@@ -81,7 +81,7 @@ pub(super) fn walk(repository: &Path) -> Command {
 }
 
 /// The address space that the two take for the program itself and what it holds of deltas and packs.
-pub(super) const OWN_MEMORY: u64 = 256 << 20;
+pub(super) const GIT_BASE_MEMORY: u64 = 256 << 20;
 
 fn with_objects(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = pinned_within("git", bounds);
@@ -103,30 +103,31 @@ pub(crate) fn check() -> Result<(), String> {
         Duration::from_secs(30),
         &AtomicBool::new(false),
     );
-    let said = ended.map_err(|error| error.to_string())?.output;
-    match version(&said) {
-        Some(version) if version >= OLDEST => Ok(()),
-        Some((major, minor)) => {
-            Err(format!("its version is {major}.{minor}, and {}.{} is the oldest that will do", OLDEST.0, OLDEST.1))
-        }
-        None => Err(format!("its version cannot be read: `{}`", said.trim().chars().take(80).collect::<String>())),
+    let output = ended.map_err(|error| error.to_string())?.output;
+    match version(&output) {
+        Some(version) if version >= MIN_VERSION => Ok(()),
+        Some((major, minor)) => Err(format!(
+            "its version is {major}.{minor}, and {}.{} is the oldest that will do",
+            MIN_VERSION.0, MIN_VERSION.1
+        )),
+        None => Err(format!("its version cannot be read: `{}`", output.trim().chars().take(80).collect::<String>())),
     }
 }
 
 /// The version in `git version 2.47.3`.
-fn version(said: &str) -> Option<(u32, u32)> {
-    let mut numbers = said.strip_prefix("git version ")?.split('.');
+fn version(output: &str) -> Option<(u32, u32)> {
+    let mut numbers = output.strip_prefix("git version ")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.trim().parse().ok()?))
 }
 
 /// Whether it had no more memory.
-pub(super) fn lacks_memory(said: &str) -> bool {
-    ["Out of memory", "out of memory", "Cannot allocate memory"].iter().any(|words| said.contains(words))
+pub(super) fn is_out_of_memory(stderr: &str) -> bool {
+    ["Out of memory", "out of memory", "Cannot allocate memory"].iter().any(|words| stderr.contains(words))
 }
 
 /// What Git's complaint comes down to, without the path.
-pub(super) fn complaint(step: &'static str, said: &str, path: &[u8]) -> Option<MirrorError> {
-    let line = said.lines().find_map(|line| line.strip_prefix("fatal: "))?;
+pub(super) fn classify_stderr(step: &'static str, stderr: &str, path: &[u8]) -> Option<MirrorError> {
+    let line = stderr.lines().find_map(|line| line.strip_prefix("fatal: "))?;
     for cause in ["No space left on device", "Disk quota exceeded", "Read-only file system"] {
         if line.contains(cause) {
             return Some(MirrorError::Local { what: "be written", cause: cause.to_owned() });
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_version_is_read_whatever_follows_it() {
-        for (said, expected) in [
+        for (stderr, expected) in [
             ("git version 2.47.3\n", Some((2, 47))),
             ("git version 2.39.5 (Apple Git-154)\n", Some((2, 39))),
             ("git version 3.0\n", Some((3, 0))),
@@ -154,22 +155,22 @@ mod tests {
             ("hub version 2", None),
             ("", None),
         ] {
-            assert_eq!(version(said), expected, "{said}");
+            assert_eq!(version(stderr), expected, "{stderr}");
         }
         assert_eq!(check(), Ok(()), "the tests need git");
     }
 
     #[test]
     fn a_full_disk_is_not_the_upstream_s_fault() {
-        let error = complaint("fetch", "fatal: unable to create '/srv/x': No space left on device\n", b"/srv");
+        let error = classify_stderr("fetch", "fatal: unable to create '/srv/x': No space left on device\n", b"/srv");
         assert_eq!(error.unwrap().to_string(), "the mirror cannot be written: No space left on device");
     }
 
     #[test]
     fn complaints_come_without_the_path() {
-        let text = |said: &str| complaint("fetch", said, b"/srv/x").map(|error| error.to_string());
-        let said = "warning: x\nfatal: '/srv/x' does not appear to be a git repository\n";
-        assert!(text(said).unwrap().ends_with("there is no Git repository at this path"));
+        let text = |stderr: &str| classify_stderr("fetch", stderr, b"/srv/x").map(|error| error.to_string());
+        let stderr = "warning: x\nfatal: '/srv/x' does not appear to be a git repository\n";
+        assert!(text(stderr).unwrap().ends_with("there is no Git repository at this path"));
         assert!(text("fatal: bad object in '/srv/x'").unwrap().ends_with("git: bad object in 'the repository'"));
         assert_eq!(text(""), None);
     }

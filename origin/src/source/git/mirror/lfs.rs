@@ -4,7 +4,7 @@
 //! whoever may push could send the origin and its credentials anywhere.
 
 mod error;
-mod rate;
+mod min_rate;
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant, SystemTime};
 use reqwest::{Response, StatusCode, Url};
 
 pub use self::error::LfsError;
-use self::rate::Rate;
+use self::min_rate::MinRate;
 use super::MirrorError;
-use super::attempt::Attempt;
 use super::http::Client;
+use super::upstream_session::UpstreamSession;
 use crate::source::git::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
 use crate::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 use crate::source::{Endpoint, NotAllowed, Upstream};
 
 /// Who waits for the budget of a host looks so often whether somebody wants him to stop.
-const GLANCE: Duration = Duration::from_millis(200);
+const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// When so many downloads in a row come to nothing the storage is not asked for more.
-const MOST_IN_A_ROW: u32 = 3;
+const MAX_CONSECUTIVE_FAILURES: u32 = 3;
 
 /// How objects are fetched.
 pub struct LfsFetch<'a> {
@@ -65,12 +65,12 @@ impl LfsFetch<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let api = api(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.url.to_string() })?;
-        let attempt = Attempt::new(upstream, self.interrupt).map_err(LfsError::Api)?;
-        attempt.lfs_begins();
-        let client = Client::new(&attempt).map_err(LfsError::Api)?;
-        let run = Run { fetch: self, client, api, in_a_row: Cell::new(0) };
-        missing.chunks(OBJECTS_PER_REQUEST).try_for_each(|some| run.fetch_some(some))
+        let api = batch_url(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.url.to_string() })?;
+        let session = UpstreamSession::new(upstream, self.interrupt).map_err(LfsError::Api)?;
+        session.begin_lfs();
+        let client = Client::new(&session).map_err(LfsError::Api)?;
+        let run = Run { fetch: self, client, api, consecutive_failures: Cell::new(0) };
+        missing.chunks(OBJECTS_PER_REQUEST).try_for_each(|some| run.fetch_batch(some))
     }
 }
 
@@ -80,21 +80,21 @@ struct Run<'a> {
     /// Where to ask for objects.
     api: Url,
     /// Downloads that came to nothing since one that did not.
-    in_a_row: Cell<u32>,
+    consecutive_failures: Cell<u32>,
 }
 
 /// Where an answer says that objects are, or why not; and where the answer came from.
-struct Answer {
+struct BatchResult {
     from: Url,
     said: Found<Result<Download, batch::ObjectError>>,
 }
 
 impl Run<'_> {
     /// Fetches what fits into one question. What was answered may end before all of it is used: then it is asked again.
-    fn fetch_some(&self, files: &[&LfsFile]) -> Result<(), LfsError> {
+    fn fetch_batch(&self, files: &[&LfsFile]) -> Result<(), LfsError> {
         let mut files: Vec<_> = files.iter().filter(|file| self.is_wanted(file)).collect();
         while !files.is_empty() {
-            let answer = self.ask(&files)?;
+            let answer = self.request_batch(&files)?;
             let asked = Instant::now();
             let (mut done, mut brought) = (0, 0);
             for file in &files {
@@ -110,7 +110,7 @@ impl Run<'_> {
                     break;
                 }
                 brought += usize::from(matches!(ended, Ok(true)));
-                self.tell(file, ended)?;
+                self.report(file, ended)?;
                 done += 1;
             }
             files.drain(..done);
@@ -119,35 +119,36 @@ impl Run<'_> {
     }
 
     /// Tells how it went with an object; the error is what keeps the rest from being had too.
-    fn tell(&self, file: &LfsFile, ended: Result<bool, LfsError>) -> Result<(), LfsError> {
+    fn report(&self, file: &LfsFile, ended: Result<bool, LfsError>) -> Result<(), LfsError> {
         match ended {
             Ok(here) => {
                 if here {
-                    self.in_a_row.set(0);
+                    self.consecutive_failures.set(0);
                     (self.fetch.ended)(file, Ok(()));
                 }
                 Ok(())
             }
             Err(error) => {
                 (self.fetch.ended)(file, Err(&error));
-                let of_the_storage = matches!(error, LfsError::Download { .. } | LfsError::TooSlow { .. });
-                let in_a_row = if of_the_storage { self.in_a_row.get() + 1 } else { 0 };
-                self.in_a_row.set(in_a_row);
-                if error.concerns_all() || in_a_row >= MOST_IN_A_ROW { Err(error) } else { Ok(()) }
+                let is_storage_error = matches!(error, LfsError::Download { .. } | LfsError::TooSlow { .. });
+                let consecutive_failures = if is_storage_error { self.consecutive_failures.get() + 1 } else { 0 };
+                self.consecutive_failures.set(consecutive_failures);
+                if error.is_fatal() || consecutive_failures >= MAX_CONSECUTIVE_FAILURES { Err(error) } else { Ok(()) }
             }
         }
     }
 
     /// Asks where objects are.
-    fn ask(&self, files: &[&&LfsFile]) -> Result<Answer, LfsError> {
-        self.wait_for_budget().map_err(LfsError::Api)?;
+    fn request_batch(&self, files: &[&&LfsFile]) -> Result<BatchResult, LfsError> {
+        self.wait_for_rate_limit().map_err(LfsError::Api)?;
         let pointers: Vec<Pointer> = files.iter().map(|file| file.pointer).collect();
-        let answer = self.client.ask(&self.api, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_ANSWER_BYTES);
+        let answer =
+            self.client.query(&self.api, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_ANSWER_BYTES);
         let (from, answer) = answer.map_err(|error| match error {
             MirrorError::NotFound(said) => LfsError::NotFound(said),
             other => LfsError::Api(other),
         })?;
-        Ok(Answer { from, said: batch::parse(&answer)? })
+        Ok(BatchResult { from, said: batch::parse(&answer)? })
     }
 
     /// Whether the object is here then; or nobody wants it any more.
@@ -165,18 +166,18 @@ impl Run<'_> {
         if file.pointer.size == 0 {
             return receiving.finish().map(|()| true).map_err(wrong);
         }
-        self.wait_for_budget().map_err(failed)?;
+        self.wait_for_rate_limit().map_err(failed)?;
         let answer = self.client.download(from, &download.href, &download.header).map_err(failed)?;
         let mut answer = self.accept(answer).map_err(|error| match error {
-            MirrorError::Answered { status: status @ 400..=499, retry_after: None, .. } if status != 429 => {
+            MirrorError::HttpStatus { status: status @ 400..=499, retry_after: None, .. } if status != 429 => {
                 LfsError::Withheld { path: path(), status }
             }
             other => failed(other),
         })?;
         let Upstream { min_rate, stall_timeout, .. } = *self.fetch.upstream;
-        let mut rate = Rate::new(min_rate, stall_timeout, Instant::now());
+        let mut rate = MinRate::new(min_rate, stall_timeout, Instant::now());
         loop {
-            let bytes = self.client.more(&mut answer).map_err(failed)?;
+            let bytes = self.client.next_chunk(&mut answer).map_err(failed)?;
             if bytes.is_empty() {
                 return receiving.finish().map(|()| true).map_err(wrong);
             }
@@ -198,14 +199,14 @@ impl Run<'_> {
     }
 
     fn accept(&self, answer: Response) -> Result<Response, MirrorError> {
-        if answer.status() == StatusCode::OK { Ok(answer) } else { Err(self.client.answered(&answer)) }
+        if answer.status() == StatusCode::OK { Ok(answer) } else { Err(self.client.response_error(&answer)) }
     }
 
     /// Waits until another request may be sent to the host.
-    fn wait_for_budget(&self) -> Result<(), MirrorError> {
+    fn wait_for_rate_limit(&self) -> Result<(), MirrorError> {
         while let Some(wait) = (self.fetch.budget)() {
-            // The clock belongs to the runtime that the attempt waits on.
-            self.client.attempt().wait(async { tokio::time::sleep(wait.min(GLANCE)).await })?;
+            // The clock belongs to the runtime that the session waits on.
+            self.client.session().wait(async { tokio::time::sleep(wait.min(INTERRUPT_POLL_INTERVAL)).await })?;
         }
         Ok(())
     }
@@ -216,7 +217,7 @@ fn refused(file: &LfsFile, reason: String) -> LfsError {
 }
 
 /// Where an upstream's API is asked for objects, as Git LFS finds it.
-fn api(upstream: &Endpoint) -> Option<Url> {
+fn batch_url(upstream: &Endpoint) -> Option<Url> {
     let mut api = upstream.http().ok()?.clone();
     let base = api.path().trim_end_matches('/');
     let path = format!("{}.git/info/lfs/objects/batch", base.strip_suffix(".git").unwrap_or(base));
@@ -239,7 +240,7 @@ mod tests {
             ("git@git.example:shop.git", None),
             ("/srv/git/shop.git", None),
         ] {
-            assert_eq!(api(&upstream.into()).as_ref().map(Url::as_str), expected, "{upstream}");
+            assert_eq!(batch_url(&upstream.into()).as_ref().map(Url::as_str), expected, "{upstream}");
         }
     }
 }

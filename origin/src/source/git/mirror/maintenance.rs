@@ -20,10 +20,10 @@ use gix::ObjectId;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
 use weir_protocol::commit_id::CommitId;
 
-pub(super) use self::due::Past;
+pub(super) use self::due::RepackHistory;
 use self::due::{Found, due};
 use super::refs::{self, Refs};
-use super::{Mirror, MirrorSize, git_program, leftovers, size};
+use super::{Mirror, MirrorSize, git_program, size, stale_files};
 use crate::outside_program::{ProgramError, run};
 
 /// How long joining the small packs of a small mirror may take.
@@ -121,14 +121,14 @@ impl Mirror {
         stop: &AtomicBool,
     ) -> Result<Upkeep, MaintenanceError> {
         // One at a time, whoever calls.
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = self.repack_history.lock().unwrap_or_else(PoisonError::into_inner);
         let local = |error: io::Error| MaintenanceError::local(&error);
         let found = self.look_at_packs(now).map_err(local)?;
         let due = due(&found, bounds.max_mirror, &past, now);
         if due == Upkeep::NotDue {
             return Ok(due);
         }
-        leftovers::remove_of_repack(&self.dir).map_err(local)?;
+        stale_files::remove_repack_files(&self.dir).map_err(local)?;
         let repacked = match due {
             Upkeep::Full => self.full_repack(kept, found.size, bounds.min_free, stop),
             _ => self.join(found.size, stop),
@@ -139,7 +139,7 @@ impl Mirror {
             Err(_) => past.failed(due, now),
         }
         if repacked.is_err() {
-            leftovers::remove_of_repack(&self.dir).map_err(local)?;
+            stale_files::remove_repack_files(&self.dir).map_err(local)?;
         } else if due == Upkeep::Full {
             set_mark(&self.dir.join(MARK), now).map_err(local)?;
         }
@@ -193,7 +193,7 @@ impl Mirror {
         }
         let tips = moved.iter().map(|tip| format!("{tip}\n")).chain(known.iter().map(|tip| format!("^{tip}\n")));
         let tips: String = tips.collect();
-        let ended = run(&mut git_program::walk(&self.dir), tips.as_bytes(), &self.dir, longest, stop)?;
+        let ended = run(&mut git_program::check_reachable(&self.dir), tips.as_bytes(), &self.dir, longest, stop)?;
         if ended.success { Ok(()) } else { Err(MaintenanceError::Lost(ended.error_line())) }
     }
 

@@ -4,33 +4,33 @@
 //! deleted and what is new is fetched, over the same connection. The first poll is the clone. Nothing about the upstream
 //! is kept in the mirror: no URL, no credential.
 
-mod astray;
-mod attempt;
-mod conversation;
-mod damage;
+mod broken_refs;
 mod error;
-mod exchange;
+mod fetch;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 mod git_program;
 mod http;
 mod indexing;
-mod leftovers;
+mod integrity;
 mod lfs;
 mod listing;
 mod maintenance;
 mod memory;
+mod memory_estimate;
 mod peeling;
 mod program;
 mod progress;
+mod protocol_session;
 mod quarantine;
 mod refs;
 mod retry_after;
 mod shallow;
 mod size;
+mod socket;
 mod ssh;
-mod weight;
-mod wire;
+mod stale_files;
+mod upstream_session;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,14 +42,14 @@ use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
 
 use crate::source::git::lfs::LfsObjects;
-use astray::AstrayRefs;
+use broken_refs::BrokenRefs;
 pub use error::MirrorError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
-use maintenance::Past;
+use maintenance::RepackHistory;
 pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
 pub use memory::FetchMemory;
 pub use progress::{FetchProgress, FetchSnapshot};
@@ -66,9 +66,9 @@ pub struct Mirror {
     /// One poll at a time, whoever calls.
     polling: Mutex<()>,
     /// What of the upstream could not be followed.
-    astray: Mutex<AstrayRefs>,
+    broken_refs: Mutex<BrokenRefs>,
     /// How its upkeep went.
-    past: Mutex<Past>,
+    repack_history: Mutex<RepackHistory>,
 }
 
 /// What a poll found.
@@ -99,13 +99,13 @@ impl Mirror {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir, gix::hash::Kind::Sha1)?;
         }
-        let (polling, astray, past) = Default::default();
-        let mirror = Self { dir: dir.to_owned(), max_object, polling, astray, past };
-        let cleared = leftovers::remove(dir)
-            .and_then(|()| leftovers::remove_signature_files(dir))
+        let (polling, broken_refs, repack_history) = Default::default();
+        let mirror = Self { dir: dir.to_owned(), max_object, polling, broken_refs, repack_history };
+        let cleared = stale_files::remove(dir)
+            .and_then(|()| stale_files::remove_signature_files(dir))
             .and_then(|()| LfsObjects::of_mirror(dir).remove_leftovers(SystemTime::now()));
         cleared.map_err(MirrorError::local("clear what a killed process left"))?;
-        mirror.look(damage::look)?;
+        mirror.check(integrity::quick_check)?;
         Ok(mirror)
     }
 
@@ -121,18 +121,18 @@ impl Mirror {
     ///
     /// # Errors
     /// [`MirrorError::Damaged`] when it is not whole; [`MirrorError::Local`] when it cannot be looked at.
-    pub fn look_closely(&self) -> Result<(), MirrorError> {
-        self.look_closely_until(&AtomicBool::new(false))
+    pub fn full_check(&self) -> Result<(), MirrorError> {
+        self.full_check_until(&AtomicBool::new(false))
     }
 
     /// The same, until somebody asks to stop.
     ///
     /// # Errors
     /// The same; [`MirrorError::Interrupted`] when somebody did.
-    pub fn look_closely_until(&self, stop: &AtomicBool) -> Result<(), MirrorError> {
+    pub fn full_check_until(&self, stop: &AtomicBool) -> Result<(), MirrorError> {
         // A repack would take away what is being read.
-        let _no_upkeep = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        self.look(|repository| damage::look_closely(repository, stop)).map_err(|error| match error {
+        let _no_maintenance = self.repack_history.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check(|repository| integrity::full_check(repository, stop)).map_err(|error| match error {
             MirrorError::Local { .. } if stop.load(Ordering::Relaxed) => MirrorError::Interrupted,
             error => error,
         })
@@ -142,16 +142,19 @@ impl Mirror {
     ///
     /// # Errors
     /// [`MirrorError::Damaged`] when it is missing or broken; [`MirrorError::Local`] when it cannot be looked at.
-    pub fn look_at(&self, object: &str) -> Result<(), MirrorError> {
+    pub fn check_object(&self, object: &str) -> Result<(), MirrorError> {
         // What has no id cannot be looked at, and is no reason to doubt the mirror.
         let Ok(id) = gix::ObjectId::from_hex(object.as_bytes()) else { return Ok(()) };
-        self.look(|repository| damage::look_at(repository, id))
+        self.check(|repository| integrity::check_object(repository, id))
     }
 
-    fn look(&self, look: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>) -> Result<(), MirrorError> {
+    fn check(
+        &self,
+        check: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>,
+    ) -> Result<(), MirrorError> {
         let damage = match open_options(self.max_object).open(&self.dir) {
-            Ok(repository) => look(&repository.to_thread_local()),
-            Err(error) => damage::unreadable(&self.dir, &error),
+            Ok(repository) => check(&repository.to_thread_local()),
+            Err(error) => integrity::classify(&self.dir, &error),
         };
         match damage.map_err(MirrorError::local("be looked at"))? {
             None => Ok(()),
@@ -173,7 +176,7 @@ impl Mirror {
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
         let memory = FetchMemory::new(upstream.max_object, upstream.max_objects);
-        self.poll_in_turn(upstream, progress, &memory, interrupt, &|| true)
+        self.poll_with(upstream, progress, &memory, interrupt, &|| true)
     }
 
     /// The same, but what moved is fetched only if `may_fetch` says so then: to list refs is short, a fetch may be long. It waits
@@ -181,7 +184,7 @@ impl Mirror {
     ///
     /// # Errors
     /// The same.
-    pub fn poll_in_turn(
+    pub fn poll_with(
         &self,
         upstream: &Upstream,
         progress: &FetchProgress,
@@ -190,10 +193,10 @@ impl Mirror {
         may_fetch: &dyn Fn() -> bool,
     ) -> Result<Poll, MirrorError> {
         let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        let _watched = progress.start();
+        let _active = progress.start();
         let poll = || {
             let repository = self.repository()?;
-            exchange::poll(&repository, upstream, progress, &self.astray, memory, (interrupt, may_fetch))
+            fetch::poll(&repository, upstream, progress, &self.broken_refs, memory, (interrupt, may_fetch))
         };
         let mut result = poll();
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
@@ -220,11 +223,11 @@ const USER_AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));
 
 /// The deltas that lead to one object may have so many times the bytes of the largest object together: whoever reads it has
 /// all of them in memory at once.
-const DELTAS_OF_AN_OBJECT: u64 = 3;
+const DELTA_CHAIN_FACTOR: u64 = 3;
 
 /// To read an object that the mirror has as a delta takes two as large as the largest on the way to it, in one piece with
 /// all those deltas.
-const OBJECTS_AT_A_TIME: u64 = 2 + DELTAS_OF_AN_OBJECT;
+const OBJECTS_IN_MEMORY: u64 = 2 + DELTA_CHAIN_FACTOR;
 
 /// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
 /// under the id of a commit that somebody signed.
@@ -233,7 +236,7 @@ const OVERRIDES: [&str; 2] = ["core.logAllRefUpdates=false", "core.useReplaceRef
 /// Nothing of the machine's or the user's Git configuration counts, there are slots for twice the packs there are, and what
 /// there is is not unpacked beyond a bound.
 fn open_options(max_object: u64) -> gix::open::Options {
-    let limit = format!("gitoxide.objects.allocLimit={}", max_object.saturating_mul(OBJECTS_AT_A_TIME).min(MAX_LIMIT));
+    let limit = format!("gitoxide.objects.allocLimit={}", max_object.saturating_mul(OBJECTS_IN_MEMORY).min(MAX_LIMIT));
     gix::open::Options::isolated()
         .with(gix::sec::Trust::Full)
         .open_path_as_is(true)
@@ -250,16 +253,16 @@ const MAX_LIMIT: u64 = i64::MAX as u64;
 /// Makes an empty mirror beside its place and moves it there, so that a killed process leaves all of it or nothing.
 fn create(dir: &Path, format: gix::hash::Kind) -> Result<(), MirrorError> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
-    let beside = dir.with_file_name(format!(".{name}.new"));
-    let remade = match fs::remove_dir_all(&beside) {
+    let temporary = dir.with_file_name(format!(".{name}.new"));
+    let created = match fs::remove_dir_all(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => fs::create_dir_all(&beside),
+        _ => fs::create_dir_all(&temporary),
     };
-    remade.map_err(MirrorError::local("create its directory"))?;
+    created.map_err(MirrorError::local("create its directory"))?;
     let options = gix::create::Options { object_hash: Some(format), ..Default::default() };
-    ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, options, open_options(0))
+    ThreadSafeRepository::init_opts(&temporary, gix::create::Kind::Bare, options, open_options(0))
         .map_err(MirrorError::mirror("be created"))?;
-    fs::rename(&beside, dir).map_err(MirrorError::local("be moved to its place"))
+    fs::rename(&temporary, dir).map_err(MirrorError::local("be moved to its place"))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(super) struct Peeling<'a> {
 
 /// How a ref leads to no object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Astray {
+pub(super) enum RefError {
     /// It is not here.
     Missing,
     /// From tag to tag, and on.
@@ -27,21 +27,21 @@ pub(super) enum Astray {
 
 impl Peeling<'_> {
     /// How something leads to no object, unless it leads to one.
-    pub(super) fn astray(&self, mut id: ObjectId) -> gix::Result<Option<Astray>> {
+    pub(super) fn check(&self, mut id: ObjectId) -> gix::Result<Option<RefError>> {
         let mut buffer = Vec::new();
         for _ in 0..=MAX_TAGS {
             match self.try_find(&id, &mut buffer)? {
-                None => return Ok(Some(Astray::Missing)),
+                None => return Ok(Some(RefError::Missing)),
                 Some(Data { kind: Kind::Tag, data, object_hash }) => {
                     let Ok(target) = TagRefIter::from_bytes(data, object_hash).target_id() else {
-                        return Ok(Some(Astray::BrokenTag));
+                        return Ok(Some(RefError::BrokenTag));
                     };
                     id = target;
                 }
                 Some(_) => return Ok(None),
             }
         }
-        Ok(Some(Astray::TooManyTags))
+        Ok(Some(RefError::TooManyTags))
     }
 }
 
@@ -78,18 +78,18 @@ mod tests {
             let text = format!("object {of}\ntype {kind}\ntag t\n\n");
             repo.objects.write_buf(Kind::Tag, text.as_bytes()).unwrap()
         };
-        let astray = |id| peeling.astray(id).unwrap();
+        let check = |id| peeling.check(id).unwrap();
 
         let blob = repo.objects.write_buf(Kind::Blob, b"x").unwrap();
         let missing = ObjectId::from_bytes_or_panic(&[7; 20]);
-        assert_eq!((astray(blob), astray(missing)), (None, Some(Astray::Missing)));
-        assert_eq!((astray(tag(blob, "blob")), astray(tag(missing, "blob"))), (None, Some(Astray::Missing)));
+        assert_eq!((check(blob), check(missing)), (None, Some(RefError::Missing)));
+        assert_eq!((check(tag(blob, "blob")), check(tag(missing, "blob"))), (None, Some(RefError::Missing)));
         let broken = repo.objects.write_buf(Kind::Tag, b"no tag").unwrap();
-        assert_eq!((astray(broken), astray(tag(broken, "tag"))), (Some(Astray::BrokenTag), Some(Astray::BrokenTag)));
+        assert_eq!((check(broken), check(tag(broken, "tag"))), (Some(RefError::BrokenTag), Some(RefError::BrokenTag)));
 
         let tags = |count| (1..count).fold(tag(blob, "blob"), |inner, _| tag(inner, "tag"));
-        assert_eq!((astray(tags(MAX_TAGS)), astray(tags(MAX_TAGS + 1))), (None, Some(Astray::TooManyTags)));
+        assert_eq!((check(tags(MAX_TAGS)), check(tags(MAX_TAGS + 1))), (None, Some(RefError::TooManyTags)));
         interrupt.store(true, Ordering::Relaxed);
-        peeling.astray(blob).unwrap_err();
+        peeling.check(blob).unwrap_err();
     }
 }

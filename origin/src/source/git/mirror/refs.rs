@@ -16,9 +16,9 @@ use gix::remote::fetch::RefMap;
 use gix::{ObjectId, Repository};
 
 use super::MirrorError;
-use super::astray::AstrayRefs;
-use super::leftovers::remove_empty_directories;
+use super::broken_refs::BrokenRefs;
 use super::peeling::Peeling;
+use super::stale_files::remove_empty_directories;
 use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 /// What is asked for: branches and tags as they are, moved by force; the default branch's commit under a name of our own;
@@ -45,9 +45,9 @@ pub(super) struct Difference {
 }
 
 impl Difference {
-    pub(super) fn between(mirrored: &Refs, advertised: &Refs, astray: &AstrayRefs) -> Self {
+    pub(super) fn between(mirrored: &Refs, advertised: &Refs, broken: &BrokenRefs) -> Self {
         let gone = mirrored.keys().filter(|name| !advertised.contains_key(*name)).cloned().collect();
-        let moved = advertised.iter().any(|(name, id)| mirrored.get(name) != Some(id) && !astray.has(name, id));
+        let moved = advertised.iter().any(|(name, id)| mirrored.get(name) != Some(id) && !broken.has(name, id));
         Self { gone, moved }
     }
 
@@ -124,7 +124,7 @@ pub(super) fn follow(
     advertised: &Refs,
     interrupt: &AtomicBool,
     admit: impl FnOnce(&BTreeSet<ObjectId>) -> Result<(), MirrorError>,
-) -> Result<AstrayRefs, MirrorError> {
+) -> Result<BrokenRefs, MirrorError> {
     let failed = |error| {
         if interrupt.load(Ordering::Relaxed) {
             MirrorError::Interrupted
@@ -134,14 +134,14 @@ pub(super) fn follow(
     };
     let mirrored = mirrored(repo)?;
     let peeling = Peeling { objects: &repo.objects, interrupt };
-    let (mut astray, mut edits, mut tips) = (AstrayRefs::default(), Vec::new(), BTreeSet::new());
+    let (mut broken, mut edits, mut tips) = (BrokenRefs::default(), Vec::new(), BTreeSet::new());
     let mut look = || -> gix::Result<()> {
         for (name, id) in advertised {
             let stays = mirrored.get(name) == Some(id);
             // What stays was looked at when it came.
             let leads_on = stays && repo.has_object(*id);
-            if !leads_on && let Some(how) = peeling.astray(*id)? {
-                astray.add(name, *id, how);
+            if !leads_on && let Some(how) = peeling.check(*id)? {
+                broken.add(name, *id, how);
             } else if !stays {
                 let name = FullName::try_from(name.as_bstr()).map_err(gix::Error::from_error)?;
                 edits.push(RefEdit::update(name, Target::Object(*id), PreviousValue::Any, "fetch"));
@@ -161,7 +161,7 @@ pub(super) fn follow(
     };
     follow().map_err(failed)?;
     remove_empty_ref_directories(repo.git_dir())?;
-    Ok(astray)
+    Ok(broken)
 }
 
 /// Removes what is left of the names of refs that were deleted or only locked.
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn equal_refs_have_no_difference() {
         let both = refs(&[("refs/heads/a", 1), ("refs/tags/b", 2)]);
-        assert!(Difference::between(&both, &both, &AstrayRefs::default()).is_none());
+        assert!(Difference::between(&both, &both, &BrokenRefs::default()).is_none());
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
         let mirrored = refs(&[("refs/heads/a", 1), ("refs/heads/b", 2)]);
         let expect = |advertised: &[(&str, u8)], gone: &[&str], moved| {
             let gone = gone.iter().map(|name| (*name).into()).collect();
-            let found = Difference::between(&mirrored, &refs(advertised), &AstrayRefs::default());
+            let found = Difference::between(&mirrored, &refs(advertised), &BrokenRefs::default());
             assert_eq!(found, Difference { gone, moved });
         };
         expect(&[("refs/heads/a", 1)], &["refs/heads/b"], false);

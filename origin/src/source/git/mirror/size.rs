@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::{Mirror, MirrorError, leftovers};
+use super::{Mirror, MirrorError, stale_files};
 
 /// What is in a mirror: nothing but packs, and what Git keeps beside them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) fn of(repository: &Path) -> io::Result<MirrorSize> {
     for entry in entries {
         let entry = entry?;
         // What a repack writes takes the place of what is there.
-        if leftovers::is_of_repack(&entry.file_name().to_string_lossy()) {
+        if stale_files::is_repack_file(&entry.file_name().to_string_lossy()) {
             continue;
         }
         size.packs += usize::from(Path::new(&entry.file_name()).extension().is_some_and(|ending| ending == "pack"));

@@ -12,13 +12,13 @@ use reqwest::{Method, Response, Url};
 
 use super::super::{MirrorError, Redirects};
 use super::client::Client;
-use super::redirects::{self, LONGEST_CHAIN, too_many};
+use super::redirects::{self, MAX_REDIRECTS, too_many};
 
-/// An answer comes within so many stall timeouts, however little comes at a time: others wait for the place.
-const LATE_AFTER_STALLS: u32 = 4;
+/// An response comes within so many stall timeouts, however little comes at a time: others wait for the place.
+const RESPONSE_STALL_TIMEOUTS: u32 = 4;
 
 /// Headers that are no business of a server which says what to send elsewhere: they frame a request, or are for proxies.
-const OWN_HEADERS: [&str; 9] = [
+const FORBIDDEN_HEADERS: [&str; 9] = [
     "host",
     "content-length",
     "transfer-encoding",
@@ -31,51 +31,52 @@ const OWN_HEADERS: [&str; 9] = [
 ];
 
 impl Client<'_> {
-    /// Asks the upstream something, and takes an answer of at most so many bytes. Where the answer came from, and the answer.
+    /// Asks the upstream something, and takes an response of at most so many bytes. Where the response came from, and the response.
     /// Redirects are followed like those of a poll. What is asked goes along whatever their status says of methods: a server
-    /// that sends a question elsewhere wants it asked there, and Git LFS does.
-    pub(in super::super) fn ask(
+    /// that sends a body elsewhere wants it asked there, and Git LFS does.
+    pub(in super::super) fn query(
         &self,
         url: &Url,
-        kind: &'static str,
-        question: Vec<u8>,
+        content_type: &'static str,
+        body: Vec<u8>,
         max_bytes: usize,
     ) -> Result<(Url, Vec<u8>), MirrorError> {
-        let headers = HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(kind))));
-        let (mut url, question) = (url.clone(), Bytes::from(question));
-        for _ in 0..=LONGEST_CHAIN {
-            let answer = self.send_with(&Method::POST, &url, headers.clone(), Some(&question))?;
-            if !answer.status().is_redirection() {
-                return Ok((url, self.read(answer, max_bytes)?));
+        let headers =
+            HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(content_type))));
+        let (mut url, body) = (url.clone(), Bytes::from(body));
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send_with(&Method::POST, &url, headers.clone(), Some(&body))?;
+            if !response.status().is_redirection() {
+                return Ok((url, self.read(response, max_bytes)?));
             }
-            url = self.redirected(&url, &answer)?;
+            url = self.redirected(&url, &response)?;
         }
         Err(too_many(&url))
     }
 
-    fn read(&self, answer: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
-        let mut answer = self.expect_success(answer)?;
+    fn read(&self, response: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
+        let mut response = self.expect_success(response)?;
         let (mut bytes, begun) = (Vec::new(), Instant::now());
-        let longest = self.attempt().upstream.stall_timeout * LATE_AFTER_STALLS;
+        let timeout = self.session().upstream.stall_timeout * RESPONSE_STALL_TIMEOUTS;
         loop {
-            let more = self.more(&mut answer)?;
-            if more.is_empty() {
+            let chunk = self.next_chunk(&mut response)?;
+            if chunk.is_empty() {
                 return Ok(bytes);
             }
-            if begun.elapsed() >= longest {
-                let cause = format!("its answer did not come within {} s", longest.as_secs());
-                return Err(MirrorError::Upstream { step: self.attempt().step(), cause });
+            if begun.elapsed() >= timeout {
+                let cause = format!("its response did not come within {} s", timeout.as_secs());
+                return Err(MirrorError::Upstream { step: self.session().step(), cause });
             }
-            bytes.extend_from_slice(&more);
+            bytes.extend_from_slice(&chunk);
             if bytes.len() > max_bytes {
                 let cause = format!("it answers with more than {max_bytes} bytes");
-                return Err(MirrorError::Upstream { step: self.attempt().step(), cause });
+                return Err(MirrorError::Upstream { step: self.session().step(), cause });
             }
         }
     }
 
-    /// Asks for what the answer from `from` points at, with the headers that go with it, which stay with the place that
-    /// they are for. Redirects are followed like what is pointed at, unless none are to be followed at all. The answer may
+    /// Asks for what the response from `from` points at, with the headers that go with it, which stay with the place that
+    /// they are for. Redirects are followed like what is pointed at, unless none are to be followed at all. The response may
     /// say no.
     pub(in super::super) fn download(
         &self,
@@ -83,19 +84,22 @@ impl Client<'_> {
         href: &str,
         headers: &HashMap<String, String>,
     ) -> Result<Response, MirrorError> {
-        let (rules, reach) = (&self.attempt().upstream.redirects, &self.attempt().upstream.reach);
-        let first = redirects::storage(&self.home, &self.beyond, from, href)?;
+        let (rules, reach) = (&self.session().upstream.redirects, &self.session().upstream.reach);
+        let first = redirects::storage_url(&self.upstream_url, &self.external_policy, from, href)?;
         let mut url = first.clone();
-        for _ in 0..=LONGEST_CHAIN {
-            let given = if redirects::same_origin(&url, &first) { given(headers)? } else { HeaderMap::new() };
-            let answer = self.send_with(&Method::GET, &url, given, None)?;
-            if !answer.status().is_redirection() {
-                return Ok(answer);
+        for _ in 0..=MAX_REDIRECTS {
+            let given =
+                if redirects::same_origin(&url, &first) { download_headers(headers)? } else { HeaderMap::new() };
+            let response = self.send_with(&Method::GET, &url, given, None)?;
+            if !response.status().is_redirection() {
+                return Ok(response);
             }
-            let location = self.location(&answer)?;
+            let location = self.location(&response)?;
             url = match rules {
                 Redirects::None => redirects::follow(rules, reach, &url, location)?,
-                Redirects::SameHost | Redirects::To(_) => redirects::storage(&self.home, &self.beyond, &url, location)?,
+                Redirects::SameHost | Redirects::To(_) => {
+                    redirects::storage_url(&self.upstream_url, &self.external_policy, &url, location)?
+                }
             };
         }
         Err(too_many(&url))
@@ -103,14 +107,14 @@ impl Client<'_> {
 }
 
 /// What goes with a download, by the word of an LFS server. It may be secret.
-fn given(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
+fn download_headers(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
     let mut given = HeaderMap::new();
     for (name, value) in headers {
         let wrong = || MirrorError::Upstream { step: "lfs", cause: "it asks for a header that none can be".to_owned() };
         let name = HeaderName::try_from(name).map_err(|_| wrong())?;
         let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
         value.set_sensitive(true);
-        if !OWN_HEADERS.contains(&name.as_str()) {
+        if !FORBIDDEN_HEADERS.contains(&name.as_str()) {
             given.insert(name, value);
         }
     }

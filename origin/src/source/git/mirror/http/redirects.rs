@@ -7,7 +7,7 @@ use super::super::MirrorError;
 use crate::source::{Hosts, Reach};
 
 /// So many redirects are followed in a row.
-pub(super) const LONGEST_CHAIN: usize = 5;
+pub(super) const MAX_REDIRECTS: usize = 5;
 
 /// Which redirects are followed. In each case `https://` never leads to `http://`, and no credential leaves its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +59,8 @@ pub(super) fn follow(rules: &Redirects, reach: &Reach, from: &Url, location: &st
     let host = to.host_str().unwrap_or_default();
     let allowed = match rules {
         Redirects::None => return refused(&to, "`redirects` is `none`: change `url` to where it leads"),
-        Redirects::SameHost => stays(from, &to),
-        Redirects::To(hosts) => stays(from, &to) || hosts.lists(host),
+        Redirects::SameHost => same_host(from, &to),
+        Redirects::To(hosts) => same_host(from, &to) || hosts.lists(host),
     };
     if !allowed {
         return refused(&to, "it is another host: change `url`, or name the host in `redirects`");
@@ -71,9 +71,9 @@ pub(super) fn follow(rules: &Redirects, reach: &Reach, from: &Url, location: &st
 
 /// Where an LFS server, or a storage that it names, says that an object is, if that may be asked: at the upstream, or
 /// where it may lead.
-pub(super) fn storage(home: &Url, beyond: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
+pub(super) fn storage_url(upstream: &Url, beyond: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
     let to = target(from, location)?;
-    if !stays(home, &to) {
+    if !same_host(upstream, &to) {
         beyond.check_host(to.host_str().unwrap_or_default())?;
     }
     Ok(to)
@@ -103,16 +103,16 @@ fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
 }
 
 fn refused(to: &Url, reason: &'static str) -> Result<Url, MirrorError> {
-    Err(MirrorError::Redirected { to: place(to), reason })
+    Err(MirrorError::Redirected { to: display_origin(to), reason })
 }
 
 /// Redirects that do not come to an end.
 pub(super) fn too_many(last: &Url) -> MirrorError {
-    MirrorError::Redirected { to: place(last), reason: "these are too many redirects in a row" }
+    MirrorError::Redirected { to: display_origin(last), reason: "these are too many redirects in a row" }
 }
 
 /// Whether a redirect stays with its host. From http to https the port changes with the scheme.
-pub(super) fn stays(from: &Url, to: &Url) -> bool {
+pub(super) fn same_host(from: &Url, to: &Url) -> bool {
     let ports = (from.port_or_known_default(), to.port_or_known_default());
     let same_port = ports.0 == ports.1 || (from.scheme() != to.scheme() && ports == (Some(80), Some(443)));
     from.host_str() == to.host_str() && same_port
@@ -126,7 +126,7 @@ pub(super) fn same_origin(one: &Url, other: &Url) -> bool {
 }
 
 /// Scheme, host and port of an address, for people.
-pub(super) fn place(url: &Url) -> String {
+pub(super) fn display_origin(url: &Url) -> String {
     match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{}://{host}:{port}", url.scheme()),
         (Some(host), None) => format!("{}://{host}", url.scheme()),
@@ -143,7 +143,7 @@ pub(crate) fn fuzz_redirect(location: &str) {
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
         }
         let beyond = Reach::default().beyond(&Redirects::SameHost);
-        if let Ok(to) = storage(&from, &beyond, &from, location) {
+        if let Ok(to) = storage_url(&from, &beyond, &from, location) {
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
             assert!(to.username().is_empty() && beyond.check_host(to.host_str().unwrap_or_default()).is_ok(), "{to}");
         }
@@ -209,10 +209,10 @@ mod tests {
 
     #[test]
     fn a_storage_is_at_the_upstream_in_public_or_listed() {
-        let home = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
+        let upstream = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
         let to = |rules: &Redirects, reach: &Reach, href: &str| {
             let beyond = reach.beyond(rules);
-            storage(&home, &beyond, &home, href).map(String::from).map_err(|error| error.to_string())
+            storage_url(&upstream, &beyond, &upstream, href).map(String::from).map_err(|error| error.to_string())
         };
         let anywhere = Reach::default();
         for href in ["/x", "https://10.0.0.1/x", "https://storage.example/x", "https://1.1.1.1/x"] {

@@ -115,7 +115,7 @@ impl LfsError {
     }
 
     /// Whether other objects cannot be had either: it is not about one of them alone.
-    pub(super) fn concerns_all(&self) -> bool {
+    pub(super) fn is_fatal(&self) -> bool {
         match self {
             Self::NoApi { .. } | Self::Api(_) | Self::NotFound(_) | Self::Answer(_) => true,
             Self::Object { cause, .. } => matches!(cause, ReceiveError::Store(_)),

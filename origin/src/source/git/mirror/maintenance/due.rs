@@ -37,7 +37,7 @@ pub(super) struct Found {
 
 /// How upkeep went so far. What failed is left alone for a while.
 #[derive(Debug, Default)]
-pub(in super::super) struct Past {
+pub(in super::super) struct RepackHistory {
     full: Row,
     join: Row,
     /// What the mirror had after the last full repack.
@@ -59,7 +59,7 @@ impl Row {
     }
 }
 
-impl Past {
+impl RepackHistory {
     pub(super) fn failed(&mut self, failed: Upkeep, now: SystemTime) {
         let row = self.row(failed);
         *row = Row { length: row.length.saturating_add(1), last: Some(now) };
@@ -79,7 +79,7 @@ impl Past {
 }
 
 /// What is to be done now.
-pub(super) fn due(found: &Found, max_mirror: u64, past: &Past, now: SystemTime) -> Upkeep {
+pub(super) fn due(found: &Found, max_mirror: u64, past: &RepackHistory, now: SystemTime) -> Upkeep {
     let MirrorSize { packs, bytes } = found.size;
     // Its bound is near, and what is left behind may be the reason: not when it was as large after the last time.
     let grown = past.bytes_after_full.is_none_or(|after| bytes / 5 * 4 >= after);
@@ -115,15 +115,15 @@ mod tests {
             (2, 7 * DAY, Upkeep::Full),
             (500, 7 * DAY, Upkeep::Full),
         ] {
-            let due = due(&found(packs, since_full), 1000, &Past::default(), NOW);
+            let due = due(&found(packs, since_full), 1000, &RepackHistory::default(), NOW);
             assert_eq!(due, expected, "{packs} packs, {since_full:?}");
         }
         // A push that forced a branch back to what was there before brings no pack.
         let forced_back = Found { refs_moved: true, ..found(1, 7 * DAY) };
-        assert_eq!(due(&forced_back, 1000, &Past::default(), NOW), Upkeep::Full);
+        assert_eq!(due(&forced_back, 1000, &RepackHistory::default(), NOW), Upkeep::Full);
         // Nearly as large as it may be.
-        assert_eq!(due(&found(2, DAY), 133, &Past::default(), NOW), Upkeep::Full);
-        let mut past = Past::default();
+        assert_eq!(due(&found(2, DAY), 133, &RepackHistory::default(), NOW), Upkeep::Full);
+        let mut past = RepackHistory::default();
         past.succeeded(Upkeep::Full, 90);
         assert_eq!(due(&found(2, DAY), 133, &past, NOW), Upkeep::NotDue, "it is that large");
         past.succeeded(Upkeep::Full, 80);
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn what_fails_is_left_alone_for_longer_each_time_and_the_other_goes_on() {
-        let mut past = Past::default();
+        let mut past = RepackHistory::default();
         let many = found(20, 7 * DAY);
-        let at = |past: &Past, since: Duration| due(&many, 1000, past, NOW + since);
+        let at = |past: &RepackHistory, since: Duration| due(&many, 1000, past, NOW + since);
         for days in [1, 2, 4, 8, 16, 32, 32] {
             assert_eq!(at(&past, Duration::ZERO), if days == 1 { Upkeep::Full } else { Upkeep::Joined });
             past.failed(Upkeep::Full, NOW);

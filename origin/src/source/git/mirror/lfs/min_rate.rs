@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 /// The rate is an average over so many stall timeouts, as that of a pack.
-const SLOW_AFTER_STALLS: u32 = 4;
+const WINDOW_STALL_TIMEOUTS: u32 = 4;
 
 /// What came of a download, and how much it was when it last was enough.
-pub(super) struct Rate {
+pub(super) struct MinRate {
     /// The fewest bytes in a second.
     lowest: u64,
     /// Over how long.
@@ -26,9 +26,9 @@ pub(super) struct TooSlow {
     pub(super) within: Duration,
 }
 
-impl Rate {
+impl MinRate {
     pub(super) fn new(lowest: u64, stall_timeout: Duration, begun: Instant) -> Self {
-        Self { lowest, within: stall_timeout * SLOW_AFTER_STALLS, received: 0, mark: 0, marked: begun }
+        Self { lowest, within: stall_timeout * WINDOW_STALL_TIMEOUTS, received: 0, mark: 0, marked: begun }
     }
 
     /// More came. The error: too little for too long.
@@ -53,7 +53,7 @@ mod tests {
     /// When a download is given up of which something comes each second, if it is.
     fn given_up(lowest: u64, bytes: impl Fn(u64) -> usize) -> Option<(u64, TooSlow)> {
         let begun = Instant::now();
-        let mut rate = Rate::new(lowest, STALL_TIMEOUT, begun);
+        let mut rate = MinRate::new(lowest, STALL_TIMEOUT, begun);
         (1..1000).find_map(|second| {
             let now = begun + Duration::from_secs(second);
             Some((second, rate.received(bytes(second), now).err()?))

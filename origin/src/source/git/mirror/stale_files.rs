@@ -42,14 +42,14 @@ pub(super) fn remove_signature_files(repository: &Path) -> io::Result<()> {
 }
 
 /// Removes what a repack left that was stopped. Only while no repack runs; fetches have folders of their own.
-pub(super) fn remove_of_repack(repository: &Path) -> io::Result<()> {
+pub(super) fn remove_repack_files(repository: &Path) -> io::Result<()> {
     let packs = repository.join("objects/pack");
-    let mut temporary = names_in(&packs)?.into_iter().filter(|name| is_of_repack(name));
+    let mut temporary = names_in(&packs)?.into_iter().filter(|name| is_repack_file(name));
     temporary.try_for_each(|name| fs::remove_file(packs.join(name)))
 }
 
 /// Whether a file among the packs is one that a repack has not finished.
-pub(super) fn is_of_repack(name: &str) -> bool {
+pub(super) fn is_repack_file(name: &str) -> bool {
     name.starts_with("tmp_") || name.starts_with(".tmp-")
 }
 
@@ -176,7 +176,7 @@ mod tests {
         for name in [&stay[..], &["tmp_pack_a1b2c3", ".tmp-17-pack-3.idx"]].concat() {
             fs::write(packs.join(name), "").unwrap();
         }
-        remove_of_repack(dir.path()).unwrap();
+        remove_repack_files(dir.path()).unwrap();
         let mut left = names_in(&packs).unwrap();
         left.sort();
         assert_eq!(left, stay);

@@ -19,54 +19,54 @@ const READ_BYTES: usize = 256 << 10;
 ///
 /// # Errors
 /// The files cannot be looked at (too many are open, permission is missing): nothing is known then.
-pub(super) fn look(repository: &Repository) -> io::Result<Option<String>> {
+pub(super) fn quick_check(repository: &Repository) -> io::Result<Option<String>> {
     // gix does without it, but the git program, which repacks, does not.
-    if let Some(damage) = head_is_a_ref(repository.git_dir()).or_else(damage_of)? {
+    if let Some(damage) = head_is_a_ref(repository.git_dir()).or_else(damage_from_io)? {
         return Ok(Some(damage));
     }
     for pack in packs(repository.git_dir())? {
-        if let Some(damage) = ends_fit(&pack, repository.object_hash()).or_else(damage_of)? {
+        if let Some(damage) = trailers_match(&pack, repository.object_hash()).or_else(damage_from_io)? {
             return Ok(Some(damage));
         }
     }
     match first_missing_tip(repository) {
         Ok(None) => Ok(None),
         Ok(Some(name)) => Ok(Some(format!("what `{name}` points at is missing"))),
-        Err(error) => unreadable(repository.git_dir(), &error),
+        Err(error) => classify(repository.git_dir(), &error),
     }
 }
 
 /// A thorough look: reads every pack and every index in full and compares their checksums.
 ///
 /// # Errors
-/// As [`look`]; and somebody asked to stop.
-pub(super) fn look_closely(repository: &Repository, stop: &AtomicBool) -> io::Result<Option<String>> {
+/// As [`quick_check`]; and somebody asked to stop.
+pub(super) fn full_check(repository: &Repository, stop: &AtomicBool) -> io::Result<Option<String>> {
     for pack in packs(repository.git_dir())? {
         for file in [&pack, &pack.with_extension("idx")] {
-            if let Some(damage) = checksum_holds(file, repository.object_hash(), stop).or_else(damage_of)? {
+            if let Some(damage) = checksum_matches(file, repository.object_hash(), stop).or_else(damage_from_io)? {
                 return Ok(Some(damage));
             }
         }
     }
-    look(repository)
+    quick_check(repository)
 }
 
 /// Whether an object that gave trouble is missing or broken: the damage in plain words, if it is.
 ///
 /// # Errors
-/// As [`look`].
-pub(super) fn look_at(repository: &Repository, id: ObjectId) -> io::Result<Option<String>> {
+/// As [`quick_check`].
+pub(super) fn check_object(repository: &Repository, id: ObjectId) -> io::Result<Option<String>> {
     match repository.find_object(id) {
         Ok(object) => match gix::objs::compute_hash(id.kind(), object.kind, &object.data) {
             Ok(found) if found == id => Ok(None),
             _ => Ok(Some(format!("object {id} has other bytes than its id says"))),
         },
-        Err(error) => unreadable(repository.git_dir(), &error),
+        Err(error) => classify(repository.git_dir(), &error),
     }
 }
 
 /// What an error of gix means: damage, unless the system does not let us read the files just now.
-pub(super) fn unreadable(directory: &Path, error: &gix::Error) -> io::Result<Option<String>> {
+pub(super) fn classify(directory: &Path, error: &gix::Error) -> io::Result<Option<String>> {
     for name in ["HEAD", "config", "packed-refs"] {
         can_be_read(&directory.join(name))?;
     }
@@ -93,7 +93,7 @@ fn is_damage(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(EIO)
 }
 
-fn damage_of(error: io::Error) -> io::Result<Option<String>> {
+fn damage_from_io(error: io::Error) -> io::Result<Option<String>> {
     if is_damage(&error) {
         Ok(Some(format!("a pack or its index cannot be read: {}", error.kind())))
     } else {
@@ -116,16 +116,17 @@ fn head_is_a_ref(directory: &Path) -> io::Result<Option<String>> {
 }
 
 /// Whether a pack begins and ends as its index says. Both end in a checksum of the repository's format.
-fn ends_fit(pack: &Path, format: Kind) -> io::Result<Option<String>> {
+fn trailers_match(pack: &Path, format: Kind) -> io::Result<Option<String>> {
     let mut start = [0; 4];
     File::open(pack)?.read_exact(&mut start)?;
-    let of_pack = end_of(pack, format.len_in_bytes())?;
-    let of_index = end_of(&pack.with_extension("idx"), 2 * format.len_in_bytes())?;
-    let fits = start == *b"PACK" && of_index.starts_with(&of_pack) && of_pack.iter().any(|byte| *byte != 0);
-    Ok((!fits).then(|| "a pack is not the one that its index was made for".to_owned()))
+    let pack_trailer = trailer(pack, format.len_in_bytes())?;
+    let index_trailer = trailer(&pack.with_extension("idx"), 2 * format.len_in_bytes())?;
+    let matches =
+        start == *b"PACK" && index_trailer.starts_with(&pack_trailer) && pack_trailer.iter().any(|byte| *byte != 0);
+    Ok((!matches).then(|| "a pack is not the one that its index was made for".to_owned()))
 }
 
-fn end_of(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
+fn trailer(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
     let mut file = File::open(file)?;
     if file.metadata()?.len() < bytes as u64 {
         return Err(ErrorKind::UnexpectedEof.into());
@@ -137,8 +138,8 @@ fn end_of(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Whether a file's last bytes are the checksum of all before them, as in packs and in their indices.
-fn checksum_holds(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Option<String>> {
-    let expected = end_of(path, format.len_in_bytes())?;
+fn checksum_matches(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Option<String>> {
+    let expected = trailer(path, format.len_in_bytes())?;
     let file = File::open(path)?;
     let mut rest = file.metadata()?.len() - expected.len() as u64;
     let mut hasher = gix::hash::hasher(format);
@@ -155,8 +156,8 @@ fn checksum_holds(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Op
         hasher.update(&buffer[..read]);
         rest -= read as u64;
     }
-    let holds = hasher.try_finalize().is_ok_and(|found| found.as_slice() == expected);
-    Ok((!holds).then(|| "a pack or its index has other bytes than its checksum says".to_owned()))
+    let matches = hasher.try_finalize().is_ok_and(|found| found.as_slice() == expected);
+    Ok((!matches).then(|| "a pack or its index has other bytes than its checksum says".to_owned()))
 }
 
 fn first_missing_tip(repository: &Repository) -> gix::Result<Option<String>> {
@@ -183,7 +184,7 @@ mod tests {
         // Too many open files, no permission, no memory.
         for code in [24, 13, 12] {
             let error = io::Error::from_raw_os_error(code);
-            assert!(!is_damage(&error) && damage_of(error).is_err(), "{code}");
+            assert!(!is_damage(&error) && damage_from_io(error).is_err(), "{code}");
         }
     }
 
@@ -192,7 +193,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pack = dir.path().join("pack-1.pack");
         fs::write(&pack, [0; 100]).unwrap();
-        let look = |stop| checksum_holds(&pack, Kind::Sha1, &AtomicBool::new(stop)).or_else(damage_of);
+        let look = |stop| checksum_matches(&pack, Kind::Sha1, &AtomicBool::new(stop)).or_else(damage_from_io);
         assert!(look(false).unwrap().is_some() && look(true).is_err());
     }
 
@@ -203,7 +204,7 @@ mod tests {
         let put = |pack_bytes: &[u8], index_bytes: &[u8]| {
             fs::write(&pack, pack_bytes).unwrap();
             fs::write(pack.with_extension("idx"), index_bytes).unwrap();
-            ends_fit(&pack, Kind::Sha1).or_else(damage_of).unwrap().is_none()
+            trailers_match(&pack, Kind::Sha1).or_else(damage_from_io).unwrap().is_none()
         };
         let (sum, own, zero) = ([7; 20], [9; 20], [0; 20]);
         let whole = [&b"PACK..."[..], &sum].concat();
@@ -213,6 +214,6 @@ mod tests {
         assert!(!put(b"", &index) && !put(&whole, b""), "empty");
         assert!(!put(&[&b"PACK..."[..], &zero].concat(), &[zero, zero].concat()), "zeroes");
         fs::remove_file(pack.with_extension("idx")).unwrap();
-        assert!(ends_fit(&pack, Kind::Sha1).or_else(damage_of).unwrap().is_some(), "gone");
+        assert!(trailers_match(&pack, Kind::Sha1).or_else(damage_from_io).unwrap().is_some(), "gone");
     }
 }

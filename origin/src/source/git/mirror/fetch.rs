@@ -14,45 +14,45 @@ use gix::protocol::transport::client::git::blocking_io::Connection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::astray::AstrayRefs;
-use super::attempt::Attempt;
-use super::conversation::Conversation;
+use super::broken_refs::BrokenRefs;
 use super::program::Program;
+use super::protocol_session::ProtocolSession;
 use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
-use super::wire::{Incoming, Outgoing};
+use super::socket::{SocketReader, SocketWriter};
+use super::upstream_session::UpstreamSession;
 use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
 use crate::source::{Place, Upstream};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
 
-/// Brings the mirror up to date over one connection, or a few requests. `astray`: the refs that could not be followed before.
+/// Brings the mirror up to date over one connection, or a few requests. `broken`: the refs that could not be followed before.
 pub(super) fn poll(
     repo: &ThreadSafeRepository,
     upstream: &Upstream,
     progress: &FetchProgress,
-    astray: &Mutex<AstrayRefs>,
+    broken: &Mutex<BrokenRefs>,
     memory: &FetchMemory,
     (interrupt, may_fetch): (&AtomicBool, &dyn Fn() -> bool),
 ) -> Result<Poll, MirrorError> {
-    let attempt = Attempt::new(upstream, interrupt)?;
-    let exchange =
-        Exchange { repo: &repo.to_thread_local(), attempt: &attempt, progress, astray, memory, interrupt, may_fetch };
-    let result = exchange.begin();
-    progress.asked(attempt.requests());
+    let session = UpstreamSession::new(upstream, interrupt)?;
+    let fetch =
+        Fetch { repo: &repo.to_thread_local(), session: &session, progress, broken, memory, interrupt, may_fetch };
+    let result = fetch.connect();
+    progress.count_requests(session.requests());
     result
 }
 
 /// Opens a connection over TCP, to the first address that answers.
-fn connect(attempt: &Attempt, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
-    let reach = &attempt.upstream.reach;
+fn connect_tcp(session: &UpstreamSession, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
+    let reach = &session.upstream.reach;
     reach.check_host(host)?;
-    attempt.asks();
-    attempt.wait(async {
+    session.count_request();
+    session.wait(async {
         let mut last = MirrorError::Connect { cause: "it has no address".to_owned(), timeout: false };
         for address in reach.resolve(host, port).await? {
-            last = match tokio::time::timeout(attempt.connect_timeout(), TcpStream::connect(address)).await {
+            last = match tokio::time::timeout(session.connect_timeout(), TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => return Ok(socket),
                 Ok(Err(error)) => MirrorError::Connect { cause: error.to_string(), timeout: false },
                 Err(_) => MirrorError::Connect { cause: "no connection came about in time".to_owned(), timeout: true },
@@ -62,53 +62,53 @@ fn connect(attempt: &Attempt, host: &str, port: u16) -> Result<TcpStream, Mirror
     })?
 }
 
-fn halves<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    attempt: &'a Attempt<'a>,
+fn split<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    session: &'a UpstreamSession<'a>,
     (read, write): (R, W),
-) -> (Incoming<'a, R>, Outgoing<'a, W>) {
-    (Incoming::new(read, attempt), Outgoing::new(write, attempt))
+) -> (SocketReader<'a, R>, SocketWriter<'a, W>) {
+    (SocketReader::new(read, session), SocketWriter::new(write, session))
 }
 
-struct Exchange<'a> {
+struct Fetch<'a> {
     repo: &'a gix::Repository,
-    attempt: &'a Attempt<'a>,
+    session: &'a UpstreamSession<'a>,
     progress: &'a FetchProgress,
-    astray: &'a Mutex<AstrayRefs>,
+    broken: &'a Mutex<BrokenRefs>,
     memory: &'a FetchMemory,
     interrupt: &'a AtomicBool,
     may_fetch: &'a dyn Fn() -> bool,
 }
 
-impl Exchange<'_> {
+impl Fetch<'_> {
     /// Connects by the URL's scheme, and goes through with it.
-    fn begin(&self) -> Result<Poll, MirrorError> {
-        let upstream = self.attempt.upstream;
+    fn connect(&self) -> Result<Poll, MirrorError> {
+        let upstream = self.session.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
         match upstream.url.place().map_err(unsupported)? {
-            Place::Http(url) => self.run(http::transport(self.attempt, url)?),
+            Place::Http(url) => self.run(http::transport(self.session, url)?),
             Place::Daemon { host, port, path } => {
-                let socket = connect(self.attempt, host, port.unwrap_or(GIT_DAEMON_PORT))?;
+                let socket = connect_tcp(self.session, host, port.unwrap_or(GIT_DAEMON_PORT))?;
                 let (path, virtual_host) = (path.as_str(), Some((host.as_str(), *port)));
-                let (incoming, outgoing) = halves(self.attempt, socket.into_split());
+                let (reader, writer) = split(self.session, socket.into_split());
                 let mode = ConnectMode::Daemon;
-                self.run(Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
+                self.run(Connection::new(reader, writer, Protocol::V2, path, virtual_host, mode, false))
             }
             Place::Local(path) => {
                 let path = path.as_os_str().as_bytes();
                 let command = git_program::upload_pack(path);
-                let started = Program::start(self.attempt, command);
+                let started = Program::start(self.session, command);
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
-                self.with_program(path, started, |step, said| git_program::complaint(step, said, path))
+                self.with_program(path, started, |step, stderr| git_program::classify_stderr(step, stderr, path))
             }
-            Place::Ssh(address) => ssh::in_turn(
-                ssh::tries(self.attempt, address)?,
-                || self.attempt.has_heard(),
-                |each| {
-                    self.attempt.asks();
-                    let command = ssh::upload_pack(self.attempt, address, each)?;
-                    let started = Program::start(self.attempt, command);
+            Place::Ssh(address) => ssh::try_each(
+                ssh::targets(self.session, address)?,
+                || self.session.has_received(),
+                |target| {
+                    self.session.count_request();
+                    let command = ssh::upload_pack(self.session, address, target)?;
+                    let started = Program::start(self.session, command);
                     let started = started.map_err(MirrorError::local("start the ssh program"))?;
-                    self.with_program(address.path.as_bytes(), started, ssh::complaint)
+                    self.with_program(address.path.as_bytes(), started, ssh::classify_stderr)
                 },
             ),
         }
@@ -119,25 +119,25 @@ impl Exchange<'_> {
         &self,
         path: &[u8],
         (program, socket): (Program, tokio::net::UnixStream),
-        complaint: impl Fn(&'static str, &str) -> Option<MirrorError>,
+        classify: impl Fn(&'static str, &str) -> Option<MirrorError>,
     ) -> Result<Poll, MirrorError> {
-        let (incoming, outgoing) = halves(self.attempt, socket.into_split());
+        let (reader, writer) = split(self.session, socket.into_split());
         let (path, virtual_host) = (BStr::new(path), None::<(String, _)>);
         let mode = ConnectMode::Process;
-        let transport = Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false);
+        let transport = Connection::new(reader, writer, Protocol::V2, path, virtual_host, mode, false);
         self.run(transport).map_err(|error| match error {
-            MirrorError::Upstream { step, .. } => complaint(step, &program.complaint(self.attempt)).unwrap_or(error),
+            MirrorError::Upstream { step, .. } => classify(step, &program.into_stderr(self.session)).unwrap_or(error),
             other => other,
         })
     }
 
     fn run(&self, transport: impl Transport) -> Result<Poll, MirrorError> {
-        let refspecs = refs::refspecs(&self.attempt.upstream.further_refs)?;
+        let refspecs = refs::refspecs(&self.session.upstream.further_refs)?;
         self.progress.listing();
-        let begun = Conversation::begin(transport, refspecs, self.progress);
-        let mut conversation = begun.map_err(|error| self.failed(&error))?;
-        listing::check(conversation.refs(), self.attempt.upstream.max_refs)?;
-        let advertised = refs::advertised(conversation.refs());
+        let opened = ProtocolSession::open(transport, refspecs, self.progress);
+        let mut protocol = opened.map_err(|error| self.failed(&error))?;
+        listing::check(protocol.refs(), self.session.upstream.max_refs)?;
+        let advertised = refs::advertised(protocol.refs());
         let mirrored = refs::mirrored(self.repo)?;
         if advertised.is_empty() {
             return Err(match mirrored.len() {
@@ -145,16 +145,16 @@ impl Exchange<'_> {
                 mirrored => MirrorError::NothingAdvertised { mirrored },
             });
         }
-        let format = conversation.refs().object_hash;
+        let format = protocol.refs().object_hash;
         if format != self.repo.object_hash() {
             return Err(MirrorError::OtherObjectFormat { format, mirrored: mirrored.len() });
         }
         let refs = advertised.len();
-        let mut astray = self.astray.lock().unwrap_or_else(PoisonError::into_inner);
-        astray.retain(&advertised);
-        let difference = Difference::between(&mirrored, &advertised, &astray);
+        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        broken.retain(&advertised);
+        let difference = Difference::between(&mirrored, &advertised, &broken);
         if difference.is_none() {
-            return astray.error(false).map_or(Ok(Poll::Unchanged { refs }), Err);
+            return broken.error(false).map_or(Ok(Poll::Unchanged { refs }), Err);
         }
         let mut changed = !difference.gone.is_empty();
         refs::delete(self.repo, difference.gone)?;
@@ -163,26 +163,25 @@ impl Exchange<'_> {
         }
         if difference.moved {
             let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
-            self.attempt.fetch_begins(self.progress, measured.bytes);
+            self.session.begin_fetch(self.progress, measured.bytes);
             self.progress.preparing();
-            let fetched = self.fetch(&mut conversation, &advertised);
+            let fetched = self.fetch(&mut protocol, &advertised);
             changed |= refs::mirrored(self.repo)?.iter().any(|(name, id)| mirrored.get(name) != Some(id));
-            *astray = fetched?;
+            *broken = fetched?;
         }
-        astray.error(changed).map_or(Ok(Poll::Changed { refs }), Err)
+        broken.error(changed).map_or(Ok(Poll::Changed { refs }), Err)
     }
 
     /// Fetches what moved, and moves the refs.
     fn fetch(
         &self,
-        conversation: &mut Conversation<impl Transport>,
+        protocol: &mut ProtocolSession<impl Transport>,
         advertised: &Refs,
-    ) -> Result<AstrayRefs, MirrorError> {
-        let quarantine = Quarantine::new(self.repo, self.attempt, self.progress, self.memory);
+    ) -> Result<BrokenRefs, MirrorError> {
+        let quarantine = Quarantine::new(self.repo, self.session, self.progress, self.memory);
         let quarantine = quarantine.map_err(MirrorError::local("have a folder for what comes"))?;
         let receive = |pack: &mut dyn BufRead| quarantine.receive(pack);
-        let received =
-            conversation.fetch(self.repo, &quarantine.shallow_file(), receive, self.progress, self.interrupt);
+        let received = protocol.fetch(self.repo, &quarantine.shallow_file(), receive, self.progress, self.interrupt);
         received.map_err(|error| self.failed(&error))?;
         let both = quarantine.repository().map_err(MirrorError::mirror("read what was fetched"))?;
         refs::follow(&both, advertised, self.interrupt, |tips| {
@@ -194,6 +193,6 @@ impl Exchange<'_> {
         if self.interrupt.load(Ordering::Relaxed) {
             return MirrorError::Interrupted;
         }
-        self.attempt.failure().unwrap_or_else(|| MirrorError::exchange(self.attempt.step(), error))
+        self.session.take_failure().unwrap_or_else(|| MirrorError::protocol(self.session.step(), error))
     }
 }

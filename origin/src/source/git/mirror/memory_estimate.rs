@@ -7,97 +7,97 @@ use gix::odb::pack::data::decode::header::ResolvedBase;
 use gix::odb::pack::data::entry::Header;
 use gix::zlib::Inflate;
 
-use super::attempt::Attempt;
-use super::{DELTAS_OF_AN_OBJECT, MirrorError};
+use super::upstream_session::UpstreamSession;
+use super::{DELTA_CHAIN_FACTOR, MirrorError};
 
 /// The deltas that lead to an object, itself counted.
 #[derive(Clone, Copy, Default)]
-struct Line {
+struct DeltaChain {
     bytes: u64,
     deltas: u64,
 }
 
 /// What there is to hold of a pack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Weight {
+pub(super) struct MemoryEstimate {
     /// The bytes of the largest object or delta.
     largest: u64,
     /// How many deltas lead to one object, at the most.
-    deltas: u64,
+    chain_length: u64,
 }
 
-/// How many deltas the git program puts in a line, whatever it is told.
-const MAX_DELTAS: u64 = 4095;
+/// How many deltas the git program puts in a chain, whatever it is told.
+const MAX_CHAIN_LENGTH: u64 = 4095;
 
-impl Weight {
+impl MemoryEstimate {
     /// What gix holds while it resolves all of it, at the most: an object is held until the last delta against it is resolved,
-    /// and there are siblings beside each of a line. Its buffer may be a larger one's. The next object, its delta, and what
+    /// and there are siblings beside each of a chain. Its buffer may be a larger one's. The next object, its delta, and what
     /// grows come on top.
-    pub(super) fn held(self) -> u64 {
-        if self.deltas > MAX_DELTAS { u64::MAX } else { self.largest.saturating_mul(self.deltas + 3) }
+    pub(super) fn bytes(self) -> u64 {
+        if self.chain_length > MAX_CHAIN_LENGTH { u64::MAX } else { self.largest.saturating_mul(self.chain_length + 3) }
     }
 }
 
-/// Looks at the head of each entry. `named`: where the object is that has a name.
-pub(super) fn check(
+/// Looks at the head of each entry. `offset_of`: where the object is that has a name.
+pub(super) fn check_pack(
     pack: &data::File,
     offsets: &[u64],
-    named: impl Fn(ObjectId) -> Option<u64>,
-    attempt: &Attempt,
-) -> gix::Result<Result<Weight, MirrorError>> {
-    let max_object = attempt.upstream.max_object;
-    let max_line = max_object.saturating_mul(DELTAS_OF_AN_OBJECT);
-    let place = |offset: u64| {
-        let place = offsets.binary_search(&offset);
-        place.map_err(|_| gix::error::message("a delta is told against what is no object").corrupted_error())
+    offset_of: impl Fn(ObjectId) -> Option<u64>,
+    session: &UpstreamSession,
+) -> gix::Result<Result<MemoryEstimate, MirrorError>> {
+    let max_object = session.upstream.max_object;
+    let max_chain = max_object.saturating_mul(DELTA_CHAIN_FACTOR);
+    let index_of = |offset: u64| {
+        let index_of = offsets.binary_search(&offset);
+        index_of.map_err(|_| gix::error::message("a delta is told against what is no object").corrupted_error())
     };
-    // One that was begun has a line without end: a pack in which that is its own base has none either.
-    let begun = Line { bytes: u64::MAX, deltas: 0 };
-    let mut lines: Vec<Option<Line>> = vec![None; offsets.len()];
-    let (mut inflate, mut deltas, mut weight) = (Inflate::default(), Vec::new(), Weight::default());
+    // One that was in_progress has a chain without end: a pack in which that is its own base has none either.
+    let in_progress = DeltaChain { bytes: u64::MAX, deltas: 0 };
+    let mut chains: Vec<Option<DeltaChain>> = vec![None; offsets.len()];
+    let (mut inflate, mut deltas, mut estimate) = (Inflate::default(), Vec::new(), MemoryEstimate::default());
     for first in 0..offsets.len() {
-        if let Err(error) = attempt.goes_on() {
+        if let Err(error) = session.check_interrupt() {
             return Ok(Err(error));
         }
         let mut at = first;
-        while lines[at].is_none() {
+        while chains[at].is_none() {
             let entry = pack.entry(offsets[at])?;
             let size = object_size(pack, &entry, &mut inflate)?;
             if size > max_object {
                 return Ok(Err(MirrorError::ObjectTooLarge { limit: max_object }));
             }
-            weight.largest = weight.largest.max(size).max(entry.decompressed_size);
+            estimate.largest = estimate.largest.max(size).max(entry.decompressed_size);
             let base = match entry.header {
                 Header::OfsDelta { base_distance } => entry.checked_base_pack_offset(base_distance),
-                Header::RefDelta { base_id } => named(base_id),
+                Header::RefDelta { base_id } => offset_of(base_id),
                 _ => {
-                    lines[at] = Some(Line::default());
+                    chains[at] = Some(DeltaChain::default());
                     break;
                 }
             };
-            lines[at] = Some(begun);
+            chains[at] = Some(in_progress);
             deltas.push((at, entry.decompressed_size));
-            at = place(base.unwrap_or_default())?;
+            at = index_of(base.unwrap_or_default())?;
         }
-        let mut line = lines[at].unwrap_or_default();
+        let mut chain = chains[at].unwrap_or_default();
         for (at, delta) in deltas.drain(..).rev() {
-            line = Line { bytes: line.bytes.saturating_add(delta), deltas: line.deltas + 1 };
-            lines[at] = Some(line);
+            chain = DeltaChain { bytes: chain.bytes.saturating_add(delta), deltas: chain.deltas + 1 };
+            chains[at] = Some(chain);
         }
-        if line.bytes > max_line {
-            return Ok(Err(MirrorError::DeltasTooLarge { limit: max_line }));
+        if chain.bytes > max_chain {
+            return Ok(Err(MirrorError::DeltasTooLarge { limit: max_chain }));
         }
-        weight.deltas = weight.deltas.max(line.deltas);
+        estimate.chain_length = estimate.chain_length.max(chain.deltas);
     }
-    Ok(Ok(weight))
+    Ok(Ok(estimate))
 }
 
 /// Whether an entry alone is too large, whatever the others are: the bytes of an object, or of a delta.
 pub(super) fn check_entry(header: Header, size: u64, max_object: u64) -> Result<(), MirrorError> {
-    let max_line = max_object.saturating_mul(DELTAS_OF_AN_OBJECT);
+    let max_chain = max_object.saturating_mul(DELTA_CHAIN_FACTOR);
     match header.is_delta() {
         false if size > max_object => Err(MirrorError::ObjectTooLarge { limit: max_object }),
-        true if size > max_line => Err(MirrorError::DeltasTooLarge { limit: max_line }),
+        true if size > max_chain => Err(MirrorError::DeltasTooLarge { limit: max_chain }),
         _ => Ok(()),
     }
 }

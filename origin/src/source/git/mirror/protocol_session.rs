@@ -20,15 +20,15 @@ use gix::refspec::RefSpec;
 use super::{FetchProgress, USER_AGENT};
 
 /// An upstream that has listed its refs. It is told when nothing more is wanted.
-pub(super) struct Conversation<T: Transport> {
+pub(super) struct ProtocolSession<T: Transport> {
     transport: SendFlushOnDrop<T>,
     handshake: Handshake,
     refs: RefMap,
 }
 
-impl<T: Transport> Conversation<T> {
+impl<T: Transport> ProtocolSession<T> {
     /// Asks for the refs that these refspecs name.
-    pub(super) fn begin(transport: T, fetch_refspecs: Vec<RefSpec>, progress: &FetchProgress) -> gix::Result<Self> {
+    pub(super) fn open(transport: T, fetch_refspecs: Vec<RefSpec>, progress: &FetchProgress) -> gix::Result<Self> {
         let mut transport = SendFlushOnDrop::new(transport, false);
         let wanted = refmap::init::Context { fetch_refspecs, extra_refspecs: Vec::new() };
         // Credentials are the transport's own. Nobody else is asked for any.

@@ -3,8 +3,8 @@
 use super::super::MirrorError;
 
 /// What the complaint comes down to; nothing when there is none.
-pub(crate) fn complaint(step: &'static str, said: &str) -> Option<MirrorError> {
-    let has = |words: &str| said.contains(words);
+pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<MirrorError> {
+    let has = |words: &str| stderr.contains(words);
     let trust = |what: &str| Some(MirrorError::Trust(what.to_owned()));
     let refused = |what: &str| Some(MirrorError::Authenticate(what.to_owned()));
     let connect = |cause: &str, timeout| Some(MirrorError::Connect { cause: cause.to_owned(), timeout });
@@ -47,7 +47,7 @@ pub(crate) fn complaint(step: &'static str, said: &str) -> Option<MirrorError> {
     if absent.iter().any(|words| has(words)) {
         return Some(MirrorError::NotFound("its server says that there is none at this path".to_owned()));
     }
-    let last = said.lines().rev().map(plain).find(|line| !line.is_empty())?;
+    let last = stderr.lines().rev().map(plain).find(|line| !line.is_empty())?;
     Some(MirrorError::Upstream { step, cause: format!("ssh: {last}") })
 }
 
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn each_complaint_says_what_to_do() {
-        for (said, step, part) in [
+        for (stderr, step, part) in [
             (
                 "No ED25519 host key is known for [h]:22 and you have requested strict checking.\r\nHost key verification failed.\r\n",
                 "connect",
@@ -88,10 +88,10 @@ mod tests {
                 "ssh: kex_exchange_identification: [31mread: reset",
             ),
         ] {
-            let error = complaint("list refs", said).unwrap();
-            assert_eq!(error.step(), step, "{said}");
+            let error = classify_stderr("list refs", stderr).unwrap();
+            assert_eq!(error.step(), step, "{stderr}");
             assert!(error.to_string().contains(part), "{error}");
         }
-        assert!(complaint("fetch", " \r\n").is_none());
+        assert!(classify_stderr("fetch", " \r\n").is_none());
     }
 }

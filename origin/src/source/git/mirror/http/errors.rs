@@ -6,23 +6,23 @@ use std::io;
 use rustls::{AlertDescription, CertificateError};
 
 use super::super::MirrorError;
-use super::super::attempt::Attempt;
+use super::super::upstream_session::UpstreamSession;
 use crate::source::without_user_info;
 
 /// What an error of the HTTP client comes down to.
-pub(super) fn of(attempt: &Attempt, error: &reqwest::Error) -> MirrorError {
+pub(super) fn classify(session: &UpstreamSession, error: &reqwest::Error) -> MirrorError {
     if let Some(own) = find::<MirrorError>(error) {
         return own.clone();
     }
     if let Some(tls) = find::<rustls::Error>(error) {
-        return MirrorError::Trust(of_tls(tls));
+        return MirrorError::Trust(classify_tls(tls));
     }
     let innermost = without_user_info(&chain(error).last().map(ToString::to_string).unwrap_or_default());
     if error.is_connect() {
         return match innermost.as_str() {
             // What the connector says of a proxy that answers 407.
             text if text.contains("proxy authorization required") => {
-                MirrorError::Answered { step: attempt.step(), status: 407, retry_after: None }
+                MirrorError::HttpStatus { step: session.step(), status: 407, retry_after: None }
             }
             text if text.contains("tunnel") || text == "unsuccessful" => MirrorError::Connect {
                 cause: "the proxy does not open a way to it (CONNECT)".to_owned(),
@@ -32,15 +32,15 @@ pub(super) fn of(attempt: &Attempt, error: &reqwest::Error) -> MirrorError {
         };
     }
     let cause = format!("its answer broke off or makes no sense ({innermost})");
-    MirrorError::Upstream { step: attempt.step(), cause }
+    MirrorError::Upstream { step: session.step(), cause }
 }
 
 /// Whether a connection ended after a request was sent, and before anything was answered.
-pub(super) fn broke_off_unanswered(error: &reqwest::Error) -> bool {
+pub(super) fn is_unanswered(error: &reqwest::Error) -> bool {
     error.is_request() && !error.is_connect() && !error.is_timeout() && find::<rustls::Error>(error).is_none()
 }
 
-fn of_tls(error: &rustls::Error) -> String {
+fn classify_tls(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(error) => match error {
             // The second is of an authority that has the name of ours and another key.
