@@ -118,7 +118,7 @@ fn what_is_not_the_object_is_not_kept_and_its_path_is_told() {
         server.behave(manner);
         let error = fetch(&server, dir.path(), files).unwrap_err();
         assert!(error.contains(expected), "{error}");
-        assert!(!LfsObjects::of_mirror(dir.path()).holds(&files[0].pointer));
+        assert!(!LfsObjects::of_mirror(dir.path()).contains(&files[0].pointer));
     }
     server.behave(Manner::default());
     assert_eq!(fetch(&server, dir.path(), &wanted), Ok(1));

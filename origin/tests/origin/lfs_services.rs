@@ -255,7 +255,7 @@ async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
         }
         let mirror = shop.mirror();
         let holds =
-            |contents: &[u8]| LfsObjects::of_mirror(&mirror).holds(&file("x", &shop.server.hold(contents)).pointer);
+            |contents: &[u8]| LfsObjects::of_mirror(&mirror).contains(&file("x", &shop.server.hold(contents)).pointer);
         let held = [1, 2, 3].map(|number| holds(&[number; 400_000]));
         assert_eq!(held, if fits { [false, true, true] } else { [true, true, false] });
         assert!(!holds(b"the model itself"), "a version that is kept no longer needs it");

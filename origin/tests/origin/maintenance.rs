@@ -1,7 +1,7 @@
 //! Upkeep of mirrors: as many fetches as there may be, forced pushes, and readers in between.
 
 use weir_origin::source::Upstream as Remote;
-use weir_origin::source::git::mirror::{MaintenanceError, Upkeep, UpkeepBounds};
+use weir_origin::source::git::mirror::{MaintenanceError, MaintenanceLimits, Repack};
 use weir_origin::source::git::revision;
 
 use crate::prelude::*;
@@ -73,15 +73,15 @@ impl Prepared {
     }
 }
 
-const BOUNDS: UpkeepBounds = UpkeepBounds { min_free: 0, max_mirror: u64::MAX };
+const LIMITS: MaintenanceLimits = MaintenanceLimits { min_free: 0, max_mirror: u64::MAX };
 
 fn poll(mirror: &Mirror, prepared: &Prepared) -> Poll {
     let remote = Remote::new(prepared.url().as_str());
     mirror.poll(&remote, &FetchProgress::default(), &AtomicBool::new(false)).unwrap()
 }
 
-fn keep_up(mirror: &Mirror, kept: &[CommitId], now: SystemTime) -> Upkeep {
-    mirror.keep_up(|| Ok(kept.to_vec()), &BOUNDS, now, &AtomicBool::new(false)).unwrap()
+fn maintain(mirror: &Mirror, retained: &[CommitId], now: SystemTime) -> Option<Repack> {
+    mirror.maintain(|| Ok(retained.to_vec()), &LIMITS, now, &AtomicBool::new(false)).unwrap()
 }
 
 /// The number in `deploy/number` of a commit, read as a build does.
@@ -111,7 +111,7 @@ fn many_fetches_leave_neither_packs_nor_open_files_nor_maps_behind() {
         let repository = mirror.repository().unwrap().to_thread_local();
         assert_eq!(number_at(&repository, &prepared.commits[number]).unwrap(), number.to_string());
         most_packs = most_packs.max(mirror.size().unwrap().packs);
-        joined += usize::from(keep_up(&mirror, &[], SystemTime::now()) == Upkeep::Joined);
+        joined += usize::from(maintain(&mirror, &[], SystemTime::now()) == Some(Repack::Geometric));
         // What was opened before the packs were joined finds everything still.
         assert_eq!(number_at(&repository, &prepared.commits[number / 2]).unwrap(), (number / 2).to_string());
         drop(repository);
@@ -131,17 +131,17 @@ fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
     let (prepared, mirror) = Prepared::mirrored(4, false, 4);
     let dir = prepared.mirror_dir();
     let now = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
+    assert_eq!(maintain(&mirror, &[], now), None);
     // What is not there cannot be kept.
     let retained = [prepared.commits[1].parse().unwrap(), "1".repeat(40).parse().unwrap()];
     let week = 7 * DAY;
-    assert_eq!(keep_up(&mirror, &retained, now + week), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &retained, now + week), Some(Repack::Full));
     assert_eq!(mirror.size().unwrap().packs, 1);
     let repository = mirror.repository().unwrap().to_thread_local();
     let there: Vec<bool> = prepared.commits.iter().map(|commit| number_at(&repository, commit).is_some()).collect();
     assert_eq!(there, [false, true, false, true]);
     assert!(!dir.join("refs/weir/kept").exists());
-    assert_eq!(keep_up(&mirror, &[], now + week), Upkeep::NotDue);
+    assert_eq!(maintain(&mirror, &[], now + week), None);
     mirror.full_check().unwrap();
     // The clone goes on from there, also back to what is gone.
     prepared.push(0);
@@ -155,12 +155,12 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     let (prepared, mirror) = Prepared::mirrored(3, true, 3);
     let dir = prepared.mirror_dir();
     let now = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
+    assert_eq!(maintain(&mirror, &[], now), None);
     let later = now + 8 * DAY;
-    let interrupted = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, later, &AtomicBool::new(true));
+    let interrupted = mirror.maintain(|| Ok(Vec::new()), &LIMITS, later, &AtomicBool::new(true));
     assert!(matches!(interrupted, Err(MaintenanceError::Interrupted)), "{interrupted:?}");
     let unknown = || Err(MaintenanceError::Local("the state".to_owned()));
-    let unknown = mirror.keep_up(unknown, &BOUNDS, later, &AtomicBool::new(false));
+    let unknown = mirror.maintain(unknown, &LIMITS, later, &AtomicBool::new(false));
     assert!(unknown.is_err(), "without knowing what is retained nothing is dropped");
     let later = later + DAY;
     assert_eq!(mirror.size().unwrap().packs, 3);
@@ -172,12 +172,12 @@ fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
     let whole = fs::read(&pack).unwrap();
     fs::remove_file(&pack).unwrap();
     fs::write(&pack, &whole[..whole.len() / 2]).unwrap();
-    let failed = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, later, &AtomicBool::new(false));
+    let failed = mirror.maintain(|| Ok(Vec::new()), &LIMITS, later, &AtomicBool::new(false));
     assert!(matches!(failed, Err(MaintenanceError::Repack(_))), "{failed:?}");
-    assert_eq!(keep_up(&mirror, &[], later + DAY), Upkeep::NotDue, "the second pause in a row is longer");
+    assert_eq!(maintain(&mirror, &[], later + DAY), None, "the second pause in a row is longer");
     fs::remove_file(&pack).unwrap();
     fs::write(&pack, whole).unwrap();
-    assert_eq!(keep_up(&mirror, &[], later + 2 * DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], later + 2 * DAY), Some(Repack::Full));
     mirror.full_check().unwrap();
     assert!(packs().all(|path| !path.file_name().unwrap().to_str().unwrap().contains("tmp")));
 }
@@ -188,7 +188,7 @@ fn a_full_repack_that_cannot_end_does_not_keep_small_packs_from_being_joined() {
     let (prepared, mirror) = Prepared::mirrored(20, true, 15);
     let dir = prepared.mirror_dir();
     let begun = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], begun), Upkeep::NotDue, "the first look sets the mark");
+    assert_eq!(maintain(&mirror, &[], begun), None, "the first look sets the mark");
     (15..20).for_each(|number| {
         prepared.push(number);
         poll(&mirror, &prepared);
@@ -198,13 +198,13 @@ fn a_full_repack_that_cannot_end_does_not_keep_small_packs_from_being_joined() {
     fs::create_dir_all(lost.parent().unwrap()).unwrap();
     fs::write(&lost, format!("{}\n", "1".repeat(40))).unwrap();
     let week = begun + 7 * DAY;
-    let failed = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, week, &AtomicBool::new(false));
+    let failed = mirror.maintain(|| Ok(Vec::new()), &LIMITS, week, &AtomicBool::new(false));
     assert!(matches!(failed, Err(MaintenanceError::Repack(_))), "{failed:?}");
     assert_eq!(mirror.size().unwrap().packs, 20);
-    assert_eq!(keep_up(&mirror, &[], week + Duration::from_secs(60)), Upkeep::Joined);
+    assert_eq!(maintain(&mirror, &[], week + Duration::from_secs(60)), Some(Repack::Geometric));
     assert!(mirror.size().unwrap().packs < 16);
     fs::remove_file(lost).unwrap();
-    assert_eq!(keep_up(&mirror, &[], week + DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], week + DAY), Some(Repack::Full));
     assert_eq!(mirror.size().unwrap().packs, 1);
     mirror.full_check().unwrap();
 }
@@ -213,24 +213,24 @@ fn a_full_repack_that_cannot_end_does_not_keep_small_packs_from_being_joined() {
 fn a_disk_without_room_for_a_second_copy_is_told_before_it_is_full() {
     let (_prepared, mirror) = Prepared::mirrored(3, true, 3);
     let begun = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], begun), Upkeep::NotDue, "the first look sets the mark");
+    assert_eq!(maintain(&mirror, &[], begun), None, "the first look sets the mark");
     let week = begun + 7 * DAY;
-    let much = UpkeepBounds { min_free: u64::MAX, ..BOUNDS };
-    let refused = mirror.keep_up(|| Ok(Vec::new()), &much, week, &AtomicBool::new(false)).unwrap_err();
-    assert!(matches!(refused, MaintenanceError::NoRoom { .. }), "{refused}");
+    let much = MaintenanceLimits { min_free: u64::MAX, ..LIMITS };
+    let refused = mirror.maintain(|| Ok(Vec::new()), &much, week, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(refused, MaintenanceError::DiskFull { .. }), "{refused}");
     assert!(refused.to_string().contains("`limits.min_free`"), "{refused}");
     // It is not told at each poll, and tried again.
-    assert_eq!(keep_up(&mirror, &[], week + Duration::from_secs(60)), Upkeep::NotDue);
-    assert_eq!(keep_up(&mirror, &[], week + DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], week + Duration::from_secs(60)), None);
+    assert_eq!(maintain(&mirror, &[], week + DAY), Some(Repack::Full));
 }
 
 #[test]
 fn a_mark_of_a_clock_that_was_set_back_does_not_hold_for_ever() {
     let (_prepared, mirror) = Prepared::mirrored(2, true, 2);
     let now = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], now + 3650 * DAY), Upkeep::NotDue, "the first look sets the mark");
-    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
-    assert_eq!(keep_up(&mirror, &[], now + 7 * DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], now + 3650 * DAY), None, "the first look sets the mark");
+    assert_eq!(maintain(&mirror, &[], now), None);
+    assert_eq!(maintain(&mirror, &[], now + 7 * DAY), Some(Repack::Full));
 }
 
 /// No pack comes with it, and nothing comes after it.
@@ -241,17 +241,17 @@ fn what_a_branch_was_forced_back_from_goes_though_nothing_is_fetched() {
     poll(&mirror, &prepared);
     // The first look, before the push.
     let mark = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], mark), Upkeep::NotDue);
+    assert_eq!(maintain(&mirror, &[], mark), None);
     prepared.push(0);
     poll(&mirror, &prepared);
     assert_eq!(mirror.size().unwrap().packs, 1);
-    assert_eq!(keep_up(&mirror, &[], mark + 7 * DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], mark + 7 * DAY), Some(Repack::Full));
     let repository = mirror.repository().unwrap().to_thread_local();
     assert!(
         number_at(&repository, &prepared.commits[1]).is_none()
             && number_at(&repository, &prepared.commits[0]).is_some()
     );
-    assert_eq!(keep_up(&mirror, &[], mark + 30 * DAY), Upkeep::NotDue, "nothing was left behind since");
+    assert_eq!(maintain(&mirror, &[], mark + 30 * DAY), None, "nothing was left behind since");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn readers_find_everything_while_packs_are_joined_and_dropped() {
             poll(&mirror, &prepared);
             // Every tenth time all is written anew.
             now += if number % 10 == 0 { 8 * DAY } else { Duration::ZERO };
-            keep_up(&mirror, &[], now);
+            maintain(&mirror, &[], now);
         }
         // However slow the readers were, they read between and after.
         while read.load(Ordering::Relaxed) < 50 {

@@ -26,7 +26,7 @@ fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() 
     assert_eq!(pair.resolve(NAME).as_ref(), Ok(&first));
     assert!(pair.resolve("refs/pull/8/head").is_err());
     // It lies in the mirror now, and was put there by somebody who may not push.
-    assert_eq!(pair.resolve(first.as_str()), Err(RevisionError::CommitLeftBehind(first.clone())));
+    assert_eq!(pair.resolve(first.as_str()), Err(RevisionError::CommitUnreachable(first.clone())));
 
     let second = pull_request(&pair.git, NAME, "proposed again");
     pair.follow();
@@ -56,7 +56,7 @@ fn a_commit_counts_while_a_branch_or_a_tag_leads_to_it() {
     let dropped = &commits[4];
     pair.git.run(["reset", "-q", "--hard", commits[3].as_str()]);
     pair.follow();
-    assert_eq!(pair.resolve(dropped.as_str()), Err(RevisionError::CommitLeftBehind(dropped.clone())));
+    assert_eq!(pair.resolve(dropped.as_str()), Err(RevisionError::CommitUnreachable(dropped.clone())));
     pair.git.run(["tag", "-a", "-m", "kept after all", "kept", dropped.as_str()]);
     pair.follow();
     assert_eq!(pair.resolve(dropped.as_str()).as_ref(), Ok(dropped));

@@ -17,10 +17,10 @@ impl GitSource {
         // The mirror may be mended and the disk may get room; everything else is in the commit or in the configuration.
         let passing = match error {
             TarballError::Object { id, .. } => {
-                self.mirror.lacks(id);
+                self.mirror.check_object(id);
                 true
             }
-            TarballError::Malformed { id, .. } => self.mirror.lacks(id),
+            TarballError::Malformed { id, .. } => self.mirror.check_object(id),
             TarballError::Lfs { .. } | TarballError::Write(_) | TarballError::Interrupted => true,
             _ => false,
         };
@@ -30,7 +30,7 @@ impl GitSource {
 
     pub(super) fn revision_failure(&self, error: &RevisionError) -> ServiceFailure {
         if matches!(error, RevisionError::Unreadable { .. }) {
-            self.mirror.trouble(Instant::now());
+            self.mirror.mark_suspect(Instant::now());
         }
         ServiceFailure::passing("resolve", error.to_string())
     }
@@ -39,7 +39,7 @@ impl GitSource {
     /// before the policy, or its key has gone since.
     pub(super) fn verify_failure(&self, service: &Service, tip: &Tip, error: &VerifyError) -> ServiceFailure {
         if let VerifyError::Unreadable { object, .. } = error {
-            self.mirror.lacks(&object.to_string());
+            self.mirror.check_object(&object.to_string());
         }
         let published = service.current().is_some_and(|current| current.publication().commit == tip.commit);
         let stays = if published { " (it was published before, and stays published)" } else { "" };

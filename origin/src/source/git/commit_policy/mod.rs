@@ -21,7 +21,7 @@ use std::time::Duration;
 use gix::ObjectId;
 use gix::object::Kind;
 use prometheus::IntCounterVec;
-use signed_object::{MAX_OBJECT_BYTES, NotSigned, Signed, Standard};
+use signed_object::{MAX_OBJECT_BYTES, NotSigned, SignatureFormat, Signed};
 
 use weir_protocol::name::RepositoryName;
 
@@ -31,10 +31,10 @@ use crate::outside_program::ProgramError;
 use crate::source::git::revision::Tip;
 
 /// How long a program may take over one signature.
-const LONGEST: Duration = Duration::from_secs(30);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where tags are.
-const TAGS: &str = "refs/tags/";
+const TAG_PREFIX: &str = "refs/tags/";
 
 /// Why a commit is not published.
 #[derive(Debug, thiserror::Error)]
@@ -131,19 +131,19 @@ impl Verifier<'_> {
         let id = id.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
         let object = self.read(id, Kind::Commit)?.ok_or_else(|| VerifyError::Refused(format!("{what} is none")))?;
         let sha256 = tip.commit.as_str().len() == 64;
-        self.signature(&what, signed_object::of_commit(&object, sha256))
+        self.signature(&what, signed_object::parse_commit(&object, sha256))
     }
 
     fn tag(&self, tip: &Tip) -> Result<(), VerifyError> {
         let refused = |reason: String| Err(VerifyError::Refused(reason));
-        let Some(name) = tip.reference.as_deref().and_then(|reference| reference.strip_prefix(TAGS)) else {
+        let Some(name) = tip.reference.as_deref().and_then(|reference| reference.strip_prefix(TAG_PREFIX)) else {
             return refused("what is followed is no tag".to_owned());
         };
         let what = format!("tag `{name}`");
         let Some(object) = self.read(tip.object, Kind::Tag)? else {
             return refused(format!("{what} is a light one, which cannot be signed"));
         };
-        let (signed_name, signed) = match signed_object::of_tag(&object) {
+        let (signed_name, signed) = match signed_object::parse_tag(&object) {
             Ok((signed_name, signed)) => (signed_name, Ok(signed)),
             Err(error) => (name.to_owned(), Err(error)),
         };
@@ -159,15 +159,15 @@ impl Verifier<'_> {
             signed.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
         let policy = &self.policy.config;
         let (keys, name) = match standard {
-            Standard::Ssh => (&policy.ssh_allowed_signers, "ssh_allowed_signers"),
-            Standard::Pgp => (&policy.pgp_keyring, "pgp_keyring"),
+            SignatureFormat::Ssh => (&policy.ssh_allowed_signers, "ssh_allowed_signers"),
+            SignatureFormat::Pgp => (&policy.pgp_keyring, "pgp_keyring"),
         };
         let Some(keys) = keys else {
             return Err(VerifyError::Refused(format!("{what} is signed with a key of a kind that no `{name}` lists")));
         };
         let verify = match standard {
-            Standard::Ssh => ssh::verify,
-            Standard::Pgp => pgp::verify,
+            SignatureFormat::Ssh => ssh::verify,
+            SignatureFormat::Pgp => pgp::verify,
         };
         let verified = verify(keys, &payload, &signature, self.repository.git_dir(), self.stop);
         verified.map_err(|error| match error {
@@ -192,7 +192,7 @@ impl Verifier<'_> {
 }
 
 /// The first bytes of a file with keys; that it is there is known then.
-fn beginning_of(key: &str, path: &Path) -> Result<Vec<u8>, VerifyError> {
+fn read_prefix(key: &str, path: &Path) -> Result<Vec<u8>, VerifyError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut bytes));
     read.map(|_| bytes).map_err(|error| VerifyError::Unusable(format!("`{key}` cannot be read: {error}")))

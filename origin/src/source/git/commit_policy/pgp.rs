@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::signature_file::SignatureFile;
-use super::{LONGEST, VerifyError};
+use super::{PROGRAM_TIMEOUT, VerifyError};
 use crate::outside_program::{pinned, run};
 
 /// Digests by which nothing is signed any more: MD5, SHA-1, RIPEMD-160, as OpenPGP numbers them (RFC 4880 section 9.4).
@@ -18,7 +18,7 @@ pub(super) fn verify(
     scratch: &Path,
     stop: &AtomicBool,
 ) -> Result<(), VerifyError> {
-    let beginning = super::beginning_of("pgp_keyring", keyring)?;
+    let beginning = super::read_prefix("pgp_keyring", keyring)?;
     if beginning.starts_with(b"-----BEGIN") {
         return Err(VerifyError::Unusable(
             "`pgp_keyring` is armoured, and gpgv reads binary keyrings only: `gpg --export KEY… > keyring.gpg`, without \
@@ -32,7 +32,7 @@ pub(super) fn verify(
     command.args(["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]);
     command.arg(std::path::absolute(keyring).unwrap_or_else(|_| keyring.to_owned()));
     command.arg("--").arg(signature.path()).arg("-");
-    let ended = run(&mut command, payload, scratch, LONGEST, stop)?;
+    let ended = run(&mut command, payload, scratch, PROGRAM_TIMEOUT, stop)?;
     let verdict = verdict(&ended.output);
     match verdict {
         Ok(()) if !ended.success => {

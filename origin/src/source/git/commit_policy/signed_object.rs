@@ -5,7 +5,7 @@ pub(super) const MAX_OBJECT_BYTES: u64 = 1 << 20;
 
 /// The standard by which something is signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standard {
+pub(crate) enum SignatureFormat {
     /// OpenSSH's `SSHSIG`.
     Ssh,
     /// OpenPGP, detached.
@@ -20,7 +20,7 @@ pub(crate) struct Signed {
     /// The signature, armoured.
     pub(crate) signature: Vec<u8>,
     /// The standard that the signature says it is of.
-    pub(crate) standard: Standard,
+    pub(crate) standard: SignatureFormat,
 }
 
 /// Why there is no signature to verify.
@@ -31,7 +31,7 @@ pub(crate) enum NotSigned {
     Unsigned,
     /// There are several, and which of them counts would be a guess.
     #[error("bears more than one signature")]
-    Twice,
+    Multiple,
     /// By a standard that is not known here.
     #[error("is signed with X.509 (S/MIME), which is not supported: sign with SSH or OpenPGP")]
     X509,
@@ -53,14 +53,14 @@ const SHA256_HEADER: &[u8] = b"gpgsig-sha256";
 ///
 /// # Errors
 /// There is no signature to verify.
-pub(crate) fn of_commit(object: &[u8], sha256: bool) -> Result<Signed, NotSigned> {
+pub(crate) fn parse_commit(object: &[u8], sha256: bool) -> Result<Signed, NotSigned> {
     let (rest, headers) = without_signature_headers(object)?;
     let own = if sha256 { SHA256_HEADER } else { SHA1_HEADER };
     let mut signatures = headers.into_iter().filter(|(name, _)| *name == own).map(|(_, value)| value);
     match (signatures.next(), signatures.next()) {
         (None, _) => Err(NotSigned::Unsigned),
         (Some(signature), None) => signed(rest, signature),
-        (Some(_), Some(_)) => Err(NotSigned::Twice),
+        (Some(_), Some(_)) => Err(NotSigned::Multiple),
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn of_commit(object: &[u8], sha256: bool) -> Result<Signed, NotSigned
 ///
 /// # Errors
 /// It has no name, or there is no signature to verify.
-pub(crate) fn of_tag(object: &[u8]) -> Result<(String, Signed), NotSigned> {
+pub(crate) fn parse_tag(object: &[u8]) -> Result<(String, Signed), NotSigned> {
     let body = object.windows(2).position(|pair| pair == b"\n\n").ok_or(NotSigned::Unsigned)? + 2;
     let mut names = object[..body].split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"tag "));
     let (Some(name), None) = (names.next(), names.next()) else {
@@ -91,8 +91,8 @@ pub(crate) fn of_tag(object: &[u8]) -> Result<(String, Signed), NotSigned> {
 
 fn signed(payload: Vec<u8>, signature: Vec<u8>) -> Result<Signed, NotSigned> {
     let standard = match () {
-        () if signature.starts_with(SSH) => Standard::Ssh,
-        () if signature.starts_with(PGP) => Standard::Pgp,
+        () if signature.starts_with(SSH) => SignatureFormat::Ssh,
+        () if signature.starts_with(PGP) => SignatureFormat::Pgp,
         () if signature.starts_with(X509) => return Err(NotSigned::X509),
         () => return Err(NotSigned::Malformed("its signature is neither of SSH nor of OpenPGP")),
     };
@@ -142,11 +142,11 @@ fn without_signature_headers(object: &[u8]) -> Result<(Vec<u8>, Vec<Header<'_>>)
 pub fn fuzz_signed_object(bytes: &[u8]) {
     let begins = |signed: &Signed| signed.signature.starts_with(SSH) || signed.signature.starts_with(PGP);
     for sha256 in [false, true] {
-        let Ok(signed) = of_commit(bytes, sha256) else { continue };
+        let Ok(signed) = parse_commit(bytes, sha256) else { continue };
         assert!(begins(&signed) && signed.payload.len() + signed.signature.len() < bytes.len());
-        assert_eq!(of_commit(&signed.payload, sha256), Err(NotSigned::Unsigned), "nothing of a signature is left");
+        assert_eq!(parse_commit(&signed.payload, sha256), Err(NotSigned::Unsigned), "nothing of a signature is left");
     }
-    if let Ok((name, signed)) = of_tag(bytes) {
+    if let Ok((name, signed)) = parse_tag(bytes) {
         assert!(begins(&signed) && bytes.ends_with(&signed.signature) && !name.contains('\n'));
     }
 }
@@ -168,24 +168,24 @@ mod tests {
     fn a_commit_is_what_stands_around_its_signature() {
         let message = "\nwords\n\ngpgsig in the message is one of its words\n";
         let object = format!("{COMMIT}{}encoding x\n{message}", folded("gpgsig"));
-        let read = of_commit(object.as_bytes(), false).unwrap();
+        let read = parse_commit(object.as_bytes(), false).unwrap();
         assert_eq!(String::from_utf8(read.payload.clone()).unwrap(), format!("{COMMIT}encoding x\n{message}"));
         assert_eq!(String::from_utf8(read.signature.clone()).unwrap(), SIGNATURE);
-        assert_eq!(of_commit(object.as_bytes(), true), Err(NotSigned::Unsigned), "of the other format");
+        assert_eq!(parse_commit(object.as_bytes(), true), Err(NotSigned::Unsigned), "of the other format");
         let both = format!("{COMMIT}{}{}encoding x\n{message}", folded("gpgsig-sha256"), folded("gpgsig"));
         for sha256 in [false, true] {
-            assert_eq!(of_commit(both.as_bytes(), sha256), Ok(read.clone()));
+            assert_eq!(parse_commit(both.as_bytes(), sha256), Ok(read.clone()));
         }
     }
 
     #[test]
     fn what_could_be_read_in_two_ways_is_refused() {
-        let of = |object: String| of_commit(object.as_bytes(), false);
+        let of = |object: String| parse_commit(object.as_bytes(), false);
         assert_eq!(of(format!("{COMMIT}\nwords\n")), Err(NotSigned::Unsigned));
         assert_eq!(of(COMMIT.to_owned()), Err(NotSigned::Unsigned));
         assert_eq!(of(format!("{COMMIT}\n{}", folded("gpgsig"))), Err(NotSigned::Unsigned), "in the message");
         let twice = format!("{COMMIT}{0}{0}\nwords", folded("gpgsig"));
-        assert_eq!(of(twice), Err(NotSigned::Twice));
+        assert_eq!(of(twice), Err(NotSigned::Multiple));
         for header in ["gpgsig2", "gpgsig-sha512", "gpgsigx"] {
             assert!(matches!(of(format!("{COMMIT}{}\n", folded(header))), Err(NotSigned::Malformed(_))), "{header}");
         }
@@ -198,18 +198,18 @@ mod tests {
     #[test]
     fn a_tag_is_signed_at_its_end_and_says_its_name() {
         let head = "object 1\ntype commit\ntag v1\ntagger A <a@b> 1 +0000\n";
-        let (name, read) = of_tag(format!("{head}\nwords\n{SIGNATURE}").as_bytes()).unwrap();
+        let (name, read) = parse_tag(format!("{head}\nwords\n{SIGNATURE}").as_bytes()).unwrap();
         assert_eq!((name.as_str(), read.payload), ("v1", format!("{head}\nwords\n").into_bytes()));
         let quoted = format!("{head}\n{SIGNATURE}words\n");
-        let (_, read) = of_tag(format!("{quoted}{SIGNATURE}").as_bytes()).unwrap();
+        let (_, read) = parse_tag(format!("{quoted}{SIGNATURE}").as_bytes()).unwrap();
         assert_eq!((read.payload, read.signature.as_slice()), (quoted.into_bytes(), SIGNATURE.as_bytes()));
-        let (_, read) = of_tag(format!("{head}{}\nwords\n{SIGNATURE}", folded("gpgsig-sha256")).as_bytes()).unwrap();
+        let (_, read) = parse_tag(format!("{head}{}\nwords\n{SIGNATURE}", folded("gpgsig-sha256")).as_bytes()).unwrap();
         assert_eq!(read.payload, format!("{head}\nwords\n").into_bytes());
-        assert_eq!(of_tag(format!("{head}\nwords\n").as_bytes()), Err(NotSigned::Unsigned));
-        assert_eq!(of_tag(head.as_bytes()), Err(NotSigned::Unsigned));
+        assert_eq!(parse_tag(format!("{head}\nwords\n").as_bytes()), Err(NotSigned::Unsigned));
+        assert_eq!(parse_tag(head.as_bytes()), Err(NotSigned::Unsigned));
         for wrong in ["", "tag v1\ntag v2\n"] {
             let object = head.replace("tag v1\n", wrong);
-            let read = of_tag(format!("{object}\nwords\n{SIGNATURE}").as_bytes());
+            let read = parse_tag(format!("{object}\nwords\n{SIGNATURE}").as_bytes());
             assert!(matches!(read, Err(NotSigned::Malformed(_))), "{wrong}");
         }
     }
@@ -220,7 +220,7 @@ mod tests {
             let header = header.replace('\n', "\n ");
             let plain = format!("{COMMIT}{header}\n\n{message}");
             let object = format!("{COMMIT}{}{header}\n\n{message}", folded("gpgsig"));
-            let read = of_commit(object.as_bytes(), false).unwrap();
+            let read = parse_commit(object.as_bytes(), false).unwrap();
             prop_assert_eq!(read.payload, plain.into_bytes());
             prop_assert_eq!(read.signature, SIGNATURE.as_bytes());
         }
@@ -228,7 +228,7 @@ mod tests {
         #[test]
         fn any_bytes_are_taken_apart_or_refused(text in "((tag |gpgsig |gpgsig-sha256 | |object )?[a-z-]{0,9}\n){0,12}", bytes: Vec<u8>) {
             for object in [text.as_bytes(), &bytes] {
-                let _ = (of_commit(object, false), of_commit(object, true), of_tag(object));
+                let _ = (parse_commit(object, false), parse_commit(object, true), parse_tag(object));
             }
         }
     }

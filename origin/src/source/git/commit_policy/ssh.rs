@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::signature_file::SignatureFile;
-use super::{LONGEST, VerifyError};
+use super::{PROGRAM_TIMEOUT, VerifyError};
 use crate::outside_program::{ProgramOutput, pinned, run};
 
 /// What Git signs for. A signature for a file, or for a login, is none of a commit.
@@ -22,13 +22,13 @@ pub(super) fn verify(
     scratch: &Path,
     stop: &AtomicBool,
 ) -> Result<(), VerifyError> {
-    super::beginning_of("ssh_allowed_signers", allowed_signers)?;
+    super::read_prefix("ssh_allowed_signers", allowed_signers)?;
     let signature = SignatureFile::write(signature, scratch)?;
     let ask = |arguments: &[&str], allowed: Option<&Path>| -> Result<ProgramOutput, VerifyError> {
         let mut command = pinned("ssh-keygen");
         command.arg("-Y").args(arguments).arg("-s").arg(signature.path());
         command.args(allowed.map(|_| "-f")).args(allowed);
-        Ok(run(&mut command, payload, scratch, LONGEST, stop)?)
+        Ok(run(&mut command, payload, scratch, PROGRAM_TIMEOUT, stop)?)
     };
     // Whose it is, before it is asked whether he may: so that the reason can be told.
     let whole = ask(&["check-novalidate", "-n", NAMESPACE], None)?;

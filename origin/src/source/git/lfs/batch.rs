@@ -14,7 +14,7 @@ pub const MEDIA_TYPE: &str = "application/vnd.git-lfs+json";
 pub const OBJECTS_PER_REQUEST: usize = 100;
 
 /// An answer about that many objects is not longer.
-pub const MAX_ANSWER_BYTES: usize = 4 << 20;
+pub const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 /// Headers that a server may ask for on a download, at the most.
 const MAX_HEADERS: usize = 32;
@@ -42,16 +42,16 @@ pub fn request(objects: &[Pointer]) -> Vec<u8> {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct BatchResponse {
     #[serde(default)]
     transfer: Option<String>,
     #[serde(default)]
     hash_algo: Option<String>,
-    objects: Vec<AnsweredObject>,
+    objects: Vec<ResponseObject>,
 }
 
 #[derive(Deserialize)]
-struct AnsweredObject {
+struct ResponseObject {
     oid: String,
     #[serde(default)]
     actions: Option<Actions>,
@@ -84,7 +84,7 @@ pub struct Download {
 impl Download {
     /// Whether the address holds no longer, so long after it was asked for. What the server says of seconds counts
     /// before what it says of the clock.
-    pub fn has_ended(&self, since: Duration, now: SystemTime) -> bool {
+    pub fn has_expired(&self, since: Duration, now: SystemTime) -> bool {
         match (self.expires_in.and_then(|seconds| u64::try_from(seconds).ok()), &self.expires_at) {
             (Some(seconds @ 1..), _) => since.as_secs() >= seconds,
             // Year 1 is how some programs write nothing, and is before what can be read.
@@ -112,7 +112,7 @@ pub struct ObjectError {
 
 /// Why an answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
+pub enum BatchError {
     /// It is no answer of this API.
     #[error("its answer is not that of an LFS server: {0}")]
     NotJson(String),
@@ -125,22 +125,22 @@ pub enum AnswerError {
 }
 
 /// Something for each object.
-pub type Found<T> = HashMap<LfsOid, T>;
+pub type ByOid<T> = HashMap<LfsOid, T>;
 
 /// Reads an answer: what it says of each object of which it says anything.
 ///
 /// # Errors
-/// See [`AnswerError`].
-pub fn parse(body: &[u8]) -> Result<Found<Result<Download, ObjectError>>, AnswerError> {
-    let answer: Answer =
-        weir_protocol::json::from_slice(body).map_err(|error| AnswerError::NotJson(error.to_string()))?;
+/// See [`BatchError`].
+pub fn parse(body: &[u8]) -> Result<ByOid<Result<Download, ObjectError>>, BatchError> {
+    let answer: BatchResponse =
+        weir_protocol::json::from_slice(body).map_err(|error| BatchError::NotJson(error.to_string()))?;
     if let Some(transfer) = answer.transfer.filter(|transfer| !transfer.is_empty() && transfer != "basic") {
-        return Err(AnswerError::Transfer(shown(&transfer)));
+        return Err(BatchError::Transfer(shown(&transfer)));
     }
     if let Some(hash) = answer.hash_algo.filter(|hash| !hash.is_empty() && hash != "sha256") {
-        return Err(AnswerError::Hash(shown(&hash)));
+        return Err(BatchError::Hash(shown(&hash)));
     }
-    let mut found = Found::new();
+    let mut found = ByOid::new();
     for object in answer.objects {
         let Some(oid) = LfsOid::from_hex(object.oid.as_bytes()) else { continue };
         let download = object.actions.and_then(|actions| actions.download);
@@ -202,7 +202,7 @@ mod tests {
         let (second, year_2000) = (Duration::from_secs(1), SystemTime::UNIX_EPOCH + Duration::from_secs(946_684_800));
         let ended = |said: &str| {
             let download: Download = serde_json::from_str(&format!("{{\"href\": \"h\"{said}}}")).unwrap();
-            [59, 60].map(|seconds| download.has_ended(second * seconds, year_2000))
+            [59, 60].map(|seconds| download.has_expired(second * seconds, year_2000))
         };
         assert_eq!(ended(""), [false, false]);
         assert_eq!(ended(r#", "expires_in": 60, "expires_at": "1999-01-01T00:00:00Z""#), [false, true]);
@@ -245,7 +245,7 @@ mod tests {
                     match parse(body) {
                         Ok(found) => for (_, said) in found {
                             match said {
-                                Ok(download) => _ = download.has_ended(Duration::MAX, SystemTime::UNIX_EPOCH),
+                                Ok(download) => _ = download.has_expired(Duration::MAX, SystemTime::UNIX_EPOCH),
                                 Err(error) => prop_assert!(!error.message.chars().any(char::is_control)),
                             }
                         },

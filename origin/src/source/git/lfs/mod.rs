@@ -7,5 +7,5 @@ pub mod batch;
 mod objects;
 mod pointer;
 
-pub use objects::{Amount, LfsObjects, ReceiveError, Receiving};
+pub use objects::{LfsObjects, LfsUsage, LfsWriteError, LfsWriter};
 pub use pointer::{LfsFile, LfsOid, MAX_POINTER_BYTES, Pointer, looks_like_pointer};

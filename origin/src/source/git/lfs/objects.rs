@@ -16,14 +16,14 @@ use crate::data_dir::without_path;
 
 /// How much of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct LfsUsage {
     /// How many.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-impl Amount {
+impl LfsUsage {
     fn add(&mut self, bytes: u64) {
         self.objects += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -52,7 +52,7 @@ impl LfsObjects {
     }
 
     /// Whether an object of that name and length is here. Its bytes are compared when it is read.
-    pub fn holds(&self, pointer: &Pointer) -> bool {
+    pub fn contains(&self, pointer: &Pointer) -> bool {
         fs::metadata(self.path(&pointer.oid)).is_ok_and(|found| found.is_file() && found.len() == pointer.size)
     }
 
@@ -76,35 +76,35 @@ impl LfsObjects {
     ///
     /// # Errors
     /// The disk refuses.
-    pub fn receive(&self, pointer: &Pointer) -> io::Result<Receiving> {
+    pub fn create(&self, pointer: &Pointer) -> io::Result<LfsWriter> {
         let temporary = self.root.join("tmp");
         fs::create_dir_all(&temporary)?;
         let file = NamedTempFile::new_in(temporary).map_err(|error| without_path(&error))?;
         let path = self.path(&pointer.oid);
         let (file, hash) = (BufWriter::with_capacity(256 << 10, file), Context::new(&SHA256));
-        Ok(Receiving { pointer: *pointer, path, file, hash, received: 0 })
+        Ok(LfsWriter { pointer: *pointer, path, file, hash, received: 0 })
     }
 
     /// How much is here.
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn held(&self) -> io::Result<Amount> {
-        let mut held = Amount::default();
-        each(self.objects(), &mut |_, data| {
-            held.add(data.len());
+    pub fn usage(&self) -> io::Result<LfsUsage> {
+        let mut usage = LfsUsage::default();
+        visit_files(self.objects(), &mut |_, data| {
+            usage.add(data.len());
             Ok(())
         })?;
-        Ok(held)
+        Ok(usage)
     }
 
-    /// Removes all objects but these, and those that came after a time. What was removed, and what stays.
+    /// Removes all objects but these, and those that came after a time. What was removed, and what remaining.
     ///
     /// # Errors
     /// The disk refuses; what was removed by then is gone.
-    pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(Amount, Amount)> {
-        let (mut removed, mut stays) = (Amount::default(), Amount::default());
-        each(self.objects(), &mut |path, data| {
+    pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(LfsUsage, LfsUsage)> {
+        let (mut removed, mut remaining) = (LfsUsage::default(), LfsUsage::default());
+        visit_files(self.objects(), &mut |path, data| {
             let name = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
             let old = data.modified()? <= before;
             if old && name.is_none_or(|oid| !kept.contains(&oid)) {
@@ -113,15 +113,15 @@ impl LfsObjects {
                     _ => removed.add(data.len()),
                 }
             } else {
-                stays.add(data.len());
+                remaining.add(data.len());
             }
             Ok(())
         })?;
-        Ok((removed, stays))
+        Ok((removed, remaining))
     }
 
     /// Gives the objects to a mirror that has none. What cannot be given is fetched again.
-    pub fn give_to(&self, other: &Self) {
+    pub fn move_to(&self, other: &Self) {
         match fs::rename(&self.root, &other.root) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(%error, "the LFS objects of a mirror that was set aside cannot be kept");
@@ -134,15 +134,15 @@ impl LfsObjects {
     ///
     /// # Errors
     /// The disk refuses.
-    pub fn remove_leftovers(&self, before: SystemTime) -> io::Result<()> {
-        each(self.root.join("tmp"), &mut |path, data| {
+    pub fn remove_partial(&self, before: SystemTime) -> io::Result<()> {
+        visit_files(self.root.join("tmp"), &mut |path, data| {
             if data.modified()? <= before { fs::remove_file(path) } else { Ok(()) }
         })
     }
 }
 
 /// Shows all files below a folder, if there is one.
-fn each(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<()> {
+fn visit_files(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<()> {
     let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {
         let entries = match fs::read_dir(folder) {
@@ -163,8 +163,8 @@ fn each(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<(
     Ok(())
 }
 
-/// An object that comes. Dropped without [`Receiving::finish`], it leaves nothing.
-pub struct Receiving {
+/// An object that comes. Dropped without [`LfsWriter::commit`], it leaves nothing.
+pub struct LfsWriter {
     pointer: Pointer,
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
@@ -174,7 +174,7 @@ pub struct Receiving {
 
 /// Why an object that came is not kept.
 #[derive(Debug, thiserror::Error)]
-pub enum ReceiveError {
+pub enum LfsWriteError {
     /// Too short or too long.
     #[error("it has {received} bytes and not the {expected} of its pointer")]
     Length {
@@ -185,21 +185,21 @@ pub enum ReceiveError {
     },
     /// As long as it should be, but something else.
     #[error("its bytes are not those of its pointer (SHA-256)")]
-    OtherBytes,
+    Digest,
     /// The disk refuses.
     #[error("it cannot be stored: {0}")]
     Store(#[from] io::Error),
 }
 
-impl Receiving {
+impl LfsWriter {
     /// Takes the next bytes.
     ///
     /// # Errors
     /// More came than the pointer says, or the disk refuses.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), LfsWriteError> {
         self.received += bytes.len() as u64;
         if self.received > self.pointer.size {
-            return Err(ReceiveError::Length { received: self.received, expected: self.pointer.size });
+            return Err(LfsWriteError::Length { received: self.received, expected: self.pointer.size });
         }
         self.hash.update(bytes);
         Ok(self.file.write_all(bytes).map_err(|error| without_path(&error))?)
@@ -209,12 +209,12 @@ impl Receiving {
     ///
     /// # Errors
     /// It is not, or the disk refuses.
-    pub fn finish(self) -> Result<(), ReceiveError> {
+    pub fn commit(self) -> Result<(), LfsWriteError> {
         if self.received != self.pointer.size {
-            return Err(ReceiveError::Length { received: self.received, expected: self.pointer.size });
+            return Err(LfsWriteError::Length { received: self.received, expected: self.pointer.size });
         }
         if self.hash.finish().as_ref() != self.pointer.oid.as_bytes() {
-            return Err(ReceiveError::OtherBytes);
+            return Err(LfsWriteError::Digest);
         }
         let file = self.file.into_inner().map_err(|error| without_path(error.error()))?;
         file.as_file().sync_all()?;
@@ -235,10 +235,10 @@ mod tests {
         Pointer { oid: LfsOid::from_hex(hex.as_bytes()).unwrap(), size: contents.len() as u64 }
     }
 
-    fn receive(objects: &LfsObjects, pointer: &Pointer, parts: &[&[u8]]) -> Result<(), ReceiveError> {
-        let mut receiving = objects.receive(pointer)?;
-        parts.iter().try_for_each(|part| receiving.write(part))?;
-        receiving.finish()
+    fn receive(objects: &LfsObjects, pointer: &Pointer, parts: &[&[u8]]) -> Result<(), LfsWriteError> {
+        let mut writer = objects.create(pointer)?;
+        parts.iter().try_for_each(|part| writer.write(part))?;
+        writer.commit()
     }
 
     #[test]
@@ -246,16 +246,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
         let wanted = pointer(b"the file itself");
-        let length = |error| matches!(error, ReceiveError::Length { expected: 15, .. });
+        let length = |error| matches!(error, LfsWriteError::Length { expected: 15, .. });
         assert!(length(receive(&objects, &wanted, &[b"the file"]).unwrap_err()));
         assert!(length(receive(&objects, &wanted, &[b"the file itself", b"!"]).unwrap_err()));
         let other = receive(&objects, &wanted, &[b"the file itsElf"]).unwrap_err();
-        assert!(matches!(other, ReceiveError::OtherBytes));
-        assert!(!objects.holds(&wanted));
+        assert!(matches!(other, LfsWriteError::Digest));
+        assert!(!objects.contains(&wanted));
         assert_eq!(fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count(), 0);
 
         receive(&objects, &wanted, &[b"the file", b"", b" itself"]).unwrap();
-        assert!(objects.holds(&wanted) && !objects.holds(&Pointer { size: 14, ..wanted }));
+        assert!(objects.contains(&wanted) && !objects.contains(&Pointer { size: 14, ..wanted }));
         let mut buffer = b"something".to_vec();
         objects.read(&wanted, &mut buffer).unwrap();
         assert_eq!(buffer, b"the file itself");
@@ -274,7 +274,7 @@ mod tests {
             fs::write(objects.path(&wanted.oid), rotten).unwrap();
             let error = objects.read(&wanted, &mut Vec::new()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-            assert!(!objects.holds(&wanted));
+            assert!(!objects.contains(&wanted));
         }
     }
 
@@ -282,29 +282,29 @@ mod tests {
     fn what_nothing_needs_goes_unless_it_came_just_now() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
-        assert_eq!(objects.held().unwrap(), Amount::default());
+        assert_eq!(objects.usage().unwrap(), LfsUsage::default());
         let (old, new) = (pointer(b"old"), pointer(b"the new one"));
         receive(&objects, &old, &[b"old"]).unwrap();
         receive(&objects, &new, &[b"the new one"]).unwrap();
-        let both = objects.held().unwrap();
-        assert_eq!(both, Amount { objects: 2, bytes: 14 });
+        let both = objects.usage().unwrap();
+        assert_eq!(both, LfsUsage { objects: 2, bytes: 14 });
         let kept = HashSet::from([new.oid]);
-        assert_eq!(objects.remove_except(&kept, SystemTime::UNIX_EPOCH).unwrap(), (Amount::default(), both));
-        let (removed, stays) = objects.remove_except(&kept, SystemTime::now()).unwrap();
-        assert_eq!((removed, stays), (Amount { objects: 1, bytes: 3 }, Amount { objects: 1, bytes: 11 }));
-        assert!(!objects.holds(&old) && objects.holds(&new));
+        assert_eq!(objects.remove_except(&kept, SystemTime::UNIX_EPOCH).unwrap(), (LfsUsage::default(), both));
+        let (removed, remaining) = objects.remove_except(&kept, SystemTime::now()).unwrap();
+        assert_eq!((removed, remaining), (LfsUsage { objects: 1, bytes: 3 }, LfsUsage { objects: 1, bytes: 11 }));
+        assert!(!objects.contains(&old) && objects.contains(&new));
     }
 
     #[test]
     fn what_a_killed_process_left_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
-        objects.remove_leftovers(SystemTime::now()).unwrap();
-        std::mem::forget(objects.receive(&pointer(b"x")).unwrap());
+        objects.remove_partial(SystemTime::now()).unwrap();
+        std::mem::forget(objects.create(&pointer(b"x")).unwrap());
         let left = || fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count();
-        objects.remove_leftovers(SystemTime::UNIX_EPOCH).unwrap();
+        objects.remove_partial(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(left(), 1, "it may be coming");
-        objects.remove_leftovers(SystemTime::now()).unwrap();
+        objects.remove_partial(SystemTime::now()).unwrap();
         assert_eq!(left(), 0);
     }
 }

@@ -17,7 +17,7 @@ use self::min_rate::MinRate;
 use super::MirrorError;
 use super::http::Client;
 use super::upstream_session::UpstreamSession;
-use crate::source::git::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
+use crate::source::git::lfs::batch::{self, ByOid, Download, OBJECTS_PER_REQUEST};
 use crate::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 use crate::source::{Endpoint, NotAllowed, Upstream};
 
@@ -54,7 +54,7 @@ impl LfsFetch<'_> {
     pub fn run(&self, files: &[LfsFile]) -> Result<(), LfsError> {
         let (upstream, objects) = (self.upstream, self.objects);
         let (limit, mut missing) = (upstream.max_lfs_object, Vec::new());
-        for file in files.iter().filter(|file| !objects.holds(&file.pointer)) {
+        for file in files.iter().filter(|file| !objects.contains(&file.pointer)) {
             if file.pointer.size > limit {
                 let error = LfsError::TooLarge { path: file.path.clone(), size: file.pointer.size, limit };
                 (self.ended)(file, Err(&error));
@@ -85,8 +85,8 @@ struct Run<'a> {
 
 /// Where an answer says that objects are, or why not; and where the answer came from.
 struct BatchResult {
-    from: Url,
-    said: Found<Result<Download, batch::ObjectError>>,
+    url: Url,
+    objects: ByOid<Result<Download, batch::ObjectError>>,
 }
 
 impl Run<'_> {
@@ -94,15 +94,15 @@ impl Run<'_> {
     fn fetch_batch(&self, files: &[&LfsFile]) -> Result<(), LfsError> {
         let mut files: Vec<_> = files.iter().filter(|file| self.is_wanted(file)).collect();
         while !files.is_empty() {
-            let answer = self.request_batch(&files)?;
+            let batch = self.request_batch(&files)?;
             let asked = Instant::now();
             let (mut done, mut brought) = (0, 0);
             for file in &files {
                 // Until one came the addresses are taken to be good, so that each question brings something or is the last.
                 let fresh = brought == 0;
-                let ended = match answer.said.get(&file.pointer.oid) {
-                    Some(Ok(download)) if !fresh && download.has_ended(asked.elapsed(), SystemTime::now()) => break,
-                    Some(Ok(download)) => self.download(file, &answer.from, download),
+                let ended = match batch.objects.get(&file.pointer.oid) {
+                    Some(Ok(download)) if !fresh && download.has_expired(asked.elapsed(), SystemTime::now()) => break,
+                    Some(Ok(download)) => self.download(file, &batch.url, download),
                     Some(Err(error)) => Err(refused(file, format!("{} (code {})", error.message, error.code))),
                     None => Err(refused(file, "its answer says nothing of the object".to_owned())),
                 };
@@ -143,12 +143,12 @@ impl Run<'_> {
         self.wait_for_rate_limit().map_err(LfsError::Api)?;
         let pointers: Vec<Pointer> = files.iter().map(|file| file.pointer).collect();
         let answer =
-            self.client.query(&self.api, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_ANSWER_BYTES);
+            self.client.query(&self.api, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_RESPONSE_BYTES);
         let (from, answer) = answer.map_err(|error| match error {
             MirrorError::NotFound(said) => LfsError::NotFound(said),
             other => LfsError::Api(other),
         })?;
-        Ok(BatchResult { from, said: batch::parse(&answer)? })
+        Ok(BatchResult { url: from, objects: batch::parse(&answer)? })
     }
 
     /// Whether the object is here then; or nobody wants it any more.
@@ -162,9 +162,9 @@ impl Run<'_> {
             cause => LfsError::Download { path: path(), cause },
         };
         let wrong = |cause| LfsError::Object { path: path(), cause };
-        let mut receiving = self.fetch.objects.receive(&file.pointer).map_err(|error| wrong(error.into()))?;
+        let mut writer = self.fetch.objects.create(&file.pointer).map_err(|error| wrong(error.into()))?;
         if file.pointer.size == 0 {
-            return receiving.finish().map(|()| true).map_err(wrong);
+            return writer.commit().map(|()| true).map_err(wrong);
         }
         self.wait_for_rate_limit().map_err(failed)?;
         let answer = self.client.download(from, &download.href, &download.header).map_err(failed)?;
@@ -179,9 +179,9 @@ impl Run<'_> {
         loop {
             let bytes = self.client.next_chunk(&mut answer).map_err(failed)?;
             if bytes.is_empty() {
-                return receiving.finish().map(|()| true).map_err(wrong);
+                return writer.commit().map(|()| true).map_err(wrong);
             }
-            receiving.write(&bytes).map_err(wrong)?;
+            writer.write(&bytes).map_err(wrong)?;
             rate.received(bytes.len(), Instant::now()).map_err(|slow| LfsError::TooSlow {
                 path: path(),
                 bytes: slow.bytes,

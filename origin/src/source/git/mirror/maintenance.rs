@@ -21,47 +21,45 @@ use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
 use weir_protocol::commit_id::CommitId;
 
 pub(super) use self::due::RepackHistory;
-use self::due::{Found, due};
+use self::due::{MirrorState, due};
 use super::refs::{self, Refs};
 use super::{Mirror, MirrorSize, git_program, size, stale_files};
 use crate::outside_program::{ProgramError, run};
 
 /// How long joining the small packs of a small mirror may take.
-const LONGEST_JOIN: Duration = Duration::from_secs(120);
+const GEOMETRIC_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long writing all of a small mirror anew may take.
-const LONGEST_FULL: Duration = Duration::from_secs(600);
+const FULL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// So much of a large one adds a second to that. Any disk is faster; most of it is copied as it is.
 const BYTES_PER_SECOND: u64 = 8 << 20;
 
 /// A file in the mirror whose time is that of the last full repack, or of the first look.
-const MARK: &str = "weir-repacked";
+const TIMESTAMP_FILE: &str = "weir-repacked";
 
 /// Where the commits of retained publications are named during a full repack. Nothing of the upstream is below it.
-const KEPT: &str = "refs/weir/kept";
+const RETAINED_REFS: &str = "refs/weir/kept";
 
 /// Within what upkeep has to keep.
 #[derive(Debug, Clone, Copy)]
-pub struct UpkeepBounds {
+pub struct MaintenanceLimits {
     /// Room on the disk that is left to others, in bytes.
     pub min_free: u64,
     /// How many bytes the mirror may have: one that has most of them is written anew each day.
     pub max_mirror: u64,
 }
 
-/// What upkeep did.
+/// A way to repack a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Upkeep {
-    /// There is nothing to do.
-    NotDue,
-    /// The small packs were joined.
-    Joined,
-    /// All was written anew, and what nothing leads to is gone.
+pub enum Repack {
+    /// Small packs are combined; no object is dropped (`git repack --geometric`).
+    Geometric,
+    /// All reachable objects are written to one pack; the others are dropped (`git repack -a`).
     Full,
 }
 
-/// Upkeep failed; but for [`MaintenanceError::Lost`] the mirror is as good as before.
+/// Upkeep failed; but for [`MaintenanceError::LostObjects`] the mirror is as good as before.
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceError {
     /// The mirror's files cannot be read or written.
@@ -77,7 +75,7 @@ pub enum MaintenanceError {
     #[error(
         "the mirror cannot be written anew: that takes {needed} bytes (its own, and `limits.min_free`), and the disk has {free}"
     )]
-    NoRoom {
+    DiskFull {
         /// Bytes that there should be.
         needed: u64,
         /// Bytes that there are.
@@ -88,7 +86,7 @@ pub enum MaintenanceError {
     Repack(String),
     /// A ref was forced back, while all was written anew, to what nothing led to before.
     #[error("the mirror lost what a ref was forced back to while it was repacked: {0}")]
-    Lost(String),
+    LostObjects(String),
 }
 
 impl MaintenanceError {
@@ -112,49 +110,46 @@ impl Mirror {
     ///
     /// # Errors
     /// It failed or took too long: it is not tried again for a while. Or it was interrupted: it is due again the next time.
-    /// [`MaintenanceError::Lost`] alone leaves the mirror worse than it was.
-    pub fn keep_up(
+    /// [`MaintenanceError::LostObjects`] alone leaves the mirror worse than it was.
+    pub fn maintain(
         &self,
-        kept: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
-        bounds: &UpkeepBounds,
+        retained: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
+        limits: &MaintenanceLimits,
         now: SystemTime,
         stop: &AtomicBool,
-    ) -> Result<Upkeep, MaintenanceError> {
+    ) -> Result<Option<Repack>, MaintenanceError> {
         // One at a time, whoever calls.
-        let mut past = self.repack_history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut history = self.repack_history.lock().unwrap_or_else(PoisonError::into_inner);
         let local = |error: io::Error| MaintenanceError::local(&error);
-        let found = self.look_at_packs(now).map_err(local)?;
-        let due = due(&found, bounds.max_mirror, &past, now);
-        if due == Upkeep::NotDue {
-            return Ok(due);
-        }
+        let state = self.state(now).map_err(local)?;
+        let Some(repack) = due(&state, limits.max_mirror, &history, now) else { return Ok(None) };
         stale_files::remove_repack_files(&self.dir).map_err(local)?;
-        let repacked = match due {
-            Upkeep::Full => self.full_repack(kept, found.size, bounds.min_free, stop),
-            _ => self.join(found.size, stop),
+        let repacked = match repack {
+            Repack::Full => self.full_repack(retained, state.size, limits.min_free, stop),
+            Repack::Geometric => self.geometric_repack(state.size, stop),
         };
         match &repacked {
-            Ok(()) => past.succeeded(due, size::of(&self.dir).map_err(local)?.bytes),
+            Ok(()) => history.succeeded(repack, size::of(&self.dir).map_err(local)?.bytes),
             Err(MaintenanceError::Interrupted) => {}
-            Err(_) => past.failed(due, now),
+            Err(_) => history.failed(repack, now),
         }
         if repacked.is_err() {
             stale_files::remove_repack_files(&self.dir).map_err(local)?;
-        } else if due == Upkeep::Full {
-            set_mark(&self.dir.join(MARK), now).map_err(local)?;
+        } else if repack == Repack::Full {
+            write_timestamp(&self.dir.join(TIMESTAMP_FILE), now).map_err(local)?;
         }
-        repacked.map(|()| due)
+        repacked.map(|()| Some(repack))
     }
 
-    fn look_at_packs(&self, now: SystemTime) -> io::Result<Found> {
-        let mark = self.dir.join(MARK);
-        let last = match fs::metadata(&mark).and_then(|data| data.modified()) {
+    fn state(&self, now: SystemTime) -> io::Result<MirrorState> {
+        let file = self.dir.join(TIMESTAMP_FILE);
+        let last = match fs::metadata(&file).and_then(|data| data.modified()) {
             Ok(time) if time <= now => time,
             // There is none yet; or it is of a clock that was set back since, and would hold for as long as that was.
-            _ => set_mark(&mark, now).map(|()| now)?,
+            _ => write_timestamp(&file, now).map(|()| now)?,
         };
         let refs = Self::refs_moved_at(&self.dir);
-        Ok(Found {
+        Ok(MirrorState {
             size: size::of(&self.dir)?,
             since_full: now.duration_since(last).unwrap_or_default(),
             refs_moved: refs.is_ok_and(|moved| moved > last),
@@ -163,7 +158,7 @@ impl Mirror {
 
     fn full_repack(
         &self,
-        kept: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
+        retained: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
         size: MirrorSize,
         min_free: u64,
         stop: &AtomicBool,
@@ -172,19 +167,24 @@ impl Mirror {
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         let needed = size.bytes.saturating_add(min_free);
         if free < needed {
-            return Err(MaintenanceError::NoRoom { needed, free });
+            return Err(MaintenanceError::DiskFull { needed, free });
         }
-        let longest = longest(LONGEST_FULL, size);
-        let _kept = KeptRefs::write(self, &kept()?)?;
+        let timeout = timeout(FULL_TIMEOUT, size);
+        let _retained = RetainedRefs::write(self, &retained()?)?;
         // What leads to these is not dropped.
         let before = self.mirrored_refs()?;
-        self.repack(true, longest, stop)?;
-        self.check_moved_since(&before, longest, stop)
+        self.repack(true, timeout, stop)?;
+        self.check_refs_moved_since(&before, timeout, stop)
     }
 
     /// Whether all is there that refs lead to which moved while all was written anew. A ref that was forced back meanwhile
     /// to what nothing led to any more may have lost that.
-    fn check_moved_since(&self, before: &Refs, longest: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
+    fn check_refs_moved_since(
+        &self,
+        before: &Refs,
+        timeout: Duration,
+        stop: &AtomicBool,
+    ) -> Result<(), MaintenanceError> {
         let known: BTreeSet<&ObjectId> = before.values().collect();
         let now = self.mirrored_refs()?;
         let moved: BTreeSet<&ObjectId> = now.values().filter(|tip| !known.contains(tip)).collect();
@@ -193,8 +193,8 @@ impl Mirror {
         }
         let tips = moved.iter().map(|tip| format!("{tip}\n")).chain(known.iter().map(|tip| format!("^{tip}\n")));
         let tips: String = tips.collect();
-        let ended = run(&mut git_program::check_reachable(&self.dir), tips.as_bytes(), &self.dir, longest, stop)?;
-        if ended.success { Ok(()) } else { Err(MaintenanceError::Lost(ended.error_line())) }
+        let ended = run(&mut git_program::check_reachable(&self.dir), tips.as_bytes(), &self.dir, timeout, stop)?;
+        if ended.success { Ok(()) } else { Err(MaintenanceError::LostObjects(ended.error_line())) }
     }
 
     fn mirrored_refs(&self) -> Result<Refs, MaintenanceError> {
@@ -202,24 +202,24 @@ impl Mirror {
         refs::mirrored(&repository).map_err(|error| MaintenanceError::local(&error))
     }
 
-    fn join(&self, size: MirrorSize, stop: &AtomicBool) -> Result<(), MaintenanceError> {
-        self.repack(false, longest(LONGEST_JOIN, size), stop)
+    fn geometric_repack(&self, size: MirrorSize, stop: &AtomicBool) -> Result<(), MaintenanceError> {
+        self.repack(false, timeout(GEOMETRIC_TIMEOUT, size), stop)
     }
 
-    fn repack(&self, full: bool, longest: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
-        let ended = run(&mut git_program::repack(&self.dir, full), b"", &self.dir, longest, stop)?;
+    fn repack(&self, full: bool, timeout: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
+        let ended = run(&mut git_program::repack(&self.dir, full), b"", &self.dir, timeout, stop)?;
         if ended.success { Ok(()) } else { Err(MaintenanceError::Repack(ended.error_line())) }
     }
 }
 
-fn longest(of_a_small_one: Duration, size: MirrorSize) -> Duration {
-    of_a_small_one + Duration::from_secs(size.bytes / BYTES_PER_SECOND)
+fn timeout(base: Duration, size: MirrorSize) -> Duration {
+    base + Duration::from_secs(size.bytes / BYTES_PER_SECOND)
 }
 
 /// Refs that lead to what must stay, for as long as a full repack takes.
-struct KeptRefs<'a>(&'a Mirror);
+struct RetainedRefs<'a>(&'a Mirror);
 
-impl<'a> KeptRefs<'a> {
+impl<'a> RetainedRefs<'a> {
     fn write(mirror: &'a Mirror, commits: &[CommitId]) -> Result<Self, MaintenanceError> {
         let repository = mirror.repository().map_err(|error| MaintenanceError::local(&error))?.to_thread_local();
         let refs = Self(mirror);
@@ -229,7 +229,7 @@ impl<'a> KeptRefs<'a> {
         // Services of one repository publish the same commits, and a ref is edited once.
         let ids: BTreeSet<ObjectId> = ids.filter(|id| repository.has_object(*id)).collect();
         let edits = ids.into_iter().map(|id| {
-            let name = format!("{KEPT}/{id}")
+            let name = format!("{RETAINED_REFS}/{id}")
                 .try_into()
                 .map_err(|error: gix::refs::name::Error| MaintenanceError::local(&error))?;
             let log = LogChange { mode: RefLog::AndReference, force_create_reflog: false, message: "".into() };
@@ -243,18 +243,18 @@ impl<'a> KeptRefs<'a> {
 
     fn remove(&self) {
         // Nothing packs them, so that is all there is. What cannot be removed is removed the next time.
-        let _ = fs::remove_dir_all(self.0.dir.join(KEPT));
+        let _ = fs::remove_dir_all(self.0.dir.join(RETAINED_REFS));
     }
 }
 
-impl Drop for KeptRefs<'_> {
+impl Drop for RetainedRefs<'_> {
     fn drop(&mut self) {
         self.remove();
     }
 }
 
-fn set_mark(mark: &Path, now: SystemTime) -> io::Result<()> {
-    File::options().create(true).truncate(true).write(true).open(mark)?.set_modified(now)
+fn write_timestamp(file: &Path, now: SystemTime) -> io::Result<()> {
+    File::options().create(true).truncate(true).write(true).open(file)?.set_modified(now)
 }
 
 #[cfg(test)]
@@ -267,7 +267,9 @@ mod tests {
         let path = dir.path().join("shop.git");
         let mirror = Mirror::open(&path, u64::MAX).unwrap();
         let check = |before: &Refs| {
-            mirror.check_moved_since(before, LONGEST_JOIN, &AtomicBool::new(false)).map_err(|error| error.to_string())
+            mirror
+                .check_refs_moved_since(before, GEOMETRIC_TIMEOUT, &AtomicBool::new(false))
+                .map_err(|error| error.to_string())
         };
         let empty = mirror.mirrored_refs().unwrap();
         assert_eq!(check(&empty), Ok(()));

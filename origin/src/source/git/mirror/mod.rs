@@ -50,7 +50,7 @@ pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
 use maintenance::RepackHistory;
-pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
+pub use maintenance::{MaintenanceError, MaintenanceLimits, Repack};
 pub use memory::FetchMemory;
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use size::MirrorSize;
@@ -103,7 +103,7 @@ impl Mirror {
         let mirror = Self { dir: dir.to_owned(), max_object, polling, broken_refs, repack_history };
         let cleared = stale_files::remove(dir)
             .and_then(|()| stale_files::remove_signature_files(dir))
-            .and_then(|()| LfsObjects::of_mirror(dir).remove_leftovers(SystemTime::now()));
+            .and_then(|()| LfsObjects::of_mirror(dir).remove_partial(SystemTime::now()));
         cleared.map_err(MirrorError::local("clear what a killed process left"))?;
         mirror.check(integrity::quick_check)?;
         Ok(mirror)

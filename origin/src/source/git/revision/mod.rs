@@ -1,6 +1,6 @@
 //! From what a service follows to the commit it is at.
 
-mod reach;
+mod reachability;
 mod version_range;
 
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use std::sync::atomic::AtomicBool;
 use gix::bstr::ByteSlice;
 use weir_protocol::commit_id::{CommitId, CommitIdError};
 
-pub(crate) use reach::Reach;
-use reach::ReachError;
+pub(crate) use reachability::ReachabilityCache;
+use reachability::ReachabilityError;
 pub use version_range::{VersionRange, VersionRangeError};
 
 /// Where the mirror keeps the commit that the upstream's `HEAD` is at.
@@ -68,7 +68,7 @@ pub enum RevisionError {
     #[error("the upstream has no default branch (its HEAD points nowhere): name a `ref`")]
     NoDefaultBranch,
     /// The upstream has no such branch or tag, or no longer.
-    #[error("the upstream has no {kind} `{name}`{more}", kind = kind_of_ref(.0), name = .0, more = or_not_asked(.0))]
+    #[error("the upstream has no {kind} `{name}`{more}", kind = kind_of_ref(.0), name = .0, more = missing_ref_hint(.0))]
     RefMissing(String),
     /// No tag is a version in the range.
     #[error("no tag of the upstream is a version in `semver:{0}`")]
@@ -81,7 +81,7 @@ pub enum RevisionError {
     #[error(
         "commit {0} is on no branch or tag of the upstream now: it was deleted there, or replaced by a forced push"
     )]
-    CommitLeftBehind(CommitId),
+    CommitUnreachable(CommitId),
     /// The id is of another format than the repository's.
     #[error("commit {commit} is an id of {}, and the repository is of {repository}", object_format(.commit))]
     OtherFormat {
@@ -154,7 +154,7 @@ weir_protocol::serde_as_text!(Revision);
 
 impl Revision {
     /// The ref that has to be asked for by its name, because it is neither a branch nor a tag.
-    fn further_ref(&self) -> Option<&str> {
+    fn explicit_ref(&self) -> Option<&str> {
         match self {
             Self::Named(name)
                 if name.starts_with("refs/") && !name.starts_with("refs/heads/") && !name.starts_with("refs/tags/") =>
@@ -181,7 +181,7 @@ impl Revision {
             // Which branch that is only the upstream knows.
             Self::DefaultBranch => is_branch,
             // What a provider makes itself, such as the merge of a request, moves with other refs and is not told.
-            _ if self.further_ref().is_some() => true,
+            _ if self.explicit_ref().is_some() => true,
             Self::Named(name) if name.starts_with("refs/") => name == moved,
             Self::Named(name) => {
                 ["refs/heads/", "refs/tags/"].iter().any(|kind| moved.strip_prefix(kind) == Some(name))
@@ -195,7 +195,7 @@ impl Revision {
 
 /// The refs beyond branches and tags that an upstream has to be asked for so that these can be followed.
 pub fn further_refs<'a>(revisions: impl IntoIterator<Item = &'a Revision>) -> BTreeSet<String> {
-    revisions.into_iter().filter_map(Revision::further_ref).map(str::to_owned).collect()
+    revisions.into_iter().filter_map(Revision::explicit_ref).map(str::to_owned).collect()
 }
 
 /// Where a revision is at in the mirror.
@@ -214,7 +214,7 @@ pub(crate) struct Tip {
 /// # Errors
 /// When there is no such ref or commit, or when it leads to something that is not a commit.
 pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, RevisionError> {
-    tip(repo, revision, &mut Reach::default(), &AtomicBool::new(false)).map(|tip| tip.commit)
+    tip(repo, revision, &mut ReachabilityCache::default(), &AtomicBool::new(false)).map(|tip| tip.commit)
 }
 
 /// The same with the way to the commit, and with what is remembered of the commits that were looked for before. `stop` ends
@@ -222,7 +222,7 @@ pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, 
 pub(crate) fn tip(
     repo: &gix::Repository,
     revision: &Revision,
-    reach: &mut Reach,
+    reachability: &mut ReachabilityCache,
     stop: &AtomicBool,
 ) -> Result<Tip, RevisionError> {
     let unreadable = |cause: &dyn fmt::Display| RevisionError::Unreadable {
@@ -231,12 +231,12 @@ pub(crate) fn tip(
     };
     let (name, id) = match revision {
         Revision::Commit(commit) => {
-            let id = look_up(repo, commit)?;
-            return match reach.leads_to(repo, id, stop) {
+            let id = find_commit(repo, commit)?;
+            return match reachability.is_reachable(repo, id, stop) {
                 Ok(true) => Ok(Tip { reference: None, object: id, commit: commit.clone() }),
-                Ok(false) => Err(RevisionError::CommitLeftBehind(commit.clone())),
-                Err(ReachError::Interrupted) => Err(RevisionError::Interrupted),
-                Err(ReachError::Unreadable(error)) => Err(unreadable(&error)),
+                Ok(false) => Err(RevisionError::CommitUnreachable(commit.clone())),
+                Err(ReachabilityError::Interrupted) => Err(RevisionError::Interrupted),
+                Err(ReachabilityError::Unreadable(error)) => Err(unreadable(&error)),
             };
         }
         Revision::DefaultBranch => find_ref(repo, &[DEFAULT_BRANCH_REF.to_owned()])
@@ -268,7 +268,7 @@ pub(crate) fn tip(
 ///
 /// # Errors
 /// There is no such commit.
-pub(crate) fn look_up(repo: &gix::Repository, commit: &CommitId) -> Result<gix::ObjectId, RevisionError> {
+pub(crate) fn find_commit(repo: &gix::Repository, commit: &CommitId) -> Result<gix::ObjectId, RevisionError> {
     let unreadable =
         |cause: &dyn fmt::Display| RevisionError::Unreadable { revision: commit.to_string(), cause: cause.to_string() };
     let id = gix::ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| unreadable(&e))?;
@@ -284,7 +284,7 @@ pub(crate) fn look_up(repo: &gix::Repository, commit: &CommitId) -> Result<gix::
 }
 
 /// The tag with the highest version in a range, by its full name, and what it points at, unpeeled.
-fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<Found>, gix::Error> {
+fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<RefTarget>, gix::Error> {
     let mut tags = Vec::new();
     for reference in repo.references()?.prefixed(format!("refs/tags/{}", range.prefix()).as_str())? {
         let reference = reference?;
@@ -305,8 +305,8 @@ fn kind_of_ref(name: &str) -> &'static str {
 }
 
 /// What else may be the reason that a ref is not here.
-fn or_not_asked(name: &str) -> &'static str {
-    match Revision::Named(name.to_owned()).further_ref() {
+fn missing_ref_hint(name: &str) -> &'static str {
+    match Revision::Named(name.to_owned()).explicit_ref() {
         None => ": check the spelling, or push it",
         Some(_) => ": check the spelling, or wait for the next poll, which requests it for the first time",
     }
@@ -321,10 +321,10 @@ fn object_format(commit: &CommitId) -> gix::hash::Kind {
 }
 
 /// A ref by its full name, and what it points at, unpeeled.
-type Found = (String, gix::ObjectId);
+type RefTarget = (String, gix::ObjectId);
 
 /// The first of these full ref names that exists.
-fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<Found>, gix::Error> {
+fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<RefTarget>, gix::Error> {
     for name in candidates {
         // The only symbolic ref of a mirror is a default branch that the upstream names and does not have.
         if let Some(reference) = repo.try_find_reference(name.as_str())?

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::source::git::lfs::ReceiveError;
-use crate::source::git::lfs::batch::AnswerError;
+use crate::source::git::lfs::LfsWriteError;
+use crate::source::git::lfs::batch::BatchError;
 use crate::source::git::mirror::MirrorError;
 
 /// Why LFS objects could not be had.
@@ -36,7 +36,7 @@ pub enum LfsError {
     NotFound(String),
     /// What it answers cannot be used.
     #[error("the LFS objects cannot be asked for: {0}")]
-    Answer(#[from] AnswerError),
+    Answer(#[from] BatchError),
     /// It does not give an object.
     #[error("the upstream does not give the LFS object of `{path}`: {reason}")]
     Refused {
@@ -96,7 +96,7 @@ pub enum LfsError {
         /// Below the folder.
         path: String,
         /// What is wrong with it.
-        cause: ReceiveError,
+        cause: LfsWriteError,
     },
 }
 
@@ -118,7 +118,7 @@ impl LfsError {
     pub(super) fn is_fatal(&self) -> bool {
         match self {
             Self::NoApi { .. } | Self::Api(_) | Self::NotFound(_) | Self::Answer(_) => true,
-            Self::Object { cause, .. } => matches!(cause, ReceiveError::Store(_)),
+            Self::Object { cause, .. } => matches!(cause, LfsWriteError::Store(_)),
             Self::Download { .. } => self.is_interrupted() || self.retry_after().is_some(),
             Self::TooLarge { .. }
             | Self::Refused { .. }

@@ -12,12 +12,12 @@ use gix::{ObjectId, Repository};
 use super::DEFAULT_BRANCH_REF;
 
 /// Commits whose answers are remembered at the most, besides those that are looked for together.
-const MOST_REMEMBERED: usize = 4096;
+const MAX_CACHED: usize = 4096;
 
 /// What is remembered of commits that were looked for, so that a push costs a look at what was pushed, and not at the
 /// whole history again.
 #[derive(Debug, Default)]
-pub(crate) struct Reach {
+pub(crate) struct ReachabilityCache {
     /// As they were at the last look.
     tips: Arc<HashSet<ObjectId>>,
     known: HashMap<ObjectId, Known>,
@@ -26,84 +26,84 @@ pub(crate) struct Reach {
 #[derive(Debug)]
 enum Known {
     /// This tip led to it.
-    From(ObjectId),
+    ReachableFrom(ObjectId),
     /// None of these tips did. Those who were looked for together share them.
-    FromNone(Arc<HashSet<ObjectId>>),
+    Unreachable(Arc<HashSet<ObjectId>>),
 }
 
 /// Whether a commit counts cannot be said.
 #[derive(Debug)]
-pub(crate) enum ReachError {
+pub(crate) enum ReachabilityError {
     /// Somebody asked to stop.
     Interrupted,
     /// The mirror is damaged.
     Unreadable(gix::Error),
 }
 
-impl From<gix::Error> for ReachError {
+impl From<gix::Error> for ReachabilityError {
     fn from(error: gix::Error) -> Self {
         Self::Unreadable(error)
     }
 }
 
-impl Reach {
+impl ReachabilityCache {
     /// Looks for commits together: from the newest commits back, at most once through the whole history for those that were
     /// never looked for, and once through what is new for those that nothing led to before. `stop`
     /// ends it.
-    pub(crate) fn look(
+    pub(crate) fn search(
         &mut self,
         repo: &Repository,
         commits: &HashSet<ObjectId>,
         stop: &AtomicBool,
-    ) -> Result<(), ReachError> {
+    ) -> Result<(), ReachabilityError> {
         let tips = tips(repo)?;
         if tips != *self.tips {
             self.tips = Arc::new(tips);
         }
         let mut walks: Vec<Walk> = Vec::new();
-        for commit in commits.iter().filter(|commit| self.known_now(commit).is_none()) {
-            let (dead, proof) = match self.known.get(commit) {
-                Some(Known::FromNone(tips)) => (Some(tips), None),
-                Some(Known::From(tip)) => (None, Some(*tip)),
+        for commit in commits.iter().filter(|commit| self.cached(commit).is_none()) {
+            let (excluded, proof) = match self.known.get(commit) {
+                Some(Known::Unreachable(tips)) => (Some(tips), None),
+                Some(Known::ReachableFrom(tip)) => (None, Some(*tip)),
                 None => (None, None),
             };
-            let same = |walk: &Walk| walk.dead.as_ref().map(Arc::as_ptr) == dead.map(Arc::as_ptr);
+            let same = |walk: &Walk| walk.excluded.as_ref().map(Arc::as_ptr) == excluded.map(Arc::as_ptr);
             let at = walks.iter().position(same).unwrap_or_else(|| {
-                walks.push(Walk { dead: dead.cloned(), ..Walk::default() });
+                walks.push(Walk { excluded: excluded.cloned(), ..Walk::default() });
                 walks.len() - 1
             });
-            walks[at].look_for(*commit, proof);
+            walks[at].add(*commit, proof);
         }
-        if self.known.len() > MOST_REMEMBERED {
+        if self.known.len() > MAX_CACHED {
             self.known.retain(|commit, _| commits.contains(commit));
         }
         for mut walk in walks {
             let found = walk.run(repo, &self.tips, stop)?;
-            self.known.extend(found.into_iter().map(|(commit, tip)| (commit, Known::From(tip))));
-            self.known.extend(walk.open.into_iter().map(|commit| (commit, Known::FromNone(self.tips.clone()))));
+            self.known.extend(found.into_iter().map(|(commit, tip)| (commit, Known::ReachableFrom(tip))));
+            self.known.extend(walk.pending.into_iter().map(|commit| (commit, Known::Unreachable(self.tips.clone()))));
         }
         Ok(())
     }
 
     /// Whether a branch, a tag or the default branch led to a commit at the last look; it is looked for if it was not then.
-    pub(super) fn leads_to(
+    pub(super) fn is_reachable(
         &mut self,
         repo: &Repository,
         commit: ObjectId,
         stop: &AtomicBool,
-    ) -> Result<bool, ReachError> {
-        if let Some(leads) = self.known_now(&commit) {
+    ) -> Result<bool, ReachabilityError> {
+        if let Some(leads) = self.cached(&commit) {
             return Ok(leads);
         }
-        self.look(repo, &HashSet::from([commit]), stop)?;
-        Ok(self.known_now(&commit).unwrap_or_default())
+        self.search(repo, &HashSet::from([commit]), stop)?;
+        Ok(self.cached(&commit).unwrap_or_default())
     }
 
     /// What is known of a commit that the tips of the last look have not changed.
-    fn known_now(&self, commit: &ObjectId) -> Option<bool> {
+    fn cached(&self, commit: &ObjectId) -> Option<bool> {
         match self.known.get(commit)? {
-            Known::From(tip) => self.tips.contains(tip).then_some(true),
-            Known::FromNone(tips) => Arc::ptr_eq(tips, &self.tips).then_some(false),
+            Known::ReachableFrom(tip) => self.tips.contains(tip).then_some(true),
+            Known::Unreachable(tips) => Arc::ptr_eq(tips, &self.tips).then_some(false),
         }
     }
 }
@@ -112,37 +112,37 @@ impl Reach {
 #[derive(Default)]
 struct Walk {
     /// Those that were not come upon yet.
-    open: HashSet<ObjectId>,
+    pending: HashSet<ObjectId>,
     /// By the commit that proves it, those that are led to: itself, or a tip that led to it once.
     proofs: HashMap<ObjectId, Vec<ObjectId>>,
     /// Tips that are known to lead to none of them.
-    dead: Option<Arc<HashSet<ObjectId>>>,
+    excluded: Option<Arc<HashSet<ObjectId>>>,
 }
 
 impl Walk {
-    fn look_for(&mut self, commit: ObjectId, also: Option<ObjectId>) {
-        self.open.insert(commit);
+    fn add(&mut self, commit: ObjectId, also: Option<ObjectId>) {
+        self.pending.insert(commit);
         for proof in [Some(commit), also].into_iter().flatten() {
             self.proofs.entry(proof).or_default().push(commit);
         }
     }
 
-    /// Which of them are led to, each with a tip that does. The others stay open.
+    /// Which of them are led to, each with a tip that does. The others stay pending.
     fn run(
         &mut self,
         repo: &Repository,
         tips: &HashSet<ObjectId>,
         stop: &AtomicBool,
-    ) -> Result<Vec<(ObjectId, ObjectId)>, ReachError> {
+    ) -> Result<Vec<(ObjectId, ObjectId)>, ReachabilityError> {
         let shallow = repo.shallow_commits()?;
         let ends_at = |id: &ObjectId| shallow.as_ref().is_some_and(|commits| commits.contains(id));
         let mut found = Vec::new();
         let mut seen: HashSet<ObjectId> = HashSet::new();
         let mut queue = BinaryHeap::new();
-        let dead = self.dead.take();
+        let excluded = self.excluded.take();
         let reach = |id: ObjectId, tip: ObjectId, queue: &mut BinaryHeap<_>, seen: &mut HashSet<_>| -> gix::Result {
-            let leads_nowhere = dead.as_ref().is_some_and(|tips| tips.contains(&id));
-            if !leads_nowhere && seen.insert(id) {
+            let is_excluded = excluded.as_ref().is_some_and(|tips| tips.contains(&id));
+            if !is_excluded && seen.insert(id) {
                 // Only the order depends on it, so a broken date does no harm.
                 let seconds = repo.find_commit(id)?.time().map_or(0, |time| time.seconds);
                 queue.push((seconds, id, tip));
@@ -154,14 +154,14 @@ impl Walk {
         }
         while let Some((_, id, tip)) = queue.pop() {
             if stop.load(Ordering::Relaxed) {
-                return Err(ReachError::Interrupted);
+                return Err(ReachabilityError::Interrupted);
             }
             for commit in self.proofs.remove(&id).unwrap_or_default() {
-                if self.open.remove(&commit) {
+                if self.pending.remove(&commit) {
                     found.push((commit, tip));
                 }
             }
-            if self.open.is_empty() {
+            if self.pending.is_empty() {
                 break;
             }
             if !ends_at(&id) {
@@ -230,11 +230,11 @@ mod tests {
         let first = commit(&repo, 0, Vec::new());
         let last = (1..10).fold(first, |before, number| commit(&repo, number, vec![before]));
         repo.reference("refs/heads/main", last, PreviousValue::Any, "").unwrap();
-        let mut reach = Reach::default();
-        let stopped = reach.leads_to(&repo, first, &AtomicBool::new(true));
-        assert!(matches!(stopped, Err(ReachError::Interrupted)));
+        let mut reach = ReachabilityCache::default();
+        let stopped = reach.is_reachable(&repo, first, &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(ReachabilityError::Interrupted)));
         assert!(reach.known.is_empty());
-        assert!(reach.leads_to(&repo, first, &AtomicBool::new(false)).unwrap());
+        assert!(reach.is_reachable(&repo, first, &AtomicBool::new(false)).unwrap());
     }
 
     proptest! {
@@ -256,7 +256,7 @@ mod tests {
                 ids.push(commit(&repo, number, of.iter().map(|at| ids[*at]).collect()));
                 parents.push(of);
             }
-            let (mut reach, stop) = (Reach::default(), AtomicBool::new(false));
+            let (mut reach, stop) = (ReachabilityCache::default(), AtomicBool::new(false));
             for (tips, wanted, together) in looks {
                 let tips: Vec<usize> = tips.into_iter().map(|tip| tip % ids.len()).collect();
                 for old in repo.references().unwrap().prefixed("refs/heads/").unwrap() {
@@ -270,9 +270,9 @@ mod tests {
                 let wanted: HashSet<usize> = wanted.into_iter().map(|at| at % ids.len()).collect();
                 let all = wanted.iter().map(|at| ids[*at]).collect();
                 // One by one after a look for nothing, which sees that the tips have moved.
-                reach.look(&repo, &if together { all } else { HashSet::new() }, &stop).unwrap();
+                reach.search(&repo, &if together { all } else { HashSet::new() }, &stop).unwrap();
                 for at in wanted {
-                    prop_assert_eq!(reach.leads_to(&repo, ids[at], &stop).unwrap(), expected.contains(&at));
+                    prop_assert_eq!(reach.is_reachable(&repo, ids[at], &stop).unwrap(), expected.contains(&at));
                 }
             }
         }

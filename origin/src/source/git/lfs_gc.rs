@@ -11,42 +11,42 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use super::GitSource;
-use super::lfs::{Amount, LfsOid};
-use super::revision::{self, Reach, RevisionError};
+use super::lfs::{LfsOid, LfsUsage};
+use super::revision::{self, ReachabilityCache, RevisionError};
 use super::tree::{content_key, lfs_files};
 use crate::service::Service;
 use crate::source::{Commits, ServiceFailure};
 use crate::tarball::TarballError;
 
 /// Parts that are older were left behind: what comes just now has newer ones.
-const LEFT_BEHIND: Duration = Duration::from_secs(24 * 3600);
+const PARTIAL_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 impl GitSource {
-    /// Removes the objects that no service needs and that came longer ago than `spared`. What stays. Not for a repository
+    /// Removes the objects that no service needs and that came longer ago than `grace_period`. What remaining. Not for a repository
     /// that is being cloned anew: its mirror does not say what is needed.
-    pub(super) fn sweep(
+    pub(super) fn collect_lfs_garbage(
         &self,
         services: &[Arc<Service>],
         published: &Commits,
-        spared: Duration,
+        grace_period: Duration,
         stop: &AtomicBool,
-    ) -> Result<Amount, ServiceFailure> {
+    ) -> Result<LfsUsage, ServiceFailure> {
         let (objects, failed) =
             (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::passing("lfs", error.to_string()));
-        let before = SystemTime::now().checked_sub(spared).unwrap_or(SystemTime::UNIX_EPOCH);
-        let left_behind = SystemTime::now().checked_sub(LEFT_BEHIND).unwrap_or(SystemTime::UNIX_EPOCH);
-        objects.remove_leftovers(left_behind).map_err(failed)?;
-        let held = objects.held().map_err(failed)?;
-        if held.objects == 0 {
-            return Ok(held);
+        let before = SystemTime::now().checked_sub(grace_period).unwrap_or(SystemTime::UNIX_EPOCH);
+        let partial_before = SystemTime::now().checked_sub(PARTIAL_MAX_AGE).unwrap_or(SystemTime::UNIX_EPOCH);
+        objects.remove_partial(partial_before).map_err(failed)?;
+        let usage = objects.usage().map_err(failed)?;
+        if usage.objects == 0 {
+            return Ok(usage);
         }
         let needed = self.needed(services, published, stop)?;
-        let (removed, stays) = objects.remove_except(&needed, before).map_err(failed)?;
+        let (removed, remaining) = objects.remove_except(&needed, before).map_err(failed)?;
         if removed.objects > 0 {
-            let Amount { objects, bytes } = removed;
+            let LfsUsage { objects, bytes } = removed;
             tracing::info!(repository = %self.repository, objects, bytes, "LFS objects that nothing needs any more were removed");
         }
-        Ok(stays)
+        Ok(remaining)
     }
 
     fn needed(
@@ -56,24 +56,24 @@ impl GitSource {
         stop: &AtomicBool,
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
         let mirror = self.open()?;
-        let unclear = |service: &Service, error: &dyn std::fmt::Display| {
-            ServiceFailure::passing("lfs", format!("what service `{}` needs is unclear: {error}", service.name))
+        let unknown = |service: &Service, error: &dyn std::fmt::Display| {
+            ServiceFailure::passing("lfs", format!("what service `{}` needs is unknown: {error}", service.name))
         };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());
         for service in services.iter().filter(|service| service.selection.lfs) {
-            let of_it =
+            let versions =
                 published.as_ref().map_err(|error| error.clone())?.iter().filter(|(name, _)| *name == service.name);
-            let mut commits: Vec<_> = of_it.map(|(_, commit)| commit.clone()).collect();
-            match revision::tip(&mirror, &service.revision, &mut Reach::default(), stop) {
+            let mut commits: Vec<_> = versions.map(|(_, commit)| commit.clone()).collect();
+            match revision::tip(&mirror, &service.revision, &mut ReachabilityCache::default(), stop) {
                 Ok(tip) => commits.push(tip.commit),
                 Err(error @ (RevisionError::Unreadable { .. } | RevisionError::Interrupted)) => {
-                    return Err(unclear(service, &error));
+                    return Err(unknown(service, &error));
                 }
                 // The mirror is whole, and what is followed is not there: nothing can be built of it.
                 Err(_) => {}
             }
             for commit in commits {
-                if let Err(RevisionError::CommitMissing(_)) = revision::look_up(&mirror, &commit) {
+                if let Err(RevisionError::CommitMissing(_)) = revision::find_commit(&mirror, &commit) {
                     continue;
                 }
                 let key = content_key(&mirror, &commit, &self.repository, &service.selection);
@@ -86,7 +86,7 @@ impl GitSource {
                         error @ (TarballError::Object { .. }
                         | TarballError::Malformed { .. }
                         | TarballError::Interrupted),
-                    ) => return Err(unclear(service, &error)),
+                    ) => return Err(unknown(service, &error)),
                     // Without the folder, say, there is nothing to be built.
                     Err(_) => {}
                 }
