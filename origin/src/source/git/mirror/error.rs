@@ -122,7 +122,7 @@ pub enum MirrorError {
     },
     /// The upstream sends an object as deltas that do not fit into the memory that it may take to read it.
     #[error(
-        "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::DELTA_CHAIN_FACTOR
+        "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::limits::DELTA_CHAIN_FACTOR
     )]
     DeltasTooLarge {
         /// So many times [`crate::source::Upstream::max_object`].
@@ -130,7 +130,7 @@ pub enum MirrorError {
     },
     /// It takes too much memory to find out whether the upstream sent all that its refs lead to.
     #[error(
-        "to check what the upstream sends takes more memory than `[upstreams] max_object` = {limit} allows for, {times} times that and some more: raise it if the repository is to be mirrored", times = super::OBJECTS_IN_MEMORY
+        "to check what the upstream sends takes more memory than `[upstreams] max_object` = {limit} allows for, {times} times that and some more: raise it if the repository is to be mirrored", times = super::limits::OBJECTS_IN_MEMORY
     )]
     CheckTooLarge {
         /// [`super::Upstream::max_object`].

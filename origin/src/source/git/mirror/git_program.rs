@@ -80,9 +80,6 @@ pub(super) fn check_reachable(repository: &Path) -> Command {
     command
 }
 
-/// The address space that the two take for the program itself and what it holds of deltas and packs.
-pub(super) const GIT_BASE_MEMORY: u64 = 256 << 20;
-
 fn with_objects(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = pinned_within("git", bounds);
     command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1");

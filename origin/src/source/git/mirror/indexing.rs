@@ -14,15 +14,13 @@ use gix::odb::pack::data::entry::Header;
 use gix::odb::pack::data::input::{BytesToEntriesIter, EntryDataMode, Mode};
 use gix::progress::{Count, NestedProgress, Progress};
 
+use super::limits::{DELTA_CHAIN_FACTOR, ENTRY_OVERHEAD, OBJECTS_IN_MEMORY};
 use super::progress::RECEIVED_OBJECTS;
 use super::upstream_session::UpstreamSession;
-use super::{DELTA_CHAIN_FACTOR, FetchProgress, MirrorError, OBJECTS_IN_MEMORY, Upstream, memory_estimate};
+use super::{FetchProgress, MirrorError, Upstream, memory_estimate};
 
 /// What is taken of a pack at a time.
 const BUFFER_BYTES: usize = 64 << 10;
-
-/// What the compressed form of an entry may have more than its object: what nothing compresses grows a little.
-const ENTRY_SLACK: u64 = 64 << 10;
 
 /// A pack as it comes.
 pub(super) struct PackReader<'a> {
@@ -51,7 +49,7 @@ impl Read for PackReader<'_> {
         if let Some(mut copy) = self.copy {
             copy.write_all(&into[..read]).map_err(|error| session.record(MirrorError::local("be written")(error)))?;
             let limit = session.upstream.max_object;
-            if self.since_entry.get() > limit.saturating_add(limit / 64 + ENTRY_SLACK) {
+            if self.since_entry.get() > limit.saturating_add(limit / 64 + ENTRY_OVERHEAD) {
                 return Err(session.record(MirrorError::ObjectTooLarge { limit }));
             }
             self.since_entry.set(self.since_entry.get() + read as u64);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{MirrorError, quarantine};
+use super::{MirrorError, limits};
 
 /// How soon a request to stop is seen by one that on_wait.
 const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ pub(super) struct MemoryReservation<'a> {
 impl FetchMemory {
     /// For fetches of at most so many objects, of at most so many bytes each.
     pub fn new(max_object: u64, max_objects: usize) -> Self {
-        let per_host = quarantine::address_space(0, max_objects as u64, max_object);
+        let per_host = limits::address_space(0, max_objects as u64, max_object);
         Self { per_host, reserved: Mutex::default(), freed: Condvar::new() }
     }
 

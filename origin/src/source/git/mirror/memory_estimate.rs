@@ -7,8 +7,9 @@ use gix::odb::pack::data::decode::header::ResolvedBase;
 use gix::odb::pack::data::entry::Header;
 use gix::zlib::Inflate;
 
+use super::MirrorError;
+use super::limits::{DELTA_CHAIN_FACTOR, MAX_CHAIN_LENGTH};
 use super::upstream_session::UpstreamSession;
-use super::{DELTA_CHAIN_FACTOR, MirrorError};
 
 /// The deltas that lead to an object, itself counted.
 #[derive(Clone, Copy, Default)]
@@ -25,9 +26,6 @@ pub(super) struct MemoryEstimate {
     /// How many deltas lead to one object, at the most.
     chain_length: u64,
 }
-
-/// How many deltas the git program puts in a chain, whatever it is told.
-const MAX_CHAIN_LENGTH: u64 = 4095;
 
 impl MemoryEstimate {
     /// What gix holds while it resolves all of it, at the most: an object is held until the last delta against it is resolved,

@@ -14,6 +14,7 @@ mod http;
 mod indexing;
 mod integrity;
 mod lfs;
+mod limits;
 mod listing;
 mod maintenance;
 mod memory;
@@ -221,14 +222,6 @@ impl Mirror {
 /// What upstreams know the origin by, as part of Git's own name for a client.
 const USER_AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));
 
-/// The deltas that lead to one object may have so many times the bytes of the largest object together: whoever reads it has
-/// all of them in memory at once.
-const DELTA_CHAIN_FACTOR: u64 = 3;
-
-/// To read an object that the mirror has as a delta takes two as large as the largest on the way to it, in one piece with
-/// all those deltas.
-const OBJECTS_IN_MEMORY: u64 = 2 + DELTA_CHAIN_FACTOR;
-
 /// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
 /// under the id of a commit that somebody signed.
 const OVERRIDES: [&str; 2] = ["core.logAllRefUpdates=false", "core.useReplaceRefs=false"];
@@ -236,7 +229,8 @@ const OVERRIDES: [&str; 2] = ["core.logAllRefUpdates=false", "core.useReplaceRef
 /// Nothing of the machine's or the user's Git configuration counts, there are slots for twice the packs there are, and what
 /// there is is not unpacked beyond a bound.
 fn open_options(max_object: u64) -> gix::open::Options {
-    let limit = format!("gitoxide.objects.allocLimit={}", max_object.saturating_mul(OBJECTS_IN_MEMORY).min(MAX_LIMIT));
+    let limit =
+        format!("gitoxide.objects.allocLimit={}", max_object.saturating_mul(limits::OBJECTS_IN_MEMORY).min(MAX_LIMIT));
     gix::open::Options::isolated()
         .with(gix::sec::Trust::Full)
         .open_path_as_is(true)

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gix::objs::{Data, Find, FindHeader, Kind, TagRefIter};
 use gix::{ObjectId, OdbHandle, oid};
 
-/// A tag may lead to a tag, and so on. Nobody has more than two or three, and each ref is followed through all of them.
-const MAX_TAGS: usize = 32;
+use super::limits::MAX_TAG_DEPTH;
 
 /// Finds out what refs lead to, until somebody asks to stop.
 pub(super) struct Peeling<'a> {
@@ -29,7 +28,7 @@ impl Peeling<'_> {
     /// How something leads to no object, unless it leads to one.
     pub(super) fn check(&self, mut id: ObjectId) -> gix::Result<Option<RefError>> {
         let mut buffer = Vec::new();
-        for _ in 0..=MAX_TAGS {
+        for _ in 0..=MAX_TAG_DEPTH {
             match self.try_find(&id, &mut buffer)? {
                 None => return Ok(Some(RefError::Missing)),
                 Some(Data { kind: Kind::Tag, data, object_hash }) => {
@@ -88,7 +87,7 @@ mod tests {
         assert_eq!((check(broken), check(tag(broken, "tag"))), (Some(RefError::BrokenTag), Some(RefError::BrokenTag)));
 
         let tags = |count| (1..count).fold(tag(blob, "blob"), |inner, _| tag(inner, "tag"));
-        assert_eq!((check(tags(MAX_TAGS)), check(tags(MAX_TAGS + 1))), (None, Some(RefError::TooManyTags)));
+        assert_eq!((check(tags(MAX_TAG_DEPTH)), check(tags(MAX_TAG_DEPTH + 1))), (None, Some(RefError::TooManyTags)));
         interrupt.store(true, Ordering::Relaxed);
         peeling.check(blob).unwrap_err();
     }

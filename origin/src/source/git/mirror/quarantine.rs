@@ -20,17 +20,9 @@ use super::memory::{FetchMemory, MemoryReservation};
 use super::program::Program;
 use super::stale_files::INCOMING_PREFIX;
 use super::upstream_session::UpstreamSession;
-use super::{
-    FetchProgress, MirrorError, OBJECTS_IN_MEMORY, SLOTS, git_program, indexing, memory_estimate, shallow, size,
-};
+use super::{FetchProgress, MirrorError, SLOTS, git_program, indexing, limits, memory_estimate, shallow, size};
 use crate::data_dir::without_path;
 use crate::outside_program::Bounds;
-
-/// What an object takes of the memory while its pack is indexed, however small it is, by gix or the git program.
-const MEMORY_PER_OBJECT: u64 = 400;
-
-/// What the objects of an index take of it when all are looked at, beside the index itself, which has 28 bytes for each.
-const MEMORY_PER_INDEX_BYTE: u64 = 8;
 
 /// What a program ends with that wrote more to a file than it may, as a shell says it: 128 and the signal's number.
 const FILE_TOO_LARGE: i32 = 128 + 25;
@@ -156,7 +148,10 @@ impl<'a> Quarantine<'a> {
         let mut repo = self.repo.clone();
         let options = Options {
             slots: SLOTS,
-            alloc_limit_bytes: usize::try_from(self.session.upstream.max_object.saturating_mul(OBJECTS_IN_MEMORY)).ok(),
+            alloc_limit_bytes: usize::try_from(
+                self.session.upstream.max_object.saturating_mul(limits::OBJECTS_IN_MEMORY),
+            )
+            .ok(),
             ..Options::default()
         };
         let objects = gix::odb::at_opts(self.dir.path(), repo.object_hash(), None, options);
@@ -199,7 +194,7 @@ impl<'a> Quarantine<'a> {
     fn memory_limit(&self, objects: u64) -> Result<u64, MirrorError> {
         let measured = |objects: &Path| size::of_indices(objects).map_err(MirrorError::local("be measured"));
         let indices = measured(self.repo.objects.store_ref().path())? + measured(self.dir.path())?;
-        Ok(address_space(indices, objects, self.session.upstream.max_object))
+        Ok(limits::address_space(indices, objects, self.session.upstream.max_object))
     }
 
     /// Gives a program its input, and waits for its end.
@@ -248,13 +243,4 @@ impl<'a> Quarantine<'a> {
     fn record(&self, error: MirrorError) -> gix::Error {
         self.session.record(error).raise()
     }
-}
-
-/// So much memory, and no more: for the program itself, for what it has of each object, and for the objects that it holds at a
-/// time to make one of them, each of them as large as may be.
-pub(super) fn address_space(indices: u64, objects: u64, max_object: u64) -> u64 {
-    let of_indices = indices.saturating_mul(MEMORY_PER_INDEX_BYTE);
-    let of_objects = objects.saturating_mul(MEMORY_PER_OBJECT);
-    let reserved = max_object.saturating_mul(OBJECTS_IN_MEMORY);
-    git_program::GIT_BASE_MEMORY.saturating_add(of_indices).saturating_add(of_objects).saturating_add(reserved)
 }

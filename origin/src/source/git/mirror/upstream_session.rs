@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::runtime::{EnterGuard, Runtime};
 use tokio::task::JoinHandle;
 
+use super::limits::{BYTES_BEFORE_PACK, BYTES_PER_REF, LISTING_OVERHEAD};
 use super::{FetchProgress, MirrorError};
 use crate::source::{Upstream, runtime};
 
@@ -20,15 +21,6 @@ const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection takes at most this long to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// What a ref may take of a listing, on average.
-const BYTES_PER_REF: u64 = 256;
-
-/// What a listing may take besides its refs.
-const LISTING_SLACK: u64 = 64 << 10;
-
-/// What may come of an answer before its pack: which commits both sides have, a line for each, all of which gix keeps.
-const BYTES_BEFORE_PACK: u64 = 4 << 20;
 
 /// One session at an upstream.
 pub(super) struct UpstreamSession<'a> {
@@ -143,7 +135,7 @@ impl<'a> UpstreamSession<'a> {
         self.received.set(received);
         let max_refs = self.upstream.max_refs;
         match (self.step.get(), &*self.fetch.borrow()) {
-            (Step::List, _) if received > LISTING_SLACK + max_refs as u64 * BYTES_PER_REF => {
+            (Step::List, _) if received > LISTING_OVERHEAD + max_refs as u64 * BYTES_PER_REF => {
                 Err(MirrorError::TooManyRefs { limit: max_refs })
             }
             (Step::Fetch, Some(fetch)) if received > BYTES_BEFORE_PACK && !fetch.progress.has_pack() => {
@@ -256,7 +248,7 @@ mod tests {
         let mut upstream = Upstream::new("git://host/x");
         (upstream.max_refs, upstream.max_pack, upstream.max_mirror) = (10, 1000, 5000);
         session(&upstream, |session, _| {
-            let listing = usize::try_from(LISTING_SLACK + 10 * BYTES_PER_REF).unwrap();
+            let listing = usize::try_from(LISTING_OVERHEAD + 10 * BYTES_PER_REF).unwrap();
             session.received(listing).unwrap();
             assert!(matches!(session.received(1), Err(MirrorError::TooManyRefs { limit: 10 })));
             session.begin_fetch(&FetchProgress::default(), 4000);
