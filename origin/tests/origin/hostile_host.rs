@@ -1,4 +1,4 @@
-//! Nothing that the machine, the user or the upstream's own repository configures is read or executed.
+//! Nothing that the machine, the user or the upstream's repository configures is read or executed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use crate::mirror_ssh::SshServer;
 use crate::prelude::*;
 use crate::smart_http::{Manner, password_file};
 
-/// An origin as a process; killed when dropped.
+/// An origin as a process, killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -18,7 +18,7 @@ impl Drop for Process {
     }
 }
 
-/// A program that leaves a trace when somebody starts it.
+/// A program that leaves a trace when it is started.
 fn trap(traps: &Path, name: &str) -> PathBuf {
     let program = traps.join(name);
     fs::write(&program, format!("#!/bin/sh\ntouch {}/sprung-{name}\nexit 1\n", traps.display())).unwrap();
@@ -31,7 +31,7 @@ fn sprung(traps: &Path) -> Vec<String> {
     names.filter(|name| name.starts_with("sprung-")).collect()
 }
 
-/// A configuration of Git in which everything that can start a program does.
+/// A Git configuration in which every setting that can start a program does.
 fn hostile_config(traps: &Path) -> String {
     let trap = |name: &str| trap(traps, name).display().to_string();
     format!(

@@ -1,4 +1,4 @@
-//! A Git server with LFS on loopback: the batch API as its specification has it, and a storage, with faults on demand.
+//! A Git server with LFS on loopback: the batch API as specified, and a storage, with faults on demand.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,37 +12,37 @@ use tokio::sync::Semaphore;
 use crate::prelude::*;
 use crate::smart_http::{http_backend, tls_config, tls_config_asking};
 
-/// Stands at the end of the head of a request whose client has shown a certificate.
+/// The end of the head of a request whose client has shown a certificate.
 pub(crate) const SHOWN: &str = "(a certificate was shown)";
 
-/// What the server does wrong, or differently.
+/// The behavior of the server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Manner {
-    /// What `Authorization` has to say to the repository and to the API.
+    /// The `Authorization` that the repository and the API require.
     pub(crate) authorization: Option<String>,
-    /// Where objects are said to be: an address without a path. Its own, if there is none.
+    /// The origin of download URLs; by default the server's own.
     pub(crate) storage: Option<String>,
-    /// Where a download is redirected to, likewise.
+    /// The origin to which downloads are redirected, if any.
     pub(crate) redirect: Option<String>,
-    /// What the storage sends in place of an object.
+    /// The bytes that the storage sends instead of an object.
     pub(crate) instead: Option<Vec<u8>>,
-    /// The body of the answer to a batch request, in place of the right one.
+    /// The body of the response to a batch request, instead of the right one.
     pub(crate) answer: Option<String>,
-    /// After so many bytes of an object the server falls silent.
+    /// The server falls silent after this many bytes of an object.
     pub(crate) silent_after: Option<usize>,
-    /// Objects come a byte at a time, now and then, until the server behaves in another manner.
+    /// Objects are sent byte by byte with pauses, until the behavior changes.
     pub(crate) drips: bool,
-    /// The only object with which the storage does anything wrong, by its pointer.
+    /// The only object to which the storage's faults apply, by its pointer.
     pub(crate) only: Option<String>,
-    /// With which status, and where to, a batch request is sent on: an address without a path.
+    /// The status and the target's origin of a redirect of batch requests.
     pub(crate) moved: Option<(&'static str, String)>,
-    /// What the API answers in place of anything else: a status, and a header with its line's end.
+    /// A status and a header line with which the API answers everything.
     pub(crate) api_says: Option<(&'static str, &'static str)>,
-    /// What the storage answers, likewise.
+    /// The same for the storage.
     pub(crate) storage_says: Option<(&'static str, &'static str)>,
-    /// After so many downloads the addresses hold no longer, until others are asked for.
+    /// After this many downloads the URLs expire, until others are requested.
     pub(crate) addresses_hold: Option<usize>,
-    /// The seconds for which the API says that they hold.
+    /// The `expires_in` of the API.
     pub(crate) expires_in: Option<u64>,
 }
 
@@ -53,13 +53,13 @@ struct Inner {
     objects: Mutex<HashMap<String, Vec<u8>>>,
     manner: Mutex<Manner>,
     requests: Mutex<Vec<String>>,
-    /// Downloads since addresses were asked for.
+    /// Downloads since URLs were requested.
     downloads: AtomicUsize,
-    /// A permit for each object that has begun to drip.
+    /// A permit for each object that is sent slowly.
     dripping: Semaphore,
 }
 
-/// A running server; it ends with the process.
+/// A running server, until the process ends.
 #[derive(Clone)]
 pub(crate) struct LfsServer(Arc<Inner>);
 
@@ -69,8 +69,7 @@ impl LfsServer {
         Self::start_with(root, certificates.map(|dir| tls_config(dir, None)))
     }
 
-    /// The same over TLS, asking each client for a certificate; who has none is served too. The head of a request with one
-    /// ends in [`SHOWN`].
+    /// The same over TLS, with optional client certificates. The head of a request with one ends in [`SHOWN`].
     pub(crate) fn start_asking_for_certificates(root: &Path, certificates: &Path) -> Self {
         Self::start_with(root, Some(tls_config_asking(certificates)))
     }
@@ -93,7 +92,7 @@ impl LfsServer {
                 let (serving, tls) = (serving.clone(), tls.clone());
                 std::thread::spawn(move || {
                     let socket = socket.unwrap();
-                    // A client that goes away is what some tests are about.
+                    // Some tests close their connections.
                     let _ = match tls {
                         Some(config) => {
                             let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
@@ -109,7 +108,7 @@ impl LfsServer {
         server
     }
 
-    /// Its address without a path.
+    /// The origin of its URLs.
     pub(crate) fn base(&self) -> String {
         format!("{}://{}", self.0.scheme, self.0.address)
     }
@@ -122,17 +121,17 @@ impl LfsServer {
         *self.0.manner.lock().unwrap() = manner;
     }
 
-    /// The heads of the requests since the last time.
+    /// The heads of the requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut self.0.requests.lock().unwrap())
     }
 
-    /// Waits until an object has begun to drip, once for each.
+    /// Waits until an object is sent slowly, once for each.
     pub(crate) async fn has_begun_to_drip(&self) {
         in_time(self.0.dripping.acquire()).await.unwrap().forget();
     }
 
-    /// Takes an object in, and returns the pointer to it.
+    /// Stores an object, and returns its pointer.
     pub(crate) fn hold(&self, contents: &[u8]) -> String {
         let oid: String = digest(&SHA256, contents).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         self.0.objects.lock().unwrap().insert(oid.clone(), contents.to_vec());
@@ -247,7 +246,7 @@ impl LfsServer {
                 write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", object.len())?;
                 stream.write_all(&object[..bytes])?;
                 stream.flush()?;
-                // Until the client has had enough.
+                // Until the client closes the connection.
                 stream.read(&mut [0]).map(|_| ())
             }
             None => respond(stream, "200 OK", "Content-Type: application/octet-stream\r\n", &object),

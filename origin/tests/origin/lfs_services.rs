@@ -1,4 +1,4 @@
-//! Services with the files of LFS in their tarballs.
+//! Services with LFS files in their tarballs.
 
 use weir_origin::source::Upstream;
 use weir_origin::source::git::lfs::LfsObjects;
@@ -22,7 +22,7 @@ fn files_of(git: &Git, commit: &CommitId, selection: &Selection) -> Result<Vec<S
 }
 
 #[test]
-fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left_out() {
+fn a_file_is_omitted_without_the_option_or_without_a_valid_pointer() {
     let dir = tempfile::tempdir().unwrap();
     let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
     git.write(".gitattributes", ATTRIBUTES);
@@ -51,7 +51,7 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
     assert_eq!(contents("no-pointer.bin"), b"version 1\n");
     assert!(contents("too-long.bin").len() > 1000);
 
-    // Too large: said before anything is fetched.
+    // Too large: refused before anything is fetched.
     let huge = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5000000000\n", "a".repeat(64));
     git.write("huge.bin", huge);
     let error = files_of(&git, &git.commit("huge"), &with_lfs()).unwrap_err();
@@ -59,7 +59,7 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
 }
 
 #[test]
-fn a_key_holds_the_options_and_changes_with_the_codec_only() {
+fn a_content_key_depends_on_the_options_and_the_codec_only() {
     let git = Git::new();
     let commit = git.commit_file("a", "a");
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
@@ -67,18 +67,18 @@ fn a_key_holds_the_options_and_changes_with_the_codec_only() {
     let without = key(&Selection::default());
     let with_gzip = Selection { gzip: true, ..Selection::default() };
     assert!(key(&with_lfs()) != without && key(&with_gzip) != without && key(&with_gzip) != key(&with_lfs()));
-    // It changes with the codec only: origins that are brought up to date otherwise build nothing again.
+    // It changes with the codec only, so that an upgrade of the origin causes no other builds.
     let hex: String = without.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "213114457180c9608d4b03965f46b8bc25c547ac017093b248b04090ea66472b");
 }
 
 #[test]
-fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_nothing() {
+fn frames_with_lfs_are_reused_and_equal_those_of_a_full_build() {
     let dir = tempfile::tempdir().unwrap();
     let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
     git.write(".gitattributes", ATTRIBUTES);
     let upstream = Upstream::new(server.url("x"));
-    // Not the working tree: the objects beside the mirror would be committed as files, and reused as such.
+    // Not the working tree: the objects next to the mirror would be committed as files.
     let mirror = git.dir.join(".git");
     let put = |number: u32, seed: u32| {
         let contents: Vec<u8> = (0..1_500_000u32).map(|at| (at.wrapping_mul(seed + 77) >> 13) as u8).collect();
@@ -103,12 +103,12 @@ fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_n
         assert!(reusing.reused_frames > 0, "{reusing:?}");
         assert_eq!((reusing.digest, reusing.zstd), (from_nothing.digest, from_nothing.zstd));
     }
-    // The same pointers without the option share nothing with it.
+    // The same pointers without the option share no frames with it.
     let without = build(&frames, &first, &Selection::default(), Some(&base));
     assert_eq!((without.omitted.len(), without.reused_frames), (12, 0));
 }
 
-/// A repository with a model in one folder of it.
+/// A repository with an LFS file in a folder.
 pub(crate) struct Shop {
     pub(crate) home: Home,
     pub(crate) server: LfsServer,
@@ -116,7 +116,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// A repository with a model behind TLS with a private authority and a password.
+    /// Behind TLS with a private authority and a password.
     pub(crate) fn new() -> Self {
         let home = Home::new();
         let root = home.file("git");
@@ -149,7 +149,7 @@ impl Shop {
         mirrors.next().unwrap().unwrap().path()
     }
 
-    /// The only object on the disk.
+    /// The only object on disk.
     pub(crate) fn object(&self) -> PathBuf {
         let mut found = self.mirror().join("lfs/objects");
         while found.is_dir() {
@@ -173,7 +173,7 @@ async fn shown(node: &Node) -> Value {
 }
 
 #[tokio::test]
-async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_last_version_when_one_is_missing() {
+async fn a_service_with_lfs_keeps_its_last_version_when_an_object_is_missing() {
     let shop = Shop::new();
     let mut config = shop.config();
     let node = shop.home.start(config.clone()).await;
@@ -184,7 +184,7 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);
     assert_eq!(node.metric("weir_origin_lfs_bytes_fetched_total").await, 16.0);
 
-    // A pointer to what the server does not have.
+    // A pointer to an object that the server does not have.
     shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x").replace("size 1", "size 2"));
     node.poll().await;
     let failed = failure(&node).await;
@@ -193,7 +193,7 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
     assert_eq!(node.descriptor().await.version(), descriptor.version());
     assert!(node.metric("weir_origin_lfs_failures_total").await >= 1.0);
 
-    // It is pushed after all.
+    // The object is pushed.
     shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x"));
     node.poll().await;
     let mended = node.published(|published| published.version() != descriptor.version()).await;
@@ -201,7 +201,7 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 2.0);
     node.stop().await;
 
-    // Who does not ask for them has other content, and is told what is left out.
+    // A service without LFS has other content, and lists the omissions.
     config.services[0].lfs = false;
     let node = shop.home.start(config).await;
     let without = node.published(|published| published.version() != mended.version()).await;
@@ -211,7 +211,7 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_pause_gets_it() {
+async fn a_pause_of_the_server_is_respected() {
     let shop = Shop::new();
     shop.behave(Manner { api_says: Some(("429 Slow down", "Retry-After: 3600\r\n")), ..Manner::default() });
     let node = shop.home.start(shop.config()).await;
@@ -228,7 +228,7 @@ async fn a_server_that_asks_for_a_pause_gets_it() {
 }
 
 #[tokio::test]
-async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
+async fn objects_have_a_limit_and_unneeded_ones_are_removed_first() {
     for (versions, fits) in [(1, false), (0, true)] {
         let shop = Shop::new();
         let mut config = shop.config();
@@ -264,7 +264,7 @@ async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
 }
 
 #[tokio::test]
-async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_is_fetched_again() {
+async fn a_lost_frame_is_rebuilt_and_a_corrupt_object_is_fetched_again() {
     let shop = Shop::new();
     let node = shop.home.start(shop.config()).await;
     let descriptor = node.published(|_| true).await;
@@ -272,7 +272,7 @@ async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_
     std::fs::remove_file(&stored).unwrap();
     node.tarball(&descriptor).await;
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);
-    // Whoever reads it sees that its bytes are others, and the next fetch brings it again.
+    // The reader detects the corruption, and the next fetch brings the object.
     flip_a_bit(&shop.object());
     let mut bytes = Vec::new();
     let pointer = file("x", &shop.server.hold(b"the model itself")).pointer;

@@ -1,4 +1,4 @@
-//! LFS objects that are slow to come, or do not come: what goes on beside them, and when they are asked for again.
+//! Slow and missing LFS objects: what continues meanwhile, and when they are requested again.
 
 use std::fs::File;
 
@@ -8,7 +8,7 @@ use crate::lfs_server::Manner;
 use crate::lfs_services::{ATTRIBUTES, failure};
 use crate::prelude::*;
 
-/// Takes hours to come a byte at a time.
+/// An object that takes hours byte by byte.
 static LARGE: [u8; 1 << 20] = [7; 1 << 20];
 
 async fn lfs(node: &Node, is: impl Fn(&LfsState) -> bool) -> LfsState {
@@ -24,20 +24,20 @@ fn downloads_of(server: &LfsServer, pointer: &str) -> usize {
     server.take_requests().iter().filter(|head| head.starts_with(&format!("GET /storage/{oid}"))).count()
 }
 
-/// Has an object look as if it had come before all that is spared because it came lately.
+/// Sets an object's time to before the grace period.
 fn came_long_ago(object: &Path) {
     let fetched = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
     File::options().write(true).open(object).unwrap().set_modified(fetched).unwrap();
 }
 
-/// Polls so that the mirror is looked after in between: a poll does not begin while that goes on because of the one before.
+/// Polls twice, because a poll does not start during the maintenance after the former.
 async fn is_looked_after(node: &Node) {
     node.poll().await;
     node.poll().await;
 }
 
 #[tokio::test]
-async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_ends_them() {
+async fn services_without_lfs_do_not_wait_for_slow_objects_and_a_newer_commit_cancels_them() {
     let shop = Shop::new();
     let mut config = shop.config();
     also(&mut config, "plain").lfs = false;
@@ -63,7 +63,7 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
     node.published_of("plain", |plain| plain.publication().commit == second).await;
     assert!(node.running.service(&crate::node::service()).unwrap().borrow().is_none());
 
-    // The same objects: what is on its way is not begun anew.
+    // The same objects: their downloads continue.
     assert_eq!(downloads_of(&shop.server, &large), 1);
     let third = shop.git.commit_file("deploy/model.bin", shop.server.hold(b"a smaller model"));
     node.poll().await;
@@ -71,7 +71,7 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
     assert_eq!(first_published.publication().commit, third);
     node.repository(|state| state.lfs.is_none()).await;
 
-    // Who stops does not wait for it either.
+    // A shutdown does not wait for it either.
     shop.git.commit_file("deploy/model.bin", &large);
     node.poll().await;
     shop.server.has_begun_to_drip().await;
@@ -80,7 +80,7 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
 }
 
 #[tokio::test]
-async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_of_a_repository() {
+async fn slow_objects_delay_neither_a_changed_service_nor_a_deleted_repository() {
     let home = Home::new();
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
@@ -108,13 +108,13 @@ async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_o
     operator.delete("/v1/services/shop-prod").await;
     let mut gone = node.running.repository(&repository()).unwrap();
     assert_eq!(operator.delete("/v1/repositories/shop").await.status, 204);
-    // Its agent has ended when nobody can tell any more how it is.
+    // The worker has stopped once its state is gone.
     in_time(async { while gone.changed().await.is_ok() {} }).await;
     node.stop().await;
 }
 
 #[tokio::test]
-async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_other() {
+async fn a_wrong_object_backs_off_and_delays_no_other() {
     let shop = Shop::new();
     let mut config = shop.config();
     also(&mut config, "good").lfs = true;
@@ -127,12 +127,12 @@ async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_ot
     let node = shop.home.start(config).await;
     node.published_of("good", |_| true).await;
     let told = failure(&node).await;
-    assert!(told["reason"].as_str().unwrap().contains("`model.bin` is not kept: it has 1 bytes"), "{told}");
+    assert!(told["reason"].as_str().unwrap().contains("`model.bin` is not stored: it has 1 bytes"), "{told}");
     let polls = 30;
     for _ in 0..polls {
         node.poll().await;
     }
-    // Each pause is twice as long as the one before, so this holds however slow the machine is.
+    // Each pause is twice the former, so this holds on a slow machine.
     let downloads = downloads_of(&shop.server, &wrong);
     assert!((1..polls / 3).contains(&downloads), "{downloads} downloads");
     let shown = &node.status().await["repositories"][0]["lfs"];
@@ -140,14 +140,14 @@ async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_ot
     assert!(failed["reason"].as_str().unwrap().contains("`model.bin`") && failed["since"].is_string(), "{shown}");
     assert!(failed["attempts"].as_u64().unwrap() >= 1 && shown["next_attempt"].is_string(), "{shown}");
 
-    // What a new commit brings is asked for at once.
+    // Objects of a new commit are requested at once.
     let right = shop.server.hold(b"a model that is right");
     let second = shop.git.commit_file("deploy/model.bin", &right);
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     node.repository(|state| state.lfs.is_none()).await;
 
-    // And what is put right without a commit comes by itself, with no poll.
+    // An object that is repaired without a commit is fetched without a poll.
     let late = shop.server.hold(b"a model that is put right");
     shop.behave(is_wrong(&late));
     let third = shop.git.commit_file("deploy/model.bin", &late);
@@ -160,7 +160,7 @@ async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_ot
 }
 
 #[tokio::test]
-async fn objects_that_nothing_needs_any_more_go_though_the_repository_is_quiet() {
+async fn unneeded_objects_are_removed_from_an_idle_repository() {
     let shop = Shop::new();
     let mut config = shop.config();
     config.retention.versions = 0;
@@ -170,7 +170,7 @@ async fn objects_that_nothing_needs_any_more_go_though_the_repository_is_quiet()
     let object = shop.object();
     came_long_ago(&object);
 
-    // A service that follows what is not there holds up nobody's sweep.
+    // A service with a missing ref does not block garbage collection.
     config.services[0].lfs = false;
     also(&mut config, "other").lfs = true;
     config.services[1].revision = "elsewhere".parse().unwrap();
@@ -205,7 +205,7 @@ async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
 }
 
 #[tokio::test]
-async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mirror_lacks() {
+async fn services_do_not_fail_while_their_repository_is_cloned_again() {
     let shop = Shop::new();
     let large = shop.server.hold(&LARGE);
     shop.git.commit_file("deploy/model.bin", &large);
@@ -213,7 +213,7 @@ async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mi
     let node = shop.home.start(shop.config()).await;
     shop.server.has_begun_to_drip().await;
 
-    // It begins anew in another format, for which the mirror is of no use, and gives its refs only.
+    // The repository has another object format now, which makes the mirror unusable, and the server sends only refs.
     fs::remove_dir_all(shop.git.dir.join(".git")).unwrap();
     shop.git.run(["init", "-q", "-b", "main", "--object-format=sha256", "."]);
     let commit = shop.git.commit("in another format");
@@ -226,7 +226,7 @@ async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mi
     node.poll().await;
     node.repository(|state| !state.mirrored && state.consecutive_failures > 1).await;
 
-    // What was fetched meanwhile ends, and everybody who waited for it is looked at.
+    // The fetch has ended, and waiting services are resolved.
     shop.behave(Manner::default());
     node.repository(|state| state.lfs.is_none()).await;
     assert_eq!(*node.running.condition(&crate::node::service()).unwrap().borrow(), Condition::Pending);
@@ -234,7 +234,7 @@ async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mi
 }
 
 #[tokio::test]
-async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
+async fn a_slow_storage_loses_its_permit_to_others_of_its_host() {
     let shop = Shop::new();
     let (drips_name, dripping) = ("drips", shop.server.hold(&LARGE));
     let git = Git::init(&shop.home.file("git").join("drips.git"));
@@ -262,7 +262,7 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
 }
 
 #[tokio::test]
-async fn who_asks_for_a_poll_and_who_changes_a_document_has_what_failed_tried_anew() {
+async fn a_forced_poll_and_a_changed_document_retry_failed_objects() {
     let home = Home::new();
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));

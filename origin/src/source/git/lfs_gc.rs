@@ -1,8 +1,8 @@
-//! Removing LFS objects that nothing needs any more.
+//! Garbage collection of LFS objects.
 //!
-//! Needed is what the services that ask for LFS hold at their current and retained versions, and at what their refs are at:
-//! all that may have to be built. Where that cannot be told, because a ref or a commit is not in the mirror, nothing goes: it
-//! may be on its way still, and what was fetched may be large.
+//! An object is needed by a service with `lfs` if its current version, a retained version or the current commit of its
+//! ref refers to it: these are the versions that may be built. If a ref or a commit cannot be read, nothing is removed,
+//! because a later fetch may bring it.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,12 +18,12 @@ use crate::service::Service;
 use crate::source::{Commits, ServiceFailure};
 use crate::tarball::TarballError;
 
-/// Parts that are older were left behind: what comes just now has newer ones.
+/// Partial downloads above this age belong to a killed process.
 const PARTIAL_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 impl GitSource {
-    /// Removes the objects that no service needs and that came longer ago than `grace_period`. What remaining. Not for a repository
-    /// that is being cloned anew: its mirror does not say what is needed.
+    /// Removes objects that no service needs and that are older than `grace_period`. Returns the usage afterwards. Must
+    /// not be called while the repository is being cloned again: its mirror does not know all needed objects.
     pub(super) fn collect_lfs_garbage(
         &self,
         services: &[Arc<Service>],
@@ -44,7 +44,7 @@ impl GitSource {
         let (removed, remaining) = objects.remove_except(&needed, before).map_err(failed)?;
         if removed.objects > 0 {
             let LfsUsage { objects, bytes } = removed;
-            tracing::info!(repository = %self.repository, objects, bytes, "LFS objects that nothing needs any more were removed");
+            tracing::info!(repository = %self.repository, objects, bytes, "removed LFS objects that no service needs");
         }
         Ok(remaining)
     }
@@ -57,7 +57,10 @@ impl GitSource {
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
         let mirror = self.open()?;
         let unknown = |service: &Service, error: &dyn std::fmt::Display| {
-            ServiceFailure::passing("lfs", format!("what service `{}` needs is unknown: {error}", service.name))
+            ServiceFailure::passing(
+                "lfs",
+                format!("the LFS objects that service `{}` needs are unknown: {error}", service.name),
+            )
         };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());
         for service in services.iter().filter(|service| service.selection.lfs) {
@@ -69,7 +72,7 @@ impl GitSource {
                 Err(error @ (RevisionError::Unreadable { .. } | RevisionError::Interrupted)) => {
                     return Err(unknown(service, &error));
                 }
-                // The mirror is whole, and what is followed is not there: nothing can be built of it.
+                // The mirror is intact and lacks the revision, so nothing can be built from it.
                 Err(_) => {}
             }
             for commit in commits {
@@ -87,7 +90,7 @@ impl GitSource {
                         | TarballError::Malformed { .. }
                         | TarballError::Interrupted),
                     ) => return Err(unknown(service, &error)),
-                    // Without the folder, say, there is nothing to be built.
+                    // Nothing can be built, for example because the folder is missing.
                     Err(_) => {}
                 }
             }

@@ -1,4 +1,4 @@
-//! Looking after a mirror: what is counted and logged of it.
+//! Maintenance of a mirror: calls it, and counts and logs the result.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,11 +7,11 @@ use super::GitSource;
 use super::mirror::{MaintenanceError, MaintenanceLimits, MirrorSize, Repack};
 use crate::source::UpkeepRequest;
 
-/// LFS objects that came within this time stay: a build that needs them may be about to begin.
+/// LFS objects younger than this are kept: a build that needs them may be about to start.
 const GRACE_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 impl GitSource {
-    /// Keeps the mirror up, and removes LFS objects that nothing needs, if that is asked for.
+    /// Repacks the mirror if this is due, and collects LFS garbage if the request says so.
     pub(super) fn maintain_mirror(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
         match self.maintain(request, stop) {
             Ok((done, MirrorSize { packs, bytes })) => {
@@ -34,7 +34,7 @@ impl GitSource {
             }
             Err(error) => {
                 match &error {
-                    // It may have found a pack that is damaged.
+                    // The repack may have failed over a damaged pack.
                     MaintenanceError::Repack(_) => self.mirror.mark_suspect(Instant::now()),
                     MaintenanceError::LostObjects(_) => self.mirror.mark_unusable(error.to_string()),
                     _ => {}
@@ -58,12 +58,12 @@ impl GitSource {
         };
         let (min_free, max_mirror) = (self.shared.min_free, self.shared.upstreams.max_mirror.as_u64());
         let done = mirror.maintain(retained, &MaintenanceLimits { min_free, max_mirror }, SystemTime::now(), stop);
-        // Also when there is no room for a repack: these objects may be what takes it.
+        // Also after a repack failed for lack of disk space: these objects may be the cause.
         if let Some(services) = sweep
             && let Err(failure) = self.collect_lfs_garbage(services, published, GRACE_PERIOD, stop)
         {
             let reason = self.shared.data_dir.redact(&failure.reason);
-            tracing::warn!(repository = %self.repository, reason, "LFS objects that nothing needs are not removed");
+            tracing::warn!(repository = %self.repository, reason, "unneeded LFS objects were not removed");
         }
         let done = done?;
         Ok((done, mirror.size().map_err(|error| failed(&error))?))
@@ -72,7 +72,7 @@ impl GitSource {
     pub(super) fn repack_failed(&self, error: &MaintenanceError) {
         self.count_repack("failed");
         let error = self.shared.data_dir.redact(&error.to_string());
-        tracing::warn!(repository = %self.repository, error, "the mirror was not repacked; it is tried again, later each time");
+        tracing::warn!(repository = %self.repository, error, "the mirror was not repacked; the next attempt follows after a back-off");
     }
 
     fn count_repack(&self, result: &str) {

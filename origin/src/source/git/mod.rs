@@ -1,7 +1,7 @@
-//! Git: a mirror that follows an upstream, and the folders of its commits.
+//! Git sources: a mirror that follows an upstream, and the folders of its commits.
 //!
-//! [`tree`] makes contents of a commit. `resolve` finds out what services are at, `files` brings the LFS objects that their
-//! contents need, `sweep` removes them again, and `upkeep` looks after the mirror.
+//! [`tree`] reads tarball contents from a commit. `resolve` looks up the commits of services, `lfs_fetch` downloads the
+//! LFS objects that their contents need, `lfs_gc` removes unneeded ones, and `maintenance` repacks the mirror.
 
 mod commit_policy;
 mod failures;
@@ -38,13 +38,13 @@ use crate::config::RepositoryConfig;
 use crate::service::Service;
 use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
 
-/// The source of a repository of Git. A job that uses it keeps the data directory.
+/// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub(crate) struct GitSource {
     repository: RepositoryName,
     mirror: MirrorHandle,
-    /// Which commits that services name were found on a branch or a tag.
+    /// Which pinned commits are reachable from a branch or a tag.
     reachability: Mutex<ReachabilityCache>,
-    /// Bytes of LFS objects that have room, and may not be here yet.
+    /// Bytes of disk reserved for LFS objects that are being fetched.
     reserved_lfs_bytes: Mutex<u64>,
     shared: Arc<Shared>,
 }
@@ -62,12 +62,12 @@ impl GitSource {
         }
     }
 
-    /// The mirror, to be read by one thread.
+    /// Opens the mirror for reading by one thread.
     fn open(&self) -> Result<gix::Repository, MirrorError> {
         Ok(self.mirror.get()?.repository()?.to_thread_local())
     }
 
-    /// The upstream as it is to be asked now.
+    /// The upstream with the current settings.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
         self.shared.upstreams.upstream(config)
     }
@@ -93,7 +93,7 @@ impl Kind for GitSource {
         Ok(match self.poll_mirror(request, stop)? {
             mirror::Poll::Unchanged { .. } => Polled::Unchanged,
             mirror::Poll::Changed { .. } => Polled::Changed,
-            mirror::Poll::Moved => Polled::Moved,
+            mirror::Poll::Deferred => Polled::Moved,
         })
     }
 
@@ -144,7 +144,7 @@ impl Kind for GitSource {
     }
 
     fn moved_at(&self) -> Option<SystemTime> {
-        self.mirror.refs_moved_at().ok()
+        self.mirror.refs_changed_at().ok()
     }
 
     fn missing(&self, service: &Service, commit: &CommitId, stop: &AtomicBool) -> Result<Vec<LfsFile>, ServiceFailure> {

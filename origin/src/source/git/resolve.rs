@@ -1,4 +1,4 @@
-//! Where the refs of services are, whether that may be published, and the key of the content there.
+//! Resolves the refs of services to commits, verifies these, and computes their content keys.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +29,7 @@ impl GitSource {
         let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
         let pinned: HashSet<_> = services.iter().filter_map(|service| service.revision.commit()).collect();
         if !pinned.is_empty() && reachability.search(&repository, &pinned, stop).is_err() {
-            // Each is looked for by itself then, and says what is wrong.
+            // Each commit is then searched alone and reports its own error.
             *reachability = ReachabilityCache::default();
         }
         let mut resolve = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {

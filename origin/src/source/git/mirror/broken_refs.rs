@@ -1,4 +1,4 @@
-//! Refs of an upstream that cannot be followed: they keep no other ref back.
+//! Refs of an upstream that cannot be followed. They do not prevent updates of others.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::peeling::RefError;
 use super::refs::Refs;
 use super::{MirrorError, listing};
 
-/// Such refs, by name, with what they point at.
+/// These refs by name, with the object and the error.
 #[derive(Debug, Default)]
 pub(super) struct BrokenRefs(BTreeMap<BString, (ObjectId, RefError)>);
 
@@ -18,31 +18,28 @@ impl BrokenRefs {
         self.0.insert(name.clone(), (id, error));
     }
 
-    /// Forgets what the upstream does not name any more, and what may come with another fetch. For the rest nothing has to
-    /// be fetched: an object with the same id is the same object.
+    /// Forgets refs that the upstream no longer has, and missing objects, which the next fetch may bring. A broken tag
+    /// stays broken as long as its id is the same.
     pub(super) fn retain(&mut self, advertised: &Refs) {
         self.0.retain(|name, (id, error)| *error != RefError::Missing && advertised.get(name) == Some(id));
     }
 
-    /// Whether it is known that a ref to this object cannot be followed.
+    /// Whether a ref to this object is known to be broken.
     pub(super) fn has(&self, name: &BString, id: &oid) -> bool {
         self.0.get(name).is_some_and(|(known, _)| *known == id)
     }
 
-    /// What to say of them, if there are any: the first by name, of those that did not come if there are such. `moved`:
-    /// whether anything else in the mirror was changed by the same poll.
-    pub(super) fn error(&self, moved: bool) -> Option<MirrorError> {
+    /// The error for the first of the refs, missing objects first. `changed`: whether the poll changed other refs.
+    pub(super) fn error(&self, changed: bool) -> Option<MirrorError> {
         let missing = self.0.iter().find(|(_, (_, error))| *error == RefError::Missing);
         let (name, (_, error)) = missing.or_else(|| self.0.first_key_value())?;
-        let reference = listing::shown(name.as_bstr());
+        let reference = listing::display_name(name.as_bstr());
         Some(match error {
-            RefError::Missing => MirrorError::Incomplete { reference, moved },
+            RefError::Missing => MirrorError::Incomplete { reference, changed },
             RefError::TooManyTags => {
-                MirrorError::NotFollowed { reference, reason: "too many tags, one on the other", moved }
+                MirrorError::NotFollowed { reference, reason: "a chain of too many tags", changed }
             }
-            RefError::BrokenTag => {
-                MirrorError::NotFollowed { reference, reason: "a tag that does not say what it was put on", moved }
-            }
+            RefError::BrokenTag => MirrorError::NotFollowed { reference, reason: "a malformed tag", changed },
         })
     }
 }
@@ -56,17 +53,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_may_come_and_a_tag_is_known_by_what_it_points_at() {
+    fn a_missing_object_is_retried_and_a_broken_tag_is_remembered_by_its_id() {
         let [a, b, c] = ["refs/tags/a", "refs/tags/b", "refs/tags/c"].map(BString::from);
         let mut broken = BrokenRefs::default();
         assert!(broken.error(true).is_none());
         for (name, error) in [(&a, RefError::TooManyTags), (&b, RefError::Missing), (&c, RefError::BrokenTag)] {
             broken.add(name, id(1), error);
         }
-        assert!(matches!(broken.error(true), Some(MirrorError::Incomplete { moved: true, .. })));
+        assert!(matches!(broken.error(true), Some(MirrorError::Incomplete { changed: true, .. })));
         broken.retain(&[(a.clone(), id(1)), (b.clone(), id(1)), (c.clone(), id(2))].into());
         assert!(broken.has(&a, &id(1)) && !broken.has(&a, &id(2)));
         assert!(!broken.has(&b, &id(1)) && !broken.has(&c, &id(1)));
-        assert!(matches!(broken.error(false), Some(MirrorError::NotFollowed { moved: false, .. })));
+        assert!(matches!(broken.error(false), Some(MirrorError::NotFollowed { changed: false, .. })));
     }
 }

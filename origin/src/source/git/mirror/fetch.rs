@@ -1,4 +1,4 @@
-//! One connection to an upstream: list, compare, and fetch if something moved.
+//! A poll of an upstream over one connection: lists refs, compares them, and fetches if any changed.
 
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,8 @@ use crate::source::{Place, Upstream};
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
 
-/// Brings the mirror up to date over one connection, or a few requests. `broken`: the refs that could not be followed before.
+/// Updates the mirror over one connection, or several HTTP requests. `broken`: the refs that earlier polls could not
+/// follow.
 pub(super) fn poll(
     repo: &ThreadSafeRepository,
     upstream: &Upstream,
@@ -44,18 +45,18 @@ pub(super) fn poll(
     result
 }
 
-/// Opens a connection over TCP, to the first address that answers.
+/// Connects over TCP to the first address that accepts.
 fn connect_tcp(session: &UpstreamSession, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
     let reach = &session.upstream.reach;
     reach.check_host(host)?;
     session.count_request();
     session.wait(async {
-        let mut last = MirrorError::Connect { cause: "it has no address".to_owned(), timeout: false };
+        let mut last = MirrorError::Connect { cause: "its host name has no address".to_owned(), timeout: false };
         for address in reach.resolve(host, port).await? {
             last = match tokio::time::timeout(session.connect_timeout(), TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => return Ok(socket),
                 Ok(Err(error)) => MirrorError::Connect { cause: error.to_string(), timeout: false },
-                Err(_) => MirrorError::Connect { cause: "no connection came about in time".to_owned(), timeout: true },
+                Err(_) => MirrorError::Connect { cause: "the connection timed out".to_owned(), timeout: true },
             };
         }
         Err(last)
@@ -80,7 +81,7 @@ struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
-    /// Connects by the URL's scheme, and goes through with it.
+    /// Connects with the transport of the URL's scheme, and runs the poll.
     fn connect(&self) -> Result<Poll, MirrorError> {
         let upstream = self.session.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
@@ -114,7 +115,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Talks to a program; when it breaks off, what it complained about says why.
+    /// Runs the poll over a program. If the program fails, its standard error explains why.
     fn with_program(
         &self,
         path: &[u8],
@@ -135,7 +136,7 @@ impl Fetch<'_> {
         let refspecs = refs::refspecs(&self.session.upstream.further_refs)?;
         self.progress.listing();
         let opened = ProtocolSession::open(transport, refspecs, self.progress);
-        let mut protocol = opened.map_err(|error| self.failed(&error))?;
+        let mut protocol = opened.map_err(|error| self.classify(&error))?;
         listing::check(protocol.refs(), self.session.upstream.max_refs)?;
         let advertised = refs::advertised(protocol.refs());
         let mirrored = refs::mirrored(self.repo)?;
@@ -156,13 +157,13 @@ impl Fetch<'_> {
         if difference.is_none() {
             return broken.error(false).map_or(Ok(Poll::Unchanged { refs }), Err);
         }
-        let mut changed = !difference.gone.is_empty();
-        refs::delete(self.repo, difference.gone)?;
-        if difference.moved && !(self.may_fetch)() {
-            return Ok(Poll::Moved);
+        let mut changed = !difference.deleted.is_empty();
+        refs::delete(self.repo, difference.deleted)?;
+        if difference.changed && !(self.may_fetch)() {
+            return Ok(Poll::Deferred);
         }
-        if difference.moved {
-            let measured = size::of(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
+        if difference.changed {
+            let measured = size::measure(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
             self.session.begin_fetch(self.progress, measured.bytes);
             self.progress.preparing();
             let fetched = self.fetch(&mut protocol, &advertised);
@@ -172,24 +173,24 @@ impl Fetch<'_> {
         broken.error(changed).map_or(Ok(Poll::Changed { refs }), Err)
     }
 
-    /// Fetches what moved, and moves the refs.
+    /// Fetches missing objects and updates the refs.
     fn fetch(
         &self,
         protocol: &mut ProtocolSession<impl Transport>,
         advertised: &Refs,
     ) -> Result<BrokenRefs, MirrorError> {
         let quarantine = Quarantine::new(self.repo, self.session, self.progress, self.memory);
-        let quarantine = quarantine.map_err(MirrorError::local("have a folder for what comes"))?;
+        let quarantine = quarantine.map_err(MirrorError::local("create a quarantine folder"))?;
         let receive = |pack: &mut dyn BufRead| quarantine.receive(pack);
         let received = protocol.fetch(self.repo, &quarantine.shallow_file(), receive, self.progress, self.interrupt);
-        received.map_err(|error| self.failed(&error))?;
-        let both = quarantine.repository().map_err(MirrorError::mirror("read what was fetched"))?;
-        refs::follow(&both, advertised, self.interrupt, |tips| {
-            quarantine.admit(tips).map_err(|error| self.failed(&error))
+        received.map_err(|error| self.classify(&error))?;
+        let both = quarantine.repository().map_err(MirrorError::local_gix("read the quarantine"))?;
+        refs::update(&both, advertised, self.interrupt, |tips| {
+            quarantine.admit(tips).map_err(|error| self.classify(&error))
         })
     }
 
-    fn failed(&self, error: &gix::Error) -> MirrorError {
+    fn classify(&self, error: &gix::Error) -> MirrorError {
         if self.interrupt.load(Ordering::Relaxed) {
             return MirrorError::Interrupted;
         }

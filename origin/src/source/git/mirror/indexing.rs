@@ -1,5 +1,5 @@
-//! Indexes a pack while it comes, by gix in this process: that takes a third less than the git program. What rests on objects
-//! that are not in the pack, or would take much memory, is left to that.
+//! Indexes a pack with gix while it is received, with a third less CPU time than the git program. Packs with external
+//! bases or high memory usage are left to the git program.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -14,24 +14,23 @@ use gix::odb::pack::data::entry::Header;
 use gix::odb::pack::data::input::{BytesToEntriesIter, EntryDataMode, Mode};
 use gix::progress::{Count, NestedProgress, Progress};
 
-use super::limits::{DELTA_CHAIN_FACTOR, ENTRY_OVERHEAD, OBJECTS_IN_MEMORY};
 use super::progress::RECEIVED_OBJECTS;
 use super::upstream_session::UpstreamSession;
-use super::{FetchProgress, MirrorError, Upstream, memory_estimate};
+use super::{FetchProgress, MirrorError, Upstream, limits, memory_estimate};
 
-/// What is taken of a pack at a time.
+/// The size of a read.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// A pack as it comes.
+/// A pack while it is received.
 pub(super) struct PackReader<'a> {
     pub(super) pack: &'a mut dyn BufRead,
     pub(super) session: &'a UpstreamSession<'a>,
     pub(super) progress: &'a FetchProgress,
-    /// What came is written there as well.
+    /// The file to copy the pack to.
     pub(super) copy: Option<&'a File>,
-    /// How many bytes came since the last entry: gix keeps them, and there may be no end to one.
+    /// Bytes since the last entry. gix keeps them in memory, and an entry may have no end.
     pub(super) since_entry: &'a Cell<u64>,
-    /// Nothing is asked for after the end: what comes then is no pack, or never comes.
+    /// Nothing is read after the end: the upstream may send other data, or block.
     pub(super) has_ended: bool,
 }
 
@@ -41,7 +40,7 @@ impl Read for PackReader<'_> {
             return Ok(0);
         }
         let session = self.session;
-        // Some bytes that are here already are much to do.
+        // Received bytes may mean much work.
         session.check_interrupt().map_err(|error| session.record(error))?;
         let read = self.pack.read(into)?;
         self.has_ended = read == 0 && !into.is_empty();
@@ -49,7 +48,7 @@ impl Read for PackReader<'_> {
         if let Some(mut copy) = self.copy {
             copy.write_all(&into[..read]).map_err(|error| session.record(MirrorError::local("be written")(error)))?;
             let limit = session.upstream.max_object;
-            if self.since_entry.get() > limit.saturating_add(limit / 64 + ENTRY_OVERHEAD) {
+            if self.since_entry.get() > limit.saturating_add(limit / 64 + limits::ENTRY_OVERHEAD) {
                 return Err(session.record(MirrorError::ObjectTooLarge { limit }));
             }
             self.since_entry.set(self.since_entry.get() + read as u64);
@@ -58,8 +57,8 @@ impl Read for PackReader<'_> {
     }
 }
 
-/// Writes the index of a pack that is copied to a file. Returns its name; none if it is one for the git program. `expect` is
-/// told how many objects come, before they do.
+/// Indexes a pack while it is copied to a file. Returns its name, or `None` if the git program has to index it.
+/// `reserve` is called with the number of objects before they are received.
 pub(super) fn index(
     reader: &mut PackReader,
     copy: &Path,
@@ -83,12 +82,12 @@ pub(super) fn index(
     }
     shown.init(Some(objects), None);
     let (offsets, end, for_git) = (RefCell::new(Vec::new()), Cell::new(0), Cell::new(false));
-    // Without a word on how many come: gix would set all of their places aside at once, and take that for one object.
+    // An iterator without a size hint: gix would allocate space for all declared objects at once.
     let mut reading = Some(entries);
     let mut entries = std::iter::from_fn(|| {
         since_entry.set(0);
         let Some(entry) = reading.as_mut()?.next() else {
-            // It has a buffer as large as the largest entry.
+            // Its buffer is as large as the largest entry.
             reading = None;
             return None;
         };
@@ -96,11 +95,11 @@ pub(super) fn index(
         Some(entry.and_then(|entry| {
             let (header, size) = (entry.header, entry.decompressed_size);
             memory_estimate::check_entry(header, size, max_object).map_err(|error| session.record(error).raise())?;
-            // Of a size in more bytes than it takes gix would compute the checksum wrongly.
+            // gix computes a wrong checksum for a size with padding.
             let is_padded = usize::from(entry.header_size) != header.size(size);
             if is_padded || matches!(header, Header::RefDelta { .. }) {
                 for_git.set(true);
-                return Err(message("it is one for the git program").raise());
+                return Err(message("the pack is left to the git program").raise());
             }
             offsets.borrow_mut().push(entry.pack_offset);
             end.set(entry.pack_offset + u64::from(entry.header_size) + entry.compressed_size);
@@ -112,10 +111,10 @@ pub(super) fn index(
         let estimate =
             memory_estimate::check_pack(&pack, &offsets.borrow(), |_| None, session).map_err(io::Error::other)?;
         let needed = estimate.map_err(|error| session.record(error))?.bytes();
-        // What follows a pack is not a part of it.
+        // Bytes after the pack do not belong to it.
         let has_more = pack.pack_end() as u64 != end.get();
-        for_git.set(has_more || needed > max_object.saturating_mul(OBJECTS_IN_MEMORY));
-        if for_git.get() { Err(io::Error::other("it takes much memory")) } else { Ok((entry_bytes, pack)) }
+        for_git.set(has_more || needed > limits::object_memory(max_object));
+        if for_git.get() { Err(io::Error::other("it needs too much memory")) } else { Ok((entry_bytes, pack)) }
     };
     let indexed = pack::index::write_data_iter_to_stream(
         pack::index::Version::default(),
@@ -126,7 +125,7 @@ pub(super) fn index(
         index,
         session.interrupt(),
         hash,
-        usize::try_from(max_object.saturating_mul(DELTA_CHAIN_FACTOR)).ok(),
+        usize::try_from(limits::max_delta_chain(max_object)).ok(),
         version,
     );
     if for_git.get() { Ok(None) } else { Ok(Some(indexed?.data_hash)) }
@@ -154,7 +153,7 @@ mod tests {
         zlib.finish().unwrap()
     }
 
-    /// An object, and a line of so many deltas, each of which copies it.
+    /// A pack of an object and a chain of deltas, each of which copies it.
     fn chain(deltas: u32) -> Vec<u8> {
         let mut pack = [&b"PACK\0\0\0\x02"[..], &(1 + deltas).to_be_bytes()].concat();
         let mut base = pack.len();
@@ -175,7 +174,7 @@ mod tests {
         pack
     }
 
-    /// Whose end is not its last word.
+    /// A reader that returns more after its end.
     struct Resumed(Vec<&'static [u8]>);
 
     impl Read for Resumed {
@@ -184,7 +183,7 @@ mod tests {
         }
     }
 
-    /// The name of a pack that is indexed here, or what is wrong with it.
+    /// The name of a pack that gix can index, or the error.
     fn indexed(pack: &mut dyn BufRead, interrupt: &AtomicBool) -> Result<Option<ObjectId>, MirrorError> {
         let mut upstream = Upstream::new("git://host/x");
         upstream.max_object = SIZE.into();
@@ -197,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_much_or_is_not_whole_is_left_to_the_git_program() {
+    fn packs_that_are_large_or_thin_are_left_to_the_git_program() {
         let is_indexed =
             |pack: Vec<u8>| indexed(&mut &pack[..], &AtomicBool::new(false)).map(|name| name.is_some()).unwrap();
-        // Five objects in all.
+        // Five objects in memory.
         assert!(is_indexed(with_checksum(chain(2))));
         assert!(!is_indexed(with_checksum(chain(3))));
         assert!(!is_indexed([with_checksum(chain(2)), b"x".to_vec()].concat()));
@@ -208,13 +207,13 @@ mod tests {
         thin[11] += 1;
         thin.extend(entry(Header::RefDelta { base_id: ObjectId::empty_blob(gix::hash::Kind::Sha1) }, &[0, 1, 1, 7]));
         assert!(!is_indexed(with_checksum(thin)));
-        // Three bytes, and another seven bits of their number.
+        // Three bytes, with seven more bits of size.
         let padded = [&chain(0)[..12], &[0xb3, 0], &entry(Header::Blob, b"abc")[1..]].concat();
         assert!(!is_indexed(with_checksum(padded)));
     }
 
     #[test]
-    fn a_large_object_is_refused_before_the_next_one_comes() {
+    fn a_large_object_is_refused_before_the_next_one_is_read() {
         let mut pack = chain(0);
         pack[11] += 1;
         pack.extend(entry(Header::Blob, &[7; SIZE as usize + 1]));
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_after_the_end() {
+    fn nothing_is_read_after_the_end_of_a_pack() {
         let (upstream, stop) = (Upstream::new("git://host/x"), AtomicBool::new(false));
         let (session, progress) = (&UpstreamSession::new(&upstream, &stop).unwrap(), &FetchProgress::default());
         let pack = &mut BufReader::new(Resumed(vec![b"two", b"", b"one"]));
@@ -235,9 +234,9 @@ mod tests {
         assert_eq!((all.as_slice(), reader.read(&mut [0; 8]).unwrap()), (&b"one"[..], 0));
     }
 
-    /// Empty blocks, one after the other, which are no bytes of the object.
+    /// Empty deflate blocks, which add nothing to the object.
     #[test]
-    fn an_entry_without_an_end_is_refused() {
+    fn an_endless_entry_is_refused() {
         let begun = [&chain(0)[..12], &[0x31, 0x78, 0x01]].concat();
         let blocks = [0, 0, 0, 0xff, 0xff].repeat(1 << 20);
         let error = indexed(&mut begun.chain(&blocks[..]), &AtomicBool::new(false)).unwrap_err();
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_to_stop_is_heard_while_bytes_are_at_hand() {
+    fn an_interrupt_ends_indexing_of_received_bytes() {
         let error = indexed(&mut &with_checksum(chain(2))[..], &AtomicBool::new(true)).unwrap_err();
         assert!(matches!(error, MirrorError::Interrupted), "{error}");
     }

@@ -48,11 +48,20 @@ const MEMORY_PER_INDEX_BYTE: u64 = 8;
 /// The memory of `git index-pack` and `git rev-list` for themselves and their caches of deltas and packs, in bytes.
 const GIT_BASE_MEMORY: u64 = 256 << 20;
 
+/// The longest delta chain of one object, in bytes.
+pub(super) fn max_delta_chain(max_object: u64) -> u64 {
+    max_object.saturating_mul(DELTA_CHAIN_FACTOR)
+}
+
+/// The memory to read one object, in bytes.
+pub(super) fn object_memory(max_object: u64) -> u64 {
+    max_object.saturating_mul(OBJECTS_IN_MEMORY)
+}
+
 /// The address space for a git process, in bytes. `index_bytes`: all indices that it reads; `objects`: those of the pack
 /// that it indexes.
 pub(super) fn address_space(index_bytes: u64, objects: u64, max_object: u64) -> u64 {
     let indices = index_bytes.saturating_mul(MEMORY_PER_INDEX_BYTE);
     let objects = objects.saturating_mul(MEMORY_PER_OBJECT);
-    let contents = max_object.saturating_mul(OBJECTS_IN_MEMORY);
-    GIT_BASE_MEMORY.saturating_add(indices).saturating_add(objects).saturating_add(contents)
+    GIT_BASE_MEMORY.saturating_add(indices).saturating_add(objects).saturating_add(object_memory(max_object))
 }

@@ -1,7 +1,7 @@
-//! The memory that all fetches may hold together for what they bring: while it comes, and is indexed and checked.
+//! The memory budget of all fetches, for receiving, indexing and checking packs.
 //!
-//! Each says at the head of its pack how much that may be. One host has as much as the largest fetch takes, and all have twice
-//! that: what takes long to come or to index keeps nothing back but what else its own host sends.
+//! A fetch reserves its maximum after the header of its pack. One host may reserve as much as the largest fetch needs,
+//! all together twice that, so a slow fetch delays only fetches from its own host.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use super::{MirrorError, limits};
 
-/// How soon a request to stop is seen by one that on_wait.
+/// The interval at which a waiting fetch checks for an interrupt.
 const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the fetches of one origin hold.
+/// The memory budget of the fetches of an origin.
 #[derive(Debug)]
 pub struct FetchMemory {
     per_host: u64,
-    /// In bytes, by host.
+    /// Reserved bytes by host.
     reserved: Mutex<HashMap<String, u64>>,
     freed: Condvar,
 }
 
-/// What one fetch holds; others get it when this is dropped.
+/// The reservation of one fetch, released on drop.
 pub(super) struct MemoryReservation<'a> {
     memory: &'a FetchMemory,
     host: String,
@@ -29,24 +29,23 @@ pub(super) struct MemoryReservation<'a> {
 }
 
 impl FetchMemory {
-    /// For fetches of at most so many objects, of at most so many bytes each.
+    /// A budget for fetches with at most this many objects, and this many bytes per object.
     pub fn new(max_object: u64, max_objects: usize) -> Self {
         let per_host = limits::address_space(0, max_objects as u64, max_object);
         Self { per_host, reserved: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// The most bytes of all together.
+    /// The budget in bytes.
     pub fn limit(&self) -> u64 {
         self.per_host.saturating_mul(2)
     }
 
-    /// The bytes that are reserved now.
+    /// The reserved bytes.
     pub fn in_use(&self) -> u64 {
         self.reserved().values().sum()
     }
 
-    /// Takes so many bytes, or all that one host may have. `on_wait` is called now and then until they are there, and may give
-    /// up.
+    /// Reserves bytes, up to the limit per host. While it waits it calls `on_wait` regularly, which may give up.
     pub(super) fn reserve(
         &self,
         host: &str,
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_has_what_one_fetch_takes_and_all_have_twice_that() {
+    fn a_host_gets_the_memory_of_one_fetch_and_all_get_twice_that() {
         let memory = FetchMemory::new(1 << 20, 1000);
         let most = memory.per_host;
         let reserve = |host, bytes| memory.reserve(host, bytes, || Err(MirrorError::Interrupted));

@@ -1,5 +1,5 @@
-//! Whether what a pack holds can be read in the memory that there is: no object is too large, nor are the deltas that lead to
-//! one. Whoever reads an object has all of them at a time.
+//! Checks that the objects of a pack fit into memory, and estimates what their resolution takes. A reader of an object
+//! holds its whole delta chain.
 
 use gix::ObjectId;
 use gix::odb::pack::data;
@@ -8,35 +8,34 @@ use gix::odb::pack::data::entry::Header;
 use gix::zlib::Inflate;
 
 use super::MirrorError;
-use super::limits::{DELTA_CHAIN_FACTOR, MAX_CHAIN_LENGTH};
+use super::limits::{MAX_CHAIN_LENGTH, max_delta_chain};
 use super::upstream_session::UpstreamSession;
 
-/// The deltas that lead to an object, itself counted.
+/// A delta chain up to an object, which it includes.
 #[derive(Clone, Copy, Default)]
 struct DeltaChain {
     bytes: u64,
     deltas: u64,
 }
 
-/// What there is to hold of a pack.
+/// The memory to resolve a pack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct MemoryEstimate {
-    /// The bytes of the largest object or delta.
+    /// The size of the largest object or delta, in bytes.
     largest: u64,
-    /// How many deltas lead to one object, at the most.
+    /// The longest chain of deltas.
     chain_length: u64,
 }
 
 impl MemoryEstimate {
-    /// What gix holds while it resolves all of it, at the most: an object is held until the last delta against it is resolved,
-    /// and there are siblings beside each of a chain. Its buffer may be a larger one's. The next object, its delta, and what
-    /// grows come on top.
+    /// The maximum that gix needs to resolve the pack. It keeps an object until its last delta is resolved, and one
+    /// sibling per chain link. Buffers for the next object, its delta and the result come on top.
     pub(super) fn bytes(self) -> u64 {
         if self.chain_length > MAX_CHAIN_LENGTH { u64::MAX } else { self.largest.saturating_mul(self.chain_length + 3) }
     }
 }
 
-/// Looks at the head of each entry. `offset_of`: where the object is that has a name.
+/// Reads the header of each entry. `offset_of` finds an object by its id.
 pub(super) fn check_pack(
     pack: &data::File,
     offsets: &[u64],
@@ -44,13 +43,13 @@ pub(super) fn check_pack(
     session: &UpstreamSession,
 ) -> gix::Result<Result<MemoryEstimate, MirrorError>> {
     let max_object = session.upstream.max_object;
-    let max_chain = max_object.saturating_mul(DELTA_CHAIN_FACTOR);
+    let max_chain = max_delta_chain(max_object);
     let index_of = |offset: u64| {
-        let index_of = offsets.binary_search(&offset);
-        index_of.map_err(|_| gix::error::message("a delta is told against what is no object").corrupted_error())
+        let index = offsets.binary_search(&offset);
+        index.map_err(|_| gix::error::message("the base of a delta is not an object").corrupted_error())
     };
-    // One that was in_progress has a chain without end: a pack in which that is its own base has none either.
-    let in_progress = DeltaChain { bytes: u64::MAX, deltas: 0 };
+    // Marks a chain as unfinished. A pack in which an object is its own base keeps an endless chain.
+    let unfinished = DeltaChain { bytes: u64::MAX, deltas: 0 };
     let mut chains: Vec<Option<DeltaChain>> = vec![None; offsets.len()];
     let (mut inflate, mut deltas, mut estimate) = (Inflate::default(), Vec::new(), MemoryEstimate::default());
     for first in 0..offsets.len() {
@@ -73,7 +72,7 @@ pub(super) fn check_pack(
                     break;
                 }
             };
-            chains[at] = Some(in_progress);
+            chains[at] = Some(unfinished);
             deltas.push((at, entry.decompressed_size));
             at = index_of(base.unwrap_or_default())?;
         }
@@ -90,9 +89,9 @@ pub(super) fn check_pack(
     Ok(Ok(estimate))
 }
 
-/// Whether an entry alone is too large, whatever the others are: the bytes of an object, or of a delta.
+/// Checks the size of one object or delta, without its chain.
 pub(super) fn check_entry(header: Header, size: u64, max_object: u64) -> Result<(), MirrorError> {
-    let max_chain = max_object.saturating_mul(DELTA_CHAIN_FACTOR);
+    let max_chain = max_delta_chain(max_object);
     match header.is_delta() {
         false if size > max_object => Err(MirrorError::ObjectTooLarge { limit: max_object }),
         true if size > max_chain => Err(MirrorError::DeltasTooLarge { limit: max_chain }),
@@ -100,7 +99,7 @@ pub(super) fn check_entry(header: Header, size: u64, max_object: u64) -> Result<
     }
 }
 
-/// How large the object of an entry is. What a delta is told against says nothing of it, and is not looked for.
+/// The size of an entry's object, for which its base is not needed.
 fn object_size(pack: &data::File, entry: &data::Entry, inflate: &mut Inflate) -> gix::Result<u64> {
     let mut entry = entry.clone();
     if entry.header.is_delta() {

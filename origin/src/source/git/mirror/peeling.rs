@@ -1,4 +1,4 @@
-//! What refs lead to: the object itself, or through a tag or a few what that was put on.
+//! Peels refs: follows annotated tags to the object behind them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,25 +7,25 @@ use gix::{ObjectId, OdbHandle, oid};
 
 use super::limits::MAX_TAG_DEPTH;
 
-/// Finds out what refs lead to, until somebody asks to stop.
+/// Peels refs until `interrupt` is set.
 pub(super) struct Peeling<'a> {
     pub(super) objects: &'a OdbHandle,
     pub(super) interrupt: &'a AtomicBool,
 }
 
-/// How a ref leads to no object.
+/// Why a ref cannot be peeled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RefError {
-    /// It is not here.
+    /// An object is missing.
     Missing,
-    /// From tag to tag, and on.
+    /// The chain of tags is too long.
     TooManyTags,
-    /// By a tag that does not say what it was put on.
+    /// A tag is malformed.
     BrokenTag,
 }
 
 impl Peeling<'_> {
-    /// How something leads to no object, unless it leads to one.
+    /// Why an object cannot be peeled, or `None` if it can.
     pub(super) fn check(&self, mut id: ObjectId) -> gix::Result<Option<RefError>> {
         let mut buffer = Vec::new();
         for _ in 0..=MAX_TAG_DEPTH {
@@ -44,11 +44,11 @@ impl Peeling<'_> {
     }
 }
 
-/// Only tags are read. Of others their kind is enough.
+/// Reads tags only. For other objects the kind is sufficient.
 impl Find for Peeling<'_> {
     fn try_find<'b>(&self, id: &oid, buffer: &'b mut Vec<u8>) -> gix::Result<Option<Data<'b>>> {
         if self.interrupt.load(Ordering::Relaxed) {
-            return Err(gix::error::message("somebody asked to stop").cancelled_error());
+            return Err(gix::error::message("interrupted").cancelled_error());
         }
         match self.objects.try_header(id)? {
             Some(header) if header.kind != Kind::Tag => {
@@ -68,7 +68,7 @@ mod tests {
     use crate::source::git::mirror::Mirror;
 
     #[test]
-    fn tags_are_followed_to_what_they_were_put_on() {
+    fn chains_of_tags_are_peeled() {
         let dir = tempfile::tempdir().unwrap();
         let repo = Mirror::open(&dir.path().join("shop.git"), 1 << 20).unwrap().repository().unwrap().to_thread_local();
         let interrupt = AtomicBool::new(false);

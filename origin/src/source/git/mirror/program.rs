@@ -1,5 +1,5 @@
-//! A program that is talked to over a socket: `git upload-pack` for a repository on this machine, `ssh` for one behind it;
-//! `git index-pack` for what they send.
+//! A program with a socket as its standard input and output: `git upload-pack` for a local upstream, `ssh` for a remote
+//! one, `git index-pack` and `git rev-list` for received packs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,25 +15,25 @@ use tokio::task::JoinHandle;
 use super::upstream_session::UpstreamSession;
 use crate::outside_program::{End, Running};
 
-/// How much of what a program complains about is kept.
+/// The longest end of standard error to keep.
 const MAX_STDERR_BYTES: usize = 4096;
 
-/// How long a program that gave up may take to say why.
+/// The timeout for an error message after the program has failed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A program that runs; killed with what it has started when dropped.
+/// A running program. Killed on drop, with its children.
 pub(super) struct Program {
     running: Running,
     stderr: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl Program {
-    /// Starts it, and returns the socket to talk to it.
+    /// Starts a program, and returns the socket to it.
     pub(super) fn start(session: &UpstreamSession, command: Command) -> io::Result<(Self, UnixStream)> {
         Self::start_with_stderr(session, command, |_| {})
     }
 
-    /// The same; each line of its standard error is on_line as well.
+    /// The same, and calls `on_line` with each line of standard error.
     pub(super) fn start_with_stderr(
         session: &UpstreamSession,
         mut command: Command,
@@ -43,7 +43,7 @@ impl Program {
         let theirs = OwnedFd::from(theirs);
         command.stdin(Stdio::from(theirs.try_clone()?)).stdout(Stdio::from(theirs)).stderr(Stdio::piped());
         let mut running = Running::start(&mut command)?;
-        // It holds the other end of the socket too, and the end of the program must be seen.
+        // The command also holds the other end of the socket, which must close with the program.
         drop(command);
         let stderr = running.stderr();
         let mut program = Self { running, stderr: None };
@@ -57,7 +57,7 @@ impl Program {
         Ok((program, socket))
     }
 
-    /// What it ended with, unless it was killed, and what it complained about: of one that has closed its end of the socket.
+    /// The exit code, unless it was killed, and its standard error. The program must have closed its socket.
     pub(super) fn end(mut self, session: &UpstreamSession) -> (Option<i32>, String) {
         let stderr = self.read_stderr(session);
         match self.running.wait(EXIT_TIMEOUT, session.interrupt()) {
@@ -66,7 +66,7 @@ impl Program {
         }
     }
 
-    /// What it complained about, if it did.
+    /// The end of its standard error.
     pub(super) fn into_stderr(mut self, session: &UpstreamSession) -> String {
         self.read_stderr(session)
     }
@@ -79,7 +79,8 @@ impl Program {
     }
 }
 
-/// Reads all that is said, so that nobody waits to say it, and keeps the end. A line that is to be written over ends too.
+/// Reads standard error to its end, so that the program never blocks, and keeps the last part. A carriage return ends a
+/// line too.
 async fn read_lines(mut stderr: pipe::Receiver, mut on_line: impl FnMut(&str)) -> Vec<u8> {
     let (mut kept, mut line) = (Vec::new(), Vec::new());
     let mut buffer = [0; MAX_STDERR_BYTES];
@@ -108,7 +109,7 @@ mod tests {
     use crate::source::Upstream;
 
     #[test]
-    fn what_a_program_has_started_ends_with_it() {
+    fn children_of_a_program_end_with_it() {
         let (upstream, interrupt) = (Upstream::new("/x"), AtomicBool::new(false));
         let session = UpstreamSession::new(&upstream, &interrupt).unwrap();
         let mut command = pinned("sh");

@@ -1,30 +1,29 @@
-//! How far a fetch is, for whoever watches: gix counts, a reader looks.
+//! The progress of a fetch, reported by gix and the git program.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gix::progress::{Count, Id, MessageLevel, NestedProgress, Progress, Step, StepShared, UNKNOWN, Unit};
 
-/// The progress of the polls of one mirror; clones show the same.
+/// The progress of a mirror's polls. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct FetchProgress(Arc<Mutex<State>>);
 
-/// A look at a fetch.
+/// A snapshot of the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchSnapshot {
-    /// What is being done: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
-    /// pack together), `waiting` (for memory that others hold), `receiving`, `resolving` (deltas are applied and the index is made) or `checking` (whether all is
-    /// there that the refs lead to).
+    /// The phase: `idle`, `connecting`, `listing`, `preparing` (the upstream builds the pack), `waiting` (for memory),
+    /// `receiving`, `resolving` (deltas) or `checking` (that all reachable objects exist).
     pub phase: &'static str,
-    /// How many objects of the phase are done.
+    /// Finished objects of the phase.
     pub done: u64,
-    /// How many there are, once that is known.
+    /// All objects of the phase, once known.
     pub total: Option<u64>,
-    /// How many bytes of the pack were received.
+    /// Received bytes of the pack.
     pub bytes: u64,
 }
 
-/// What a poll does; later ones come later.
+/// The phases of a poll, in their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     #[default]
@@ -52,7 +51,7 @@ impl Phase {
         }
     }
 
-    /// The phase that a counter belongs to, if it is one that shows how far the phase is.
+    /// The phase of a gix counter, if it shows the phase's progress.
     fn from_counter(id: Id) -> Option<Self> {
         match id {
             PREPARED_OBJECTS => Some(Self::Preparing),
@@ -62,7 +61,7 @@ impl Phase {
         }
     }
 
-    /// The phase that a line of the git program tells of.
+    /// The phase of a progress line of the git program.
     fn from_title(title: &str) -> Option<Self> {
         match title {
             "Receiving objects" => Some(Self::Receiving),
@@ -73,8 +72,7 @@ impl Phase {
     }
 }
 
-/// The counters of a pack's objects: those that the upstream has put into it, those that came, which is ours, and those whose
-/// deltas are applied.
+/// The counters of objects: prepared by the upstream, received (our own), and resolved.
 const PREPARED_OBJECTS: Id = *b"FERP";
 pub(super) const RECEIVED_OBJECTS: Id = *b"RECV";
 const RESOLVED_OBJECTS: Id = *b"IWRO";
@@ -95,7 +93,7 @@ impl State {
 }
 
 impl FetchProgress {
-    /// How far it is now.
+    /// The current progress.
     pub fn snapshot(&self) -> FetchSnapshot {
         let state = self.state();
         FetchSnapshot {
@@ -106,13 +104,12 @@ impl FetchProgress {
         }
     }
 
-    /// Whether a pack has begun to come.
+    /// Whether a pack has started.
     pub(super) fn has_pack(&self) -> bool {
         self.state().bytes.is_some()
     }
 
-    /// How often the upstream was asked by the polls that ended: requests over HTTP, connections otherwise, and none of
-    /// this machine.
+    /// The requests of finished polls: HTTP requests, or connections; none for local upstreams.
     pub fn requests(&self) -> u32 {
         self.state().requests
     }
@@ -121,13 +118,13 @@ impl FetchProgress {
         self.state().requests += times;
     }
 
-    /// A poll starts; it ends when the guard is dropped.
+    /// Starts a poll, which ends when the guard is dropped.
     pub(super) fn start(&self) -> ActivePoll {
         self.state().begin(Phase::Connecting);
         ActivePoll(self.clone())
     }
 
-    /// What gix reports to.
+    /// The progress for gix.
     pub(super) fn root(&self) -> GixProgress {
         GixProgress { progress: self.clone(), id: UNKNOWN, counter: Arc::default(), max: None }
     }
@@ -136,12 +133,12 @@ impl FetchProgress {
         self.state().phase = Phase::Listing;
     }
 
-    /// The refs are listed, and a pack is asked for.
+    /// Refs are listed, and a pack is requested.
     pub(super) fn preparing(&self) {
         self.state().phase = Phase::Preparing;
     }
 
-    /// It still waits for memory: nothing comes meanwhile, and that is nobody's fault.
+    /// The fetch waits for memory, and receives nothing meanwhile.
     pub(super) fn waiting_for_memory(&self) {
         let mut state = self.state();
         let checks = state.done.take().filter(|_| state.phase == Phase::Waiting).unwrap_or_default();
@@ -149,7 +146,7 @@ impl FetchProgress {
         (state.phase, state.done, state.total) = (Phase::Waiting, Some(checks), None);
     }
 
-    /// More of the pack came.
+    /// Counts received bytes of the pack.
     pub(super) fn received(&self, bytes: usize) {
         let mut state = self.state();
         if state.phase < Phase::Receiving {
@@ -158,7 +155,7 @@ impl FetchProgress {
         state.bytes = Some(state.bytes.unwrap_or(0) + bytes as u64);
     }
 
-    /// The git program says how far it is: `Resolving deltas:  50% (2/4)`, or `Checking objects: 7`.
+    /// Parses a progress line of the git program: `Resolving deltas:  50% (2/4)`, or `Checking objects: 7`.
     pub(super) fn parse_line(&self, line: &str) {
         let Some((title, counts)) = line.split_once(": ") else { return };
         let Some(phase) = Phase::from_title(title) else { return };
@@ -171,12 +168,12 @@ impl FetchProgress {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // It only shows something to people, so a panic elsewhere does not matter.
+        // The state is for display only, so a panic elsewhere does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sets the phase back to `idle` when the poll is over, however it ends.
+/// Resets the phase to `idle` on drop.
 pub(super) struct ActivePoll(FetchProgress);
 
 impl Drop for ActivePoll {
@@ -185,7 +182,7 @@ impl Drop for ActivePoll {
     }
 }
 
-/// One of the many counters of gix; most are shown to nobody.
+/// A gix counter. Most of them are not shown.
 pub(super) struct GixProgress {
     progress: FetchProgress,
     id: Id,
@@ -194,7 +191,7 @@ pub(super) struct GixProgress {
 }
 
 impl GixProgress {
-    /// Shows this counter from now on, unless a later phase has begun.
+    /// Shows this counter, unless a later phase has started.
     fn show(&self) {
         let mut state = self.progress.state();
         if let Some(phase) = Phase::from_counter(self.id)
@@ -271,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_sees_the_phase_that_is_furthest() {
+    fn a_snapshot_has_the_latest_phase() {
         let progress = FetchProgress::default();
         assert_eq!(progress.snapshot().phase, "idle");
         let active = progress.start();
@@ -281,7 +278,7 @@ mod tests {
         progress.waiting_for_memory();
         progress.waiting_for_memory();
         let waiting = FetchSnapshot { phase: "waiting", done: 2, total: None, bytes: 2048 };
-        assert_eq!(progress.snapshot(), waiting, "others see that it is alive");
+        assert_eq!(progress.snapshot(), waiting, "the count shows that the fetch is alive");
         progress.received(2048);
         assert!(progress.has_pack());
         let mut late = progress.root().add_child_with_id("remote", *b"FERP");

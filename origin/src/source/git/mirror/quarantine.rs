@@ -1,5 +1,5 @@
-//! Where a fetch lands: a folder of objects in front of the mirror's own. A pack is written and indexed there, within what it
-//! may take, and nothing of it counts before it was looked at and is admitted.
+//! The quarantine of a fetch: an object directory in front of the mirror's. The pack is written, indexed and checked
+//! there, and migrates into the mirror only if it is complete and within the limits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -24,24 +24,24 @@ use super::{FetchProgress, MirrorError, SLOTS, git_program, indexing, limits, me
 use crate::data_dir::without_path;
 use crate::outside_program::Bounds;
 
-/// What a program ends with that wrote more to a file than it may, as a shell says it: 128 and the signal's number.
+/// The shell's exit code for a program that exceeded its file size limit: 128 and the number of SIGXFSZ.
 const FILE_TOO_LARGE: i32 = 128 + 25;
 
-/// What the program says of a pack that it has indexed: one word, and its name.
+/// The longest output of `git index-pack`: a word and the name of the pack.
 const MAX_OUTPUT_BYTES: u64 = 128;
 
-/// What one fetch brings.
+/// The quarantine of one fetch.
 pub(super) struct Quarantine<'a> {
     repo: &'a gix::Repository,
     session: &'a UpstreamSession<'a>,
     progress: &'a FetchProgress,
     memory: &'a FetchMemory,
-    /// Of that memory, since the pack began.
+    /// Reserved since the header of the pack.
     reserved: RefCell<Option<MemoryReservation<'a>>>,
     dir: TempDir,
 }
 
-/// A program that ended.
+/// The result of a program.
 struct GitOutput {
     output: Vec<u8>,
     code: Option<i32>,
@@ -49,7 +49,7 @@ struct GitOutput {
 }
 
 impl<'a> Quarantine<'a> {
-    /// A folder for what comes. It goes with this.
+    /// Creates the folder, which is removed on drop.
     pub(super) fn new(
         repo: &'a gix::Repository,
         session: &'a UpstreamSession<'a>,
@@ -65,12 +65,12 @@ impl<'a> Quarantine<'a> {
         Ok(Self { repo, session, progress, memory, reserved: RefCell::default(), dir })
     }
 
-    /// Which commits are without their parents, as the upstream says.
+    /// The file of shallow commits, which the upstream may change.
     pub(super) fn shallow_file(&self) -> PathBuf {
         self.dir.path().join(shallow::FILE)
     }
 
-    /// Receives a pack.
+    /// Receives and indexes a pack.
     pub(super) fn receive(&self, pack: &mut dyn BufRead) -> gix::Result<()> {
         let temporary = || NamedTempFile::new_in(&self.dir).map_err(|error| without_path(&error).raise());
         let (data, mut index) = (temporary()?, temporary()?);
@@ -80,23 +80,23 @@ impl<'a> Quarantine<'a> {
         let (hash, reserve) = (self.repo.object_hash(), |objects| self.reserve_memory(objects));
         let Some(name) = indexing::index(&mut reader, data.path(), &mut index, hash, &reserve)? else {
             reader.copy = None;
-            let came = data.reopen().map_err(|error| without_path(&error).raise())?;
-            return self.index_by_program(&mut BufReader::new(came.chain(reader)));
+            let received = data.reopen().map_err(|error| without_path(&error).raise())?;
+            return self.index_by_program(&mut BufReader::new(received.chain(reader)));
         };
-        let place = self.dir.path().join(format!("pack/pack-{name}.pack"));
-        data.persist(&place).map_err(|error| without_path(&error.error).raise())?;
-        index.persist(place.with_extension("idx")).map_err(|error| without_path(&error.error).raise())?;
-        self.check_size(&place)
+        let path = self.dir.path().join(format!("pack/pack-{name}.pack"));
+        data.persist(&path).map_err(|error| without_path(&error.error).raise())?;
+        index.persist(path.with_extension("idx")).map_err(|error| without_path(&error.error).raise())?;
+        self.check_size(&path)
     }
 
-    /// Whether a pack and its index may be that large.
+    /// Checks the size of a pack and its index.
     fn check_size(&self, pack: &Path) -> gix::Result<()> {
         let bytes = |file: &Path| fs::metadata(file).map(|data| data.len()).map_err(MirrorError::local("be measured"));
-        let room = || self.session.check_pack_and_index(bytes(pack)?, bytes(&pack.with_extension("idx"))?);
-        room().map_err(|error| self.record(error))
+        let check = || self.session.check_pack_and_index(bytes(pack)?, bytes(&pack.with_extension("idx"))?);
+        check().map_err(|error| self.record(error))
     }
 
-    /// Waits for the memory that may be taken from now on.
+    /// Waits for memory for this many objects.
     fn reserve_memory(&self, objects: usize) -> Result<(), MirrorError> {
         let host = self.session.upstream.url.host().unwrap_or_default();
         let wait = || {
@@ -108,7 +108,7 @@ impl<'a> Quarantine<'a> {
         Ok(())
     }
 
-    /// Has a pack completed and indexed within so much memory and no more, however long that takes.
+    /// Indexes a pack with the git program, within a memory limit and without a timeout.
     fn index_by_program(&self, pack: &mut dyn BufRead) -> gix::Result<()> {
         let mut head = [0; 12];
         pack.read_exact(&mut head).map_err(ErrorExt::raise)?;
@@ -118,17 +118,17 @@ impl<'a> Quarantine<'a> {
             file: self.session.max_pack_bytes(),
         };
         let command = git_program::index_pack(self.repo.git_dir(), self.dir.path(), bounds);
-        let ended = self.run(command, &mut Read::chain(&head[..], pack))?;
-        let output = String::from_utf8_lossy(&ended.output);
+        let result = self.run(command, &mut Read::chain(&head[..], pack))?;
+        let output = String::from_utf8_lossy(&result.output);
         let name = output.lines().next().and_then(|line| line.strip_prefix("pack\t"));
-        let Some(name) = name.filter(|_| ended.code == Some(0)) else {
+        let Some(name) = name.filter(|_| result.code == Some(0)) else {
             let limit = self.session.upstream.max_object;
-            return Err(self.record(self.classify(&ended, MirrorError::ObjectTooLarge { limit })));
+            return Err(self.record(self.classify(&result, MirrorError::ObjectTooLarge { limit })));
         };
         self.check_indexed(&self.dir.path().join(format!("pack/pack-{name}.pack")))
     }
 
-    /// Whether a pack as it was written, with what completes it, is within what is taken, and can be read.
+    /// Checks a pack that the git program has completed: number and sizes of objects, and memory.
     fn check_indexed(&self, path: &Path) -> gix::Result<()> {
         let hash = self.repo.object_hash();
         let (pack, index) =
@@ -138,20 +138,17 @@ impl<'a> Quarantine<'a> {
             return Err(self.record(MirrorError::TooManyObjects { objects, limit }));
         }
         self.check_size(path)?;
-        let named = |name: ObjectId| index.lookup(name).map(|at| index.pack_offset_at_index(at));
-        let estimate = memory_estimate::check_pack(&pack, &index.sorted_offsets(), named, self.session)?;
+        let offset_of = |id: ObjectId| index.lookup(id).map(|at| index.pack_offset_at_index(at));
+        let estimate = memory_estimate::check_pack(&pack, &index.sorted_offsets(), offset_of, self.session)?;
         estimate.map(|_| ()).map_err(|error| self.record(error))
     }
 
-    /// The mirror with what came.
+    /// The mirror with the quarantine.
     pub(super) fn repository(&self) -> gix::Result<gix::Repository> {
         let mut repo = self.repo.clone();
         let options = Options {
             slots: SLOTS,
-            alloc_limit_bytes: usize::try_from(
-                self.session.upstream.max_object.saturating_mul(limits::OBJECTS_IN_MEMORY),
-            )
-            .ok(),
+            alloc_limit_bytes: usize::try_from(limits::object_memory(self.session.upstream.max_object)).ok(),
             ..Options::default()
         };
         let objects = gix::odb::at_opts(self.dir.path(), repo.object_hash(), None, options);
@@ -159,7 +156,7 @@ impl<'a> Quarantine<'a> {
         Ok(repo)
     }
 
-    /// Lets into the mirror what came, if all is there that these objects lead to. What leads to nothing stays outside.
+    /// Migrates the objects into the mirror if all objects exist that these tips reach. Without tips, nothing migrates.
     pub(super) fn admit(&self, tips: &BTreeSet<ObjectId>) -> gix::Result<()> {
         if tips.is_empty() {
             return Ok(());
@@ -167,17 +164,17 @@ impl<'a> Quarantine<'a> {
         let tips: String = tips.iter().map(|tip| format!("{tip}\n")).collect();
         let bounds = Bounds { memory: self.memory_limit(0).map_err(|error| self.record(error))?, file: 0 };
         let merged = shallow::merge(self.repo, &self.repository()?, self.dir.path());
-        merged.map_err(|error| self.record(MirrorError::local("keep what is shallow")(error)))?;
+        merged.map_err(|error| self.record(MirrorError::local("merge the shallow commits")(error)))?;
         let command = git_program::check_connectivity(self.repo.git_dir(), self.dir.path(), bounds);
-        let ended = self.run(command, &mut tips.as_bytes())?;
-        if ended.code != Some(0) {
+        let result = self.run(command, &mut tips.as_bytes())?;
+        if result.code != Some(0) {
             let limit = self.session.upstream.max_object;
-            return Err(self.record(self.classify(&ended, MirrorError::CheckTooLarge { limit })));
+            return Err(self.record(self.classify(&result, MirrorError::CheckTooLarge { limit })));
         }
-        self.migrate().map_err(|error| self.record(MirrorError::local("take over what was fetched")(error)))
+        self.migrate().map_err(|error| self.record(MirrorError::local("migrate the fetched objects")(error)))
     }
 
-    /// With its index a pack counts, so that comes last. All of it is on the disk before a ref leads to it.
+    /// Readers see a pack once its index exists, so indices are moved last. All is synced before refs are updated.
     fn migrate(&self) -> io::Result<()> {
         let (from, to) = (self.dir.path().join("pack"), self.repo.objects.store_ref().path().join("pack"));
         let mut names = fs::read_dir(&from)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
@@ -190,14 +187,14 @@ impl<'a> Quarantine<'a> {
         File::open(to)?.sync_all()
     }
 
-    /// The address space for a program that indexes so many objects, or looks at all of them.
+    /// The address space for a git process that indexes this many objects.
     fn memory_limit(&self, objects: u64) -> Result<u64, MirrorError> {
-        let measured = |objects: &Path| size::of_indices(objects).map_err(MirrorError::local("be measured"));
+        let measured = |objects: &Path| size::index_bytes(objects).map_err(MirrorError::local("be measured"));
         let indices = measured(self.repo.objects.store_ref().path())? + measured(self.dir.path())?;
         Ok(limits::address_space(indices, objects, self.session.upstream.max_object))
     }
 
-    /// Gives a program its input, and waits for its end.
+    /// Passes input to a program, and waits for its end.
     fn run(&self, command: Command, input: &mut dyn BufRead) -> gix::Result<GitOutput> {
         let (session, progress) = (self.session, self.progress.clone());
         let started = Program::start_with_stderr(session, command, move |line| progress.parse_line(line));
@@ -211,7 +208,7 @@ impl<'a> Quarantine<'a> {
             }
             let written = session.wait_without_timeout(write.write_all(bytes)).map_err(|error| self.record(error))?;
             if written.is_err() {
-                // It has had enough, and says why.
+                // The program has stopped reading, and reports why.
                 break;
             }
             let length = bytes.len();
@@ -219,23 +216,23 @@ impl<'a> Quarantine<'a> {
         }
         drop(write);
         let (mut output, mut read) = (Vec::new(), read.take(MAX_OUTPUT_BYTES));
-        // An error says no more than its end.
+        // A read error means the same as the end of the output.
         let _ = session.wait_without_timeout(read.read_to_end(&mut output)).map_err(|error| self.record(error))?;
         let (code, stderr) = program.end(session);
         Ok(GitOutput { output, code, stderr })
     }
 
-    /// Why a program does not take what came; `out_of_memory`, if that is why.
-    fn classify(&self, ended: &GitOutput, out_of_memory: MirrorError) -> MirrorError {
-        if ended.code == Some(FILE_TOO_LARGE) {
+    /// Classifies the failure of a program. `out_of_memory` is the error for its memory limit.
+    fn classify(&self, result: &GitOutput, out_of_memory: MirrorError) -> MirrorError {
+        if result.code == Some(FILE_TOO_LARGE) {
             return self.session.too_large();
         }
-        if git_program::is_out_of_memory(&ended.stderr) {
+        if git_program::is_out_of_memory(&result.stderr) {
             return out_of_memory;
         }
         let path = self.repo.git_dir().as_os_str().as_encoded_bytes();
-        git_program::classify_stderr("fetch", &ended.stderr, path).unwrap_or_else(|| {
-            let cause = "the git program broke off over what it sent".to_owned();
+        git_program::classify_stderr("fetch", &result.stderr, path).unwrap_or_else(|| {
+            let cause = "the git program failed on the received data".to_owned();
             MirrorError::Upstream { step: "fetch", cause }
         })
     }

@@ -1,7 +1,7 @@
-//! Commits whose parents a mirror goes without, because its upstream is a shallow clone.
+//! Shallow commits: those whose parents a mirror lacks, because its upstream is a shallow clone.
 //!
-//! Whoever goes through the history ends at them. So the upstream's word is taken of commits alone that come with it. Of one
-//! that the mirror has, it would hide the parents; of one that is still to come, no upstream would send them.
+//! A walk over the history ends at them. An upstream may declare only newly fetched commits as shallow: of a stored
+//! commit it would hide existing parents, and for an unknown commit no upstream would send the parents later.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,16 +10,16 @@ use std::path::Path;
 
 use gix::ObjectId;
 
-/// Where they are listed, in a mirror and in a quarantine.
+/// The file that lists shallow commits, in a mirror and in a quarantine.
 pub(super) const FILE: &str = "shallow";
 
-/// Lists in a quarantine those of the mirror, for the upstream to change.
+/// Copies the mirror's list to a quarantine, where the fetch changes it.
 pub(super) fn copy(mirror: &Path, quarantine: &Path) -> io::Result<()> {
     ignore_missing(fs::copy(mirror.join(FILE), quarantine.join(FILE)).map(drop))
 }
 
-/// Keeps of a quarantine's list what may be reported, once it was fetched: what the mirror knows, and what came. `both`: the mirror
-/// with what came.
+/// Reduces a quarantine's list to the mirror's entries and newly fetched commits. `both`: the mirror with the
+/// quarantine.
 pub(super) fn merge(mirror: &gix::Repository, both: &gix::Repository, quarantine: &Path) -> io::Result<()> {
     let (mut kept, reported) = (read(&mirror.git_dir().join(FILE))?, read(&quarantine.join(FILE))?);
     kept.extend(reported.into_iter().filter(|id| both.has_object(*id) && !mirror.has_object(*id)));
@@ -30,7 +30,7 @@ pub(super) fn merge(mirror: &gix::Repository, both: &gix::Repository, quarantine
     fs::write(quarantine.join(FILE), lines)
 }
 
-/// Lists in the mirror what a quarantine does.
+/// Replaces the mirror's list by the quarantine's.
 pub(super) fn install(quarantine: &Path, mirror: &Path) -> io::Result<()> {
     let list = quarantine.join(FILE);
     ignore_missing(fs::File::open(&list).and_then(|file| file.sync_all()))?;

@@ -1,4 +1,4 @@
-//! A socket as gix wants it, blocking; whoever reads or writes waits as the session allows.
+//! Blocking I/O on asynchronous sockets, as gix needs it, with the timeouts of a session.
 
 use std::io::{self, Read, Write};
 
@@ -7,10 +7,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::MirrorError;
 use super::upstream_session::UpstreamSession;
 
-/// What is read of a socket at a time.
+/// The size of a read.
 const READ_BYTES: usize = 64 << 10;
 
-/// The receiving half of a socket, buffered.
+/// The buffered reading half of a socket.
 pub(super) struct SocketReader<'a, S> {
     socket: S,
     session: &'a UpstreamSession<'a>,
@@ -18,7 +18,7 @@ pub(super) struct SocketReader<'a, S> {
     at: usize,
 }
 
-/// The sending half of a socket.
+/// The writing half of a socket.
 pub(super) struct SocketWriter<'a, S> {
     socket: S,
     session: &'a UpstreamSession<'a>,
@@ -72,5 +72,5 @@ impl<S: AsyncWrite + Unpin> Write for SocketWriter<'_, S> {
 }
 
 fn broken(session: &UpstreamSession, error: &io::Error) -> MirrorError {
-    MirrorError::Upstream { step: session.step(), cause: format!("the connection broke: {error}") }
+    MirrorError::Upstream { step: session.step(), cause: format!("the connection failed: {error}") }
 }

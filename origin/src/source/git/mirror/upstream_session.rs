@@ -1,8 +1,8 @@
-//! One session at an upstream: how long it is waited for, how much is taken from it, and what went wrong first.
+//! A session with an upstream: timeouts, limits on received bytes, and the first error.
 //!
-//! All that waits for the network waits here. Every wait ends: with what was waited for, when nothing came for the stall
-//! timeout, or soon after somebody asked to stop; the last alone ends a wait for the git program. What a transport finds wrong is kept here, because on its way through
-//! gix an error loses what it was.
+//! All waits for the network happen here. They end with the result, after the stall timeout, or soon after an
+//! interrupt; a wait for the git program has no timeout. Errors of a transport are recorded here, because gix does not
+//! preserve their types.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -16,13 +16,13 @@ use super::limits::{BYTES_BEFORE_PACK, BYTES_PER_REF, LISTING_OVERHEAD};
 use super::{FetchProgress, MirrorError};
 use crate::source::{Upstream, runtime};
 
-/// How soon a request to stop is seen while nothing comes.
+/// The interval at which a wait checks for an interrupt.
 const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A connection takes at most this long to come about.
+/// The longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One session at an upstream.
+/// A session with an upstream.
 pub(super) struct UpstreamSession<'a> {
     runtime: &'static Runtime,
     pub(super) upstream: &'a Upstream,
@@ -31,16 +31,16 @@ pub(super) struct UpstreamSession<'a> {
     /// Bytes received in this step.
     received: Cell<u64>,
     fetch: RefCell<Option<PackContext>>,
-    /// Requests, or connections where there are none.
+    /// Requests over HTTP, connections otherwise.
     requests: Cell<u32>,
     failure: RefCell<Option<MirrorError>>,
 }
 
-/// A fetch under way.
+/// The fetch of a pack.
 struct PackContext {
-    /// Shows whether the pack has begun.
+    /// Tells whether the pack has started.
     progress: FetchProgress,
-    /// What the mirror had before, in bytes.
+    /// The size of the mirror before the fetch, in bytes.
     mirrored: u64,
 }
 
@@ -65,14 +65,14 @@ impl<'a> UpstreamSession<'a> {
         })
     }
 
-    /// The refs are listed; what comes from now on is a pack, for a mirror that has so many bytes.
+    /// Starts the fetch of a pack, for a mirror of this size in bytes.
     pub(super) fn begin_fetch(&self, progress: &FetchProgress, mirrored: u64) {
         self.step.set(Step::Fetch);
         *self.fetch.borrow_mut() = Some(PackContext { progress: progress.clone(), mirrored });
         self.received.set(0);
     }
 
-    /// What comes are LFS objects, each of which has its own length to keep to.
+    /// Starts downloads of LFS objects, which limit their own sizes.
     pub(super) fn begin_lfs(&self) {
         self.step.set(Step::Lfs);
     }
@@ -86,25 +86,25 @@ impl<'a> UpstreamSession<'a> {
         }
     }
 
-    /// How long a connection may take to come about: less than any silence, so that it is told which of them it was.
+    /// The longest time to connect. It is shorter than the stall timeout, so that the error tells them apart.
     pub(super) fn connect_timeout(&self) -> Duration {
         CONNECT_TIMEOUT.min(self.upstream.stall_timeout * 3 / 4)
     }
 
-    /// Whether anything came of the upstream.
+    /// Whether the upstream has sent anything.
     pub(super) fn has_received(&self) -> bool {
         self.received.get() > 0 || !matches!(self.step.get(), Step::List)
     }
 
-    /// Waits for something that the network is to bring.
+    /// Waits for the network, up to the stall timeout.
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
         let after = self.upstream.stall_timeout;
         let stalled = |_| MirrorError::Stalled { step: self.step(), after };
-        // The clock belongs to the runtime.
+        // The timer needs the runtime.
         self.wait_without_timeout(async { tokio::time::timeout(after, work).await })?.map_err(stalled)
     }
 
-    /// Waits for a program that works here, however long that takes.
+    /// Waits for a local program without a timeout.
     pub(super) fn wait_without_timeout<T>(&self, work: impl Future<Output = T>) -> Result<T, MirrorError> {
         self.runtime.block_on(async {
             tokio::pin!(work);
@@ -119,17 +119,17 @@ impl<'a> UpstreamSession<'a> {
         })
     }
 
-    /// Has something done while others wait, such as reading what a program complains about.
+    /// Runs a task in the background, such as reading the output of a program.
     pub(super) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.runtime.spawn(work)
     }
 
-    /// Where sockets belong that are waited for here.
+    /// Enters the runtime, which registers new sockets.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.runtime.enter()
     }
 
-    /// Bytes came. No upstream fills the memory with refs, or the disk with a pack.
+    /// Counts received bytes, and limits a listing and a pack.
     pub(super) fn received(&self, bytes: usize) -> Result<(), MirrorError> {
         let received = self.received.get() + bytes as u64;
         self.received.set(received);
@@ -139,7 +139,7 @@ impl<'a> UpstreamSession<'a> {
                 Err(MirrorError::TooManyRefs { limit: max_refs })
             }
             (Step::Fetch, Some(fetch)) if received > BYTES_BEFORE_PACK && !fetch.progress.has_pack() => {
-                let cause = format!("it says more than {BYTES_BEFORE_PACK} bytes before the pack begins");
+                let cause = format!("it sent more than {BYTES_BEFORE_PACK} bytes before the pack");
                 Err(MirrorError::Upstream { step: self.step(), cause })
             }
             (Step::Fetch, _) => self.check_pack(received),
@@ -147,12 +147,12 @@ impl<'a> UpstreamSession<'a> {
         }
     }
 
-    /// Whether a pack may have so many bytes, as it comes or as it is written.
+    /// Checks the size of a pack in bytes, while it is received or written.
     pub(super) fn check_pack(&self, bytes: u64) -> Result<(), MirrorError> {
         if bytes > self.max_pack_bytes() { Err(self.too_large()) } else { Ok(()) }
     }
 
-    /// The same of a pack with its index, which counts as a part of the mirror.
+    /// The same with its index, which counts towards the mirror's size.
     pub(super) fn check_pack_and_index(&self, pack: u64, index: u64) -> Result<(), MirrorError> {
         self.check_pack(pack)?;
         if pack.saturating_add(index) > self.mirror_bytes_left() {
@@ -161,7 +161,7 @@ impl<'a> UpstreamSession<'a> {
         Ok(())
     }
 
-    /// How many bytes a pack may have.
+    /// The largest pack that may be received, in bytes.
     pub(super) fn max_pack_bytes(&self) -> u64 {
         self.upstream.max_pack.min(self.mirror_bytes_left())
     }
@@ -171,7 +171,7 @@ impl<'a> UpstreamSession<'a> {
         self.upstream.max_mirror.saturating_sub(mirrored)
     }
 
-    /// Which limit a pack is beyond that has more.
+    /// The error for a larger pack.
     pub(super) fn too_large(&self) -> MirrorError {
         let Upstream { max_pack, max_mirror, .. } = *self.upstream;
         if max_pack <= self.mirror_bytes_left() {
@@ -181,34 +181,34 @@ impl<'a> UpstreamSession<'a> {
         }
     }
 
-    /// Set when somebody asks to stop.
+    /// Set to interrupt the session.
     pub(super) fn interrupt(&self) -> &AtomicBool {
         self.interrupt
     }
 
-    /// Whether nobody asked to stop: for work that does not wait for the network.
+    /// Checks for an interrupt, in work that does not wait.
     pub(super) fn check_interrupt(&self) -> Result<(), MirrorError> {
         if self.interrupt.load(Ordering::Relaxed) { Err(MirrorError::Interrupted) } else { Ok(()) }
     }
 
-    /// The upstream, or where it leads to, is asked something.
+    /// Counts a request to the upstream or to a host it refers to.
     pub(super) fn count_request(&self) {
         self.requests.set(self.requests.get() + 1);
     }
 
-    /// How often it was asked.
+    /// The number of requests.
     pub(super) fn requests(&self) -> u32 {
         self.requests.get()
     }
 
-    /// Keeps what went wrong, and makes an error of it that error_for_gix through gix.
+    /// Records the first error, and returns one that gix can pass on.
     pub(super) fn record(&self, error: MirrorError) -> io::Error {
         let error_for_gix = io::Error::other(error.to_string());
         self.failure.borrow_mut().get_or_insert(error);
         error_for_gix
     }
 
-    /// What went wrong first, if a transport knows it.
+    /// Takes the first recorded error.
     pub(super) fn take_failure(&self) -> Option<MirrorError> {
         self.failure.borrow_mut().take()
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_a_wait_and_so_does_a_request_to_stop() {
+    fn a_wait_ends_after_the_stall_timeout_or_an_interrupt() {
         let mut upstream = Upstream::new("git://host/x");
         upstream.stall_timeout = Duration::from_millis(1);
         session(&upstream, |session, _| {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_and_a_pack_have_each_their_bound() {
+    fn a_listing_and_a_pack_have_separate_limits() {
         let mut upstream = Upstream::new("git://host/x");
         (upstream.max_refs, upstream.max_pack, upstream.max_mirror) = (10, 1000, 5000);
         session(&upstream, |session, _| {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_the_one_that_counts() {
+    fn the_first_error_is_recorded() {
         session(&Upstream::new("git://host/x"), |session, _| {
             let _ = session.record(MirrorError::TooManyRefs { limit: 1 });
             let _ = session.record(MirrorError::Interrupted);

@@ -1,7 +1,7 @@
-//! Whether a commit is on a branch or a tag.
+//! Whether a commit is reachable from a branch or a tag.
 //!
-//! Being in the mirror is not enough: a commit that was pushed away lies there still, and one from a fork may have come
-//! with a ref such as `refs/pull/7/head`. Nobody who could push a branch or a tag has stood up for those.
+//! Its presence in the mirror is not enough: it may be left over from a forced push, or come from a fork with a ref
+//! such as `refs/pull/7/head`. Nobody with permission to push a branch or a tag approved such commits.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use gix::{ObjectId, Repository};
 
 use super::DEFAULT_BRANCH_REF;
 
-/// Commits whose answers are remembered at the most, besides those that are looked for together.
+/// The most cached commits, besides those of the current search.
 const MAX_CACHED: usize = 4096;
 
-/// What is remembered of commits that were looked for, so that a push costs a look at what was pushed, and not at the
-/// whole history again.
+/// Caches which commits are reachable, so that a push needs a walk over the new commits only, and not over the whole
+/// history.
 #[derive(Debug, Default)]
 pub(crate) struct ReachabilityCache {
-    /// As they were at the last look.
+    /// The commits of all branches and tags at the last search.
     tips: Arc<HashSet<ObjectId>>,
     known: HashMap<ObjectId, Known>,
 }
 
 #[derive(Debug)]
 enum Known {
-    /// This tip led to it.
+    /// The commit is reachable from this tip.
     ReachableFrom(ObjectId),
-    /// None of these tips did. Those who were looked for together share them.
+    /// The commit is reachable from none of these tips, which commits of one search share.
     Unreachable(Arc<HashSet<ObjectId>>),
 }
 
-/// Whether a commit counts cannot be said.
+/// The reachability of a commit is unknown.
 #[derive(Debug)]
 pub(crate) enum ReachabilityError {
-    /// Somebody asked to stop.
+    /// `stop` was set.
     Interrupted,
     /// The mirror is damaged.
     Unreadable(gix::Error),
@@ -47,9 +47,8 @@ impl From<gix::Error> for ReachabilityError {
 }
 
 impl ReachabilityCache {
-    /// Looks for commits together: from the newest commits back, at most once through the whole history for those that were
-    /// never looked for, and once through what is new for those that nothing led to before. `stop`
-    /// ends it.
+    /// Searches for commits in one walk per group, newest commits first. Commits without a cache entry cost at most one
+    /// walk over the whole history; those that were unreachable cost one walk over the new commits.
     pub(crate) fn search(
         &mut self,
         repo: &Repository,
@@ -85,7 +84,8 @@ impl ReachabilityCache {
         Ok(())
     }
 
-    /// Whether a branch, a tag or the default branch led to a commit at the last look; it is looked for if it was not then.
+    /// Whether a commit is reachable from a branch, a tag or the default branch at the last search. A commit without a
+    /// valid cache entry is searched now.
     pub(super) fn is_reachable(
         &mut self,
         repo: &Repository,
@@ -99,7 +99,7 @@ impl ReachabilityCache {
         Ok(self.cached(&commit).unwrap_or_default())
     }
 
-    /// What is known of a commit that the tips of the last look have not changed.
+    /// The cached result for a commit, if the tips of the last search did not invalidate it.
     fn cached(&self, commit: &ObjectId) -> Option<bool> {
         match self.known.get(commit)? {
             Known::ReachableFrom(tip) => self.tips.contains(tip).then_some(true),
@@ -108,14 +108,14 @@ impl ReachabilityCache {
     }
 }
 
-/// A walk from all tips back, for several commits.
+/// A walk from all tips towards the roots, in search of several commits.
 #[derive(Default)]
 struct Walk {
-    /// Those that were not come upon yet.
+    /// The commits that are not found yet.
     pending: HashSet<ObjectId>,
-    /// By the commit that proves it, those that are led to: itself, or a tip that led to it once.
+    /// The commits by what proves that they are reachable: themselves, or a tip that once reached them.
     proofs: HashMap<ObjectId, Vec<ObjectId>>,
-    /// Tips that are known to lead to none of them.
+    /// Tips known to reach none of the commits.
     excluded: Option<Arc<HashSet<ObjectId>>>,
 }
 
@@ -127,7 +127,7 @@ impl Walk {
         }
     }
 
-    /// Which of them are led to, each with a tip that does. The others stay pending.
+    /// Returns the reachable commits, each with a tip that reaches it. The others stay in `pending`.
     fn run(
         &mut self,
         repo: &Repository,
@@ -143,7 +143,7 @@ impl Walk {
         let reach = |id: ObjectId, tip: ObjectId, queue: &mut BinaryHeap<_>, seen: &mut HashSet<_>| -> gix::Result {
             let is_excluded = excluded.as_ref().is_some_and(|tips| tips.contains(&id));
             if !is_excluded && seen.insert(id) {
-                // Only the order depends on it, so a broken date does no harm.
+                // Only the order depends on it, so a wrong date is harmless.
                 let seconds = repo.find_commit(id)?.time().map_or(0, |time| time.seconds);
                 queue.push((seconds, id, tip));
             }
@@ -174,14 +174,14 @@ impl Walk {
     }
 }
 
-/// The commits that branches, tags and the default branch are at.
+/// The commits of all branches, tags and the default branch.
 fn tips(repo: &Repository) -> gix::Result<HashSet<ObjectId>> {
     let mut tips = HashSet::new();
     let references = repo.references()?;
     for prefix in ["refs/heads/", "refs/tags/", DEFAULT_BRANCH_REF] {
         for reference in references.prefixed(prefix)? {
             let mut reference = reference?;
-            // A default branch that the upstream names and does not have, and tags of other things, lead nowhere.
+            // A missing default branch, and tags of other objects, reach no commit.
             if reference.try_id().is_some()
                 && let Ok(id) = reference.peel_to_id()
                 && repo.find_header(id)?.kind() == gix::object::Kind::Commit
@@ -199,7 +199,7 @@ mod tests {
     use gix::refs::transaction::PreviousValue;
     use proptest::prelude::*;
 
-    /// A commit of an empty tree, at a time of its own.
+    /// A commit with an empty tree and its own time.
     fn commit(repo: &Repository, number: usize, parents: Vec<ObjectId>) -> ObjectId {
         let time = gix::date::Time::new(1_700_000_000 + i64::try_from(number).unwrap(), 0);
         let by = gix::actor::Signature { name: "a".into(), email: "a@b".into(), time };
@@ -212,7 +212,7 @@ mod tests {
         repo.write_object(commit).unwrap().detach()
     }
 
-    /// All that a tip leads to.
+    /// All commits that the tips reach.
     fn reachable(parents: &[Vec<usize>], tips: &[usize]) -> HashSet<usize> {
         let (mut reached, mut queue) = (HashSet::new(), tips.to_vec());
         while let Some(at) = queue.pop() {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_ends_when_it_is_told_to_and_leaves_nothing_behind() {
+    fn an_interrupted_walk_caches_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let repo = gix::init_bare(dir.path()).unwrap();
         let first = commit(&repo, 0, Vec::new());
@@ -240,7 +240,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Whatever moves in between, and whatever is remembered of it.
+        /// Whatever changes between searches, and whatever is cached.
         #[test]
         fn what_is_looked_for_together_is_what_the_tips_lead_to(
             links in prop::collection::vec(prop::collection::vec(0usize..100, 0..3), 1..20),
@@ -269,7 +269,7 @@ mod tests {
                 let expected = reachable(&parents, &tips);
                 let wanted: HashSet<usize> = wanted.into_iter().map(|at| at % ids.len()).collect();
                 let all = wanted.iter().map(|at| ids[*at]).collect();
-                // One by one after a look for nothing, which sees that the tips have moved.
+                // One by one after an empty search, which notices the changed tips.
                 reach.search(&repo, &if together { all } else { HashSet::new() }, &stop).unwrap();
                 for at in wanted {
                     prop_assert_eq!(reach.is_reachable(&repo, ids[at], &stop).unwrap(), expected.contains(&at));

@@ -1,4 +1,4 @@
-//! What is asked of one upstream over HTTP, with its credentials.
+//! HTTP requests to one upstream, with its credentials.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use super::redirects::{self, MAX_REDIRECTS};
 use crate::source::http_clients::{self, IDLE_CONNECTIONS_PER_HOST};
 use crate::source::{Reach, Upstream, secret};
 
-/// Git servers tell Git clients from browsers by the first four letters.
+/// The user agent. Git servers recognize Git clients by the first four characters.
 const USER_AGENT_VALUE: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
 
-/// A client for one session at an upstream.
+/// An HTTP client for one session.
 pub(in super::super) struct Client<'a> {
     session: &'a UpstreamSession<'a>,
-    /// For the upstream itself.
+    /// The client for the upstream's host.
     http: reqwest::Client,
-    /// For wherever else it leads.
+    /// The client for other hosts, to which redirects and LFS responses refer.
     external: OnceCell<reqwest::Client>,
-    /// Where it may lead.
+    /// The egress policy for other hosts.
     pub(super) external_policy: Arc<Reach>,
-    /// The upstream's own address: credentials are for it alone.
+    /// The upstream's URL. Only its origin receives the credentials.
     pub(super) upstream_url: Url,
     authorization: Option<HeaderValue>,
 }
 
 impl<'a> Client<'a> {
-    /// Reads the files that the upstream's configuration names.
+    /// Reads the files of the upstream's credentials and certificates.
     pub(in super::super) fn new(session: &'a UpstreamSession<'a>) -> Result<Self, MirrorError> {
         let upstream = session.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
@@ -43,7 +43,7 @@ impl<'a> Client<'a> {
         upstream.reach.check_host(upstream_url.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
         if authorization.is_some() && upstream_url.scheme() != "https" {
-            let reason = "a password or token is not sent over http://, where others can read it: use https://";
+            let reason = "credentials are not sent over http://, where others can read them: use https://";
             return Err(MirrorError::Authenticate(reason.to_owned()));
         }
         let http = http_clients::home(upstream, session.connect_timeout())?;
@@ -51,7 +51,7 @@ impl<'a> Client<'a> {
         Ok(Self { session, http, external: OnceCell::new(), external_policy, upstream_url, authorization })
     }
 
-    /// Asks, and follows redirects as configured. Where the response came from, and the response.
+    /// Sends a GET request and follows redirects as configured. Returns the final URL and the response.
     pub(super) fn get(
         &self,
         mut url: Url,
@@ -68,7 +68,7 @@ impl<'a> Client<'a> {
         Err(redirects::too_many(&url))
     }
 
-    /// Tells, and takes the response from nowhere else.
+    /// Sends a POST request, without redirects.
     pub(super) fn post(
         &self,
         url: &Url,
@@ -84,7 +84,7 @@ impl<'a> Client<'a> {
         self.expect(response, content_type)
     }
 
-    /// The next bytes of an response; nothing at its end.
+    /// The next chunk of a response; empty at its end.
     pub(in super::super) fn next_chunk(&self, response: &mut Response) -> Result<Bytes, MirrorError> {
         let chunk = self.session.wait(response.chunk())?;
         let chunk = chunk.map_err(|error| errors::classify(self.session, &error))?.unwrap_or_default();
@@ -108,7 +108,7 @@ impl<'a> Client<'a> {
         self.send_with(method, url, headers, body)
     }
 
-    /// The same with an `Authorization` of somebody else's, if there is one among the headers.
+    /// The same, but an `Authorization` in the headers takes precedence over the upstream's credentials.
     pub(super) fn send_with(
         &self,
         method: &Method,
@@ -130,7 +130,7 @@ impl<'a> Client<'a> {
             self.session.wait(http_clients::send(body.into_iter().cloned().fold(request, RequestBuilder::body)))
         };
         let failed = |error: reqwest::Error| errors::classify(self.session, &error);
-        // The server may have closed an idle connection just then. What is asked changes nothing there, however often.
+        // The server may have closed the idle connection. The requests are idempotent.
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
             match send()? {
                 (Err(error), true) if errors::is_unanswered(&error) => {}
@@ -140,7 +140,7 @@ impl<'a> Client<'a> {
         send()?.0.map_err(failed)
     }
 
-    /// What a proxy connects to it looks up itself, so where only some addresses may be asked they are judged here.
+    /// A proxy resolves host names itself, so the egress policy is applied to them here.
     fn check_proxied_address(&self, url: &Url) -> Result<(), MirrorError> {
         let Upstream { proxy, reach, .. } = self.session.upstream;
         if proxy.is_none() {
@@ -163,23 +163,23 @@ impl<'a> Client<'a> {
         Ok(self.external.get_or_init(|| external))
     }
 
-    /// Where an response sends us, if that is to be followed.
+    /// The target of a redirect, if it may be followed.
     pub(super) fn redirected(&self, from: &Url, response: &Response) -> Result<Url, MirrorError> {
         let Upstream { redirects, reach, .. } = self.session.upstream;
         redirects::follow(redirects, reach, from, self.location(response)?)
     }
 
-    /// Where an response says that something else is.
+    /// The `Location` of a response.
     pub(super) fn location<'r>(&self, response: &'r Response) -> Result<&'r str, MirrorError> {
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         location.ok_or_else(|| self.status_error(response))
     }
 
-    /// Takes an response that says yes, in the words of Git's protocol.
+    /// Checks the status and media type of a response.
     fn expect(&self, response: Response, content_type: &str) -> Result<Response, MirrorError> {
         let response = self.expect_success(response)?;
         let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        // It may have parameters, of which Git's protocol knows none.
+        // Git's protocol has no parameters of media types.
         let named = found.split_once(';').map_or(found, |(named, _)| named).trim();
         if named.eq_ignore_ascii_case(content_type) {
             return Ok(response);
@@ -192,7 +192,7 @@ impl<'a> Client<'a> {
         Err(MirrorError::Upstream { step: self.session.step(), cause })
     }
 
-    /// Takes an response that says yes.
+    /// Checks that the status is 200.
     pub(super) fn expect_success(&self, response: Response) -> Result<Response, MirrorError> {
         match response.status() {
             StatusCode::OK => Ok(response),
@@ -203,9 +203,9 @@ impl<'a> Client<'a> {
 
     fn status_error(&self, response: &Response) -> MirrorError {
         match self.response_error(response) {
-            MirrorError::HttpStatus { status: 403, retry_after: None, .. } => {
-                MirrorError::Authenticate("it answered 403: what it was shown does not open this repository".to_owned())
-            }
+            MirrorError::HttpStatus { status: 403, retry_after: None, .. } => MirrorError::Authenticate(
+                "it answered 403: the credentials do not give access to this repository".to_owned(),
+            ),
             MirrorError::HttpStatus { status: status @ (404 | 410), .. } => {
                 MirrorError::NotFound(format!("it answered {status}"))
             }
@@ -213,7 +213,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// An response's status as an error, whatever it is.
+    /// The error for a response's status.
     pub(in super::super) fn response_error(&self, response: &Response) -> MirrorError {
         let status = response.status().as_u16();
         let pause = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -224,18 +224,18 @@ impl<'a> Client<'a> {
     fn unauthorized(&self, url: &Url) -> &'static str {
         let Upstream { username, token_file, .. } = self.session.upstream;
         if self.authorization.is_some() && !redirects::same_origin(url, &self.upstream_url) {
-            "it was redirected to another host, which is not given the credentials"
+            "it redirected to another host, which does not receive the credentials"
         } else if token_file.is_some() {
-            "it does not accept the token in `token_file`: it may have ended, or not open this repository"
+            "it does not accept the token in `token_file`: it may have expired, or give no access to this repository"
         } else if username.is_some() {
             "it does not accept the configured user name and password (`username`, `password_file`)"
         } else {
-            "it asks for credentials, and none are configured (`username` with `password_file`, or `token_file`)"
+            "it requires credentials, but none are configured (`username` with `password_file`, or `token_file`)"
         }
     }
 }
 
-/// What an upstream is shown to let us in.
+/// The upstream's credentials as a header.
 fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError> {
     let value = if let Some(file) = &upstream.token_file {
         format!("Bearer {}", secret::read(file, "token_file")?)
@@ -245,7 +245,7 @@ fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError
     } else {
         return Ok(None);
     };
-    let wrong = || MirrorError::Authenticate("the token or password holds what no header may".to_owned());
+    let wrong = || MirrorError::Authenticate("the token or password contains invalid characters".to_owned());
     let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
     value.set_sensitive(true);
     Ok(Some(value))

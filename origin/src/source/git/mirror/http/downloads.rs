@@ -1,7 +1,7 @@
-//! Requests of an LFS server and its storage: what is no part of Git's protocol.
+//! Requests to an LFS server and its storage.
 //!
-//! A storage may be any host with a public address: of large services it is another than their own, and changes without
-//! notice. It is given what the LFS server gives for it, and nothing that the upstream is shown.
+//! The storage may be any host with a public address, because large services use other hosts, which change without
+//! notice. It receives the headers from the LFS server, and never the upstream's credentials.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use super::super::{MirrorError, Redirects};
 use super::client::Client;
 use super::redirects::{self, MAX_REDIRECTS, too_many};
 
-/// An response comes within so many stall timeouts, however little comes at a time: others wait for the place.
+/// The timeout of a response, in stall timeouts: it holds a permit for which others wait.
 const RESPONSE_STALL_TIMEOUTS: u32 = 4;
 
-/// Headers that are no business of a server which says what to send elsewhere: they frame a request, or are for proxies.
+/// Headers that an LFS server must not set for a download: they frame the request, or are for proxies.
 const FORBIDDEN_HEADERS: [&str; 9] = [
     "host",
     "content-length",
@@ -31,9 +31,8 @@ const FORBIDDEN_HEADERS: [&str; 9] = [
 ];
 
 impl Client<'_> {
-    /// Asks the upstream something, and takes an response of at most so many bytes. Where the response came from, and the response.
-    /// Redirects are followed like those of a poll. What is asked goes along whatever their status says of methods: a server
-    /// that sends a body elsewhere wants it asked there, and Git LFS does.
+    /// Sends a POST request and reads a response of at most `max_bytes`. Returns the final URL and the response.
+    /// Redirects are followed with method and body, as Git LFS does.
     pub(in super::super) fn query(
         &self,
         url: &Url,
@@ -64,20 +63,19 @@ impl Client<'_> {
                 return Ok(bytes);
             }
             if begun.elapsed() >= timeout {
-                let cause = format!("its response did not come within {} s", timeout.as_secs());
+                let cause = format!("its response took more than {} s", timeout.as_secs());
                 return Err(MirrorError::Upstream { step: self.session().step(), cause });
             }
             bytes.extend_from_slice(&chunk);
             if bytes.len() > max_bytes {
-                let cause = format!("it answers with more than {max_bytes} bytes");
+                let cause = format!("its response has more than {max_bytes} bytes");
                 return Err(MirrorError::Upstream { step: self.session().step(), cause });
             }
         }
     }
 
-    /// Asks for what the response from `from` points at, with the headers that go with it, which stay with the place that
-    /// they are for. Redirects are followed like what is pointed at, unless none are to be followed at all. The response may
-    /// say no.
+    /// Sends a GET request for the `href` of a response from `from`. The headers are sent only to the origin of `href`.
+    /// Redirects are followed unless all are disabled. The response may have any status.
     pub(in super::super) fn download(
         &self,
         from: &Url,
@@ -106,11 +104,12 @@ impl Client<'_> {
     }
 }
 
-/// What goes with a download, by the word of an LFS server. It may be secret.
+/// The headers that an LFS server sets for a download, which may be secret.
 fn download_headers(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
     let mut given = HeaderMap::new();
     for (name, value) in headers {
-        let wrong = || MirrorError::Upstream { step: "lfs", cause: "it asks for a header that none can be".to_owned() };
+        let wrong =
+            || MirrorError::Upstream { step: "lfs", cause: "it sets an invalid header for a download".to_owned() };
         let name = HeaderName::try_from(name).map_err(|_| wrong())?;
         let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
         value.set_sensitive(true);

@@ -1,7 +1,7 @@
-//! Fetching over HTTP: Git's smart protocol by gix, over a client of our own.
+//! The transport over HTTP: gix speaks Git's smart protocol over a client of our own.
 //!
-//! The client of gix loses what people want to know of a refusal (`Retry-After`, why a certificate does not do), follows
-//! redirects by rules of its own, and reads proxies from the environment. The trait that it fulfils is small.
+//! The HTTP clients of gix do not report `Retry-After` or the reason of a TLS error, follow redirects by their own
+//! rules, and read proxies from the environment.
 
 mod client;
 mod downloads;
@@ -30,10 +30,10 @@ pub(crate) use self::redirects::fuzz_redirect;
 use super::MirrorError;
 use super::upstream_session::UpstreamSession;
 
-/// What the response to the first request holds.
+/// The media type of the first response.
 const ADVERTISEMENT_TYPE: &str = "application/x-git-upload-pack-advertisement";
 
-/// What every other response holds.
+/// The media type of all other responses.
 const RESULT_TYPE: &str = "application/x-git-upload-pack-result";
 
 /// The transport to an `https://` or `http://` upstream.
@@ -42,7 +42,7 @@ pub(super) fn transport<'a>(
     url: &Url,
 ) -> Result<Transport<SmartHttp<'a>>, MirrorError> {
     let http = SmartHttp { client: Rc::new(Client::new(session)?), base: url.clone() };
-    // Of what gix makes of an address only the last part counts.
+    // gix uses the path below this URL only.
     let gix_url = gix::Url::from_parts(
         gix::url::Scheme::Https,
         None,
@@ -56,10 +56,10 @@ pub(super) fn transport<'a>(
     Ok(connect_http(http, gix_url, Protocol::V2, false))
 }
 
-/// What gix asks of an HTTP client.
+/// The HTTP client for gix.
 pub(super) struct SmartHttp<'a> {
     client: Rc<Client<'a>>,
-    /// Where the repository is: as configured, or where the first request was redirected to.
+    /// The repository's URL: the configured one, or the target of a redirect of the first request.
     base: Url,
 }
 
@@ -75,7 +75,7 @@ impl<'a> SmartHttp<'a> {
         let (from, response) = self.client.get(requested.clone(), headers, ADVERTISEMENT_TYPE)?;
         if from != requested {
             let base = from.as_str().strip_suffix(suffix).and_then(|base| from.join(base).ok());
-            let reason = "it is not where a repository's refs are listed";
+            let reason = "the target does not end like a listing of refs";
             self.base = base.ok_or_else(|| MirrorError::Redirected { to: redirects::display_origin(&from), reason })?;
         }
         let exchange = Rc::new(RefCell::new(HttpExchange::Received(response)));
@@ -106,7 +106,7 @@ impl<'a> Http for SmartHttp<'a> {
         headers: impl IntoIterator<Item = impl AsRef<str>>,
         _body: PostBodyDataKind,
     ) -> gix::Result<PostResponse<Self::Headers, Self::ResponseBody, Self::PostBody>> {
-        // What is requested is written later; it is sent when somebody wants the response.
+        // gix writes the body next. The request is sent when the response is read.
         let url = below(&self.base, suffix(url, base_url));
         let exchange = HttpExchange::Unsent { url, headers: header_map(headers), body: Vec::new() };
         let exchange = Rc::new(RefCell::new(exchange));
@@ -120,12 +120,12 @@ impl<'a> Http for SmartHttp<'a> {
     }
 }
 
-/// What gix asks for below the address that it was given.
+/// The part of a request URL below the base URL that gix was given.
 fn suffix<'u>(url: &'u str, base_url: &str) -> &'u str {
     url.strip_prefix(base_url).unwrap_or_default().trim_start_matches('/')
 }
 
-/// A path, with its query if it has one, below a repository.
+/// A path with an optional query below a repository.
 fn below(base: &Url, suffix: &str) -> Url {
     let (path, query) = suffix.split_once('?').map_or((suffix, None), |(path, query)| (path, Some(query)));
     let mut url = base.clone();
@@ -149,7 +149,7 @@ enum HttpExchange {
     Done,
 }
 
-/// What is requested, as it is written.
+/// The body of a request, to which gix writes.
 pub(super) struct RequestBody(Rc<RefCell<HttpExchange>>);
 
 impl Write for RequestBody {
@@ -159,7 +159,7 @@ impl Write for RequestBody {
                 body.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
-            HttpExchange::Received(_) | HttpExchange::Done => Err(io::Error::other("the question was sent already")),
+            HttpExchange::Received(_) | HttpExchange::Done => Err(io::Error::other("the request was sent already")),
         }
     }
 
@@ -168,7 +168,7 @@ impl Write for RequestBody {
     }
 }
 
-/// The headers of an response, as far as gix looks at them: its kind, which was checked.
+/// The headers of a response for gix: the media type, which was checked before.
 pub(super) struct ResponseHeaders<'a> {
     pending: Option<ResponseBody<'a>>,
     text: Cursor<Vec<u8>>,
@@ -202,7 +202,7 @@ impl Read for ResponseHeaders<'_> {
     }
 }
 
-/// The body of an response, as it comes.
+/// The body of a response, while it is received.
 pub(super) struct ResponseBody<'a> {
     client: Rc<Client<'a>>,
     exchange: Rc<RefCell<HttpExchange>>,
@@ -210,7 +210,7 @@ pub(super) struct ResponseBody<'a> {
 }
 
 impl ResponseBody<'_> {
-    /// Sends what was written, if that was not done.
+    /// Sends the request, unless this was done.
     fn send(&self) -> io::Result<()> {
         let mut exchange = self.exchange.borrow_mut();
         match std::mem::replace(&mut *exchange, HttpExchange::Done) {

@@ -1,25 +1,24 @@
-//! Whether a download gets anywhere. Pure.
+//! The minimum rate of a download. Pure.
 //!
-//! Others wait for its place, so a byte now and then is not enough: it has to come at a least rate, as a pack has.
+//! A download occupies a permit, so it must reach a minimum average rate, like the download of a pack.
 
 use std::time::{Duration, Instant};
 
-/// The rate is an average over so many stall timeouts, as that of a pack.
+/// The window of the average, in stall timeouts, as for packs.
 const WINDOW_STALL_TIMEOUTS: u32 = 4;
 
-/// What came of a download, and how much it was when it last was enough.
+/// The progress of a download in the current window.
 pub(super) struct MinRate {
-    /// The fewest bytes in a second.
-    lowest: u64,
-    /// Over how long.
-    within: Duration,
-    received: u64,
-    /// What had come then.
-    mark: u64,
-    marked: Instant,
+    /// The minimum rate in bytes per second.
+    min_rate: u64,
+    /// The length of a window.
+    window: Duration,
+    /// The bytes received in the window.
+    bytes: u64,
+    window_start: Instant,
 }
 
-/// Less came than was to, within a time.
+/// The rate in a window was too low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooSlow {
     pub(super) bytes: u64,
@@ -27,20 +26,19 @@ pub(super) struct TooSlow {
 }
 
 impl MinRate {
-    pub(super) fn new(lowest: u64, stall_timeout: Duration, begun: Instant) -> Self {
-        Self { lowest, within: stall_timeout * WINDOW_STALL_TIMEOUTS, received: 0, mark: 0, marked: begun }
+    pub(super) fn new(min_rate: u64, stall_timeout: Duration, start: Instant) -> Self {
+        Self { min_rate, window: stall_timeout * WINDOW_STALL_TIMEOUTS, bytes: 0, window_start: start }
     }
 
-    /// More came. The error: too little for too long.
+    /// Counts received bytes. Fails if the window ends below the minimum rate.
     pub(super) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), TooSlow> {
-        self.received = self.received.saturating_add(bytes as u64);
-        let came = self.received - self.mark;
-        let took = now.saturating_duration_since(self.marked);
-        if came >= self.lowest.saturating_mul(self.within.as_secs().max(1)) {
-            (self.mark, self.marked) = (self.received, now);
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        if self.bytes >= self.min_rate.saturating_mul(self.window.as_secs().max(1)) {
+            (self.bytes, self.window_start) = (0, now);
             return Ok(());
         }
-        if took >= self.within { Err(TooSlow { bytes: came, within: took }) } else { Ok(()) }
+        let elapsed = now.saturating_duration_since(self.window_start);
+        if elapsed >= self.window { Err(TooSlow { bytes: self.bytes, within: elapsed }) } else { Ok(()) }
     }
 }
 
@@ -50,25 +48,25 @@ mod tests {
 
     const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-    /// When a download is given up of which something comes each second, if it is.
-    fn given_up(lowest: u64, bytes: impl Fn(u64) -> usize) -> Option<(u64, TooSlow)> {
-        let begun = Instant::now();
-        let mut rate = MinRate::new(lowest, STALL_TIMEOUT, begun);
+    /// The second at which a download is aborted, and the error. `bytes` arrive each second.
+    fn aborted(min_rate: u64, bytes: impl Fn(u64) -> usize) -> Option<(u64, TooSlow)> {
+        let start = Instant::now();
+        let mut rate = MinRate::new(min_rate, STALL_TIMEOUT, start);
         (1..1000).find_map(|second| {
-            let now = begun + Duration::from_secs(second);
+            let now = start + Duration::from_secs(second);
             Some((second, rate.received(bytes(second), now).err()?))
         })
     }
 
     #[test]
-    fn what_drips_is_given_up_and_what_comes_at_the_least_rate_on_average_is_not() {
+    fn a_slow_download_is_aborted_and_one_at_the_minimum_average_rate_is_not() {
         let too_slow = TooSlow { bytes: 12 * 9, within: Duration::from_secs(12) };
-        assert_eq!(given_up(10, |_| 9), Some((12, too_slow)));
-        assert_eq!(given_up(10, |_| 10), None);
-        assert_eq!(given_up(10, |second| if second % 10 == 0 { 120 } else { 0 }), None, "quick at times");
-        assert_eq!(given_up(0, |_| 1), None, "any rate");
-        // What began well has to go on.
+        assert_eq!(aborted(10, |_| 9), Some((12, too_slow)));
+        assert_eq!(aborted(10, |_| 10), None);
+        assert_eq!(aborted(10, |second| if second % 10 == 0 { 120 } else { 0 }), None, "quick at times");
+        assert_eq!(aborted(0, |_| 1), None, "any rate");
+        // The rate counts in each window.
         let late = TooSlow { bytes: 12, within: Duration::from_secs(12) };
-        assert_eq!(given_up(10, |second| if second == 1 { 1000 } else { 1 }), Some((13, late)));
+        assert_eq!(aborted(10, |second| if second == 1 { 1000 } else { 1 }), Some((13, late)));
     }
 }

@@ -1,50 +1,50 @@
-//! What upkeep is due, by what is state and what failed before.
+//! Decides which repack is due, from the mirror's state and former results. Pure.
 
 use std::time::{Duration, SystemTime};
 
 use super::Repack;
 use crate::source::git::mirror::MirrorSize;
 
-/// Packs that are left alone.
+/// The packs at which a geometric repack is due.
 const PACKS_BEFORE_REPACK: usize = 16;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// From one full repack to the next.
+/// The interval of full repacks.
 const FULL_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// After a full repack that failed: a day, and a month at the most.
+/// After a failed full repack: one day, up to a month.
 const FULL_BACKOFF: Backoff = Backoff { first: DAY, max_doublings: 5 };
 
-/// After a failure to geometric: ten minutes, and a week at the most.
+/// After a failed geometric repack: ten minutes, up to a week.
 const GEOMETRIC_BACKOFF: Backoff = Backoff { first: Duration::from_secs(600), max_doublings: 10 };
 
-/// How long something is left alone that failed: doubled with each further failure in a failures.
+/// A back-off that doubles with each consecutive failure.
 struct Backoff {
     first: Duration,
     max_doublings: u32,
 }
 
-/// What a mirror looks like.
+/// The state of a mirror.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MirrorState {
     pub(super) size: MirrorSize,
-    /// Since the last full repack, or the first look.
+    /// The time since the last full repack, or since the first check.
     pub(super) since_full: Duration,
-    /// Whether refs were moved or deleted since then: something may have been left behind, though nothing was fetched.
-    pub(super) refs_moved: bool,
+    /// Whether refs changed since then, which may leave unreachable objects even without a fetch.
+    pub(super) refs_changed: bool,
 }
 
-/// How upkeep went so far. What failed is left alone for a while.
+/// The results of former repacks.
 #[derive(Debug, Default)]
 pub(in super::super) struct RepackHistory {
     full: Failures,
     geometric: Failures,
-    /// What the mirror had after the last full repack.
+    /// The mirror's size after the last full repack, in bytes.
     bytes_after_full: Option<u64>,
 }
 
-/// Failures since the last success.
+/// Consecutive failures.
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
@@ -52,7 +52,7 @@ struct Failures {
 }
 
 impl Failures {
-    /// A clock that was set back ends the pause.
+    /// A clock that was set back ends the back-off.
     fn backs_off(&self, pause: &Backoff, now: SystemTime) -> bool {
         let pause = pause.first * 2u32.pow(self.count.saturating_sub(1).min(pause.max_doublings));
         self.last.and_then(|last| now.duration_since(last).ok()).is_some_and(|since| since < pause)
@@ -65,7 +65,7 @@ impl RepackHistory {
         *failures = Failures { count: failures.count.saturating_add(1), last: Some(now) };
     }
 
-    /// It was done, and the mirror has so many bytes since.
+    /// Records a success, and the mirror's size in bytes.
     pub(super) fn succeeded(&mut self, done: Repack, bytes: u64) {
         *self.failures(done) = Failures::default();
         if done == Repack::Full {
@@ -78,13 +78,13 @@ impl RepackHistory {
     }
 }
 
-/// What is to be done now.
+/// The repack that is due now.
 pub(super) fn due(state: &MirrorState, max_mirror: u64, history: &RepackHistory, now: SystemTime) -> Option<Repack> {
     let MirrorSize { packs, bytes } = state.size;
-    // Its bound is near, and what is left behind may be the reason: not when it was as large after the last time.
+    // Close to its limit the mirror is repacked daily, unless the last full repack did not make it smaller.
     let grown = history.bytes_after_full.is_none_or(|after| bytes / 5 * 4 >= after);
     let full_interval = if grown && bytes >= max_mirror / 4 * 3 { DAY } else { FULL_INTERVAL };
-    let has_garbage = packs > 1 || packs == 1 && state.refs_moved;
+    let has_garbage = packs > 1 || packs == 1 && state.refs_changed;
     if has_garbage && state.since_full >= full_interval && !history.full.backs_off(&FULL_BACKOFF, now) {
         Some(Repack::Full)
     } else if packs >= PACKS_BEFORE_REPACK && !history.geometric.backs_off(&GEOMETRIC_BACKOFF, now) {
@@ -101,11 +101,11 @@ mod tests {
     const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
     fn state(packs: usize, since_full: Duration) -> MirrorState {
-        MirrorState { size: MirrorSize { packs, bytes: 100 }, since_full, refs_moved: false }
+        MirrorState { size: MirrorSize { packs, bytes: 100 }, since_full, refs_changed: false }
     }
 
     #[test]
-    fn many_packs_are_joined_and_a_week_old_mirror_is_written_anew() {
+    fn a_geometric_repack_depends_on_packs_and_a_full_one_on_time() {
         for (packs, since_full, expected) in [
             (0, 30 * DAY, None),
             (1, 30 * DAY, None),
@@ -118,20 +118,20 @@ mod tests {
             let due = due(&state(packs, since_full), 1000, &RepackHistory::default(), NOW);
             assert_eq!(due, expected, "{packs} packs, {since_full:?}");
         }
-        // A push that forced a branch back to what was there before brings no pack.
-        let forced_back = MirrorState { refs_moved: true, ..state(1, 7 * DAY) };
+        // A branch that was forced back to an earlier commit brings no pack.
+        let forced_back = MirrorState { refs_changed: true, ..state(1, 7 * DAY) };
         assert_eq!(due(&forced_back, 1000, &RepackHistory::default(), NOW), Some(Repack::Full));
-        // Nearly as large as it may be.
+        // Close to the limit.
         assert_eq!(due(&state(2, DAY), 133, &RepackHistory::default(), NOW), Some(Repack::Full));
         let mut history = RepackHistory::default();
         history.succeeded(Repack::Full, 90);
-        assert_eq!(due(&state(2, DAY), 133, &history, NOW), None, "it is that large");
+        assert_eq!(due(&state(2, DAY), 133, &history, NOW), None, "a full repack would not help");
         history.succeeded(Repack::Full, 80);
         assert_eq!(due(&state(2, DAY), 133, &history, NOW), Some(Repack::Full));
     }
 
     #[test]
-    fn what_fails_is_left_alone_for_longer_each_time_and_the_other_goes_on() {
+    fn each_kind_of_repack_backs_off_on_its_own() {
         let mut history = RepackHistory::default();
         let many = state(20, 7 * DAY);
         let at = |history: &RepackHistory, since: Duration| due(&many, 1000, history, NOW + since);

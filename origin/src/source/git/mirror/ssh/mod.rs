@@ -1,7 +1,7 @@
-//! Fetching over SSH: the `ssh` program, with a key and the hosts' keys that the configuration names, and nothing else.
+//! The transport over SSH: the `ssh` program with only the configured key and known hosts.
 //!
-//! No configuration of the machine or of a user is read, no agent is asked, nothing is forwarded, no host is trusted
-//! that is not known, and nobody is ever asked anything.
+//! No system or user configuration is read, no agent is used, nothing is forwarded, unknown hosts are refused, and
+//! there are no prompts.
 
 mod errors;
 
@@ -16,13 +16,13 @@ use super::upstream_session::UpstreamSession;
 use crate::outside_program::pinned;
 use crate::source::{SshAddress, Upstream};
 
-/// Of so many addresses of a name one has to connect.
+/// The most addresses of a host name to try.
 const MAX_ADDRESSES: usize = 8;
 
-/// The port of SSH.
+/// The default port of SSH.
 const PORT: u16 = 22;
 
-/// What is the same for all upstreams.
+/// Options for all upstreams.
 const OPTIONS: [&str; 22] = [
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
@@ -48,16 +48,16 @@ const OPTIONS: [&str; 22] = [
     "LogLevel=ERROR",
 ];
 
-/// How a host is asked: in one of the ways that follow each other until one of them connects.
+/// An address to connect to, with its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The address that was checked. Absent: the program looks the name up, and targets all that it finds.
+    /// The address that the egress policy has checked. `None`: the program resolves the name and tries all addresses.
     checked: Option<IpAddr>,
-    /// How long the connection may take to come about.
+    /// The longest time to connect.
     connect_timeout: Duration,
 }
 
-/// The ways to a host. Where addresses are checked, each of them is one, and they share the time for a connection.
+/// The targets of a host name. With an egress policy each checked address is one, and they share the timeout.
 pub(super) fn targets(session: &UpstreamSession, address: &SshAddress) -> Result<Vec<Target>, MirrorError> {
     let reach = &session.upstream.reach;
     reach.check_host(&address.host)?;
@@ -75,8 +75,8 @@ fn split_timeout(resolved: &[SocketAddr], connect_timeout: Duration) -> Vec<Targ
     tried.iter().map(|address| Target { checked: Some(address.ip()), connect_timeout }).collect()
 }
 
-/// The first that connects, whatever comes of it then; or why the last of them did not. Whoever has `has_received` something of
-/// the server has connected, whatever the server says.
+/// Tries targets until one connects, and returns its result, or the error of the last one. `has_received`: the server
+/// has sent something, so the connection succeeded, whatever its messages say.
 pub(super) fn try_each<T>(
     targets: impl IntoIterator<Item = Target>,
     has_received: impl Fn() -> bool,
@@ -92,7 +92,7 @@ pub(super) fn try_each<T>(
     Err(last)
 }
 
-/// The program that talks to the upstream's host.
+/// The command that runs `git-upload-pack` on the upstream's host.
 pub(super) fn upload_pack(
     session: &UpstreamSession,
     address: &SshAddress,
@@ -100,9 +100,9 @@ pub(super) fn upload_pack(
 ) -> Result<Command, MirrorError> {
     let Upstream { ssh_key, ssh_known_hosts, .. } = session.upstream;
     let missing = |what| MirrorError::Authenticate(format!("SSH needs {what}"));
-    let key = ssh_key.as_deref().ok_or_else(|| missing("the file of a private key (`ssh_key`)"))?;
+    let key = ssh_key.as_deref().ok_or_else(|| missing("a private key (`ssh_key`)"))?;
     let known = ssh_known_hosts.as_deref();
-    let known = known.ok_or_else(|| missing("a file with the keys of its host (`ssh_known_hosts`)"))?;
+    let known = known.ok_or_else(|| missing("a file with the host's keys (`ssh_known_hosts`)"))?;
     let mut command = pinned("ssh");
     command.args(["-F", "none", "-T", "-a", "-x"]);
     for option in OPTIONS {
@@ -113,7 +113,7 @@ pub(super) fn upload_pack(
     command.arg("-o").arg(format!("IdentityFile={}", quoted(key, "ssh_key")?));
     command.args(["-o", "SetEnv=GIT_PROTOCOL=version=2"]);
     if let Some(checked) = target.checked {
-        // The address that was checked is the one that is asked; the keys are still those of the name.
+        // Connects to the checked address, but verifies the host key by name.
         let port = address.port.unwrap_or(PORT);
         let alias = if port == PORT { address.host.clone() } else { format!("[{}]:{port}", address.host) };
         command.arg("-o").arg(format!("HostName={checked}"));
@@ -127,24 +127,24 @@ pub(super) fn upload_pack(
     Ok(command)
 }
 
-/// A file's name as it stands in an option of `ssh`, which would expand some characters.
+/// Quotes a file name for an option of `ssh`, which would expand some characters.
 fn quoted(file: &Path, what: &'static str) -> Result<String, MirrorError> {
     let wrong = |why| MirrorError::UnsupportedUrl { url: format!("the file of `{what}`"), reason: why };
-    let text = file.to_str().ok_or_else(|| wrong("its name is no UTF-8"))?;
+    let text = file.to_str().ok_or_else(|| wrong("its name is not UTF-8"))?;
     if text.chars().any(|c| c.is_control() || "\"\\$%~".contains(c)) {
-        return Err(wrong("its name holds one of `\" \\ $ % ~`, which `ssh` would not take literally"));
+        return Err(wrong("its name contains one of `\" \\ $ % ~`, which `ssh` would expand"));
     }
-    // It would be looked for below the working directory, or be quietly taken for none.
+    // `ssh` would look below the working directory, or ignore a missing file.
     std::fs::metadata(file).map_err(MirrorError::unread(what, file))?;
     Ok(format!("\"{text}\""))
 }
 
-/// A word as the shell of the server reads it.
+/// Quotes a word for the server's shell.
 fn for_shell(word: &str) -> String {
     let mut quoted = String::from("'");
     for c in word.chars() {
         match c {
-            // `!` means something to some shells even in quotes.
+            // Some shells expand `!` even in quotes.
             '\'' | '!' => quoted.extend(["'\\", &c.to_string(), "'"]),
             other => quoted.push(other),
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_has_its_turn_until_one_connects() {
+    fn addresses_are_tried_until_one_connects() {
         let resolved = ["[::1]:22", "127.0.0.1:22"].map(|address| address.parse().unwrap());
         let targets = split_timeout(&resolved, Duration::from_secs(20));
         let (checked, connect_timeout) = (|address: &str| Some(address.parse().unwrap()), Duration::from_secs(10));
@@ -182,16 +182,16 @@ mod tests {
         assert_eq!(ask(&[Err(refused()), Ok(7)]), (Ok(7), 0));
         assert_eq!(ask(&[Ok(7), Ok(8)]), (Ok(7), 1));
         assert_eq!(ask(&[Err(refused()), Err(refused())]), (Err(refused().to_string()), 0));
-        // Who was connected to has stderr no: nobody else is asked.
+        // The server was reached and refused: no other address is tried.
         let trust = MirrorError::Trust("another key".to_owned());
         assert_eq!(ask(&[Err(trust.clone()), Ok(7)]), (Err(trust.to_string()), 1));
-        // Nor when the server says itself what the program says of those that refuse.
+        // Nor if the server's message equals the program's message for a failed connection.
         let mut ended = [Err(refused()), Ok(7)].into_iter();
         assert!(try_each(targets, || true, |_| ended.next().unwrap()).is_err());
     }
 
     #[test]
-    fn options_end_before_what_the_configuration_names() {
+    fn options_end_before_configured_words() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| {
             std::fs::write(dir.path().join(name), "").unwrap();
@@ -216,7 +216,7 @@ mod tests {
         assert!(words.ends_with(&["-p", "2222", "-l", "me", "--", "git.example", "git-upload-pack '/x'"]), "{words:?}");
         assert!(words.iter().any(|word| word.starts_with("IdentityFile=\"") && word.ends_with("key of mine\"")));
         upstream.ssh_key = file("100%");
-        assert!(build(&upstream).unwrap_err().to_string().contains("literally"));
+        assert!(build(&upstream).unwrap_err().to_string().contains("would expand"));
         upstream.ssh_key = Some(dir.path().join("none"));
         assert!(matches!(build(&upstream).unwrap_err(), MirrorError::File { key: "ssh_key", .. }));
     }
