@@ -25,7 +25,7 @@ fn packs(mirror: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 /// Overwrites the middle of a file, as a failing disk does.
-fn spoil_the_middle(file: &Path) {
+fn corrupt(file: &Path) {
     let length = fs::metadata(file).unwrap().len();
     let mut permissions = fs::metadata(file).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
@@ -35,7 +35,7 @@ fn spoil_the_middle(file: &Path) {
     file.write_all(&vec![0; usize::try_from(length).unwrap() - 12 - 20]).unwrap();
 }
 
-fn cut_short(file: &Path) {
+fn truncate(file: &Path) {
     let length = fs::metadata(file).unwrap().len();
     let bytes = fs::read(file).unwrap();
     fs::remove_file(file).unwrap();
@@ -65,7 +65,7 @@ async fn a_mirror_that_a_power_loss_damaged_is_cloned_again() {
         ("HEAD is empty", |mirror| fs::write(mirror.join("HEAD"), "").unwrap()),
         ("the configuration is zeroes", |mirror| fs::write(mirror.join("config"), [0; 66]).unwrap()),
         ("packed-refs is zeroes", |mirror| fs::write(mirror.join("packed-refs"), [0; 300]).unwrap()),
-        ("the packs are cut short", |mirror| packs(mirror, "pack").iter().for_each(|pack| cut_short(pack))),
+        ("the packs are cut short", |mirror| packs(mirror, "pack").iter().for_each(|pack| truncate(pack))),
         ("the indices are empty", |mirror| {
             for index in packs(mirror, "idx") {
                 fs::remove_file(&index).unwrap();
@@ -96,7 +96,7 @@ async fn a_mirror_that_a_power_loss_damaged_is_cloned_again() {
 #[tokio::test]
 async fn corrupt_objects_of_a_running_origin_are_fetched_again() {
     let (home, upstream, node, _) = started().await;
-    packs(&mirror(&home), "pack").iter().for_each(|pack| spoil_the_middle(pack));
+    packs(&mirror(&home), "pack").iter().for_each(|pack| corrupt(pack));
     // Only the new file comes with the push; the other one is read from the mirror.
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
     node.running.kick(&crate::node::repository());

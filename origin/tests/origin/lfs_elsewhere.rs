@@ -4,7 +4,7 @@ use weir_origin::source::Upstream;
 use weir_origin::source::git::lfs::LfsFile;
 
 use crate::lfs::{fetch_from, file};
-use crate::lfs_server::{Manner, SHOWN};
+use crate::lfs_server::{LfsBehavior, SHOWN};
 use crate::prelude::*;
 use crate::smart_http::tunnel_proxy;
 
@@ -15,9 +15,9 @@ fn a_storage_on_another_host_must_be_public_or_listed_and_gets_no_credentials() 
     let root = home.file("git");
     let server = LfsServer::start(&root, Some(&home.file("")));
     let storage = LfsServer::start(&root, Some(&home.file("")));
-    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
-    storage.hold(b"the file itself");
-    storage.behave(Manner { storage: Some(storage.base()), ..Manner::default() });
+    let wanted = [file("a.bin", &server.store(b"the file itself"))];
+    storage.store(b"the file itself");
+    storage.set_behavior(LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() });
     std::fs::write(home.file("password"), "s3cret\n").unwrap();
     let mut upstream = Upstream::new(server.url("shop.git"));
     upstream.ca = Some(home.file("ca.pem"));
@@ -39,11 +39,11 @@ fn a_storage_on_another_host_must_be_public_or_listed_and_gets_no_credentials() 
         ..upstream.clone()
     };
     let manners = [
-        Manner { storage: Some(storage.base()), ..Manner::default() },
-        Manner { redirect: Some(storage.base()), ..Manner::default() },
+        LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() },
+        LfsBehavior { redirect: Some(storage.base()), ..LfsBehavior::default() },
     ];
-    for (number, manner) in manners.into_iter().enumerate() {
-        server.behave(manner);
+    for (number, behavior) in manners.into_iter().enumerate() {
+        server.set_behavior(behavior);
         let error = fetch("refused", &upstream).unwrap_err();
         assert!(error.contains("`a.bin`") && error.contains("no public address"), "{error}");
         assert!(storage.take_requests().is_empty());
@@ -79,11 +79,11 @@ fn a_storage_on_another_host_must_be_public_or_listed_and_gets_no_credentials() 
     let mut none = allowed.clone();
     none.redirects = Redirects::None;
     assert!(fetch("none", &none).unwrap_err().contains("`redirects` is `none`"));
-    server.behave(Manner::default());
+    server.set_behavior(LfsBehavior::default());
     assert_eq!(fetch("none", &none), Ok(1));
     // Never from https to http.
     let plain = LfsServer::start(&root, None);
-    server.behave(Manner { storage: Some(plain.base()), ..Manner::default() });
+    server.set_behavior(LfsBehavior { storage: Some(plain.base()), ..LfsBehavior::default() });
     let error = fetch("plain", &allowed).unwrap_err();
     assert!(error.contains("from https to http"), "{error}");
 }
@@ -93,15 +93,15 @@ fn addresses_that_a_proxy_would_resolve_are_checked_before() {
     let home = Home::new();
     let server = LfsServer::start(&home.file("git"), Some(&home.file("")));
     let storage = LfsServer::start(&home.file("git"), Some(&home.file("")));
-    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
-    storage.hold(b"the file itself");
+    let wanted = [file("a.bin", &server.store(b"the file itself"))];
+    storage.store(b"the file itself");
     let (proxy, heads) = tunnel_proxy("Basic bWU6czNjcmV0");
     let mut upstream = upstream(&home, &server);
     upstream.proxy = Some(format!("http://{proxy}").into());
     upstream.proxy_username = Some("me".to_owned());
     upstream.proxy_password_file = upstream.password_file.clone();
     let fetch = |upstream: &Upstream, storage: String, mirror: &str| {
-        server.behave(Manner { storage: Some(storage), ..Manner::default() });
+        server.set_behavior(LfsBehavior { storage: Some(storage), ..LfsBehavior::default() });
         fetch_from(upstream, &home.file(mirror), &wanted)
     };
     let by_name = storage.base().replace("127.0.0.1", "localhost");
@@ -135,8 +135,8 @@ fn a_client_certificate_is_shown_to_the_upstream_and_to_no_storage() {
     let home = Home::new();
     let server = LfsServer::start_asking_for_certificates(&home.file("git"), &home.file(""));
     let storage = LfsServer::start_asking_for_certificates(&home.file("git"), &home.file(""));
-    let wanted: [LfsFile; 1] = [file("a.bin", &server.hold(b"the file itself"))];
-    storage.hold(b"the file itself");
+    let wanted: [LfsFile; 1] = [file("a.bin", &server.store(b"the file itself"))];
+    storage.store(b"the file itself");
     let mut upstream = upstream(&home, &server);
     upstream.redirects = this_machine();
     upstream.client_certificate = Some(home.file("edge-client.pem"));
@@ -145,17 +145,17 @@ fn a_client_certificate_is_shown_to_the_upstream_and_to_no_storage() {
     let at_home = server.take_requests();
     assert!(at_home.len() == 2 && at_home.iter().all(|head| head.ends_with(SHOWN)), "{at_home:?}");
 
-    storage.behave(Manner { storage: Some(storage.base()), ..Manner::default() });
-    let moved = Some(("307 Temporary Redirect", storage.base()));
-    for (number, manner) in [
-        Manner { storage: Some(storage.base()), ..Manner::default() },
-        Manner { redirect: Some(storage.base()), ..Manner::default() },
-        Manner { moved, ..Manner::default() },
+    storage.set_behavior(LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() });
+    let api_redirect = Some(("307 Temporary Redirect", storage.base()));
+    for (number, behavior) in [
+        LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() },
+        LfsBehavior { redirect: Some(storage.base()), ..LfsBehavior::default() },
+        LfsBehavior { api_redirect, ..LfsBehavior::default() },
     ]
     .into_iter()
     .enumerate()
     {
-        server.behave(manner);
+        server.set_behavior(behavior);
         assert_eq!(fetch_from(&upstream, &home.file(&format!("elsewhere-{number}")), &wanted), Ok(1));
         let elsewhere = storage.take_requests();
         assert!(!elsewhere.is_empty() && elsewhere.iter().all(|head| !head.ends_with(SHOWN)), "{elsewhere:?}");
@@ -169,13 +169,17 @@ fn a_redirected_batch_request_is_repeated_by_the_rules_of_redirects() {
         LfsServer::start(&home.file("git"), Some(&home.file(""))),
         LfsServer::start(&home.file("git"), Some(&home.file(""))),
     );
-    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
-    other.hold(b"the file itself");
+    let wanted = [file("a.bin", &server.store(b"the file itself"))];
+    other.store(b"the file itself");
     let authorization = Some("Basic Y2k6czNjcmV0".to_owned());
     let upstream = upstream(&home, &server);
     let sent_on = |status, to: &LfsServer| {
-        let moved = Some((status, to.base()));
-        server.behave(Manner { authorization: authorization.clone(), moved, ..Manner::default() });
+        let api_redirect = Some((status, to.base()));
+        server.set_behavior(LfsBehavior {
+            authorization: authorization.clone(),
+            api_redirect,
+            ..LfsBehavior::default()
+        });
     };
     // Any redirect status, on the same host with the credentials.
     for (number, status) in
@@ -189,11 +193,11 @@ fn a_redirected_batch_request_is_repeated_by_the_rules_of_redirects() {
     let error = fetch_from(&upstream, &home.file("other"), &wanted).unwrap_err();
     assert!(error.contains("it is another host"), "{error}");
     let listed = Upstream { redirects: this_machine(), ..upstream.clone() };
-    other.behave(Manner { storage: Some(other.base()), ..Manner::default() });
+    other.set_behavior(LfsBehavior { storage: Some(other.base()), ..LfsBehavior::default() });
     assert_eq!(fetch_from(&listed, &home.file("other"), &wanted), Ok(1));
     let asked = other.take_requests().concat().to_ascii_lowercase();
-    assert!(asked.starts_with("post /moved/") && !asked.contains("authorization"), "{asked}");
-    other.behave(Manner { authorization: authorization.clone(), ..Manner::default() });
+    assert!(asked.starts_with("post /api_redirect/") && !asked.contains("authorization"), "{asked}");
+    other.set_behavior(LfsBehavior { authorization: authorization.clone(), ..LfsBehavior::default() });
     let error = fetch_from(&listed, &home.file("refused"), &wanted).unwrap_err();
     assert!(error.contains("does not receive the credentials"), "{error}");
 

@@ -5,7 +5,7 @@ use weir_origin::source::git::lfs::LfsObjects;
 use weir_origin::source::git::tree::{content_key, lfs_files};
 
 use crate::lfs::{fetch_from, file};
-use crate::lfs_server::Manner;
+use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 use crate::tar_reading::{Frames, build_into};
 
@@ -26,13 +26,13 @@ fn a_file_is_omitted_without_the_option_or_without_a_valid_pointer() {
     let dir = tempfile::tempdir().unwrap();
     let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
     git.write(".gitattributes", ATTRIBUTES);
-    git.write("a.bin", server.hold(b"x"));
-    git.write("again.bin", server.hold(b"x"));
-    git.write("extended.bin", server.hold(b"x").replace("oid ", "ext-0-foo sha256:00\noid "));
+    git.write("a.bin", server.store(b"x"));
+    git.write("again.bin", server.store(b"x"));
+    git.write("extended.bin", server.store(b"x").replace("oid ", "ext-0-foo sha256:00\noid "));
     // These are the files themselves.
-    git.write("no-filter.txt", server.hold(b"x"));
+    git.write("no-filter.txt", server.store(b"x"));
     git.write("no-pointer.bin", "version 1\n");
-    let commit = git.commit_file("too-long.bin", server.hold(b"x") + &"z".repeat(1000));
+    let commit = git.commit_file("too-long.bin", server.store(b"x") + &"z".repeat(1000));
     assert!(files_of(&git, &commit, &Selection::default()).unwrap().is_empty());
     let (built, _) = build_tar(&git.dir, &commit, &Selection::default(), 1).unwrap();
     let omitted: Vec<_> = built.omitted.iter().map(|omission| (omission.path.as_str(), omission.reason)).collect();
@@ -41,7 +41,7 @@ fn a_file_is_omitted_without_the_option_or_without_a_valid_pointer() {
     assert_eq!(files_of(&git, &commit, &with_lfs()).unwrap(), ["a.bin"], "each object once");
     let error = build_tar(&git.dir, &commit, &with_lfs(), 1).unwrap_err();
     assert!(matches!(&error, TarballError::Lfs { path, .. } if path == "a.bin"), "{error}");
-    let wanted = [file("a.bin", &server.hold(b"x"))];
+    let wanted = [file("a.bin", &server.store(b"x"))];
     fetch_from(&Upstream::new(server.url("x")), &git.dir, &wanted).unwrap();
     let (built, tar) = build_tar(&git.dir, &commit, &with_lfs(), 1).unwrap();
     assert_eq!(built.omitted.len(), 1);
@@ -82,7 +82,7 @@ fn frames_with_lfs_are_reused_and_equal_those_of_a_full_build() {
     let mirror = git.dir.join(".git");
     let put = |number: u32, seed: u32| {
         let contents: Vec<u8> = (0..1_500_000u32).map(|at| (at.wrapping_mul(seed + 77) >> 13) as u8).collect();
-        let pointer = server.hold(&contents);
+        let pointer = server.store(&contents);
         git.write(format!("{number:02}.bin"), &pointer);
         fetch_from(&upstream, &mirror, &[file("x", &pointer)]).unwrap();
     };
@@ -124,15 +124,15 @@ impl Shop {
         let git = Git::init(&root.join("shop.git"));
         git.write(".gitattributes", ATTRIBUTES);
         git.write("deploy/app.yaml", "replicas: 1\n");
-        git.commit_file("deploy/model.bin", server.hold(b"the model itself"));
+        git.commit_file("deploy/model.bin", server.store(b"the model itself"));
         std::fs::write(home.file("password"), "s3cret\n").unwrap();
         let shop = Self { home, server, git };
-        shop.behave(Manner::default());
+        shop.set_behavior(LfsBehavior::default());
         shop
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
-        self.server.behave(Manner { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..manner });
+    pub(crate) fn set_behavior(&self, behavior: LfsBehavior) {
+        self.server.set_behavior(LfsBehavior { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..behavior });
     }
 
     pub(crate) fn config(&self) -> Config {
@@ -185,7 +185,7 @@ async fn a_service_with_lfs_keeps_its_last_version_when_an_object_is_missing() {
     assert_eq!(node.metric("weir_origin_lfs_bytes_fetched_total").await, 16.0);
 
     // A pointer to an object that the server does not have.
-    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x").replace("size 1", "size 2"));
+    shop.git.commit_file("deploy/other.bin", shop.server.store(b"x").replace("size 1", "size 2"));
     node.poll().await;
     let failed = failure(&node).await;
     assert_eq!(failed["step"], "lfs");
@@ -194,7 +194,7 @@ async fn a_service_with_lfs_keeps_its_last_version_when_an_object_is_missing() {
     assert!(node.metric("weir_origin_lfs_failures_total").await >= 1.0);
 
     // The object is pushed.
-    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x"));
+    shop.git.commit_file("deploy/other.bin", shop.server.store(b"x"));
     node.poll().await;
     let mended = node.published(|published| published.version() != descriptor.version()).await;
     assert_eq!(read_tar(&node.tarball(&mended).await).len(), 3);
@@ -213,13 +213,16 @@ async fn a_service_with_lfs_keeps_its_last_version_when_an_object_is_missing() {
 #[tokio::test]
 async fn a_pause_of_the_server_is_respected() {
     let shop = Shop::new();
-    shop.behave(Manner { api_says: Some(("429 Slow down", "Retry-After: 3600\r\n")), ..Manner::default() });
+    shop.set_behavior(LfsBehavior {
+        api_response: Some(("429 Slow down", "Retry-After: 3600\r\n")),
+        ..LfsBehavior::default()
+    });
     let node = shop.home.start(shop.config()).await;
     node.repository(|state| state.lfs.as_ref().is_some_and(|lfs| lfs.held_until.is_some())).await;
     let told = failure(&node).await;
     assert!(told["reason"].as_str().unwrap().contains("answered 429"), "{told}");
     shop.server.take_requests();
-    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"y"));
+    shop.git.commit_file("deploy/other.bin", shop.server.store(b"y"));
     node.poll().await;
     let asked = shop.server.take_requests();
     assert!(!asked.is_empty() && asked.iter().all(|head| !head.contains("/info/lfs")), "{asked:?}");
@@ -238,7 +241,7 @@ async fn objects_have_a_limit_and_unneeded_ones_are_removed_first() {
         node.published(|_| true).await;
         let mut last = node.descriptor().await.version();
         for number in 1..=3u8 {
-            shop.git.write("deploy/model.bin", shop.server.hold(&[number; 400_000]));
+            shop.git.write("deploy/model.bin", shop.server.store(&[number; 400_000]));
             shop.git.commit("another model");
             node.poll().await;
             if number < 3 || fits {
@@ -255,7 +258,7 @@ async fn objects_have_a_limit_and_unneeded_ones_are_removed_first() {
         }
         let mirror = shop.mirror();
         let holds =
-            |contents: &[u8]| LfsObjects::of_mirror(&mirror).contains(&file("x", &shop.server.hold(contents)).pointer);
+            |contents: &[u8]| LfsObjects::of_mirror(&mirror).contains(&file("x", &shop.server.store(contents)).pointer);
         let held = [1, 2, 3].map(|number| holds(&[number; 400_000]));
         assert_eq!(held, if fits { [false, true, true] } else { [true, true, false] });
         assert!(!holds(b"the model itself"), "a version that is kept no longer needs it");
@@ -275,7 +278,7 @@ async fn a_lost_frame_is_rebuilt_and_a_corrupt_object_is_fetched_again() {
     // The reader detects the corruption, and the next fetch brings the object.
     flip_a_bit(&shop.object());
     let mut bytes = Vec::new();
-    let pointer = file("x", &shop.server.hold(b"the model itself")).pointer;
+    let pointer = file("x", &shop.server.store(b"the model itself")).pointer;
     assert!(LfsObjects::of_mirror(&shop.mirror()).read(&pointer, &mut bytes).is_err());
     std::fs::remove_file(&stored).unwrap();
     node.tarball(&descriptor).await;

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use weir_origin::reconcile::LfsState;
 
-use crate::lfs_server::Manner;
+use crate::lfs_server::LfsBehavior;
 use crate::lfs_services::{ATTRIBUTES, failure};
 use crate::prelude::*;
 
@@ -15,8 +15,8 @@ async fn lfs(node: &Node, is: impl Fn(&LfsState) -> bool) -> LfsState {
     node.repository(|state| state.lfs.as_ref().is_some_and(&is)).await.lfs.unwrap()
 }
 
-fn drips(pointer: &str) -> Manner {
-    Manner { drips: true, only: Some(pointer.to_owned()), ..Manner::default() }
+fn slow(pointer: &str) -> LfsBehavior {
+    LfsBehavior { slow: true, only_object: Some(pointer.to_owned()), ..LfsBehavior::default() }
 }
 
 fn downloads_of(server: &LfsServer, pointer: &str) -> usize {
@@ -25,13 +25,13 @@ fn downloads_of(server: &LfsServer, pointer: &str) -> usize {
 }
 
 /// Sets an object's time to before the grace period.
-fn came_long_ago(object: &Path) {
+fn set_old(object: &Path) {
     let fetched = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
     File::options().write(true).open(object).unwrap().set_modified(fetched).unwrap();
 }
 
 /// Polls twice, because a poll does not start during the maintenance after the former.
-async fn is_looked_after(node: &Node) {
+async fn wait_for_maintenance(node: &Node) {
     node.poll().await;
     node.poll().await;
 }
@@ -41,12 +41,12 @@ async fn services_without_lfs_do_not_wait_for_slow_objects_and_a_newer_commit_ca
     let shop = Shop::new();
     let mut config = shop.config();
     also(&mut config, "plain").lfs = false;
-    let large = shop.server.hold(&LARGE);
+    let large = shop.server.store(&LARGE);
     shop.git.write("deploy/model.bin", &large);
     shop.git.commit_file("plain/a.txt", "1");
-    shop.behave(drips(&large));
+    shop.set_behavior(slow(&large));
     let node = shop.home.start(config).await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
     node.published_of("plain", |_| true).await;
     let waited_for = lfs(&node, |lfs| lfs.fetching).await;
     assert_eq!((waited_for.services[0].0.as_str(), waited_for.objects), ("shop-prod", 1));
@@ -65,7 +65,7 @@ async fn services_without_lfs_do_not_wait_for_slow_objects_and_a_newer_commit_ca
 
     // The same objects: their downloads continue.
     assert_eq!(downloads_of(&shop.server, &large), 1);
-    let third = shop.git.commit_file("deploy/model.bin", shop.server.hold(b"a smaller model"));
+    let third = shop.git.commit_file("deploy/model.bin", shop.server.store(b"a smaller model"));
     node.poll().await;
     let first_published = node.published(|_| true).await;
     assert_eq!(first_published.publication().commit, third);
@@ -74,7 +74,7 @@ async fn services_without_lfs_do_not_wait_for_slow_objects_and_a_newer_commit_ca
     // A shutdown does not wait for it either.
     shop.git.commit_file("deploy/model.bin", &large);
     node.poll().await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
     assert_eq!(node.descriptor().await.version(), first_published.version());
     node.stop().await;
 }
@@ -84,17 +84,17 @@ async fn slow_objects_delay_neither_a_changed_service_nor_a_deleted_repository()
     let home = Home::new();
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
-    let large = server.hold(&LARGE);
+    let large = server.store(&LARGE);
     git.write(".gitattributes", ATTRIBUTES);
     git.write("deploy/app.yaml", "replicas: 1\n");
     git.commit_file("deploy/model.bin", &large);
-    server.behave(drips(&large));
+    server.set_behavior(slow(&large));
     let (node, operator) = operated(&home).await;
     let mut document = json!({ "repository": "shop", "folder": "deploy", "lfs": true });
     let shop = json!({ "url": server.url("shop.git"), "poll_interval": "1h" });
     operator.put("/v1/repositories/shop", shop).await;
     operator.put("/v1/services/shop-prod", document.clone()).await;
-    server.has_begun_to_drip().await;
+    server.wait_for_slow_download().await;
     document["lfs"] = false.into();
     assert_eq!(operator.put("/v1/services/shop-prod", document.clone()).await.status, 200);
     let without = node.published(|_| true).await;
@@ -103,7 +103,7 @@ async fn slow_objects_delay_neither_a_changed_service_nor_a_deleted_repository()
 
     document["lfs"] = true.into();
     operator.put("/v1/services/other", document).await;
-    server.has_begun_to_drip().await;
+    server.wait_for_slow_download().await;
     operator.delete("/v1/services/other").await;
     operator.delete("/v1/services/shop-prod").await;
     let mut gone = node.running.repository(&repository()).unwrap();
@@ -118,12 +118,15 @@ async fn a_wrong_object_backs_off_and_delays_no_other() {
     let shop = Shop::new();
     let mut config = shop.config();
     also(&mut config, "good").lfs = true;
-    let wrong = shop.server.hold(b"a model that is wrong");
+    let wrong = shop.server.store(b"a model that is wrong");
     shop.git.write("deploy/model.bin", &wrong);
-    shop.git.commit_file("good/model.bin", shop.server.hold(b"another"));
-    let is_wrong =
-        |pointer: &str| Manner { instead: Some(b"x".to_vec()), only: Some(pointer.to_owned()), ..Manner::default() };
-    shop.behave(is_wrong(&wrong));
+    shop.git.commit_file("good/model.bin", shop.server.store(b"another"));
+    let is_wrong = |pointer: &str| LfsBehavior {
+        contents: Some(b"x".to_vec()),
+        only_object: Some(pointer.to_owned()),
+        ..LfsBehavior::default()
+    };
+    shop.set_behavior(is_wrong(&wrong));
     let node = shop.home.start(config).await;
     node.published_of("good", |_| true).await;
     let told = failure(&node).await;
@@ -141,20 +144,20 @@ async fn a_wrong_object_backs_off_and_delays_no_other() {
     assert!(failed["attempts"].as_u64().unwrap() >= 1 && shown["next_attempt"].is_string(), "{shown}");
 
     // Objects of a new commit are requested at once.
-    let right = shop.server.hold(b"a model that is right");
+    let right = shop.server.store(b"a model that is right");
     let second = shop.git.commit_file("deploy/model.bin", &right);
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     node.repository(|state| state.lfs.is_none()).await;
 
     // An object that is repaired without a commit is fetched without a poll.
-    let late = shop.server.hold(b"a model that is put right");
-    shop.behave(is_wrong(&late));
+    let late = shop.server.store(b"a model that is put right");
+    shop.set_behavior(is_wrong(&late));
     let third = shop.git.commit_file("deploy/model.bin", &late);
     node.poll().await;
     lfs(&node, |lfs| lfs.failure.is_some()).await;
     assert!(downloads_of(&shop.server, &late) > 0, "of what is waited for now");
-    shop.behave(Manner::default());
+    shop.set_behavior(LfsBehavior::default());
     node.published(|published| published.publication().commit == third).await;
     node.stop().await;
 }
@@ -168,14 +171,14 @@ async fn unneeded_objects_are_removed_from_an_idle_repository() {
     node.published(|_| true).await;
     node.stop().await;
     let object = shop.object();
-    came_long_ago(&object);
+    set_old(&object);
 
     // A service with a missing ref does not block garbage collection.
     config.services[0].lfs = false;
     also(&mut config, "other").lfs = true;
     config.services[1].revision = "elsewhere".parse().unwrap();
     let node = shop.home.start(config).await;
-    is_looked_after(&node).await;
+    wait_for_maintenance(&node).await;
     assert!(!object.exists());
     node.stop().await;
 }
@@ -187,17 +190,18 @@ async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
     let before = node.published(|_| true).await;
     node.stop().await;
     let (object, mirror) = (shop.object(), shop.mirror());
-    came_long_ago(&object);
+    set_old(&object);
     fs::write(mirror.join("HEAD"), "").unwrap();
 
-    shop.server.behave(Manner { authorization: Some("another password".to_owned()), ..Manner::default() });
+    shop.server
+        .set_behavior(LfsBehavior { authorization: Some("another password".to_owned()), ..LfsBehavior::default() });
     let node = shop.home.start(shop.config()).await;
-    is_looked_after(&node).await;
+    wait_for_maintenance(&node).await;
     assert!(!node.repository(|_| true).await.mirrored);
     assert!(object.exists());
 
-    shop.behave(Manner::default());
-    is_looked_after(&node).await;
+    shop.set_behavior(LfsBehavior::default());
+    wait_for_maintenance(&node).await;
     assert!(node.repository(|_| true).await.mirrored && object.exists());
     assert_eq!(node.descriptor().await.version(), before.version());
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 0.0);
@@ -207,11 +211,11 @@ async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
 #[tokio::test]
 async fn services_do_not_fail_while_their_repository_is_cloned_again() {
     let shop = Shop::new();
-    let large = shop.server.hold(&LARGE);
+    let large = shop.server.store(&LARGE);
     shop.git.commit_file("deploy/model.bin", &large);
-    shop.behave(drips(&large));
+    shop.set_behavior(slow(&large));
     let node = shop.home.start(shop.config()).await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
 
     // The repository has another object format now, which makes the mirror unusable, and the server sends only refs.
     fs::remove_dir_all(shop.git.dir.join(".git")).unwrap();
@@ -227,7 +231,7 @@ async fn services_do_not_fail_while_their_repository_is_cloned_again() {
     node.repository(|state| !state.mirrored && state.consecutive_failures > 1).await;
 
     // The fetch has ended, and waiting services are resolved.
-    shop.behave(Manner::default());
+    shop.set_behavior(LfsBehavior::default());
     node.repository(|state| state.lfs.is_none()).await;
     assert_eq!(*node.running.condition(&crate::node::service()).unwrap().borrow(), Condition::Pending);
     node.stop().await;
@@ -236,11 +240,11 @@ async fn services_do_not_fail_while_their_repository_is_cloned_again() {
 #[tokio::test]
 async fn a_slow_storage_loses_its_permit_to_others_of_its_host() {
     let shop = Shop::new();
-    let (drips_name, dripping) = ("drips", shop.server.hold(&LARGE));
+    let (drips_name, dripping) = ("drips", shop.server.store(&LARGE));
     let git = Git::init(&shop.home.file("git").join("drips.git"));
     git.write(".gitattributes", ATTRIBUTES);
     git.commit_file("drips/model.bin", &dripping);
-    shop.behave(drips(&dripping));
+    shop.set_behavior(slow(&dripping));
     let mut config = shop.config();
     config.limits.concurrent_fetches = 1;
     let mut repository = config.repositories[0].clone();
@@ -250,9 +254,9 @@ async fn a_slow_storage_loses_its_permit_to_others_of_its_host() {
     also(&mut config, drips_name).lfs = true;
     config.services[1].repository = drips_name.parse().unwrap();
     let node = shop.home.start(config).await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
 
-    let second = shop.git.commit_file("deploy/model.bin", shop.server.hold(b"a model that comes"));
+    let second = shop.git.commit_file("deploy/model.bin", shop.server.store(b"a model that comes"));
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     let mut condition = node.running.condition(&drips_name.parse().unwrap()).unwrap();
@@ -267,8 +271,8 @@ async fn a_forced_poll_and_a_changed_document_retry_failed_objects() {
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
     git.write(".gitattributes", ATTRIBUTES);
-    git.commit_file("deploy/model.bin", server.hold(b"the model itself"));
-    server.behave(Manner { instead: Some(b"x".to_vec()), ..Manner::default() });
+    git.commit_file("deploy/model.bin", server.store(b"the model itself"));
+    server.set_behavior(LfsBehavior { contents: Some(b"x".to_vec()), ..LfsBehavior::default() });
     let (node, operator) = operated(&home).await;
     let shop = |interval: &str| json!({ "url": server.url("shop.git"), "poll_interval": interval });
     let model = json!({ "repository": "shop", "folder": "deploy", "lfs": true });

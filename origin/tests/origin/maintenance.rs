@@ -92,7 +92,7 @@ fn number_at(repository: &gix::Repository, commit: &str) -> Option<String> {
 }
 
 /// The open and the mapped files of this process in a directory.
-fn held(directory: &Path) -> (usize, usize) {
+fn open_files(directory: &Path) -> (usize, usize) {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let name = directory.to_str().unwrap();
@@ -115,7 +115,7 @@ fn many_fetches_leave_no_packs_open_files_or_maps() {
         // A handle from before the repack still finds everything.
         assert_eq!(number_at(&repository, &prepared.commits[number / 2]).unwrap(), (number / 2).to_string());
         drop(repository);
-        let (open, mapped) = held(&dir);
+        let (open, mapped) = open_files(&dir);
         most_held = (most_held.0.max(open), most_held.1.max(mapped));
     }
     assert!(most_packs <= MOST_PACKS, "{most_packs} packs");

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use rustls::HandshakeKind;
 
 use crate::prelude::*;
-use crate::smart_http::{Manner, git_daemon, password_file, tunnel_proxy};
+use crate::smart_http::{HttpBehavior, git_daemon, password_file, tunnel_proxy};
 
 /// `ci:s3cret`
 const CI: &str = "Basic Y2k6czNjcmV0";
@@ -34,7 +34,7 @@ fn push_and_follow(pair: &Pair) {
 #[test]
 fn https_with_a_private_authority_and_a_password() {
     let (mut pair, server) = served(true);
-    server.behave(Manner { authorization: Some(CI.to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior { authorization: Some(CI.to_owned()), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.step(), "authenticate");
     assert!(error.to_string().contains("none are configured"), "{error}");
@@ -60,7 +60,7 @@ fn https_with_a_private_authority_and_a_password() {
 #[test]
 fn polls_share_a_connection_and_reopen_a_closed_one() {
     let (pair, server) = served(true);
-    server.behave(Manner { keeps: Some(usize::MAX - 1), ..Manner::default() });
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(usize::MAX - 1), ..HttpBehavior::default() });
     pair.follow();
     push_and_follow(&pair);
     let (handshakes, requests) = (server.take_handshakes(), server.take_requests().len());
@@ -89,14 +89,14 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
     server.take_handshakes();
 
     // The server announces that it closes each connection: the next one resumes the TLS session.
-    server.behave(Manner::default());
+    server.set_behavior(HttpBehavior::default());
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
     // Session tickets come after a response, perhaps after the next request.
     let handshakes = server.take_handshakes();
     assert!(handshakes.len() <= 3 && handshakes.ends_with(&[HandshakeKind::Resumed]), "{handshakes:?}");
 
     // The server closes without notice: a request sent just then is repeated over another connection.
-    server.behave(Manner { keeps: Some(1), ..Manner::default() });
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(1), ..HttpBehavior::default() });
     server.take_requests();
     for _ in 0..10 {
         assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
@@ -104,7 +104,7 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
     assert!(server.take_requests().len() > 20, "two for each poll, and those that were not answered");
 
     // A request over a new connection is not repeated.
-    server.behave(Manner { keeps: Some(0), ..Manner::default() });
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(0), ..HttpBehavior::default() });
     assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
     server.take_requests();
     assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
@@ -134,7 +134,7 @@ fn an_unknown_authority_is_not_trusted_and_an_invalid_file_is_an_error() {
 #[test]
 fn a_bearer_token_is_read_for_each_poll_and_sent_to_its_host_only() {
     let (mut pair, server) = served(true);
-    server.behave(Manner { authorization: Some("Bearer t0ken".to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior { authorization: Some("Bearer t0ken".to_owned()), ..HttpBehavior::default() });
     pair.upstream.token_file = Some(password_file(&pair.git.dir, "old"));
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`token_file`") && !error.to_string().contains("old"), "{error}");
@@ -146,10 +146,13 @@ fn a_bearer_token_is_read_for_each_poll_and_sent_to_its_host_only() {
 
     let root = pair.git.dir.parent().unwrap().to_owned();
     let elsewhere = SmartHttp::start(&root, Some(&root.join("certificates")));
-    server.behave(Manner { redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior {
+        redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()),
+        ..HttpBehavior::default()
+    });
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
-    elsewhere.behave(Manner { authorization: Some("Bearer t0ken".to_owned()), ..Manner::default() });
+    elsewhere.set_behavior(HttpBehavior { authorization: Some("Bearer t0ken".to_owned()), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("redirected to another host"), "{error}");
     let heads = elsewhere.take_requests().concat().to_ascii_lowercase();
@@ -164,7 +167,7 @@ fn every_request_is_counted_and_a_fetch_waits_for_permission() {
     let (mut pair, server) = served(false);
     let elsewhere = SmartHttp::start(pair.git.dir.parent().unwrap(), None);
     let to = elsewhere.url("").trim_end_matches('/').to_owned();
-    server.behave(Manner { redirect: Some(to), ..Manner::default() });
+    server.set_behavior(HttpBehavior { redirect: Some(to), ..HttpBehavior::default() });
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let poll = |may_fetch: bool| {
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
@@ -190,7 +193,10 @@ fn a_client_certificate_is_shown_to_its_host_only() {
     pair.upstream.client_key = Some(certificates.join("edge-client.key"));
     pair.follow();
     let elsewhere = SmartHttp::start_for_clients_of(&root, &certificates, &certificates.join("ca.pem"));
-    server.behave(Manner { redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior {
+        redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()),
+        ..HttpBehavior::default()
+    });
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("requires a client certificate"), "{error}");
@@ -223,7 +229,7 @@ fn redirects_are_followed_only_as_configured() {
     let root = pair.git.dir.parent().unwrap().to_owned();
     let elsewhere = SmartHttp::start(&root, None);
     let to = |server: &SmartHttp| Some(server.url("").trim_end_matches('/').to_owned());
-    server.behave(Manner { redirect: to(&elsewhere), ..Manner::default() });
+    server.set_behavior(HttpBehavior { redirect: to(&elsewhere), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert_eq!((error.step(), error.kind()), ("connect", "redirect"));
     assert!(error.to_string().contains("another host"), "{error}");
@@ -233,7 +239,7 @@ fn redirects_are_followed_only_as_configured() {
     pair.follow();
     assert!(!elsewhere.take_requests().is_empty());
 
-    server.behave(Manner { redirect: to(&server), ..Manner::default() });
+    server.set_behavior(HttpBehavior { redirect: to(&server), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("too many"), "a loop ends: {error}");
     pair.upstream.redirects = Redirects::None;
@@ -242,7 +248,7 @@ fn redirects_are_followed_only_as_configured() {
     // Never from https to http.
     let (mut secure, front) = served(true);
     secure.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
-    front.behave(Manner { redirect: to(&elsewhere), ..Manner::default() });
+    front.set_behavior(HttpBehavior { redirect: to(&elsewhere), ..HttpBehavior::default() });
     elsewhere.take_requests();
     assert!(secure.try_poll().unwrap_err().to_string().contains("from https to http"));
     assert!(elsewhere.take_requests().is_empty());
@@ -292,7 +298,7 @@ fn http_errors_have_plain_messages() {
         (429, "list refs", "rate_limit"),
         (500, "list refs", "server_error"),
     ] {
-        server.behave(Manner { status: Some(status), ..Manner::default() });
+        server.set_behavior(HttpBehavior { status: Some(status), ..HttpBehavior::default() });
         let error = pair.try_poll().unwrap_err();
         assert_eq!((error.step(), error.kind()), (step, kind), "{error}");
         assert!(error.to_string().contains(&status.to_string()), "{error}");
@@ -300,10 +306,10 @@ fn http_errors_have_plain_messages() {
     }
     for status in [429, 503, 403] {
         let header = Some("Retry-After: 120".to_owned());
-        server.behave(Manner { status: Some(status), header, ..Manner::default() });
+        server.set_behavior(HttpBehavior { status: Some(status), header, ..HttpBehavior::default() });
         assert_eq!(pair.try_poll().unwrap_err().retry_after(), Some(Duration::from_secs(120)), "{status}");
     }
-    server.behave(Manner::default());
+    server.set_behavior(HttpBehavior::default());
     push_and_follow(&pair);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for url in ["https://me:s3cret@", "http://", "git://"] {
@@ -348,7 +354,7 @@ fn progress_is_reported_during_a_fetch() {
     pair.git
         .write("large", (0..400_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect::<Vec<_>>());
     pair.git.commit("large");
-    server.behave(Manner { silent_after: Some(200_000), ..Manner::default() });
+    server.set_behavior(HttpBehavior { silent_after: Some(200_000), ..HttpBehavior::default() });
     let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
     let mut upstream = pair.upstream.clone();
     upstream.stall_timeout = Duration::from_secs(3);
@@ -371,6 +377,6 @@ fn progress_is_reported_during_a_fetch() {
     });
     assert_eq!(progress.snapshot().phase, "idle");
     // A stalled fetch is repeated.
-    server.behave(Manner::default());
+    server.set_behavior(HttpBehavior::default());
     pair.follow();
 }

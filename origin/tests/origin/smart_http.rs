@@ -15,7 +15,7 @@ use crate::prelude::*;
 
 /// The behavior of the server.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Manner {
+pub(crate) struct HttpBehavior {
     /// The required `Authorization`: `Basic …` or `Bearer …`.
     pub(crate) authorization: Option<String>,
     /// The target of redirects of the first request: the part before the repository's path.
@@ -27,14 +27,14 @@ pub(crate) struct Manner {
     /// A header for that response.
     pub(crate) header: Option<String>,
     /// The requests per connection: one more is read and not answered. `None`: one, with notice.
-    pub(crate) keeps: Option<usize>,
+    pub(crate) requests_per_connection: Option<usize>,
 }
 
 /// A running server, until the process ends.
 pub(crate) struct SmartHttp {
     pub(crate) address: SocketAddr,
     scheme: &'static str,
-    manner: Arc<Mutex<Manner>>,
+    behavior: Arc<Mutex<HttpBehavior>>,
     requests: Arc<Mutex<Vec<String>>>,
     handshakes: Arc<Mutex<Vec<HandshakeKind>>>,
 }
@@ -55,24 +55,24 @@ impl SmartHttp {
         let server = Self {
             address: listener.local_addr().unwrap(),
             scheme: if tls.is_some() { "https" } else { "http" },
-            manner: Arc::default(),
+            behavior: Arc::default(),
             requests: Arc::default(),
             handshakes: Arc::default(),
         };
-        let (root, manner, requests) = (root.to_owned(), server.manner.clone(), server.requests.clone());
+        let (root, behavior, requests) = (root.to_owned(), server.behavior.clone(), server.requests.clone());
         let handshakes = server.handshakes.clone();
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let (root, tls) = (root.clone(), tls.clone());
-                let (manner, requests) = (manner.lock().unwrap().clone(), requests.clone());
+                let (behavior, requests) = (behavior.lock().unwrap().clone(), requests.clone());
                 let handshakes = handshakes.clone();
                 std::thread::spawn(move || {
                     let socket = socket.unwrap();
                     // Some tests close their connections, or do not trust the server.
                     let _ = match tls {
                         Some(config) => shake_hands(config, socket, &handshakes)
-                            .and_then(|stream| answer(stream, &root, &manner, &requests)),
-                        None => answer(socket, &root, &manner, &requests),
+                            .and_then(|stream| answer(stream, &root, &behavior, &requests)),
+                        None => answer(socket, &root, &behavior, &requests),
                     };
                 });
             }
@@ -84,8 +84,8 @@ impl SmartHttp {
         format!("{}://{}/{repository}", self.scheme, self.address)
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
-        *self.manner.lock().unwrap() = manner;
+    pub(crate) fn set_behavior(&self, behavior: HttpBehavior) {
+        *self.behavior.lock().unwrap() = behavior;
     }
 
     /// The heads of the requests since the last call.
@@ -143,13 +143,13 @@ fn tls_config_with(dir: &Path, verifier: Option<Arc<dyn ClientCertVerifier>>) ->
 fn answer(
     stream: impl Read + Write,
     root: &Path,
-    manner: &Manner,
+    behavior: &HttpBehavior,
     requests: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    for further in (0..=manner.keeps.unwrap_or(0)).rev() {
-        let silent = further == 0 && manner.keeps.is_some();
-        answer_one(&mut stream, root, manner, requests, silent)?;
+    for further in (0..=behavior.requests_per_connection.unwrap_or(0)).rev() {
+        let silent = further == 0 && behavior.requests_per_connection.is_some();
+        answer_one(&mut stream, root, behavior, requests, silent)?;
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ fn answer(
 fn answer_one(
     stream: &mut BufReader<impl Read + Write>,
     root: &Path,
-    manner: &Manner,
+    behavior: &HttpBehavior,
     requests: &Mutex<Vec<String>>,
     silent: bool,
 ) -> std::io::Result<()> {
@@ -181,11 +181,11 @@ fn answer_one(
     let (method, target) = (words.next().unwrap(), words.next().unwrap());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let stream = stream.get_mut();
-    if let Some(status) = manner.status {
-        let header = manner.header.as_ref().map(|header| format!("{header}\r\n")).unwrap_or_default();
+    if let Some(status) = behavior.status {
+        let header = behavior.header.as_ref().map(|header| format!("{header}\r\n")).unwrap_or_default();
         return write!(stream, "HTTP/1.1 {status} No\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n");
     }
-    if let Some(to) = &manner.redirect
+    if let Some(to) = &behavior.redirect
         && method == "GET"
     {
         return write!(
@@ -193,7 +193,7 @@ fn answer_one(
             "HTTP/1.1 302 Found\r\nLocation: {to}{target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         );
     }
-    if let Some(expected) = &manner.authorization
+    if let Some(expected) = &behavior.authorization
         && header("authorization").as_ref() != Some(expected)
     {
         let challenge = "WWW-Authenticate: Basic realm=\"git\"";
@@ -205,9 +205,9 @@ fn answer_one(
     let version = header("git-protocol").unwrap_or_default();
     let (status, headers, body) =
         http_backend(root, (method, path, query), &version, &header("content-type").unwrap_or_default(), &body);
-    let connection = if manner.keeps.is_some() { "keep-alive" } else { "close" };
+    let connection = if behavior.requests_per_connection.is_some() { "keep-alive" } else { "close" };
     write!(stream, "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: {connection}\r\n\r\n", body.len())?;
-    match manner.silent_after {
+    match behavior.silent_after {
         // Listings are short; only packs are meant.
         Some(bytes) if method == "POST" && body.len() > bytes => {
             stream.write_all(&body[..bytes])?;

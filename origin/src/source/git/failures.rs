@@ -41,8 +41,8 @@ impl GitSource {
             self.mirror.check_object(&object.to_string());
         }
         let published = service.current().is_some_and(|current| current.publication().commit == tip.commit);
-        let stays = if published { " (it was published before, and stays published)" } else { "" };
-        ServiceFailure::passing("verify", format!("{error}{stays}"))
+        let note = if published { " (it was published before, and stays published)" } else { "" };
+        ServiceFailure::passing("verify", format!("{error}{note}"))
     }
 }
 

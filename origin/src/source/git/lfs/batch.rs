@@ -234,13 +234,13 @@ mod tests {
             expires in any::<i64>(), at in ".*", cut in 0usize..400,
         ) {
             let download = json!({ "href": href, "header": { name: value }, "expires_in": expires, "expires_at": at });
-            let answers = [
+            let responses = [
                 json!({ "objects": [{ "oid": oid, "actions": { "download": download } }] }),
                 json!({ "objects": [{ "oid": oid, "error": { "code": code, "message": message } }] }),
                 json!({ "transfer": message, "objects": [] }),
             ];
-            for answer in answers {
-                let body = answer.to_string().into_bytes();
+            for response in responses {
+                let body = response.to_string().into_bytes();
                 for body in [&body[..], &body[..cut.min(body.len())]] {
                     match parse(body) {
                         Ok(found) => for (_, result) in found {

@@ -99,17 +99,17 @@ impl LfsObjects {
         Ok(usage)
     }
 
-    /// Removes all objects except `kept` and those modified after `before`. Returns the removed and the remaining
+    /// Removes all objects except `needed` and those modified after `before`. Returns the removed and the remaining
     /// amount.
     ///
     /// # Errors
     /// A file cannot be read or removed; others may be removed already.
-    pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(LfsUsage, LfsUsage)> {
+    pub fn remove_except(&self, needed: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(LfsUsage, LfsUsage)> {
         let (mut removed, mut remaining) = (LfsUsage::default(), LfsUsage::default());
         visit_files(self.objects(), &mut |path, data| {
             let name = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
             let old = data.modified()? <= before;
-            if old && name.is_none_or(|oid| !kept.contains(&oid)) {
+            if old && name.is_none_or(|oid| !needed.contains(&oid)) {
                 match fs::remove_file(path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => removed.add(data.len()),
@@ -290,9 +290,9 @@ mod tests {
         receive(&objects, &new, &[b"the new one"]).unwrap();
         let both = objects.usage().unwrap();
         assert_eq!(both, LfsUsage { objects: 2, bytes: 14 });
-        let kept = HashSet::from([new.oid]);
-        assert_eq!(objects.remove_except(&kept, SystemTime::UNIX_EPOCH).unwrap(), (LfsUsage::default(), both));
-        let (removed, remaining) = objects.remove_except(&kept, SystemTime::now()).unwrap();
+        let needed = HashSet::from([new.oid]);
+        assert_eq!(objects.remove_except(&needed, SystemTime::UNIX_EPOCH).unwrap(), (LfsUsage::default(), both));
+        let (removed, remaining) = objects.remove_except(&needed, SystemTime::now()).unwrap();
         assert_eq!((removed, remaining), (LfsUsage { objects: 1, bytes: 3 }, LfsUsage { objects: 1, bytes: 11 }));
         assert!(!objects.contains(&old) && objects.contains(&new));
     }

@@ -237,9 +237,9 @@ mod tests {
     /// Empty deflate blocks, which add nothing to the object.
     #[test]
     fn an_endless_entry_is_refused() {
-        let begun = [&chain(0)[..12], &[0x31, 0x78, 0x01]].concat();
+        let start = [&chain(0)[..12], &[0x31, 0x78, 0x01]].concat();
         let blocks = [0, 0, 0, 0xff, 0xff].repeat(1 << 20);
-        let error = indexed(&mut begun.chain(&blocks[..]), &AtomicBool::new(false)).unwrap_err();
+        let error = indexed(&mut start.chain(&blocks[..]), &AtomicBool::new(false)).unwrap_err();
         assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
     }
 

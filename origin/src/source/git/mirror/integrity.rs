@@ -193,8 +193,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pack = dir.path().join("pack-1.pack");
         fs::write(&pack, [0; 100]).unwrap();
-        let look = |stop| checksum_matches(&pack, Kind::Sha1, &AtomicBool::new(stop)).or_else(damage_from_io);
-        assert!(look(false).unwrap().is_some() && look(true).is_err());
+        let check = |stop| checksum_matches(&pack, Kind::Sha1, &AtomicBool::new(stop)).or_else(damage_from_io);
+        assert!(check(false).unwrap().is_some() && check(true).is_err());
     }
 
     #[test]

@@ -82,11 +82,11 @@ impl Program {
 /// Reads standard error to its end, so that the program never blocks, and keeps the last part. A carriage return ends a
 /// line too.
 async fn read_lines(mut stderr: pipe::Receiver, mut on_line: impl FnMut(&str)) -> Vec<u8> {
-    let (mut kept, mut line) = (Vec::new(), Vec::new());
+    let (mut tail, mut line) = (Vec::new(), Vec::new());
     let mut buffer = [0; MAX_STDERR_BYTES];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
         for byte in buffer[..read].iter().map(|byte| if *byte == b'\r' { b'\n' } else { *byte }) {
-            kept.push(byte);
+            tail.push(byte);
             if byte == b'\n' {
                 on_line(&String::from_utf8_lossy(&line));
                 line.clear();
@@ -94,10 +94,10 @@ async fn read_lines(mut stderr: pipe::Receiver, mut on_line: impl FnMut(&str)) -
                 line.push(byte);
             }
         }
-        let surplus = kept.len().saturating_sub(MAX_STDERR_BYTES);
-        kept.drain(..surplus);
+        let surplus = tail.len().saturating_sub(MAX_STDERR_BYTES);
+        tail.drain(..surplus);
     }
-    kept
+    tail
 }
 
 #[cfg(test)]

@@ -30,13 +30,13 @@ impl<T: Transport> ProtocolSession<T> {
     /// Lists the refs that the refspecs match.
     pub(super) fn open(transport: T, fetch_refspecs: Vec<RefSpec>, progress: &FetchProgress) -> gix::Result<Self> {
         let mut transport = SendFlushOnDrop::new(transport, false);
-        let wanted = refmap::init::Context { fetch_refspecs, extra_refspecs: Vec::new() };
+        let context = refmap::init::Context { fetch_refspecs, extra_refspecs: Vec::new() };
         // The transport sends the credentials; no helper is asked for any.
         let nobody = |_| Ok(None);
         let inner = &mut transport.inner;
         let mut handshake =
             gix::protocol::handshake(&mut *inner, Service::UploadPack, nobody, Vec::new(), &mut progress.root())?;
-        let listing = handshake.prepare_lsrefs_or_extract_refmap(agent(), true, wanted)?;
+        let listing = handshake.prepare_lsrefs_or_extract_refmap(agent(), true, context)?;
         let refs = listing.fetch_blocking(progress.root(), inner, false)?;
         Ok(Self { transport, handshake, refs })
     }

@@ -21,12 +21,12 @@ pub(super) fn copy(mirror: &Path, quarantine: &Path) -> io::Result<()> {
 /// Reduces a quarantine's list to the mirror's entries and newly fetched commits. `both`: the mirror with the
 /// quarantine.
 pub(super) fn merge(mirror: &gix::Repository, both: &gix::Repository, quarantine: &Path) -> io::Result<()> {
-    let (mut kept, reported) = (read(&mirror.git_dir().join(FILE))?, read(&quarantine.join(FILE))?);
-    kept.extend(reported.into_iter().filter(|id| both.has_object(*id) && !mirror.has_object(*id)));
-    if kept.is_empty() {
+    let (mut commits, reported) = (read(&mirror.git_dir().join(FILE))?, read(&quarantine.join(FILE))?);
+    commits.extend(reported.into_iter().filter(|id| both.has_object(*id) && !mirror.has_object(*id)));
+    if commits.is_empty() {
         return ignore_missing(fs::remove_file(quarantine.join(FILE)));
     }
-    let lines: String = kept.iter().map(|id| format!("{id}\n")).collect();
+    let lines: String = commits.iter().map(|id| format!("{id}\n")).collect();
     fs::write(quarantine.join(FILE), lines)
 }
 

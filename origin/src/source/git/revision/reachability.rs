@@ -244,7 +244,7 @@ mod tests {
         #[test]
         fn what_is_looked_for_together_is_what_the_tips_lead_to(
             links in prop::collection::vec(prop::collection::vec(0usize..100, 0..3), 1..20),
-            looks in prop::collection::vec(
+            searches in prop::collection::vec(
                 (prop::collection::vec(0usize..100, 0..4), prop::collection::vec(0usize..100, 0..8), any::<bool>()), 1..6
             ),
         ) {
@@ -257,7 +257,7 @@ mod tests {
                 parents.push(of);
             }
             let (mut reach, stop) = (ReachabilityCache::default(), AtomicBool::new(false));
-            for (tips, wanted, together) in looks {
+            for (tips, commits, together) in searches {
                 let tips: Vec<usize> = tips.into_iter().map(|tip| tip % ids.len()).collect();
                 for old in repo.references().unwrap().prefixed("refs/heads/").unwrap() {
                     old.unwrap().delete().unwrap();
@@ -267,11 +267,11 @@ mod tests {
                     repo.reference(name, ids[*tip], PreviousValue::Any, "").unwrap();
                 }
                 let expected = reachable(&parents, &tips);
-                let wanted: HashSet<usize> = wanted.into_iter().map(|at| at % ids.len()).collect();
-                let all = wanted.iter().map(|at| ids[*at]).collect();
+                let commits: HashSet<usize> = commits.into_iter().map(|at| at % ids.len()).collect();
+                let all = commits.iter().map(|at| ids[*at]).collect();
                 // One by one after an empty search, which notices the changed tips.
                 reach.search(&repo, &if together { all } else { HashSet::new() }, &stop).unwrap();
-                for at in wanted {
+                for at in commits {
                     prop_assert_eq!(reach.is_reachable(&repo, ids[at], &stop).unwrap(), expected.contains(&at));
                 }
             }

@@ -187,7 +187,7 @@ impl<'a> Client<'a> {
         let found: String = found.chars().filter(|c| !c.is_control()).take(60).collect();
         let cause = format!(
             "it answered with `{found}`, which is not Git's protocol: the URL may be that of a web page, or a proxy or \
-             a log-in page answers in its place"
+             a log-in page may respond instead"
         );
         Err(MirrorError::Upstream { step: self.session.step(), cause })
     }
@@ -245,8 +245,8 @@ fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError
     } else {
         return Ok(None);
     };
-    let wrong = || MirrorError::Authenticate("the token or password contains invalid characters".to_owned());
-    let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+    let invalid = || MirrorError::Authenticate("the token or password contains invalid characters".to_owned());
+    let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

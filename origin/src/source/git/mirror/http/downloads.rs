@@ -55,14 +55,14 @@ impl Client<'_> {
 
     fn read(&self, response: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
         let mut response = self.expect_success(response)?;
-        let (mut bytes, begun) = (Vec::new(), Instant::now());
+        let (mut bytes, start) = (Vec::new(), Instant::now());
         let timeout = self.session().upstream.stall_timeout * RESPONSE_STALL_TIMEOUTS;
         loop {
             let chunk = self.next_chunk(&mut response)?;
             if chunk.is_empty() {
                 return Ok(bytes);
             }
-            if begun.elapsed() >= timeout {
+            if start.elapsed() >= timeout {
                 let cause = format!("its response took more than {} s", timeout.as_secs());
                 return Err(MirrorError::Upstream { step: self.session().step(), cause });
             }
@@ -108,10 +108,10 @@ impl Client<'_> {
 fn download_headers(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
     let mut given = HeaderMap::new();
     for (name, value) in headers {
-        let wrong =
+        let invalid =
             || MirrorError::Upstream { step: "lfs", cause: "it sets an invalid header for a download".to_owned() };
-        let name = HeaderName::try_from(name).map_err(|_| wrong())?;
-        let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+        let name = HeaderName::try_from(name).map_err(|_| invalid())?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
         value.set_sensitive(true);
         if !FORBIDDEN_HEADERS.contains(&name.as_str()) {
             given.insert(name, value);

@@ -10,14 +10,14 @@ pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<Mirror
     let connect = |cause: &str, timeout| Some(MirrorError::Connect { cause: cause.to_owned(), timeout });
     if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
         return trust(
-            "its host shows another key than the one in `ssh_known_hosts`: somebody may sit in between. If its key was \
-             changed on purpose, compare the new one with what its operators publish and put it into the file",
+            "its host has another key than in `ssh_known_hosts`, which may be an attack. If the key was changed on purpose, \
+             compare the new one with the key that its operators publish, and put it into the file",
         );
     }
     if has("host key is known for") || has("Host key verification failed") {
         return trust(
-            "no key of its host is in `ssh_known_hosts`: put one there (as `ssh-keyscan HOST` prints it) after comparing \
-             it with what its operators publish",
+            "no key of its host is in `ssh_known_hosts`: add the output of `ssh-keyscan HOST`, after comparing it with the \
+             key that its operators publish",
         );
     }
     if has("UNPROTECTED PRIVATE KEY FILE") || has("bad permissions") {

@@ -129,10 +129,10 @@ pub(super) fn upload_pack(
 
 /// Quotes a file name for an option of `ssh`, which would expand some characters.
 fn quoted(file: &Path, what: &'static str) -> Result<String, MirrorError> {
-    let wrong = |why| MirrorError::UnsupportedUrl { url: format!("the file of `{what}`"), reason: why };
-    let text = file.to_str().ok_or_else(|| wrong("its name is not UTF-8"))?;
+    let unsupported = |why| MirrorError::UnsupportedUrl { url: format!("the file of `{what}`"), reason: why };
+    let text = file.to_str().ok_or_else(|| unsupported("its name is not UTF-8"))?;
     if text.chars().any(|c| c.is_control() || "\"\\$%~".contains(c)) {
-        return Err(wrong("its name contains one of `\" \\ $ % ~`, which `ssh` would expand"));
+        return Err(unsupported("its name contains one of `\" \\ $ % ~`, which `ssh` would expand"));
     }
     // `ssh` would look below the working directory, or ignore a missing file.
     std::fs::metadata(file).map_err(MirrorError::unread(what, file))?;
