@@ -196,7 +196,7 @@ fn a_redirected_batch_request_is_repeated_by_the_rules_of_redirects() {
     other.set_behavior(LfsBehavior { storage: Some(other.base()), ..LfsBehavior::default() });
     assert_eq!(fetch_from(&listed, &home.file("other"), &wanted), Ok(1));
     let asked = other.take_requests().concat().to_ascii_lowercase();
-    assert!(asked.starts_with("post /api_redirect/") && !asked.contains("authorization"), "{asked}");
+    assert!(asked.starts_with("post /moved/") && !asked.contains("authorization"), "{asked}");
     other.set_behavior(LfsBehavior { authorization: authorization.clone(), ..LfsBehavior::default() });
     let error = fetch_from(&listed, &home.file("refused"), &wanted).unwrap_err();
     assert!(error.contains("does not receive the credentials"), "{error}");

@@ -59,7 +59,7 @@ impl GitSource {
         let unknown = |service: &Service, error: &dyn std::fmt::Display| {
             ServiceFailure::passing(
                 "lfs",
-                format!("the LFS objects that service `{}` needs are unknown: {error}", service.name),
+                format!("the LFS objects of service `{}` are unknown: {error}", service.name),
             )
         };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());

@@ -18,18 +18,10 @@ impl GitSource {
                 let (name, metrics) = (self.repository.as_str(), &self.shared.metrics);
                 metrics.mirror_packs.with_label_values(&[name]).set(i64::try_from(packs).unwrap_or(i64::MAX));
                 metrics.mirror_bytes.with_label_values(&[name]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-                match done {
-                    None => {}
-                    Some(Repack::Geometric) => self.count_repack("joined"),
-                    Some(Repack::Full) => self.count_repack("full"),
-                }
-                if done.is_some() {
-                    tracing::info!(
-                        repository = name,
-                        packs,
-                        full = done == Some(Repack::Full),
-                        "the mirror was repacked"
-                    );
+                if let Some(repack) = done {
+                    let full = repack == Repack::Full;
+                    self.count_repack(if full { "full" } else { "joined" });
+                    tracing::info!(repository = name, packs, full, "the mirror was repacked");
                 }
             }
             Err(error) => {

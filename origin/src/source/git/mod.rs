@@ -53,13 +53,8 @@ impl GitSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<Shared>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorHandle::new(path, shared.upstreams.max_object.as_u64());
-        Self {
-            repository: config.name.clone(),
-            mirror,
-            reachability: Mutex::default(),
-            reserved_lfs_bytes: Mutex::default(),
-            shared,
-        }
+        let (reachability, reserved_lfs_bytes) = Default::default();
+        Self { repository: config.name.clone(), mirror, reachability, reserved_lfs_bytes, shared }
     }
 
     /// Opens the mirror for reading by one thread.

@@ -67,11 +67,7 @@ fn verdict(status: &str) -> Result<(), Option<String>> {
             "ERRSIG" if words.get(6) == Some(&"9") => {
                 return refused(format!("the PGP key {key} is not in `pgp_keyring`"));
             }
-            "ERRSIG" => {
-                return refused(format!(
-                    "the signature of the PGP key {key} cannot be verified (unsupported algorithm?)"
-                ));
-            }
+            "ERRSIG" => return refused(format!("gpgv does not support the algorithm of the PGP key {key}")),
             _ => {}
         }
     }

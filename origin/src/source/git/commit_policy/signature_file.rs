@@ -17,9 +17,7 @@ impl SignatureFile {
     pub(super) fn write(signature: &[u8], scratch: &Path) -> Result<Self, VerifyError> {
         let file = tempfile::Builder::new().prefix(PREFIX).tempfile_in(scratch);
         let written = file.and_then(|mut file| file.write_all(signature).map(|()| file));
-        written
-            .map(Self)
-            .map_err(|error| VerifyError::Unusable(format!("a signature cannot be written to a file: {error}")))
+        written.map(Self).map_err(|error| VerifyError::Unusable(format!("a signature cannot be stored: {error}")))
     }
 
     pub(super) fn path(&self) -> &Path {

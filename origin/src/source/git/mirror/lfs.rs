@@ -94,18 +94,13 @@ impl Run<'_> {
         let mut files: Vec<_> = files.iter().filter(|file| self.is_needed(file)).collect();
         while !files.is_empty() {
             let batch = self.request_batch(&files)?;
-            let requested_at = Instant::now();
+            let sent = Instant::now();
             let (mut done, mut downloaded) = (0, 0);
             for file in &files {
-                // Before the first download of a batch its URLs count as valid, so that each request makes progress or
-                // is the last.
+                // The first URL of a batch counts as valid, so that each request makes progress or is the last.
                 let is_first = downloaded == 0;
                 let result = match batch.objects.get(&file.pointer.oid) {
-                    Some(Ok(download))
-                        if !is_first && download.has_expired(requested_at.elapsed(), SystemTime::now()) =>
-                    {
-                        break;
-                    }
+                    Some(Ok(download)) if !is_first && download.has_expired(sent.elapsed(), SystemTime::now()) => break,
                     Some(Ok(download)) => self.download(file, &batch.url, download),
                     Some(Err(error)) => Err(refused(file, format!("{} (code {})", error.message, error.code))),
                     None => Err(refused(file, "its response does not contain the object".to_owned())),

@@ -174,17 +174,12 @@ impl Mirror {
         // Objects that these refs reach are not dropped.
         let before = self.mirrored_refs()?;
         self.repack(true, timeout, stop)?;
-        self.check_refs_changed_since(&before, timeout, stop)
+        self.check_changed_refs(&before, timeout, stop)
     }
 
     /// Checks that all objects exist of refs that changed during a full repack. A ref that was forced back to an
     /// unreachable object may have lost it.
-    fn check_refs_changed_since(
-        &self,
-        before: &Refs,
-        timeout: Duration,
-        stop: &AtomicBool,
-    ) -> Result<(), MaintenanceError> {
+    fn check_changed_refs(&self, before: &Refs, timeout: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
         let known: BTreeSet<&ObjectId> = before.values().collect();
         let now = self.mirrored_refs()?;
         let changed: BTreeSet<&ObjectId> = now.values().filter(|tip| !known.contains(tip)).collect();
@@ -264,7 +259,7 @@ mod tests {
         let mirror = Mirror::open(&path, u64::MAX).unwrap();
         let check = |before: &Refs| {
             mirror
-                .check_refs_changed_since(before, GEOMETRIC_TIMEOUT, &AtomicBool::new(false))
+                .check_changed_refs(before, GEOMETRIC_TIMEOUT, &AtomicBool::new(false))
                 .map_err(|error| error.to_string())
         };
         let empty = mirror.mirrored_refs().unwrap();

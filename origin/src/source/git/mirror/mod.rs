@@ -150,12 +150,9 @@ impl Mirror {
         self.check(|repository| integrity::check_object(repository, id))
     }
 
-    fn check(
-        &self,
-        check: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>,
-    ) -> Result<(), MirrorError> {
+    fn check(&self, run: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>) -> Result<(), MirrorError> {
         let damage = match open_options(self.max_object).open(&self.dir) {
-            Ok(repository) => check(&repository.to_thread_local()),
+            Ok(repository) => run(&repository.to_thread_local()),
             Err(error) => integrity::classify(&self.dir, &error),
         };
         match damage.map_err(MirrorError::local("be checked"))? {

@@ -56,12 +56,12 @@ impl<'a> Client<'a> {
         &self,
         mut url: Url,
         headers: &HeaderMap,
-        content_type: &str,
+        media_type: &str,
     ) -> Result<(Url, Response), MirrorError> {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send(&Method::GET, &url, headers, None)?;
             if !response.status().is_redirection() {
-                return Ok((url, self.expect(response, content_type)?));
+                return Ok((url, self.expect(response, media_type)?));
             }
             url = self.redirected(&url, &response)?;
         }
@@ -74,14 +74,14 @@ impl<'a> Client<'a> {
         url: &Url,
         headers: &HeaderMap,
         body: &Bytes,
-        content_type: &str,
+        media_type: &str,
     ) -> Result<Response, MirrorError> {
         let response = self.send(&Method::POST, url, headers, Some(body))?;
         if response.status().is_redirection() {
             let to = redirects::display_origin(&self.redirected(url, &response)?);
             return Err(MirrorError::Redirected { to, reason: "only the first request of a poll may be redirected" });
         }
-        self.expect(response, content_type)
+        self.expect(response, media_type)
     }
 
     /// The next chunk of a response; empty at its end.
@@ -176,12 +176,12 @@ impl<'a> Client<'a> {
     }
 
     /// Checks the status and media type of a response.
-    fn expect(&self, response: Response, content_type: &str) -> Result<Response, MirrorError> {
+    fn expect(&self, response: Response, media_type: &str) -> Result<Response, MirrorError> {
         let response = self.expect_success(response)?;
         let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         // Git's protocol has no parameters of media types.
         let named = found.split_once(';').map_or(found, |(named, _)| named).trim();
-        if named.eq_ignore_ascii_case(content_type) {
+        if named.eq_ignore_ascii_case(media_type) {
             return Ok(response);
         }
         let found: String = found.chars().filter(|c| !c.is_control()).take(60).collect();

@@ -83,7 +83,9 @@ impl Client<'_> {
         headers: &HashMap<String, String>,
     ) -> Result<Response, MirrorError> {
         let (rules, reach) = (&self.session().upstream.redirects, &self.session().upstream.reach);
-        let first = redirects::storage_url(&self.upstream_url, &self.external_policy, from, href)?;
+        let storage_url =
+            |from: &Url, href: &str| redirects::storage_url(&self.upstream_url, &self.external_policy, from, href);
+        let first = storage_url(from, href)?;
         let mut url = first.clone();
         for _ in 0..=MAX_REDIRECTS {
             let given =
@@ -95,9 +97,7 @@ impl Client<'_> {
             let location = self.location(&response)?;
             url = match rules {
                 Redirects::None => redirects::follow(rules, reach, &url, location)?,
-                Redirects::SameHost | Redirects::To(_) => {
-                    redirects::storage_url(&self.upstream_url, &self.external_policy, &url, location)?
-                }
+                Redirects::SameHost | Redirects::To(_) => storage_url(&url, location)?,
             };
         }
         Err(too_many(&url))
@@ -108,8 +108,7 @@ impl Client<'_> {
 fn download_headers(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
     let mut given = HeaderMap::new();
     for (name, value) in headers {
-        let invalid =
-            || MirrorError::Upstream { step: "lfs", cause: "it sets an invalid header for a download".to_owned() };
+        let invalid = || MirrorError::Upstream { step: "lfs", cause: "it sets an invalid header".to_owned() };
         let name = HeaderName::try_from(name).map_err(|_| invalid())?;
         let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
         value.set_sensitive(true);

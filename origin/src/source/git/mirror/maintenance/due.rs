@@ -136,10 +136,8 @@ mod tests {
         let many = state(20, 7 * DAY);
         let at = |history: &RepackHistory, since: Duration| due(&many, 1000, history, NOW + since);
         for days in [1, 2, 4, 8, 16, 32, 32] {
-            assert_eq!(
-                at(&history, Duration::ZERO),
-                if days == 1 { Some(Repack::Full) } else { Some(Repack::Geometric) }
-            );
+            let now_due = if days == 1 { Repack::Full } else { Repack::Geometric };
+            assert_eq!(at(&history, Duration::ZERO), Some(now_due));
             history.failed(Repack::Full, NOW);
             assert_eq!(at(&history, days * DAY - Duration::from_secs(1)), Some(Repack::Geometric));
             assert_eq!(at(&history, days * DAY), Some(Repack::Full));
