@@ -119,13 +119,7 @@ impl MirrorHandle {
 
     /// Whether a full check has to explain a failure. Never waits for the disk.
     pub(super) fn needs_full_check(&self) -> bool {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread is opening the mirror and runs a quick check.
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        matches!(state.suspicion, Some(Suspicion::Unconfirmed))
+        self.try_state().is_some_and(|state| matches!(state.suspicion, Some(Suspicion::Unconfirmed)))
     }
 
     /// Runs a full check until `stop` is set. The next poll replaces a damaged mirror.
@@ -166,19 +160,13 @@ impl MirrorHandle {
         matches!(error, MirrorError::Damaged { .. })
     }
 
-    /// Whether the mirror has to be replaced or checked. Never waits for the disk; false while another thread opens the
-    /// mirror.
+    /// Whether the mirror has to be replaced or checked. Never waits for the disk.
     pub(super) fn needs_poll(&self, now: Instant) -> bool {
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        match &state.suspicion {
+        self.try_state().is_some_and(|state| match &state.suspicion {
             None => false,
             Some(Suspicion::Unconfirmed) => true,
             Some(Suspicion::Damaged(_)) => state.may_replace(now),
-        }
+        })
     }
 
     /// Removes the repository's mirrors of former URLs and replaced ones. Must be called only when this one is
@@ -204,6 +192,15 @@ impl MirrorHandle {
             Err(error) => tracing::warn!(
                 path = %folder.display(), %error, "the mirror of a deleted repository cannot be removed"
             ),
+        }
+    }
+
+    /// `None` while another thread opens the mirror, which includes a quick check.
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
