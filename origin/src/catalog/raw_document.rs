@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn what_the_rules_refuse_is_kept_as_it_is_with_the_reason() {
         for (json, said) in [
-            (r#"{"name":"a","repository":"shop","ref":"refs/replace/x"}"#, "stands in for other objects"),
+            (r#"{"name":"a","repository":"shop","ref":"refs/replace/x"}"#, "replacement objects"),
             (r#"{"name":"a","repository":"shop","new_key":[1]}"#, "new_key"),
             (r#"{"name":"a","repository":"shop","include":["!x"]}"#, "`include`"),
             (r#"{"name":"b","repository":"shop"}"#, "the document of `b`"),

@@ -1,8 +1,8 @@
-//! A ref that nobody can follow, which whoever may push a tag can make: what else moves is published all the same.
+//! Broken tags, which anyone with permission to push can create: other refs are followed nevertheless.
 
 use crate::prelude::*;
 
-/// Pushes a tag on a tag, and so on, that many.
+/// Pushes a chain of tags.
 fn push_nested_tags(upstream: &Upstream, count: usize) {
     let work = Git::at(upstream.work());
     let (mut of, mut kind) = (upstream.git(&["rev-parse", "HEAD"]), "commit");
@@ -27,14 +27,14 @@ fn shows_the_tag(state: &RepositoryState) {
 }
 
 #[tokio::test]
-async fn what_moves_beside_a_tag_that_cannot_be_followed_is_published() {
+async fn refs_besides_a_broken_tag_are_published() {
     let (_home, upstream, node, _) = started().await;
     push_nested_tags(&upstream, 40);
     let second = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     shows_the_tag(&node.poll().await);
     is_at(&node, &second).await;
 
-    // Nothing is to be done, and the tag is there still.
+    // The broken tag causes no work, and is still reported.
     shows_the_tag(&node.poll().await);
     is_at(&node, &second).await;
     let third = upstream.push("deploy/app.yaml", b"replicas: 3\n");
@@ -51,7 +51,7 @@ async fn what_moves_beside_a_tag_that_cannot_be_followed_is_published() {
 }
 
 #[tokio::test]
-async fn a_repository_is_cloned_though_it_has_a_tag_that_cannot_be_followed() {
+async fn a_repository_with_a_broken_tag_is_cloned() {
     let (home, upstream) = (Home::new(), Upstream::small());
     push_nested_tags(&upstream, 40);
     let (node, _) = home.start_published(&upstream).await;

@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 use crate::scheduling::silent;
-use crate::smart_http::Manner;
+use crate::smart_http::HttpBehavior;
 
 /// How an operator's repository is.
 async fn status(operator: &Operator) -> Value {
@@ -25,8 +25,9 @@ async fn a_change_keeps_the_pause_that_the_host_asked_for() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
     let (node, operator) = operated(&home).await;
-    let manner = Manner { status: Some(429), header: Some("Retry-After: 3000".to_owned()), ..Manner::default() };
-    server.behave(manner);
+    let behavior =
+        HttpBehavior { status: Some(429), header: Some("Retry-After: 3000".to_owned()), ..HttpBehavior::default() };
+    server.set_behavior(behavior);
     let mut document = repository_at(&server);
     operator.put("/v1/repositories/shop", document.clone()).await;
     node.repository(|state| state.held_until.is_some()).await;

@@ -1,4 +1,4 @@
-//! Only signed commits: by real keys of SSH and OpenPGP, through the git program's own signing.
+//! Commit policies with real SSH and OpenPGP keys, and the git program's own signatures.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -7,7 +7,7 @@ use weir_origin::config::{SignedBy, VerifyConfig};
 
 use crate::prelude::*;
 
-/// Keys of people, and what makes the git program sign with them.
+/// Keys of people, and the git settings to sign with them.
 struct Desk {
     dir: tempfile::TempDir,
 }
@@ -33,7 +33,7 @@ impl Desk {
         self.dir.path().join(name)
     }
 
-    /// A new SSH key: what git needs to sign with it, and its public half.
+    /// A new SSH key: the git settings to sign with it, and its public half.
     fn ssh_key(&self, name: &str) -> (Vec<String>, String) {
         let file = self.file(&format!("{name}.ssh"));
         run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]).arg(&file));
@@ -42,7 +42,7 @@ impl Desk {
         (signing, fs::read_to_string(public).unwrap().trim().to_owned())
     }
 
-    /// A new SSH key that is the only one in a file of allowed signers: what git needs to sign with it, and that file.
+    /// A new SSH key, alone in a file of allowed signers: the git settings to sign with it, and that file.
     fn signer(&self) -> (Vec<String>, PathBuf) {
         let ((signing, public), allowed) = (self.ssh_key("alice"), self.file("allowed_signers"));
         fs::write(&allowed, format!("* {public}\n")).unwrap();
@@ -55,7 +55,7 @@ impl Desk {
         run(command.args(["--pinentry-mode", "loopback", "--passphrase", ""]).args(arguments))
     }
 
-    /// A new PGP key in somebody's home, made (and used) at a time of one's choice: what git needs to sign with it.
+    /// A new PGP key in a home directory, created (and used) at a given time: the git settings to sign with it.
     fn pgp_key(&self, home: &str, name: &str, when: &str, expires: &str) -> Vec<String> {
         let faked = ["--faked-system-time", when];
         let time = if when.is_empty() { &[][..] } else { &faked };
@@ -79,7 +79,7 @@ impl Drop for Desk {
     }
 }
 
-/// Commits to `main` and pushes; the commit's id.
+/// Commits to `main` and pushes. Returns the commit's id.
 fn push(upstream: &Upstream, what: &str, signing: &[String]) -> String {
     fs::write(upstream.work().join("deploy/app.yaml"), what).unwrap();
     upstream.git(&["add", "--all"]);
@@ -125,7 +125,7 @@ async fn published(node: &Node, commit: &str) {
 }
 
 #[tokio::test]
-async fn only_what_a_listed_ssh_key_signed_is_published_and_the_last_good_commit_stays() {
+async fn only_commits_by_listed_ssh_keys_are_published_and_the_last_valid_one_stays() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
     let ((alice, alice_public), (mallory, mallory_public)) = (desk.ssh_key("alice"), desk.ssh_key("mallory"));
     let allowed = desk.file("allowed_signers");
@@ -138,7 +138,7 @@ async fn only_what_a_listed_ssh_key_signed_is_published_and_the_last_good_commit
 
     let first = push(&upstream, "first", &alice);
     published(&node, &first).await;
-    // Its parent is signed, and it is not.
+    // Its parent is signed, but the commit is not.
     push(&upstream, "second", &[]);
     let reason = refused(&node).await;
     assert!(reason.contains("is not signed"), "{reason}");
@@ -149,7 +149,7 @@ async fn only_what_a_listed_ssh_key_signed_is_published_and_the_last_good_commit
     assert!(node.metric("weir_origin_verifications_total{repository=\"shop\",result=\"refused\"}").await >= 3.0);
     assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
 
-    // The file is read each time. A key for something else, and one of another time, sign no commit.
+    // The file is read each time. Keys with another namespace or validity sign no commits.
     for option in ["namespaces=\"file\"", "valid-before=\"20200101\"", "valid-after=\"20990101\""] {
         allow(&[format!("mallory@example.com {option} {mallory_public}")]);
         let reason = refused(&node).await;
@@ -167,17 +167,17 @@ async fn only_what_a_listed_ssh_key_signed_is_published_and_the_last_good_commit
     ]);
     let third = upstream.git(&["rev-parse", "HEAD"]);
     published(&node, &third).await;
-    // Somebody else's signature on other content.
+    // A signature of other content.
     let object = upstream.git(&["cat-file", "commit", "HEAD"]).replace("third", "forged");
     let forged = upstream.hash_object("commit", &format!("{object}\n"));
     upstream.git(&["push", "--quiet", "--force", "origin", &format!("{forged}:refs/heads/main")]);
     let reason = refused(&node).await;
-    assert!(reason.contains("not of these bytes"), "{reason}");
+    assert!(reason.contains("does not match"), "{reason}");
     node.stop().await;
 }
 
 #[tokio::test]
-async fn a_tag_is_published_under_the_name_that_was_signed() {
+async fn a_tag_is_published_only_under_its_signed_name() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
     let (alice, allowed) = desk.signer();
     let tag = |name: &str| push_tag(&upstream, name, &alice);
@@ -189,7 +189,7 @@ async fn a_tag_is_published_under_the_name_that_was_signed() {
     published(&node, &old).await;
     node.stop().await;
 
-    // The signed tag of an old release under the name of a new one.
+    // The signed tag of an old release under a new name.
     push(&upstream, "fixed", &[]);
     upstream.git(&["push", "--quiet", "origin", "refs/tags/v1:refs/tags/v2"]);
     config.services[0].revision = "v2".parse().unwrap();
@@ -203,23 +203,23 @@ async fn a_tag_is_published_under_the_name_that_was_signed() {
     published(&node, &upstream.git(&["rev-parse", "HEAD"])).await;
     node.stop().await;
 
-    // A branch is no tag; with `either` its commit may be signed instead.
+    // A branch is not a tag; with `either` its commit may be signed instead.
     config.services[0].revision = "main".parse().unwrap();
     let node = home.start(config.clone()).await;
     let reason = refused(&node).await;
-    assert!(reason.contains("no tag"), "{reason}");
+    assert!(reason.contains("not a tag"), "{reason}");
     node.stop().await;
     config.repositories[0].verify = policy(SignedBy::Either, Some(&allowed), None);
     let node = home.start(config).await;
     let reason = refused(&node).await;
-    assert!(reason.contains("no tag") && reason.contains("is not signed"), "{reason}");
+    assert!(reason.contains("not a tag") && reason.contains("is not signed"), "{reason}");
     let signed = push(&upstream, "signed", &alice);
     published(&node, &signed).await;
     node.stop().await;
 }
 
 #[tokio::test]
-async fn pgp_keys_count_as_long_as_they_are_listed_valid_and_not_revoked() {
+async fn pgp_keys_must_be_listed_valid_and_not_revoked() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
     let alice = desk.pgp_key("alice", "alice", "", "never");
     let expired = desk.pgp_key("alice", "expired", "20200101T000000", "1d");
@@ -256,7 +256,7 @@ async fn pgp_keys_count_as_long_as_they_are_listed_valid_and_not_revoked() {
     assert!(reason.contains("revoked"), "{reason}");
     assert_eq!(node.descriptor().await.publication().commit.as_str(), by_revoked);
 
-    // What is no signature at all is its author's doing, and no fault of the keyring.
+    // A malformed signature is the author's error, not the keyring's.
     let object = upstream.git(&["cat-file", "commit", "HEAD"]);
     let (before, after) = object.split_once("-----BEGIN PGP SIGNATURE-----").unwrap();
     let (_, after) = after.split_once("-----END PGP SIGNATURE-----").unwrap();
@@ -266,10 +266,10 @@ async fn pgp_keys_count_as_long_as_they_are_listed_valid_and_not_revoked() {
     let failed = "weir_origin_verifications_total{repository=\"shop\",result=\"failed\"}";
     let before = node.metric(failed).await;
     let reason = refused(&node).await;
-    assert!(reason.contains("what stands for its PGP signature is none"), "{reason}");
+    assert!(reason.contains("its PGP signature is malformed"), "{reason}");
     assert_eq!(node.metric(failed).await, before);
 
-    // An SSH key, of which the policy lists none; and a keyring that gpgv would not read.
+    // An SSH key without a configured list, and a keyring that gpgv cannot read.
     let (ssh, _) = desk.ssh_key("alice");
     push(&upstream, "ssh", &ssh);
     let reason = refused(&node).await;
@@ -284,7 +284,7 @@ async fn pgp_keys_count_as_long_as_they_are_listed_valid_and_not_revoked() {
 }
 
 #[tokio::test]
-async fn commits_and_tags_of_sha_256_are_signed_as_well() {
+async fn sha_256_commits_and_tags_are_verified() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::of_format("sha256"));
     let (alice, allowed) = desk.signer();
     fs::create_dir(upstream.work().join("deploy")).unwrap();
@@ -307,7 +307,7 @@ async fn commits_and_tags_of_sha_256_are_signed_as_well() {
 }
 
 #[tokio::test]
-async fn a_policy_that_comes_later_leaves_what_is_published_and_says_so() {
+async fn a_new_policy_keeps_published_commits_and_reports_it() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
     let (alice, allowed) = desk.signer();
     let (node, unsigned) = home.start_published(&upstream).await;
@@ -323,9 +323,9 @@ async fn a_policy_that_comes_later_leaves_what_is_published_and_says_so() {
     node.stop().await;
 }
 
-/// What failed is looked at again with each poll, though nothing moved; and nothing else is.
+/// Failed services are resolved again with each poll, others only after a change.
 #[tokio::test]
-async fn polls_that_find_nothing_verify_nothing_again_because_another_service_s_ref_is_missing() {
+async fn a_poll_without_changes_verifies_no_commit_again() {
     let (desk, home, upstream) = (Desk::new(), Home::new(), Upstream::small());
     let (alice, allowed) = desk.signer();
     let signed = push(&upstream, "signed", &alice);

@@ -82,7 +82,7 @@ fn an_error_names_the_object_and_says_what_to_do() {
         ),
         (refused("repository = \"shop\"", "repository = \"shap\""), ["shop-prod", "shap"]),
         (refused("username = \"ci\"\n", ""), ["repository `shop`", "`username`"]),
-        (refused("username = \"ci\"\n", "redirects = \"all\"\n"), ["redirects", "`all` is none of"]),
+        (refused("username = \"ci\"\n", "redirects = \"all\"\n"), ["redirects", "`all` is neither"]),
         (refused("poll_interval = \"2m\"", "poll_interval = \"100ms\""), ["shop", "poll_interval"]),
         (
             refused("data_dir", "generation_floor = 18446744073709551615\ndata_dir"),

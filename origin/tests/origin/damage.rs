@@ -1,4 +1,4 @@
-//! Mirrors that a power loss or a disk has damaged: set aside and cloned again, with no hand on it.
+//! Mirrors damaged by a power loss or a disk: they are replaced automatically.
 
 use std::io::{Seek, SeekFrom, Write};
 
@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 const SET_ASIDE: &str = "weir_origin_mirrors_set_aside_total{repository=\"shop\"}";
 
-/// The one mirror of the repository.
+/// The only mirror of the repository.
 pub(crate) fn mirror(home: &Home) -> PathBuf {
     only_mirror(&home.data_dir().join("mirrors/shop"))
 }
@@ -24,8 +24,8 @@ fn packs(mirror: &Path, ending: &str) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|found| found == ending)).collect()
 }
 
-/// Overwrites the middle of a file in place, as a disk that forgets does.
-fn spoil_the_middle(file: &Path) {
+/// Overwrites the middle of a file, as a failing disk does.
+fn corrupt(file: &Path) {
     let length = fs::metadata(file).unwrap().len();
     let mut permissions = fs::metadata(file).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
@@ -35,19 +35,19 @@ fn spoil_the_middle(file: &Path) {
     file.write_all(&vec![0; usize::try_from(length).unwrap() - 12 - 20]).unwrap();
 }
 
-fn cut_short(file: &Path) {
+fn truncate(file: &Path) {
     let length = fs::metadata(file).unwrap().len();
     let bytes = fs::read(file).unwrap();
     fs::remove_file(file).unwrap();
     fs::write(file, &bytes[..usize::try_from(length).unwrap() / 2]).unwrap();
 }
 
-/// As if the packs of the mirror had never arrived.
+/// Removes the packs of the mirror.
 pub(crate) fn lose_packs(home: &Home) {
     packs(&mirror(home), "pack").iter().for_each(|pack| fs::remove_file(pack).unwrap());
 }
 
-/// What is pushed now arrives, and the mirror is whole.
+/// Pushes, and checks that the push is published and the mirror intact.
 async fn follows_again(home: &Home, node: &Node, upstream: &Upstream, damage: &str) {
     let commit = upstream.push("deploy/app.yaml", damage.as_bytes());
     node.running.kick(&crate::node::repository());
@@ -65,7 +65,7 @@ async fn a_mirror_that_a_power_loss_damaged_is_cloned_again() {
         ("HEAD is empty", |mirror| fs::write(mirror.join("HEAD"), "").unwrap()),
         ("the configuration is zeroes", |mirror| fs::write(mirror.join("config"), [0; 66]).unwrap()),
         ("packed-refs is zeroes", |mirror| fs::write(mirror.join("packed-refs"), [0; 300]).unwrap()),
-        ("the packs are cut short", |mirror| packs(mirror, "pack").iter().for_each(|pack| cut_short(pack))),
+        ("the packs are cut short", |mirror| packs(mirror, "pack").iter().for_each(|pack| truncate(pack))),
         ("the indices are empty", |mirror| {
             for index in packs(mirror, "idx") {
                 fs::remove_file(&index).unwrap();
@@ -94,10 +94,10 @@ async fn a_mirror_that_a_power_loss_damaged_is_cloned_again() {
 }
 
 #[tokio::test]
-async fn objects_that_go_bad_under_a_running_origin_are_fetched_again() {
+async fn corrupt_objects_of_a_running_origin_are_fetched_again() {
     let (home, upstream, node, _) = started().await;
-    packs(&mirror(&home), "pack").iter().for_each(|pack| spoil_the_middle(pack));
-    // Only the new file comes with the push; the other one is asked of the mirror.
+    packs(&mirror(&home), "pack").iter().for_each(|pack| corrupt(pack));
+    // Only the new file comes with the push; the other one is read from the mirror.
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
     node.running.kick(&crate::node::repository());
     let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
@@ -109,7 +109,7 @@ async fn objects_that_go_bad_under_a_running_origin_are_fetched_again() {
 }
 
 #[tokio::test]
-async fn a_bad_mirror_stays_where_it_is_while_the_upstream_is_away_and_what_is_published_is_served() {
+async fn a_damaged_mirror_stays_while_the_upstream_is_away_and_published_versions_are_served() {
     let (home, upstream, node, before) = started().await;
     node.stop().await;
     upstream.take_away();
@@ -124,7 +124,7 @@ async fn a_bad_mirror_stays_where_it_is_while_the_upstream_is_away_and_what_is_p
 }
 
 #[tokio::test]
-async fn a_tree_that_makes_no_sense_is_the_upstream_s_and_no_damage() {
+async fn a_malformed_tree_of_the_upstream_is_not_damage() {
     let (_home, upstream, node, before) = started().await;
     let commit = upstream.push_tree_with_a_name_twice("deploy");
     node.poll().await;

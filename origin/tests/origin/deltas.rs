@@ -1,5 +1,5 @@
-//! Packs of deltas: nested or in a line, of which a few bytes describe any amount of memory, and thin ones, which are completed
-//! from what the mirror has. They are followed within what may be taken, and refused when nobody could read them.
+//! Packs of nested deltas and long chains, of which a few bytes describe much memory, and thin packs. They are followed
+//! within the limits, and refused beyond them.
 
 use std::io::Write;
 
@@ -13,15 +13,15 @@ use crate::prelude::*;
 /// The size of the innermost object, in bytes.
 const SIZE: usize = 1 << 20;
 
-/// How the deltas say what they are told against.
+/// How deltas refer to their bases.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
     Distance,
     Name,
 }
 
-/// A pack of so many levels below an object, each of three deltas against the one in the middle of the level above; and
-/// the name of the first object. Each object is a little larger than the one above.
+/// A pack of nested levels, each of three deltas against the middle one of the level above, and the id of the first
+/// object. Each object is a little larger than its base.
 fn nested(levels: u8, by: By) -> (Vec<u8>, gix::ObjectId) {
     let mut object = vec![0; SIZE];
     let first = name(&object);
@@ -51,13 +51,13 @@ pub(crate) fn name(blob: &[u8]) -> gix::ObjectId {
     gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, blob).unwrap()
 }
 
-/// A delta: all of a base of so many bytes, and two more.
+/// A delta that copies its base of this length and adds two bytes.
 fn copy_and_add(length: usize, added: [u8; 2]) -> Vec<u8> {
     let size = [length as u8, (length >> 8) as u8, (length >> 16) as u8];
     [&number(length)[..], &number(length + 2), &[0xf0], &size, &[2], &added].concat()
 }
 
-/// A number at the head of a delta.
+/// A size in the header of a delta.
 pub(crate) fn number(number: usize) -> [u8; 3] {
     [number as u8 | 0x80, (number >> 7) as u8 | 0x80, (number >> 14) as u8]
 }
@@ -70,7 +70,7 @@ pub(crate) fn entry(header: Header, contents: &[u8]) -> Vec<u8> {
     zlib.finish().unwrap()
 }
 
-/// Has a repository of the git program keep a pack, and commits all that is in it.
+/// Stores a pack in a repository, and commits all its objects.
 fn commit_pack(repository: &Path, pack: &[u8]) -> String {
     let git = Git::at(repository.to_owned());
     let pack = git.feed(["index-pack", "--stdin"], pack);
@@ -87,10 +87,9 @@ fn commit_pack(repository: &Path, pack: &[u8]) -> String {
     commit
 }
 
-/// Whoever resolves it depth first, and holds what other deltas rest on, holds all of these objects and has no memory for that.
-/// The git program drops and computes them again.
+/// A depth-first resolution that keeps all bases has no memory for them. The git program drops and computes them again.
 #[test]
-fn deltas_may_be_nested_as_deeply_as_they_like() {
+fn deltas_may_be_nested_deeply() {
     for by in [By::Distance, By::Name] {
         let mut pair = Pair::new();
         pair.upstream.max_object = 2 << 20;
@@ -99,12 +98,12 @@ fn deltas_may_be_nested_as_deeply_as_they_like() {
         let server = ScriptedServer::of(listing([(first.to_string().as_str(), "refs/heads/nested")]), packfile(&pack));
         pair.upstream.url = server.url().into();
         assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
-        pair.mirror.look_closely().unwrap();
+        pair.mirror.full_check().unwrap();
     }
 }
 
 #[test]
-fn an_object_is_as_large_as_its_delta_says() {
+fn the_size_of_an_object_is_in_its_delta() {
     let mut pair = Pair::new();
     pair.upstream.max_object = SIZE as u64;
     let object = vec![0; SIZE];
@@ -117,14 +116,14 @@ fn an_object_is_as_large_as_its_delta_says() {
     assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
 }
 
-/// A pack of a line of deltas, each as large as an object may be: its bytes are repeated one by one. And the first object.
+/// A pack of a chain of deltas, each as large as the largest object, with the first object.
 fn line_of_large_deltas(count: u8) -> (Vec<u8>, gix::ObjectId) {
     let (object, copies) = (vec![0; 1 << 10], SIZE / 8);
     let (mut pack, mut base, mut length) = (pack_header(1 + u32::from(count)), 12, object.len());
     pack.extend(entry(Header::Blob, &object));
     for level in 0..count {
         let at = pack.len();
-        // One byte from the start, said in as many words as there are.
+        // One byte from the start, in the longest encoding.
         let copy = [0xff, 0, 0, 0, 0, 1, 0, 0];
         let delta = [&number(length)[..], &number(copies + 1), &copy.repeat(copies), &[1, level]].concat();
         pack.extend(entry(Header::OfsDelta { base_distance: (at - base) as u64 }, &delta));
@@ -133,9 +132,9 @@ fn line_of_large_deltas(count: u8) -> (Vec<u8>, gix::ObjectId) {
     (with_checksum(pack), name(&object))
 }
 
-/// To read the last object takes all of the deltas at a time.
+/// Reading the last object takes all deltas at once.
 #[test]
-fn a_line_of_deltas_that_could_not_be_read_is_refused() {
+fn a_delta_chain_over_the_limit_is_refused() {
     let mut pair = Pair::new();
     pair.upstream.max_object = 2 << 20;
     let mut poll = |count| {
@@ -158,9 +157,9 @@ fn a_line_of_deltas_that_could_not_be_read_is_refused() {
     assert_eq!(polled.unwrap(), Poll::Changed { refs: 1 });
 }
 
-/// All through the git program: a server that follows its protocol, and deltas that it found on its disk.
+/// A real Git server, with a chain of deltas on its disk.
 #[tokio::test]
-async fn what_was_published_goes_on_beside_a_pack_that_is_refused() {
+async fn published_services_continue_while_a_pack_is_refused() {
     let (home, upstream, neighbour) = (Home::new(), Upstream::small(), Upstream::small());
     let mut config = home.config(&upstream.url());
     config.upstreams.max_object = bytesize::ByteSize::mib(8);
@@ -183,7 +182,7 @@ async fn what_was_published_goes_on_beside_a_pack_that_is_refused() {
     let state = in_time(state.wait_for(|state| state.attempts > polls)).await.unwrap().clone();
     assert!(!matches!(state.health, Health::Unhealthy { .. }), "{:?}", state.health);
 
-    // What the error says to do.
+    // The remedy from the error message.
     upstream_repack(&upstream);
     node.poll().await;
     assert_eq!(node.descriptor().await.publication().commit.as_str(), large);
@@ -194,25 +193,25 @@ fn upstream_repack(upstream: &Upstream) {
     Git::at(upstream.bare()).run(["repack", "-adfq", "--depth=10"]);
 }
 
-/// What nobody compresses.
+/// Incompressible bytes.
 fn noise(bytes: usize) -> Vec<u8> {
     let digest = |n: usize| ring::digest::digest(&ring::digest::SHA256, &n.to_be_bytes());
     (0..bytes.div_ceil(32)).flat_map(|n| digest(n).as_ref().to_owned()).take(bytes).collect()
 }
 
-/// A delta: all of a base of so many bytes, and one more.
+/// A delta that copies its base of this length and adds one byte.
 fn one_more(length: usize, added: u8) -> Vec<u8> {
     let size = [length as u8, (length >> 8) as u8, (length >> 16) as u8];
     [&number(length)[..], &number(length + 1), &[0xf0], &size, &[1, added]].concat()
 }
 
-/// A delta that takes nothing of its base.
+/// A delta that uses nothing of its base.
 fn all_new(length: usize, object: &[u8]) -> Vec<u8> {
     let pieces = object.chunks(127).flat_map(|piece| [&[piece.len() as u8], piece].concat());
     number(length).into_iter().chain(number(object.len())).chain(pieces).collect()
 }
 
-/// A server of one ref, and of a pack that has one delta against an object which is not in it.
+/// A server of one ref, with a thin pack of one delta.
 fn thin(base: &[u8]) -> ScriptedServer {
     let pack = [pack_header(1), entry(Header::RefDelta { base_id: name(base) }, &one_more(base.len(), 7))].concat();
     let new = name(&[base, &[7]].concat()).to_string();
@@ -228,7 +227,7 @@ fn mirror_of(contents: &[u8]) -> Pair {
 }
 
 #[test]
-fn what_completes_a_pack_counts_as_what_came() {
+fn completing_a_thin_pack_counts_towards_the_limits() {
     let base = noise(300 << 10);
     let mut pair = mirror_of(&base);
     let server = thin(&base);
@@ -251,12 +250,12 @@ fn what_completes_a_pack_counts_as_what_came() {
     pair.upstream.max_objects = max_objects;
 
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
 }
 
-/// The mirror has one of its versions as a delta against the other, and to read that takes both at a time.
+/// The mirror has a version as a delta against the other, and reading it takes both at once.
 #[test]
-fn large_objects_go_on_being_followed() {
+fn large_objects_are_still_followed() {
     let first = noise(700 << 10);
     let second = [&first[..], b"changed"].concat();
     let mut pair = Pair::new();
@@ -273,9 +272,9 @@ fn large_objects_go_on_being_followed() {
     }
 }
 
-/// The limit was lowered after the mirror was made.
+/// The limit was lowered after the mirror was created.
 #[test]
-fn what_rests_on_more_than_may_be_sent_now_is_followed() {
+fn bases_over_a_lowered_limit_are_still_used() {
     let size = 900 << 10;
     let mut pair = Pair::new();
     pair.upstream.max_object = 4 << 20;

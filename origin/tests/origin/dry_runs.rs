@@ -2,7 +2,7 @@
 
 use crate::operator::Told;
 use crate::prelude::*;
-use crate::smart_http::Manner;
+use crate::smart_http::HttpBehavior;
 
 #[tokio::test]
 async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
@@ -67,7 +67,7 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
 async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream_has() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
-    server.behave(Manner { silent_after: Some(0), ..Manner::default() });
+    server.set_behavior(HttpBehavior { silent_after: Some(0), ..HttpBehavior::default() });
     let (node, operator) = operated(&home).await;
     let mut repository = repository_at(&server);
     repository["stall_timeout"] = "6s".into();
@@ -94,7 +94,7 @@ async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream
     let failure = service().await["failure"].clone();
     assert_eq!((&failure["of"], &failure["step"]), (&json!("repository"), &json!("list refs")), "{failure}");
 
-    server.behave(Manner::default());
+    server.set_behavior(HttpBehavior::default());
     node.published(|_| true).await;
     let told = operator.post("/v1/services/shop-prod/dry-run").await;
     assert_eq!(told.status, 200, "{told:?}");

@@ -1,4 +1,4 @@
-//! Nothing that the machine, the user or the upstream's own repository configures is read or executed.
+//! Nothing that the machine, the user or the upstream's repository configures is read or executed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use crate::mirror_ssh::SshServer;
 use crate::prelude::*;
-use crate::smart_http::{Manner, password_file};
+use crate::smart_http::{HttpBehavior, password_file};
 
-/// An origin as a process; killed when dropped.
+/// An origin as a process, killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -18,20 +18,20 @@ impl Drop for Process {
     }
 }
 
-/// A program that leaves a trace when somebody starts it.
+/// A program that leaves a trace when it is started.
 fn trap(traps: &Path, name: &str) -> PathBuf {
     let program = traps.join(name);
-    fs::write(&program, format!("#!/bin/sh\ntouch {}/sprung-{name}\nexit 1\n", traps.display())).unwrap();
+    fs::write(&program, format!("#!/bin/sh\ntouch {}/triggered-{name}\nexit 1\n", traps.display())).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     program
 }
 
-fn sprung(traps: &Path) -> Vec<String> {
+fn triggered(traps: &Path) -> Vec<String> {
     let names = fs::read_dir(traps).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.starts_with("sprung-")).collect()
+    names.filter(|name| name.starts_with("triggered-")).collect()
 }
 
-/// A configuration of Git in which everything that can start a program does.
+/// A Git configuration in which every setting that can start a program does.
 fn hostile_config(traps: &Path) -> String {
     let trap = |name: &str| trap(traps, name).display().to_string();
     format!(
@@ -78,10 +78,11 @@ fn no_configuration_hook_or_helper_of_the_host_or_the_repository_is_used() {
     let own = fs::read_to_string(git.dir.join(".git/config")).unwrap();
     let own = format!("{own}{config}[include]\n\tpath = {}\n", at("included").display());
     fs::write(git.dir.join(".git/config"), own).unwrap();
-    assert!(sprung(&traps).is_empty());
+    assert!(triggered(&traps).is_empty());
 
     let https = SmartHttp::start(&at("root"), Some(&at("")));
-    https.behave(Manner { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..Manner::default() });
+    https
+        .set_behavior(HttpBehavior { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..HttpBehavior::default() });
     password_file(&at(""), "s3cret");
     let ssh = SshServer::start(&at("ssh"));
     let repositories = [
@@ -116,7 +117,7 @@ fn no_configuration_hook_or_helper_of_the_host_or_the_repository_is_used() {
         ("SSH_ASKPASS", trap("ssh-ask-pass")),
         ("GIT_PROXY_COMMAND", trap("git-proxy-command")),
         ("GIT_EXTERNAL_DIFF", trap("git-external-diff")),
-        ("GIT_TRACE", traps.join("sprung-trace")),
+        ("GIT_TRACE", traps.join("triggered-trace")),
     ]);
     origin.envs([
         ("GIT_CONFIG_COUNT", "1"),
@@ -139,5 +140,5 @@ fn no_configuration_hook_or_helper_of_the_host_or_the_repository_is_used() {
         });
         assert!(line.is_some(), "the origin went away");
     }
-    assert_eq!(sprung(&traps), Vec::<String>::new());
+    assert_eq!(triggered(&traps), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Upstreams whose packs are not what was asked for, or have no end: the mirror stays as it was.
+//! Upstreams that send wrong or endless packs: the mirror stays unchanged.
 
 use std::io::Write;
 use std::sync::mpsc;
@@ -10,27 +10,27 @@ use crate::hostile_upstreams::{ID, listing_with_a_new_one, mirrored, refused};
 use crate::prelude::*;
 use crate::scripted_server::{LITTLE_OF_A_FLOOD, pour};
 
-/// Packs and what belongs to them.
+/// The number of files of packs.
 fn pack_files(pair: &Pair) -> usize {
     std::fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().count()
 }
 
-/// A pack of one object that claims to have so many bytes.
+/// A pack of one object that declares this size.
 fn pack_of_one(declared: u64, contents: &[u8]) -> Vec<u8> {
     with_checksum([pack_header(1), blob(declared, contents)].concat())
 }
 
-/// A pack of these objects and no others.
+/// A pack of exactly these objects.
 fn pack_of(git: &Git, objects: &[&str]) -> Vec<u8> {
     let ids = objects.iter().map(|object| git.line(["rev-parse", object]) + "\n").collect::<String>();
     git.feed(["pack-objects", "--quiet", "--stdout"], ids.as_bytes())
 }
 
 #[test]
-fn lengths_that_lie_are_found_out() {
+fn wrong_lengths_are_detected() {
     let (mut pair, first) = mirrored();
     let refs = listing_with_a_new_one(&first);
-    // More is promised than comes, and less.
+    // More or fewer objects than declared.
     for (difference, kind) in [(1000, "protocol"), (-20, "protocol")] {
         let refs = refs.clone();
         let server = ScriptedServer::start(move |request, _, socket| {
@@ -53,7 +53,7 @@ fn lengths_that_lie_are_found_out() {
 }
 
 #[test]
-fn a_pack_that_is_whole_but_not_what_was_asked_for_is_not_kept() {
+fn a_valid_pack_of_other_objects_is_dropped() {
     let (mut pair, first) = mirrored();
     let refs = listing_with_a_new_one(&first);
     let empty = with_checksum(pack_header(0));
@@ -65,9 +65,9 @@ fn a_pack_that_is_whole_but_not_what_was_asked_for_is_not_kept() {
     }
 }
 
-/// Of two refs one can be moved: what it points at stays.
+/// The object of one of two refs is complete.
 #[test]
-fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
+fn a_pack_with_some_of_the_objects_leaves_the_mirror_intact() {
     let (mut pair, first) = mirrored();
     let second = pair.git.commit_file("a", "2").to_string();
     let pack = pair.git.feed(["pack-objects", "--quiet", "--stdout", "--revs"], b"HEAD\n");
@@ -75,16 +75,16 @@ fn a_pack_with_some_of_what_was_asked_for_leaves_the_mirror_whole() {
     let own = std::mem::replace(&mut pair.upstream.url, ScriptedServer::of(refs, packfile(&pack)).url().into());
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`refs/heads/new`"), "{error}");
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
     assert!([first, second].contains(&pair.resolve("main").unwrap().to_string()));
     pair.upstream.url = own;
     pair.poll();
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
 }
 
-/// A commit and its tree came, and not the file: nothing of it is kept, so that the next fetch asks for all of it again.
+/// The commit and its tree are sent, but not the file. They are dropped, so that the next fetch requests all.
 #[test]
-fn a_ref_moves_only_to_what_came_with_all_that_it_leads_to() {
+fn a_ref_is_updated_only_with_all_reachable_objects() {
     let (mut pair, first) = mirrored();
     let second = pair.git.commit_file("a", "2").to_string();
     let pack = pack_of(&pair.git, &["HEAD", "HEAD^{tree}"]);
@@ -98,9 +98,9 @@ fn a_ref_moves_only_to_what_came_with_all_that_it_leads_to() {
     pair.follow();
 }
 
-/// Said of others than those that come, it would hide for good what they rest on.
+/// Declared of other commits, it would hide their parents for good.
 #[test]
-fn no_commit_but_a_new_one_is_shallow_and_none_of_a_fetch_that_failed() {
+fn only_new_commits_of_a_successful_fetch_may_be_shallow() {
     let (mut pair, first) = mirrored();
     let second = pair.git.commit_file("a", "2").to_string();
     let shallow = pair.mirror_dir().join("shallow");
@@ -116,9 +116,9 @@ fn no_commit_but_a_new_one_is_shallow_and_none_of_a_fetch_that_failed() {
     }
 }
 
-/// A tag came, and not what it was put on, or that is behind more tags than anybody follows. Everything else is followed.
+/// A tag without its object, or a chain of too many tags. All other refs are updated.
 #[test]
-fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
+fn a_broken_tag_does_not_prevent_updates_of_other_refs() {
     let nested = |git: &Git, innermost: &str, kind: &str, count: usize| {
         let mut tags: Vec<String> = Vec::new();
         for _ in 0..count {
@@ -129,7 +129,8 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
         }
         tags
     };
-    for (missing, reason) in [(true, "it did not send what `refs/tags/t`"), (false, "`refs/tags/t` cannot be followed")]
+    for (missing, reason) in
+        [(true, "it did not send the object of `refs/tags/t`"), (false, "`refs/tags/t` cannot be followed")]
     {
         let (mut pair, first) = mirrored();
         let second = pair.git.commit_file("a", "2").to_string();
@@ -144,24 +145,24 @@ fn a_tag_that_leads_nowhere_keeps_no_other_ref_back() {
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(pair.resolve("main").unwrap().to_string(), second);
-        pair.mirror.look_closely().unwrap();
+        pair.mirror.full_check().unwrap();
 
-        // What did not come may come with the next fetch, and tags are what they are.
+        // A missing object may come with the next fetch; a broken tag stays broken.
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
-        match pair.mirror.poll_in_turn(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| false) {
-            Ok(poll) => assert_eq!((poll, missing), (Poll::Moved, true)),
+        match pair.mirror.poll_with(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| false) {
+            Ok(poll) => assert_eq!((poll, missing), (Poll::Deferred, true)),
             Err(error) => assert!(!missing && error.to_string().contains(reason), "{error}"),
         }
     }
 }
 
 #[test]
-fn a_mirror_grows_to_its_bound_and_no_further() {
+fn a_mirror_grows_up_to_its_limit() {
     let (mut pair, first) = mirrored();
     let own = pair.upstream.url.clone();
     let bytes = || pair.mirror.size().unwrap().bytes;
     let before = bytes();
-    // What nobody compresses, and each time something else: as forced pushes would bring it.
+    // Incompressible data, different each time, as with forced pushes.
     let noise = |seed: &str| -> String {
         let digest = |n: usize| ring::digest::digest(&ring::digest::SHA256, format!("{seed} {n}").as_bytes());
         (0..4000).flat_map(|n| digest(n).as_ref().to_owned()).map(|byte| char::from(byte & 127)).collect()
@@ -178,7 +179,7 @@ fn a_mirror_grows_to_its_bound_and_no_further() {
         assert!(error.to_string().contains("max_mirror"), "{error}");
         assert!(bytes() <= pair.upstream.max_mirror);
     }
-    // Not even a connection's worth is taken once it is full; what needs no pack is followed still.
+    // A full mirror receives no pack, but refs without new objects are still updated.
     pair.upstream.max_mirror = bytes();
     assert!(matches!(pair.try_poll(), Err(MirrorError::MirrorTooLarge { .. })));
     pair.git.run(["reset", "-q", "--hard", &first]);
@@ -191,7 +192,7 @@ fn a_mirror_grows_to_its_bound_and_no_further() {
 }
 
 #[test]
-fn an_object_over_the_limit_is_refused_by_its_name() {
+fn an_object_over_the_limit_is_refused_by_its_header() {
     let (mut pair, first) = mirrored();
     let refs = listing_with_a_new_one(&first);
     pair.upstream.max_object = 1 << 20;
@@ -201,9 +202,9 @@ fn an_object_over_the_limit_is_refused_by_its_name() {
     assert!(error.to_string().contains("`[upstreams] max_object` = 1048576"), "{error}");
 }
 
-/// Each object takes some memory while the pack is indexed, however small it is.
+/// Each object takes memory while its pack is indexed.
 #[test]
-fn more_objects_than_are_taken_are_refused_by_the_head_of_the_pack() {
+fn too_many_objects_are_refused_by_the_header_of_the_pack() {
     let (mut pair, first) = mirrored();
     pair.upstream.max_objects = 1000;
     let pack = with_checksum([pack_header(1001), blob(3, b"abc")].concat());
@@ -213,9 +214,9 @@ fn more_objects_than_are_taken_are_refused_by_the_head_of_the_pack() {
     assert!(error.to_string().contains("`[upstreams] max_objects` = 1000"), "{error}");
 }
 
-/// No upstream that means harm: only a large one.
+/// A large repository without bad intentions.
 #[test]
-fn many_small_objects_are_not_taken_for_a_large_one() {
+fn many_small_objects_count_individually() {
     let (mut pair, _) = mirrored();
     pair.upstream.max_object = 1 << 20;
     let blobs = (0..30_000).flat_map(|n| blob(5, format!("{n:05}").as_bytes())).collect();
@@ -226,7 +227,7 @@ fn many_small_objects_are_not_taken_for_a_large_one() {
     assert_eq!(pair.poll(), Poll::Changed { refs: 1 });
 }
 
-/// Packs that claim what is not so.
+/// Packs with wrong declarations.
 fn hostile_packs() -> Vec<(&'static str, Vec<u8>)> {
     let header = pack_header;
     let bomb = blob(3, &vec![0; 200 << 20]);
@@ -246,7 +247,7 @@ pub(crate) fn pack_header(objects: u32) -> Vec<u8> {
     [&b"PACK\0\0\0\x02"[..], &objects.to_be_bytes()].concat()
 }
 
-/// A blob as it stands in a pack, which claims to have so many bytes.
+/// A blob entry that declares this size.
 fn blob(declared: u64, contents: &[u8]) -> Vec<u8> {
     let mut entry = Vec::new();
     let (mut rest, mut byte) = (declared >> 4, 0x30 | (declared & 15) as u8);
@@ -265,7 +266,7 @@ pub(crate) fn with_checksum(mut pack: Vec<u8>) -> Vec<u8> {
     pack
 }
 
-/// A server of an object that goes on and on, and how many bytes of it went out.
+/// A server of an endless object, and the bytes that it has sent.
 fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
     let (refs, sent) = (listing_with_a_new_one(first), Arc::new(AtomicU64::new(0)));
     let counted = sent.clone();
@@ -286,7 +287,7 @@ fn endless(first: &str) -> (ScriptedServer, Arc<AtomicU64>) {
 }
 
 #[test]
-fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
+fn an_endless_pack_fills_neither_disk_nor_memory() {
     let (mut pair, first) = mirrored();
     let (server, sent) = endless(&first);
     pair.upstream.max_object = 8 << 30;
@@ -302,9 +303,9 @@ fn a_pack_without_an_end_fills_neither_the_disk_nor_the_memory() {
     assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
 }
 
-/// However many are at work, they have a bound together; and no host takes what another's fetches need.
+/// All fetches share a memory budget, and no host takes all of it.
 #[test]
-fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
+fn a_fetch_waits_for_memory_of_its_own_host() {
     let ((mut slow, first), (mut small, second), (elsewhere, _)) = (mirrored(), mirrored(), mirrored());
     let (begins, begun) = mpsc::channel();
     let (go, gone) = mpsc::channel::<()>();
@@ -329,7 +330,7 @@ fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
 
     let memory = FetchMemory::new(slow.upstream.max_object, 1000);
     let poll = |pair: &Pair, progress: &FetchProgress| {
-        pair.mirror.poll_in_turn(&pair.upstream, progress, &memory, &AtomicBool::new(false), &|| true)
+        pair.mirror.poll_with(&pair.upstream, progress, &memory, &AtomicBool::new(false), &|| true)
     };
     let progress = FetchProgress::default();
     std::thread::scope(|scope| {
@@ -349,9 +350,9 @@ fn a_fetch_waits_for_the_memory_that_its_host_s_others_hold() {
     assert_eq!(memory.in_use(), 0);
 }
 
-/// Otherwise whoever may push refs, and signs nothing, changes what a signed commit holds.
+/// Otherwise anyone with push permission could change the contents of a signed commit.
 #[test]
-fn an_object_that_stands_in_for_another_is_not_taken_for_it() {
+fn a_replacement_object_is_not_used() {
     let mut pair = Pair::new();
     let commit = pair.git.commit_file("deploy/app", "good").to_string();
     let good = pair.git.line(["rev-parse", "HEAD:deploy"]);

@@ -1,4 +1,4 @@
-//! Trees that no person makes: deep, wide, heavy, with odd modes and names, cut short, and of any bytes.
+//! Hostile trees: deep, wide, large, with odd modes and names, truncated, or random bytes.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ fn everything() -> Selection {
 }
 
 #[test]
-fn a_tree_of_thousands_of_levels_takes_no_stack() {
+fn a_tree_of_thousands_of_levels_needs_no_stack() {
     let levels = long_or(10_000_u64, 3_000);
     let git = Git::new();
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
@@ -34,7 +34,7 @@ fn a_tree_of_thousands_of_levels_takes_no_stack() {
 }
 
 #[test]
-fn a_folder_of_many_files_is_written_and_one_more_than_allowed_is_not() {
+fn a_folder_over_the_limit_of_files_is_refused() {
     let files = long_or(100_000_usize, 20_000);
     let git = Git::new();
     let empty = git.blob(b"");
@@ -48,9 +48,9 @@ fn a_folder_of_many_files_is_written_and_one_more_than_allowed_is_not() {
     assert!(matches!(error, TarballError::TooManyEntries { limit } if limit == files - 1), "{error}");
 }
 
-/// What of a file's mode Git knows is one bit; the rest is what old programs left.
+/// Git uses one bit of a file's mode; the others stem from old programs.
 #[test]
-fn odd_modes_are_what_git_takes_them_for() {
+fn odd_modes_mean_the_same_as_in_git() {
     let git = Git::new();
     let blob = git.blob(b"x");
     let below = git.raw_tree(&[("100664", b"x", &blob)]);
@@ -68,7 +68,7 @@ fn odd_modes_are_what_git_takes_them_for() {
     ]);
     let (built, tar) = build_tar(&git.dir, &commit, &everything(), 2).unwrap();
     let mut theirs = git_archive(&git, &commit, "");
-    // What is no file, folder or link is a submodule to Git, of which it writes an empty folder.
+    // Git takes other modes for submodules, and writes an empty directory for them.
     assert_eq!(theirs.pop().unwrap().path, "j/");
     assert_eq!(read_tar(&tar), theirs);
     let omitted: Vec<_> = built.omitted.iter().map(|omission| (omission.path.as_str(), omission.reason)).collect();
@@ -76,7 +76,7 @@ fn odd_modes_are_what_git_takes_them_for() {
 }
 
 #[test]
-fn names_that_only_some_file_systems_mind_are_kept_and_those_of_none_are_left_out() {
+fn names_are_kept_unless_they_are_invalid_everywhere() {
     let git = Git::new();
     let blob = git.blob(b"x");
     let mut kept: Vec<&[u8]> = vec![
@@ -123,7 +123,7 @@ fn names_that_only_some_file_systems_mind_are_kept_and_those_of_none_are_left_ou
 }
 
 #[test]
-fn an_object_of_the_wrong_type_is_named_whatever_its_entry_says() {
+fn an_object_of_the_wrong_type_is_named_in_the_error() {
     let git = Git::new();
     let blob = git.blob(b"x");
     let tree = git.raw_tree(&[("100644", b"x", &blob)]);
@@ -137,9 +137,9 @@ fn an_object_of_the_wrong_type_is_named_whatever_its_entry_says() {
     assert!(error.contains(&tree), "{error}");
 }
 
-/// A blob that says it is large and then is not there: whoever read it would say that it is broken.
+/// A blob with a large declared size and no contents: reading it would report a corrupt object.
 #[test]
-fn a_file_over_the_limit_is_refused_by_what_its_header_says() {
+fn a_file_over_the_limit_is_refused_by_its_header() {
     let git = Git::new();
     let small = git.blob(b"x");
     let id = "4242424242424242424242424242424242424242";
@@ -154,9 +154,9 @@ fn a_file_over_the_limit_is_refused_by_what_its_header_says() {
     assert!(named, "{error}");
 }
 
-/// A tree cut short, at every byte: an error that names it, or one entry less.
+/// Truncated at every byte: an error that names the tree, or one entry less.
 #[test]
-fn a_tree_that_is_cut_short_is_refused_or_shorter() {
+fn a_truncated_tree_is_refused_or_shorter() {
     let git = Git::new();
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
     let blob = repo.write_blob("x").unwrap().detach();
@@ -180,9 +180,9 @@ fn a_tree_that_is_cut_short_is_refused_or_shorter() {
 
 proptest! {
     #![proptest_config(crate::random_cases(12))]
-    /// Trees that were changed at random: what comes out is an error, or a tarball that any agent may unpack.
+    /// Random changes of trees give an error, or a tarball that any agent may unpack.
     #[test]
-    fn a_tree_of_any_bytes_breaks_nothing(
+    fn a_random_tree_breaks_nothing(
         names in proptest::collection::btree_set("[a-c.]{0,3}|.git|x/y", 0..6),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
     ) {
@@ -210,11 +210,11 @@ proptest! {
 }
 
 #[test]
-fn what_is_left_out_is_listed_up_to_a_bound_however_json_writes_it() {
+fn the_list_of_omissions_is_limited_by_its_size_in_json() {
     let git = Git::new();
     git.commit_file("kept", "x");
     let link = git.blob(b"/outside");
-    // Names of nothing but quotes, each of which JSON writes as two bytes: half as many fit.
+    // Names of quotes, which take two bytes each in JSON: half as many fit.
     let tree = |count: usize| -> CommitId {
         let names: Vec<String> = (0..count).map(|number| format!("{:\"<240}{number:05}", "")).collect();
         let kept = git.blob(b"x");

@@ -1,5 +1,4 @@
-//! Upstreams that lie and flood in what they say of their refs: each ends with a clear error, and the mirror stays as it
-//! was.
+//! Upstreams with wrong or endless listings of refs: each ends with a clear error, and the mirror stays unchanged.
 
 use std::io::Write;
 
@@ -8,19 +7,19 @@ use crate::scripted_server::{LITTLE_OF_A_FLOOD, pour};
 
 pub(crate) const ID: &str = "1234567890123456789012345678901234567890";
 
-/// A mirror of one commit, and what it then has.
+/// A mirror of one commit, and its id.
 pub(crate) fn mirrored() -> (Pair, String) {
     let (pair, first) = Pair::of_a_commit();
     pair.follow();
     (pair, first.to_string())
 }
 
-/// What is mirrored, and a branch that has to be fetched.
+/// A listing of the mirror's branch and of a new one.
 pub(crate) fn listing_with_a_new_one(first: &str) -> Vec<u8> {
     listing([(first, "HEAD"), (first, "refs/heads/main"), (ID, "refs/heads/new")])
 }
 
-/// What a poll of another upstream fails with; what was mirrored is still there, and can still be followed.
+/// The error of a poll of another upstream. The mirror's refs stay, and can still be followed.
 #[track_caller]
 pub(crate) fn refused(pair: &mut Pair, first: &str, url: String) -> MirrorError {
     let own = std::mem::replace(&mut pair.upstream.url, url.into());
@@ -33,19 +32,19 @@ pub(crate) fn refused(pair: &mut Pair, first: &str, url: String) -> MirrorError 
 }
 
 #[test]
-fn nothing_is_deleted_when_no_refs_are_named() {
+fn an_empty_listing_deletes_nothing() {
     let (mut pair, first) = mirrored();
     let nobody = ScriptedServer::of(listing([]), Vec::new());
     let error = refused(&mut pair, &first, nobody.url());
     assert!(matches!(error, MirrorError::NothingAdvertised { mirrored: 2 }), "{error}");
-    // Others than were asked for count as none.
+    // Refs that were not requested do not count.
     let others = ScriptedServer::of(listing([(ID, "refs/notes/x")]), Vec::new());
     let error = refused(&mut pair, &first, others.url());
     assert_eq!(error.kind(), "no_refs", "{error}");
 }
 
 #[test]
-fn a_million_refs_are_too_many_long_before_they_are_read() {
+fn a_million_refs_are_refused_before_they_are_read() {
     let (mut pair, first) = mirrored();
     let sent = Arc::new(AtomicU64::new(0));
     let flood = {
@@ -63,7 +62,7 @@ fn a_million_refs_are_too_many_long_before_they_are_read() {
     let error = refused(&mut pair, &first, flood.url());
     assert!(matches!(error, MirrorError::TooManyRefs { limit: 10_000 }), "{error}");
     assert_eq!(error.kind(), "limit");
-    // 256 bytes for each of the 10,000, and what the two sockets hold.
+    // 256 bytes for each of the 10,000, and the buffers of both sockets.
     assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
 
     pair.upstream.max_refs = 3;
@@ -73,7 +72,7 @@ fn a_million_refs_are_too_many_long_before_they_are_read() {
 }
 
 #[test]
-fn a_name_that_is_also_a_folder_of_names_stops_nobody_for_good() {
+fn a_name_that_is_also_a_directory_blocks_no_later_poll() {
     let (mut pair, first) = mirrored();
     let names = ["HEAD", "refs/heads/main", "refs/heads/a", "refs/heads/a/b"];
     let both = ScriptedServer::of(listing(names.map(|name| (first.as_str(), name))), Vec::new());
@@ -82,11 +81,11 @@ fn a_name_that_is_also_a_folder_of_names_stops_nobody_for_good() {
     pair.upstream.url = own;
     pair.poll();
     assert!(matches!(pair.poll(), Poll::Unchanged { refs: 2 }));
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
 }
 
 #[test]
-fn names_that_no_ref_may_have_and_names_that_come_twice_change_nothing() {
+fn invalid_and_duplicate_names_change_nothing() {
     let (mut pair, first) = mirrored();
     let own = pair.upstream.url.clone();
     let (before, long) = (std::fs::read_dir(pair.mirror_dir()).unwrap().count(), "x/".repeat(3000));
@@ -95,7 +94,7 @@ fn names_that_no_ref_may_have_and_names_that_come_twice_change_nothing() {
         let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main"), (&first, &name)]);
         pair.upstream.url = ScriptedServer::of(refs, Vec::new()).url().into();
         match pair.try_poll() {
-            // Some are not even taken for the name of a branch.
+            // Some are not even listed as branches.
             Ok(poll) => assert_eq!(poll, Poll::Unchanged { refs: 2 }, "{name}"),
             Err(error) => {
                 assert_eq!((error.step(), error.kind()), ("list refs", "protocol"), "{name}: {error}");
@@ -111,7 +110,7 @@ fn names_that_no_ref_may_have_and_names_that_come_twice_change_nothing() {
 }
 
 #[test]
-fn answers_that_are_not_git_s_protocol_are_told_apart() {
+fn invalid_responses_have_distinct_errors() {
     let (mut pair, first) = mirrored();
     let page = ScriptedServer::start(|_, _, socket| say(socket, "text/html; charset=utf-8", b"<h1>Log in</h1>"));
     let error = refused(&mut pair, &first, page.url());
@@ -133,9 +132,9 @@ fn answers_that_are_not_git_s_protocol_are_told_apart() {
     assert!(["trust", "connect"].contains(&error.kind()), "{error}");
 }
 
-/// What comes before a pack is kept in memory, line by line.
+/// Lines before a pack are kept in memory.
 #[test]
-fn words_without_an_end_before_a_pack_do_not_fill_the_memory() {
+fn endless_lines_before_a_pack_do_not_fill_the_memory() {
     let (mut pair, first) = mirrored();
     let refs = listing_with_a_new_one(&first);
     for word in ["NAK\n".to_owned(), format!("ACK {first} common\n")] {

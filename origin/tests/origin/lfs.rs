@@ -1,4 +1,4 @@
-//! Files of Git LFS: fetched from a server that speaks the batch API, or a clear word why not.
+//! Fetches of LFS objects with the batch API, and their errors.
 
 use std::cell::{Cell, RefCell};
 
@@ -6,37 +6,37 @@ use weir_origin::source::Upstream;
 use weir_origin::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 use weir_origin::source::git::mirror::{LfsError, LfsFetch};
 
-use crate::lfs_server::Manner;
+use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 
 pub(crate) fn file(path: &str, pointer: &str) -> LfsFile {
     LfsFile { path: path.to_owned(), pointer: Pointer::parse(pointer.as_bytes()).unwrap() }
 }
 
-/// What is told of each object, by its path.
+/// The reported result of each object, by its path.
 pub(crate) type Told = Vec<(String, Result<(), String>)>;
 
-/// Fetches what is wanted, without a budget. What is told, and how it ends.
+/// Fetches objects without a budget. Returns the reported results and the result of the fetch.
 pub(crate) fn fetch_wanted(
     upstream: &Upstream,
     mirror: &Path,
     files: &[LfsFile],
-    wanted: &dyn Fn(&LfsOid) -> bool,
+    is_needed: &dyn Fn(&LfsOid) -> bool,
 ) -> (Told, Result<(), LfsError>) {
     let told = RefCell::new(Vec::new());
     let fetch = LfsFetch {
         upstream,
         objects: &LfsObjects::of_mirror(mirror),
         budget: &|| None,
-        wanted,
-        ended: &|file, ended| told.borrow_mut().push((file.path.clone(), ended.map_err(ToString::to_string))),
+        is_needed,
+        on_result: &|file, ended| told.borrow_mut().push((file.path.clone(), ended.map_err(ToString::to_string))),
         interrupt: &AtomicBool::new(false),
     };
     let ended = fetch.run(files);
     (told.into_inner(), ended)
 }
 
-/// How many objects came; or the first thing that went wrong.
+/// The number of fetched objects, or the first error.
 pub(crate) fn fetch_from(upstream: &Upstream, mirror: &Path, files: &[LfsFile]) -> Result<usize, String> {
     let (told, ended) = fetch_wanted(upstream, mirror, files, &|_| true);
     let came = told.iter().filter(|(_, ended)| ended.is_ok()).count();
@@ -57,7 +57,7 @@ fn served() -> (tempfile::TempDir, LfsServer) {
     (dir, server)
 }
 
-/// An upstream whose silence is not waited out for long; and yet longer than a machine under load takes to answer.
+/// An upstream with a short stall timeout that still suffices under load.
 fn impatient(server: &LfsServer) -> Upstream {
     let mut upstream = Upstream::new(server.url("shop.git"));
     upstream.stall_timeout = Duration::from_secs(6);
@@ -72,10 +72,10 @@ fn batches(server: &LfsServer) -> usize {
 fn objects_are_fetched_once_and_verified() {
     let (dir, server) = served();
     let contents: Vec<Vec<u8>> = (0..250u32).map(|number| vec![number as u8; 1000 + number as usize]).collect();
-    let mut files: Vec<_> = contents.iter().map(|contents| file("some.bin", &server.hold(contents))).collect();
-    // One that two services share, and one that is empty.
+    let mut files: Vec<_> = contents.iter().map(|contents| file("some.bin", &server.store(contents))).collect();
+    // An object of two services, and an empty one.
     files.push(files[0].clone());
-    files.push(file("empty.bin", &server.hold(b"")));
+    files.push(file("empty.bin", &server.store(b"")));
     assert_eq!(fetch(&server, dir.path(), &files), Ok(252));
     let objects = LfsObjects::of_mirror(dir.path());
     let mut read = Vec::new();
@@ -89,83 +89,87 @@ fn objects_are_fetched_once_and_verified() {
 }
 
 #[test]
-fn what_is_not_the_object_is_not_kept_and_its_path_is_told() {
+fn a_wrong_object_is_not_stored_and_its_path_is_in_the_error() {
     let (dir, server) = served();
-    let wanted = vec![file("media/a.bin", &server.hold(b"the file itself"))];
-    let absent = |name: &str| file(name, &server.hold(name.as_bytes()).replace("size 1", "size 2"));
+    let wanted = vec![file("media/a.bin", &server.store(b"the file itself"))];
+    let absent = |name: &str| file(name, &server.store(name.as_bytes()).replace("size 1", "size 2"));
     let absent: Vec<_> = ["media/b.bin", "media/c.bin"].map(absent).into();
-    let instead = |bytes: &[u8]| Manner { instead: Some(bytes.to_vec()), ..Manner::default() };
-    let answer = |body: &str| Manner { answer: Some(body.to_owned()), ..Manner::default() };
-    let api_says = |status| Manner { api_says: Some((status, "")), ..Manner::default() };
-    let storage_says = |status| Manner { storage_says: Some((status, "")), ..Manner::default() };
-    for (manner, files, expected) in [
-        (instead(b"the file itsElf"), &wanted, "`media/a.bin` is not kept: its bytes are not those of its pointer"),
-        (instead(b"the file"), &wanted, "`media/a.bin` is not kept: it has 8 bytes and not the 15"),
-        (instead(&[b'x'; 100_000]), &wanted, "`media/a.bin` is not kept: it has"),
-        (Manner::default(), &absent, "does not give the LFS object of `media/b.bin`: Object does not exist (code 404)"),
-        (answer("<html>log in</html>"), &wanted, "not that of an LFS server"),
-        (answer("{\"objects\":[]}"), &wanted, "says nothing of the object"),
+    let contents = |bytes: &[u8]| LfsBehavior { contents: Some(bytes.to_vec()), ..LfsBehavior::default() };
+    let answer = |body: &str| LfsBehavior { batch_body: Some(body.to_owned()), ..LfsBehavior::default() };
+    let api_status = |status| LfsBehavior { api_response: Some((status, "")), ..LfsBehavior::default() };
+    let storage_status = |status| LfsBehavior { storage_response: Some((status, "")), ..LfsBehavior::default() };
+    for (behavior, files, expected) in [
+        (contents(b"the file itsElf"), &wanted, "`media/a.bin` is not stored: its SHA-256 differs"),
+        (contents(b"the file"), &wanted, "`media/a.bin` is not stored: it has 8 bytes, but its pointer says 15"),
+        (contents(&[b'x'; 100_000]), &wanted, "`media/a.bin` is not stored: it has"),
+        (
+            LfsBehavior::default(),
+            &absent,
+            "does not provide the LFS object of `media/b.bin`: Object does not exist (code 404)",
+        ),
+        (answer("<html>log in</html>"), &wanted, "not one of the LFS batch API"),
+        (answer("{\"objects\":[]}"), &wanted, "does not contain the object"),
         (answer("{\"transfer\":\"tus\",\"objects\":[]}"), &wanted, "`tus`"),
         (answer(&" ".repeat(5 << 20)), &wanted, "more than"),
-        (api_says("404 Not Found"), &wanted, "has no LFS API for this repository"),
-        (api_says("401 Unauthorized"), &wanted, "asks for credentials"),
-        (api_says("500 Oh"), &wanted, "answered 500"),
-        (storage_says("404 Not Found"), &wanted, "`media/a.bin` is not where the upstream's API says that it is"),
-        (storage_says("401 Unauthorized"), &wanted, "the answer there was 401"),
-        (storage_says("503 Busy"), &wanted, "`media/a.bin` cannot be fetched: the upstream answered 503"),
-        (storage_says("206 Partial Content"), &wanted, "answered 206"),
+        (api_status("404 Not Found"), &wanted, "has no LFS API for this repository"),
+        (api_status("401 Unauthorized"), &wanted, "requires credentials"),
+        (api_status("500 Oh"), &wanted, "answered 500"),
+        (storage_status("404 Not Found"), &wanted, "`media/a.bin` is not at the URL from the LFS API"),
+        (storage_status("401 Unauthorized"), &wanted, "the response there was 401"),
+        (storage_status("503 Busy"), &wanted, "`media/a.bin` cannot be fetched: the upstream answered 503"),
+        (storage_status("206 Partial Content"), &wanted, "answered 206"),
     ] {
-        server.behave(manner);
+        server.set_behavior(behavior);
         let error = fetch(&server, dir.path(), files).unwrap_err();
         assert!(error.contains(expected), "{error}");
-        assert!(!LfsObjects::of_mirror(dir.path()).holds(&files[0].pointer));
+        assert!(!LfsObjects::of_mirror(dir.path()).contains(&files[0].pointer));
     }
-    server.behave(Manner::default());
+    server.set_behavior(LfsBehavior::default());
     assert_eq!(fetch(&server, dir.path(), &wanted), Ok(1));
 }
 
 #[test]
-fn a_server_that_wants_to_be_left_alone_is_understood() {
+fn retry_after_is_respected() {
     let (dir, server) = served();
-    let wanted = [file("a.bin", &server.hold(b"x"))];
+    let wanted = [file("a.bin", &server.store(b"x"))];
     let upstream = Upstream::new(server.url("shop.git"));
     let asks = Some(("429 Slow down", "Retry-After: 120\r\n"));
-    for manner in [
-        Manner { api_says: asks, ..Manner::default() },
-        Manner { storage_says: asks, ..Manner::default() },
-        Manner { storage_says: Some(("403 Forbidden", "Retry-After: 120\r\n")), ..Manner::default() },
+    for behavior in [
+        LfsBehavior { api_response: asks, ..LfsBehavior::default() },
+        LfsBehavior { storage_response: asks, ..LfsBehavior::default() },
+        LfsBehavior { storage_response: Some(("403 Forbidden", "Retry-After: 120\r\n")), ..LfsBehavior::default() },
     ] {
-        server.behave(manner);
+        server.set_behavior(behavior);
         let error = fetch_wanted(&upstream, dir.path(), &wanted, &|_| true).1.unwrap_err();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(120)), "{error}");
     }
 }
 
 #[test]
-fn addresses_that_ended_are_asked_for_again() {
+fn expired_urls_are_requested_again() {
     let (dir, server) = served();
     let files: Vec<_> =
-        (0..6u8).map(|number| file(&format!("{number}.bin"), &server.hold(&[number, 1, 2, 3]))).collect();
-    server.behave(Manner { addresses_hold: Some(2), ..Manner::default() });
+        (0..6u8).map(|number| file(&format!("{number}.bin"), &server.store(&[number, 1, 2, 3]))).collect();
+    server.set_behavior(LfsBehavior { downloads_until_expiry: Some(2), ..LfsBehavior::default() });
     assert_eq!(fetch(&server, dir.path(), &files), Ok(6));
     assert_eq!(batches(&server), 3);
-    // Where none ever holds it ends.
+    // If every URL is expired, the fetch ends.
     let other = tempfile::tempdir().unwrap();
-    server.behave(Manner { addresses_hold: Some(0), ..Manner::default() });
-    assert!(fetch(&server, other.path(), &files).unwrap_err().contains("`0.bin` is not where"));
+    server.set_behavior(LfsBehavior { downloads_until_expiry: Some(0), ..LfsBehavior::default() });
+    assert!(fetch(&server, other.path(), &files).unwrap_err().contains("`0.bin` is not at"));
     assert_eq!(batches(&server), 1);
 }
 
 #[test]
-fn a_server_that_falls_silent_is_given_up_and_so_is_who_is_told_to_stop() {
+fn a_silent_server_or_an_interrupt_ends_a_fetch() {
     let (dir, server) = served();
-    let wanted = [file("a.bin", &server.hold(&[7; 500_000]))];
-    server.behave(Manner { silent_after: Some(100_000), ..Manner::default() });
+    let wanted = [file("a.bin", &server.store(&[7; 500_000]))];
+    server.set_behavior(LfsBehavior { silent_after: Some(100_000), ..LfsBehavior::default() });
     let error = fetch_from(&impatient(&server), dir.path(), &wanted).unwrap_err();
-    assert!(error.contains("`a.bin`") && error.contains("brought nothing"), "{error}");
+    assert!(error.contains("`a.bin`") && error.contains("sent nothing"), "{error}");
     assert_eq!(std::fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count(), 0);
 
-    // He waits for the budget of the host, for ever.
+    // A fetch that waits for the budget forever.
     let stop = AtomicBool::new(false);
     let fetch = LfsFetch {
         upstream: &Upstream::new(server.url("shop.git")),
@@ -174,20 +178,20 @@ fn a_server_that_falls_silent_is_given_up_and_so_is_who_is_told_to_stop() {
             stop.store(true, Ordering::Relaxed);
             Some(Duration::from_secs(3600))
         },
-        wanted: &|_| true,
-        ended: &|_, _| (),
+        is_needed: &|_| true,
+        on_result: &|_, _| (),
         interrupt: &stop,
     };
     assert!(fetch.run(&wanted).unwrap_err().to_string().contains("interrupted"));
 }
 
 #[test]
-fn an_upstream_without_http_has_no_api_and_a_large_object_is_not_asked_for() {
+fn an_upstream_without_http_and_an_object_over_the_limit_cause_no_request() {
     let (dir, server) = served();
-    let wanted = [file("a.bin", &server.hold(&[1; 1000]))];
+    let wanted = [file("a.bin", &server.store(&[1; 1000]))];
     for url in ["/srv/git/a.git", "git@git.example:a.git", "ssh://git@git.example/a.git", "git://git.example/a.git"] {
         let error = fetch_from(&Upstream::new(url), dir.path(), &wanted).unwrap_err();
-        assert!(error.contains("over https://") && error.contains("`git-lfs-authenticate`"), "{error}");
+        assert!(error.contains("needs https://") && error.contains("`git-lfs-authenticate`"), "{error}");
     }
     let mut upstream = Upstream::new(server.url("shop.git"));
     upstream.max_lfs_object = 999;
@@ -197,20 +201,23 @@ fn an_upstream_without_http_has_no_api_and_a_large_object_is_not_asked_for() {
 }
 
 #[test]
-fn what_is_wrong_with_one_object_keeps_no_other_from_coming() {
+fn the_error_of_one_object_does_not_stop_the_others() {
     let (_dir, server) = served();
-    let wrong = server.hold(b"the file itself");
-    let absent = server.hold(b"x").replace("size 1", "size 2");
-    let files = [file("absent", &absent), file("wrong", &wrong), file("right", &server.hold(b"another"))];
+    let wrong = server.store(b"the file itself");
+    let absent = server.store(b"x").replace("size 1", "size 2");
+    let files = [file("absent", &absent), file("wrong", &wrong), file("right", &server.store(b"another"))];
     let upstream = impatient(&server);
     let only = Some(wrong);
-    for (manner, expected) in [
-        (Manner { instead: Some(b"the file itsElf".to_vec()), ..Manner::default() }, "not those of its pointer"),
-        (Manner { storage_says: Some(("403 Forbidden", "")), ..Manner::default() }, "answer there was 403"),
-        (Manner { silent_after: Some(3), ..Manner::default() }, "brought nothing"),
+    for (behavior, expected) in [
+        (LfsBehavior { contents: Some(b"the file itsElf".to_vec()), ..LfsBehavior::default() }, "SHA-256 differs"),
+        (
+            LfsBehavior { storage_response: Some(("403 Forbidden", "")), ..LfsBehavior::default() },
+            "response there was 403",
+        ),
+        (LfsBehavior { silent_after: Some(3), ..LfsBehavior::default() }, "sent nothing"),
     ] {
         let mirror = tempfile::tempdir().unwrap();
-        server.behave(Manner { only: only.clone(), ..manner });
+        server.set_behavior(LfsBehavior { only_object: only.clone(), ..behavior });
         let (told, ended) = fetch_wanted(&upstream, mirror.path(), &files, &|_| true);
         let [(_, Err(absent)), (_, Err(wrong)), (_, Ok(()))] = &told[..] else { panic!("{told:?}") };
         assert!(absent.contains("`absent`") && wrong.contains(expected), "{told:?}");
@@ -219,21 +226,21 @@ fn what_is_wrong_with_one_object_keeps_no_other_from_coming() {
 }
 
 #[test]
-fn a_storage_that_fails_thrice_in_a_row_is_left_alone() {
+fn a_storage_is_given_up_after_three_failures() {
     let (dir, server) = served();
-    let files: Vec<_> = (0..9u8).map(|number| file(&format!("{number}"), &server.hold(&[number, 7]))).collect();
-    server.behave(Manner { storage_says: Some(("503 Busy", "")), ..Manner::default() });
+    let files: Vec<_> = (0..9u8).map(|number| file(&format!("{number}"), &server.store(&[number, 7]))).collect();
+    server.set_behavior(LfsBehavior { storage_response: Some(("503 Busy", "")), ..LfsBehavior::default() });
     let (told, ended) = fetch_wanted(&Upstream::new(server.url("shop.git")), dir.path(), &files, &|_| true);
     assert!(ended.unwrap_err().to_string().contains("`2` cannot be fetched"));
     assert_eq!((told.len(), server.take_requests().len()), (3, 4));
 }
 
 #[test]
-fn what_nobody_wants_any_more_is_passed_over_also_while_it_comes() {
+fn unneeded_objects_are_skipped_even_during_their_download() {
     let (dir, server) = served();
-    let drips = server.hold(&[7; 100_000]);
-    let files = [file("drips", &drips), file("unwanted", &server.hold(b"y")), file("wanted", &server.hold(b"z"))];
-    server.behave(Manner { drips: true, only: Some(drips), ..Manner::default() });
+    let drips = server.store(&[7; 100_000]);
+    let files = [file("drips", &drips), file("unwanted", &server.store(b"y")), file("wanted", &server.store(b"z"))];
+    server.set_behavior(LfsBehavior { slow: true, only_object: Some(drips), ..LfsBehavior::default() });
     let upstream = Upstream::new(server.url("shop.git"));
     let looks = Cell::new(0);
     let wanted = |oid: &LfsOid| {

@@ -1,29 +1,29 @@
-//! LFS servers, and storages, that are not where the upstream is: who is asked, and what he is given.
+//! LFS servers and storages on other hosts: which are contacted, and what they receive.
 
 use weir_origin::source::Upstream;
 use weir_origin::source::git::lfs::LfsFile;
 
 use crate::lfs::{fetch_from, file};
-use crate::lfs_server::{Manner, SHOWN};
+use crate::lfs_server::{LfsBehavior, SHOWN};
 use crate::prelude::*;
 use crate::smart_http::tunnel_proxy;
 
-/// A key for an object goes to where it is for, and credentials go nowhere else at all.
+/// Headers for an object go to its storage only, credentials to the upstream only.
 #[test]
-fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
+fn a_storage_on_another_host_must_be_public_or_listed_and_gets_no_credentials() {
     let home = Home::new();
     let root = home.file("git");
     let server = LfsServer::start(&root, Some(&home.file("")));
     let storage = LfsServer::start(&root, Some(&home.file("")));
-    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
-    storage.hold(b"the file itself");
-    storage.behave(Manner { storage: Some(storage.base()), ..Manner::default() });
+    let wanted = [file("a.bin", &server.store(b"the file itself"))];
+    storage.store(b"the file itself");
+    storage.set_behavior(LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() });
     std::fs::write(home.file("password"), "s3cret\n").unwrap();
     let mut upstream = Upstream::new(server.url("shop.git"));
     upstream.ca = Some(home.file("ca.pem"));
     upstream.username = Some("ci".to_owned());
     upstream.password_file = Some(home.file("password"));
-    // What the server would be shown; another one never is.
+    // The upstream's credentials, which no other host receives.
     upstream.client_certificate = Some(home.file("edge-client.pem"));
     upstream.client_key = Some(home.file("edge-client.key"));
     let fetch = |mirror: &str, upstream: &Upstream| fetch_from(upstream, &home.file(mirror), &wanted);
@@ -39,16 +39,16 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
         ..upstream.clone()
     };
     let manners = [
-        Manner { storage: Some(storage.base()), ..Manner::default() },
-        Manner { redirect: Some(storage.base()), ..Manner::default() },
+        LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() },
+        LfsBehavior { redirect: Some(storage.base()), ..LfsBehavior::default() },
     ];
-    for (number, manner) in manners.into_iter().enumerate() {
-        server.behave(manner);
+    for (number, behavior) in manners.into_iter().enumerate() {
+        server.set_behavior(behavior);
         let error = fetch("refused", &upstream).unwrap_err();
         assert!(error.contains("`a.bin`") && error.contains("no public address"), "{error}");
         assert!(storage.take_requests().is_empty());
 
-        // Nor does a proxy with such an address open the way to what stands beside it.
+        // A proxy does not open hosts with private addresses either.
         assert!(fetch("refused", &through(&upstream)).unwrap_err().contains("no public address"));
         assert!(storage.take_requests().is_empty());
         assert_eq!(fetch(&format!("proxied-{number}"), &through(&allowed)), Ok(1));
@@ -60,7 +60,7 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
         let given = asked.contains("x-storage-key");
         assert_eq!(given, number == 0, "the key is for where the API says that the object is");
 
-        // A list in the document of somebody who may not reach private addresses changes nothing.
+        // The list of a repository that must not reach private addresses has no effect on them.
         let mut of_operators = allowed.clone();
         let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
         of_operators.reach = Reach { hosts: Hosts::default(), public_only: true, excepted: hosts }.into();
@@ -68,40 +68,40 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
         assert!(error.contains("no public address"), "{error}");
         assert!(storage.take_requests().is_empty());
 
-        // And `hosts` holds for storages too.
+        // `hosts` applies to storages too.
         let mut few = upstream.clone();
         few.reach = Reach { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..Reach::default() }.into();
         few.url = few.url.as_str().replace("127.0.0.1", "localhost").into();
         let error = fetch("few", &few).unwrap_err();
         assert!(error.contains("`127.0.0.1` may not be asked"), "{error}");
     }
-    // No redirects at all: what the API names is none.
+    // Without redirects: the URL from the API is not one.
     let mut none = allowed.clone();
     none.redirects = Redirects::None;
     assert!(fetch("none", &none).unwrap_err().contains("`redirects` is `none`"));
-    server.behave(Manner::default());
+    server.set_behavior(LfsBehavior::default());
     assert_eq!(fetch("none", &none), Ok(1));
-    // Never from https to http, whoever is allowed.
+    // Never from https to http.
     let plain = LfsServer::start(&root, None);
-    server.behave(Manner { storage: Some(plain.base()), ..Manner::default() });
+    server.set_behavior(LfsBehavior { storage: Some(plain.base()), ..LfsBehavior::default() });
     let error = fetch("plain", &allowed).unwrap_err();
     assert!(error.contains("from https to http"), "{error}");
 }
 
 #[test]
-fn what_a_proxy_looks_up_itself_is_judged_here_before() {
+fn addresses_that_a_proxy_would_resolve_are_checked_before() {
     let home = Home::new();
     let server = LfsServer::start(&home.file("git"), Some(&home.file("")));
     let storage = LfsServer::start(&home.file("git"), Some(&home.file("")));
-    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
-    storage.hold(b"the file itself");
+    let wanted = [file("a.bin", &server.store(b"the file itself"))];
+    storage.store(b"the file itself");
     let (proxy, heads) = tunnel_proxy("Basic bWU6czNjcmV0");
     let mut upstream = upstream(&home, &server);
     upstream.proxy = Some(format!("http://{proxy}").into());
     upstream.proxy_username = Some("me".to_owned());
     upstream.proxy_password_file = upstream.password_file.clone();
     let fetch = |upstream: &Upstream, storage: String, mirror: &str| {
-        server.behave(Manner { storage: Some(storage), ..Manner::default() });
+        server.set_behavior(LfsBehavior { storage: Some(storage), ..LfsBehavior::default() });
         fetch_from(upstream, &home.file(mirror), &wanted)
     };
     let by_name = storage.base().replace("127.0.0.1", "localhost");
@@ -131,12 +131,12 @@ fn this_machine() -> Redirects {
 }
 
 #[test]
-fn a_client_certificate_is_shown_to_the_upstream_and_to_no_storage_that_asks_for_one() {
+fn a_client_certificate_is_shown_to_the_upstream_and_to_no_storage() {
     let home = Home::new();
     let server = LfsServer::start_asking_for_certificates(&home.file("git"), &home.file(""));
     let storage = LfsServer::start_asking_for_certificates(&home.file("git"), &home.file(""));
-    let wanted: [LfsFile; 1] = [file("a.bin", &server.hold(b"the file itself"))];
-    storage.hold(b"the file itself");
+    let wanted: [LfsFile; 1] = [file("a.bin", &server.store(b"the file itself"))];
+    storage.store(b"the file itself");
     let mut upstream = upstream(&home, &server);
     upstream.redirects = this_machine();
     upstream.client_certificate = Some(home.file("edge-client.pem"));
@@ -145,17 +145,17 @@ fn a_client_certificate_is_shown_to_the_upstream_and_to_no_storage_that_asks_for
     let at_home = server.take_requests();
     assert!(at_home.len() == 2 && at_home.iter().all(|head| head.ends_with(SHOWN)), "{at_home:?}");
 
-    storage.behave(Manner { storage: Some(storage.base()), ..Manner::default() });
-    let moved = Some(("307 Temporary Redirect", storage.base()));
-    for (number, manner) in [
-        Manner { storage: Some(storage.base()), ..Manner::default() },
-        Manner { redirect: Some(storage.base()), ..Manner::default() },
-        Manner { moved, ..Manner::default() },
+    storage.set_behavior(LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() });
+    let api_redirect = Some(("307 Temporary Redirect", storage.base()));
+    for (number, behavior) in [
+        LfsBehavior { storage: Some(storage.base()), ..LfsBehavior::default() },
+        LfsBehavior { redirect: Some(storage.base()), ..LfsBehavior::default() },
+        LfsBehavior { api_redirect, ..LfsBehavior::default() },
     ]
     .into_iter()
     .enumerate()
     {
-        server.behave(manner);
+        server.set_behavior(behavior);
         assert_eq!(fetch_from(&upstream, &home.file(&format!("elsewhere-{number}")), &wanted), Ok(1));
         let elsewhere = storage.take_requests();
         assert!(!elsewhere.is_empty() && elsewhere.iter().all(|head| !head.ends_with(SHOWN)), "{elsewhere:?}");
@@ -163,41 +163,45 @@ fn a_client_certificate_is_shown_to_the_upstream_and_to_no_storage_that_asks_for
 }
 
 #[test]
-fn a_question_that_is_sent_on_is_asked_there_by_the_rules_of_redirects() {
+fn a_redirected_batch_request_is_repeated_by_the_rules_of_redirects() {
     let home = Home::new();
     let (server, other) = (
         LfsServer::start(&home.file("git"), Some(&home.file(""))),
         LfsServer::start(&home.file("git"), Some(&home.file(""))),
     );
-    let wanted = [file("a.bin", &server.hold(b"the file itself"))];
-    other.hold(b"the file itself");
+    let wanted = [file("a.bin", &server.store(b"the file itself"))];
+    other.store(b"the file itself");
     let authorization = Some("Basic Y2k6czNjcmV0".to_owned());
     let upstream = upstream(&home, &server);
     let sent_on = |status, to: &LfsServer| {
-        let moved = Some((status, to.base()));
-        server.behave(Manner { authorization: authorization.clone(), moved, ..Manner::default() });
+        let api_redirect = Some((status, to.base()));
+        server.set_behavior(LfsBehavior {
+            authorization: authorization.clone(),
+            api_redirect,
+            ..LfsBehavior::default()
+        });
     };
-    // Whatever the status says of methods, at the same host with the credentials.
+    // Any redirect status, on the same host with the credentials.
     for (number, status) in
         ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"].iter().enumerate()
     {
         sent_on(status, &server);
         assert_eq!(fetch_from(&upstream, &home.file(&format!("same-{number}")), &wanted), Ok(1), "{status}");
     }
-    // Another host has to be listed, and is given no credentials.
+    // Another host must be listed, and gets no credentials.
     sent_on("307 Temporary", &other);
     let error = fetch_from(&upstream, &home.file("other"), &wanted).unwrap_err();
     assert!(error.contains("it is another host"), "{error}");
     let listed = Upstream { redirects: this_machine(), ..upstream.clone() };
-    other.behave(Manner { storage: Some(other.base()), ..Manner::default() });
+    other.set_behavior(LfsBehavior { storage: Some(other.base()), ..LfsBehavior::default() });
     assert_eq!(fetch_from(&listed, &home.file("other"), &wanted), Ok(1));
     let asked = other.take_requests().concat().to_ascii_lowercase();
     assert!(asked.starts_with("post /moved/") && !asked.contains("authorization"), "{asked}");
-    other.behave(Manner { authorization: authorization.clone(), ..Manner::default() });
+    other.set_behavior(LfsBehavior { authorization: authorization.clone(), ..LfsBehavior::default() });
     let error = fetch_from(&listed, &home.file("refused"), &wanted).unwrap_err();
-    assert!(error.contains("which is not given the credentials"), "{error}");
+    assert!(error.contains("does not receive the credentials"), "{error}");
 
-    // Never from https to http, nor at all when none are to be followed.
+    // Never from https to http, and never if redirects are disabled.
     sent_on("307 Temporary", &LfsServer::start(&home.file("git"), None));
     let error = fetch_from(&listed, &home.file("plain"), &wanted).unwrap_err();
     assert!(error.contains("from https to http"), "{error}");

@@ -1,4 +1,4 @@
-//! A Git server with LFS on loopback: the batch API as its specification has it, and a storage, with faults on demand.
+//! A Git server with LFS on loopback: the batch API as specified, and a storage, with faults on demand.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,37 +12,37 @@ use tokio::sync::Semaphore;
 use crate::prelude::*;
 use crate::smart_http::{http_backend, tls_config, tls_config_asking};
 
-/// Stands at the end of the head of a request whose client has shown a certificate.
+/// The end of the head of a request whose client has shown a certificate.
 pub(crate) const SHOWN: &str = "(a certificate was shown)";
 
-/// What the server does wrong, or differently.
+/// The behavior of the server.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Manner {
-    /// What `Authorization` has to say to the repository and to the API.
+pub(crate) struct LfsBehavior {
+    /// The `Authorization` that the repository and the API require.
     pub(crate) authorization: Option<String>,
-    /// Where objects are said to be: an address without a path. Its own, if there is none.
+    /// The origin of download URLs; by default the server's own.
     pub(crate) storage: Option<String>,
-    /// Where a download is redirected to, likewise.
+    /// The origin to which downloads are redirected, if any.
     pub(crate) redirect: Option<String>,
-    /// What the storage sends in place of an object.
-    pub(crate) instead: Option<Vec<u8>>,
-    /// The body of the answer to a batch request, in place of the right one.
-    pub(crate) answer: Option<String>,
-    /// After so many bytes of an object the server falls silent.
+    /// The bytes that the storage sends instead of an object.
+    pub(crate) contents: Option<Vec<u8>>,
+    /// The body of the response to a batch request, instead of the right one.
+    pub(crate) batch_body: Option<String>,
+    /// The server falls silent after this many bytes of an object.
     pub(crate) silent_after: Option<usize>,
-    /// Objects come a byte at a time, now and then, until the server behaves in another manner.
-    pub(crate) drips: bool,
-    /// The only object with which the storage does anything wrong, by its pointer.
-    pub(crate) only: Option<String>,
-    /// With which status, and where to, a batch request is sent on: an address without a path.
-    pub(crate) moved: Option<(&'static str, String)>,
-    /// What the API answers in place of anything else: a status, and a header with its line's end.
-    pub(crate) api_says: Option<(&'static str, &'static str)>,
-    /// What the storage answers, likewise.
-    pub(crate) storage_says: Option<(&'static str, &'static str)>,
-    /// After so many downloads the addresses hold no longer, until others are asked for.
-    pub(crate) addresses_hold: Option<usize>,
-    /// The seconds for which the API says that they hold.
+    /// Objects are sent byte by byte with pauses, until the behavior changes.
+    pub(crate) slow: bool,
+    /// The only object to which the storage's faults apply, by its pointer.
+    pub(crate) only_object: Option<String>,
+    /// The status and the target's origin of a redirect of batch requests.
+    pub(crate) api_redirect: Option<(&'static str, String)>,
+    /// A status and a header line with which the API answers everything.
+    pub(crate) api_response: Option<(&'static str, &'static str)>,
+    /// The same for the storage.
+    pub(crate) storage_response: Option<(&'static str, &'static str)>,
+    /// After this many downloads the URLs expire, until others are requested.
+    pub(crate) downloads_until_expiry: Option<usize>,
+    /// The `expires_in` of the API.
     pub(crate) expires_in: Option<u64>,
 }
 
@@ -51,15 +51,15 @@ struct Inner {
     address: SocketAddr,
     scheme: &'static str,
     objects: Mutex<HashMap<String, Vec<u8>>>,
-    manner: Mutex<Manner>,
+    behavior: Mutex<LfsBehavior>,
     requests: Mutex<Vec<String>>,
-    /// Downloads since addresses were asked for.
+    /// Downloads since URLs were requested.
     downloads: AtomicUsize,
-    /// A permit for each object that has begun to drip.
+    /// A permit for each object that is sent slowly.
     dripping: Semaphore,
 }
 
-/// A running server; it ends with the process.
+/// A running server, until the process ends.
 #[derive(Clone)]
 pub(crate) struct LfsServer(Arc<Inner>);
 
@@ -69,8 +69,7 @@ impl LfsServer {
         Self::start_with(root, certificates.map(|dir| tls_config(dir, None)))
     }
 
-    /// The same over TLS, asking each client for a certificate; who has none is served too. The head of a request with one
-    /// ends in [`SHOWN`].
+    /// The same over TLS, with optional client certificates. The head of a request with one ends in [`SHOWN`].
     pub(crate) fn start_asking_for_certificates(root: &Path, certificates: &Path) -> Self {
         Self::start_with(root, Some(tls_config_asking(certificates)))
     }
@@ -82,7 +81,7 @@ impl LfsServer {
             address: listener.local_addr().unwrap(),
             scheme: if tls.is_some() { "https" } else { "http" },
             objects: Mutex::default(),
-            manner: Mutex::default(),
+            behavior: Mutex::default(),
             requests: Mutex::default(),
             downloads: AtomicUsize::new(0),
             dripping: Semaphore::new(0),
@@ -93,15 +92,15 @@ impl LfsServer {
                 let (serving, tls) = (serving.clone(), tls.clone());
                 std::thread::spawn(move || {
                     let socket = socket.unwrap();
-                    // A client that goes away is what some tests are about.
+                    // Some tests close their connections.
                     let _ = match tls {
                         Some(config) => {
                             let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
                             let _ = stream.conn.complete_io(&mut stream.sock);
                             let shown = stream.conn.peer_certificates().is_some();
-                            serving.answer(stream, shown)
+                            serving.respond_once(stream, shown)
                         }
-                        None => serving.answer(socket, false),
+                        None => serving.respond_once(socket, false),
                     };
                 });
             }
@@ -109,7 +108,7 @@ impl LfsServer {
         server
     }
 
-    /// Its address without a path.
+    /// The origin of its URLs.
     pub(crate) fn base(&self) -> String {
         format!("{}://{}", self.0.scheme, self.0.address)
     }
@@ -118,29 +117,29 @@ impl LfsServer {
         format!("{}/{repository}", self.base())
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
-        *self.0.manner.lock().unwrap() = manner;
+    pub(crate) fn set_behavior(&self, behavior: LfsBehavior) {
+        *self.0.behavior.lock().unwrap() = behavior;
     }
 
-    /// The heads of the requests since the last time.
+    /// The heads of the requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut self.0.requests.lock().unwrap())
     }
 
-    /// Waits until an object has begun to drip, once for each.
-    pub(crate) async fn has_begun_to_drip(&self) {
+    /// Waits until an object is sent slowly, once for each.
+    pub(crate) async fn wait_for_slow_download(&self) {
         in_time(self.0.dripping.acquire()).await.unwrap().forget();
     }
 
-    /// Takes an object in, and returns the pointer to it.
-    pub(crate) fn hold(&self, contents: &[u8]) -> String {
+    /// Stores an object, and returns its pointer.
+    pub(crate) fn store(&self, contents: &[u8]) -> String {
         let oid: String = digest(&SHA256, contents).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         self.0.objects.lock().unwrap().insert(oid.clone(), contents.to_vec());
         format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {}\n", contents.len())
     }
 
     /// Answers one request and closes the connection.
-    fn answer(&self, stream: impl Read + Write, shown: bool) -> std::io::Result<()> {
+    fn respond_once(&self, stream: impl Read + Write, shown: bool) -> std::io::Result<()> {
         let mut stream = BufReader::new(stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -159,25 +158,29 @@ impl LfsServer {
         let (method, target) = head.split_once(' ').unwrap();
         let target = target.split(' ').next().unwrap();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let mut manner = self.0.manner.lock().unwrap().clone();
+        let mut behavior = self.0.behavior.lock().unwrap().clone();
         if let Some(oid) = path.strip_prefix("/storage/") {
-            if manner.only.as_ref().is_some_and(|only| !only.contains(oid)) {
-                manner = Manner { authorization: manner.authorization, storage: manner.storage, ..Manner::default() };
+            if behavior.only_object.as_ref().is_some_and(|only| !only.contains(oid)) {
+                behavior = LfsBehavior {
+                    authorization: behavior.authorization,
+                    storage: behavior.storage,
+                    ..LfsBehavior::default()
+                };
             }
-            return self.answer_storage(stream, oid, header("x-storage-key").as_deref(), &manner);
+            return self.respond_storage(stream, oid, header("x-storage-key").as_deref(), &behavior);
         }
-        if manner.authorization.is_some() && header("authorization") != manner.authorization {
+        if behavior.authorization.is_some() && header("authorization") != behavior.authorization {
             return respond(stream, "401 Unauthorized", "WWW-Authenticate: Basic realm=\"git\"\r\n", b"");
         }
         if path.ends_with(".git/info/lfs/objects/batch") {
-            if let Some((status, headers)) = manner.api_says {
+            if let Some((status, headers)) = behavior.api_response {
                 return respond(stream, status, headers, b"");
             }
-            if let Some((status, to)) = manner.moved.as_ref().filter(|_| !path.starts_with("/moved/")) {
+            if let Some((status, to)) = behavior.api_redirect.as_ref().filter(|_| !path.starts_with("/moved/")) {
                 return respond(stream, status, &format!("Location: {to}/moved{path}\r\n"), b"");
             }
             self.0.downloads.store(0, Ordering::Relaxed);
-            let body = manner.answer.clone().unwrap_or_else(|| self.answer_batch(&body, &manner).to_string());
+            let body = behavior.batch_body.clone().unwrap_or_else(|| self.respond_batch(&body, &behavior).to_string());
             return respond(stream, "200 OK", "Content-Type: application/vnd.git-lfs+json\r\n", body.as_bytes());
         }
         let (version, kind) = (header("git-protocol").unwrap_or_default(), header("content-type").unwrap_or_default());
@@ -185,18 +188,18 @@ impl LfsServer {
         respond(stream, &status, &headers, &body)
     }
 
-    fn answer_batch(&self, body: &[u8], manner: &Manner) -> Value {
+    fn respond_batch(&self, body: &[u8], behavior: &LfsBehavior) -> Value {
         let request: Value = serde_json::from_slice(body).unwrap();
         assert_eq!(request["operation"], "download");
         assert_eq!(request["transfers"], json!(["basic"]));
-        let base = manner.storage.clone().unwrap_or_else(|| self.base());
+        let base = behavior.storage.clone().unwrap_or_else(|| self.base());
         let objects = self.0.objects.lock().unwrap();
         let objects = request["objects"].as_array().unwrap().iter().map(|object| {
             let oid = object["oid"].as_str().unwrap();
             match objects.get(oid) {
                 Some(contents) if contents.len() as u64 == object["size"].as_u64().unwrap() => {
                     let header = json!({"X-Storage-Key": "a key for one object"});
-                    let download = json!({"href": format!("{base}/storage/{oid}"), "header": header, "expires_in": manner.expires_in});
+                    let download = json!({"href": format!("{base}/storage/{oid}"), "header": header, "expires_in": behavior.expires_in});
                     json!({"oid": oid, "size": object["size"], "authenticated": true, "actions": {"download": download}})
                 }
                 _ => json!({"oid": oid, "size": object["size"], "error": {"code": 404, "message": "Object does not exist"}}),
@@ -205,36 +208,36 @@ impl LfsServer {
         json!({"transfer": "basic", "objects": objects.collect::<Vec<_>>(), "hash_algo": "sha256"})
     }
 
-    fn answer_storage(
+    fn respond_storage(
         &self,
         stream: &mut impl ReadWrite,
         oid: &str,
         key: Option<&str>,
-        manner: &Manner,
+        behavior: &LfsBehavior,
     ) -> std::io::Result<()> {
-        if let Some((status, headers)) = manner.storage_says {
+        if let Some((status, headers)) = behavior.storage_response {
             return respond(stream, status, headers, b"");
         }
         let downloads = self.0.downloads.fetch_add(1, Ordering::Relaxed);
-        if manner.addresses_hold.is_some_and(|most| downloads >= most) {
+        if behavior.downloads_until_expiry.is_some_and(|most| downloads >= most) {
             return respond(stream, "403 Forbidden", "", b"");
         }
-        if let Some(to) = &manner.redirect {
+        if let Some(to) = &behavior.redirect {
             return respond(stream, "302 Found", &format!("Location: {to}/storage/{oid}\r\n"), b"");
         }
         let objects = self.0.objects.lock().unwrap();
         let Some(object) = objects.get(oid).cloned() else { return respond(stream, "404 Not Found", "", b"") };
         drop(objects);
-        if manner.storage.is_none() && key != Some("a key for one object") {
+        if behavior.storage.is_none() && key != Some("a key for one object") {
             return respond(stream, "403 Forbidden", "", b"");
         }
-        let object = manner.instead.clone().unwrap_or(object);
-        match manner.silent_after {
-            _ if manner.drips => {
+        let object = behavior.contents.clone().unwrap_or(object);
+        match behavior.silent_after {
+            _ if behavior.slow => {
                 write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", object.len())?;
                 self.0.dripping.add_permits(1);
                 for byte in object {
-                    if !self.0.manner.lock().unwrap().drips {
+                    if !self.0.behavior.lock().unwrap().slow {
                         break;
                     }
                     stream.write_all(&[byte])?;
@@ -247,7 +250,7 @@ impl LfsServer {
                 write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", object.len())?;
                 stream.write_all(&object[..bytes])?;
                 stream.flush()?;
-                // Until the client has had enough.
+                // Until the client closes the connection.
                 stream.read(&mut [0]).map(|_| ())
             }
             None => respond(stream, "200 OK", "Content-Type: application/octet-stream\r\n", &object),

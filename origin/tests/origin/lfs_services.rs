@@ -1,11 +1,11 @@
-//! Services with the files of LFS in their tarballs.
+//! Services with LFS files in their tarballs.
 
 use weir_origin::source::Upstream;
 use weir_origin::source::git::lfs::LfsObjects;
 use weir_origin::source::git::tree::{content_key, lfs_files};
 
 use crate::lfs::{fetch_from, file};
-use crate::lfs_server::Manner;
+use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 use crate::tar_reading::{Frames, build_into};
 
@@ -22,17 +22,17 @@ fn files_of(git: &Git, commit: &CommitId, selection: &Selection) -> Result<Vec<S
 }
 
 #[test]
-fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left_out() {
+fn a_file_is_omitted_without_the_option_or_without_a_valid_pointer() {
     let dir = tempfile::tempdir().unwrap();
     let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
     git.write(".gitattributes", ATTRIBUTES);
-    git.write("a.bin", server.hold(b"x"));
-    git.write("again.bin", server.hold(b"x"));
-    git.write("extended.bin", server.hold(b"x").replace("oid ", "ext-0-foo sha256:00\noid "));
+    git.write("a.bin", server.store(b"x"));
+    git.write("again.bin", server.store(b"x"));
+    git.write("extended.bin", server.store(b"x").replace("oid ", "ext-0-foo sha256:00\noid "));
     // These are the files themselves.
-    git.write("no-filter.txt", server.hold(b"x"));
+    git.write("no-filter.txt", server.store(b"x"));
     git.write("no-pointer.bin", "version 1\n");
-    let commit = git.commit_file("too-long.bin", server.hold(b"x") + &"z".repeat(1000));
+    let commit = git.commit_file("too-long.bin", server.store(b"x") + &"z".repeat(1000));
     assert!(files_of(&git, &commit, &Selection::default()).unwrap().is_empty());
     let (built, _) = build_tar(&git.dir, &commit, &Selection::default(), 1).unwrap();
     let omitted: Vec<_> = built.omitted.iter().map(|omission| (omission.path.as_str(), omission.reason)).collect();
@@ -41,7 +41,7 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
     assert_eq!(files_of(&git, &commit, &with_lfs()).unwrap(), ["a.bin"], "each object once");
     let error = build_tar(&git.dir, &commit, &with_lfs(), 1).unwrap_err();
     assert!(matches!(&error, TarballError::Lfs { path, .. } if path == "a.bin"), "{error}");
-    let wanted = [file("a.bin", &server.hold(b"x"))];
+    let wanted = [file("a.bin", &server.store(b"x"))];
     fetch_from(&Upstream::new(server.url("x")), &git.dir, &wanted).unwrap();
     let (built, tar) = build_tar(&git.dir, &commit, &with_lfs(), 1).unwrap();
     assert_eq!(built.omitted.len(), 1);
@@ -51,7 +51,7 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
     assert_eq!(contents("no-pointer.bin"), b"version 1\n");
     assert!(contents("too-long.bin").len() > 1000);
 
-    // Too large: said before anything is fetched.
+    // Too large: refused before anything is fetched.
     let huge = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5000000000\n", "a".repeat(64));
     git.write("huge.bin", huge);
     let error = files_of(&git, &git.commit("huge"), &with_lfs()).unwrap_err();
@@ -59,7 +59,7 @@ fn without_being_asked_for_and_without_a_pointer_that_can_be_read_a_file_is_left
 }
 
 #[test]
-fn a_key_holds_the_options_and_changes_with_the_codec_only() {
+fn a_content_key_depends_on_the_options_and_the_codec_only() {
     let git = Git::new();
     let commit = git.commit_file("a", "a");
     let repo = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
@@ -67,22 +67,22 @@ fn a_key_holds_the_options_and_changes_with_the_codec_only() {
     let without = key(&Selection::default());
     let with_gzip = Selection { gzip: true, ..Selection::default() };
     assert!(key(&with_lfs()) != without && key(&with_gzip) != without && key(&with_gzip) != key(&with_lfs()));
-    // It changes with the codec only: origins that are brought up to date otherwise build nothing again.
+    // It changes with the codec only, so that an upgrade of the origin causes no other builds.
     let hex: String = without.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "213114457180c9608d4b03965f46b8bc25c547ac017093b248b04090ea66472b");
 }
 
 #[test]
-fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_nothing() {
+fn frames_with_lfs_are_reused_and_equal_those_of_a_full_build() {
     let dir = tempfile::tempdir().unwrap();
     let (git, server) = (Git::init(dir.path()), LfsServer::start(dir.path(), None));
     git.write(".gitattributes", ATTRIBUTES);
     let upstream = Upstream::new(server.url("x"));
-    // Not the working tree: the objects beside the mirror would be committed as files, and reused as such.
+    // Not the working tree: the objects next to the mirror would be committed as files.
     let mirror = git.dir.join(".git");
     let put = |number: u32, seed: u32| {
         let contents: Vec<u8> = (0..1_500_000u32).map(|at| (at.wrapping_mul(seed + 77) >> 13) as u8).collect();
-        let pointer = server.hold(&contents);
+        let pointer = server.store(&contents);
         git.write(format!("{number:02}.bin"), &pointer);
         fetch_from(&upstream, &mirror, &[file("x", &pointer)]).unwrap();
     };
@@ -103,12 +103,12 @@ fn after_a_commit_frames_with_lfs_are_reused_and_all_are_those_of_a_build_from_n
         assert!(reusing.reused_frames > 0, "{reusing:?}");
         assert_eq!((reusing.digest, reusing.zstd), (from_nothing.digest, from_nothing.zstd));
     }
-    // The same pointers without the option share nothing with it.
+    // The same pointers without the option share no frames with it.
     let without = build(&frames, &first, &Selection::default(), Some(&base));
     assert_eq!((without.omitted.len(), without.reused_frames), (12, 0));
 }
 
-/// A repository with a model in one folder of it.
+/// A repository with an LFS file in a folder.
 pub(crate) struct Shop {
     pub(crate) home: Home,
     pub(crate) server: LfsServer,
@@ -116,7 +116,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// A repository with a model behind TLS with a private authority and a password.
+    /// Behind TLS with a private authority and a password.
     pub(crate) fn new() -> Self {
         let home = Home::new();
         let root = home.file("git");
@@ -124,15 +124,15 @@ impl Shop {
         let git = Git::init(&root.join("shop.git"));
         git.write(".gitattributes", ATTRIBUTES);
         git.write("deploy/app.yaml", "replicas: 1\n");
-        git.commit_file("deploy/model.bin", server.hold(b"the model itself"));
+        git.commit_file("deploy/model.bin", server.store(b"the model itself"));
         std::fs::write(home.file("password"), "s3cret\n").unwrap();
         let shop = Self { home, server, git };
-        shop.behave(Manner::default());
+        shop.set_behavior(LfsBehavior::default());
         shop
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
-        self.server.behave(Manner { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..manner });
+    pub(crate) fn set_behavior(&self, behavior: LfsBehavior) {
+        self.server.set_behavior(LfsBehavior { authorization: Some("Basic Y2k6czNjcmV0".to_owned()), ..behavior });
     }
 
     pub(crate) fn config(&self) -> Config {
@@ -149,7 +149,7 @@ impl Shop {
         mirrors.next().unwrap().unwrap().path()
     }
 
-    /// The only object on the disk.
+    /// The only object on disk.
     pub(crate) fn object(&self) -> PathBuf {
         let mut found = self.mirror().join("lfs/objects");
         while found.is_dir() {
@@ -173,7 +173,7 @@ async fn shown(node: &Node) -> Value {
 }
 
 #[tokio::test]
-async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_last_version_when_one_is_missing() {
+async fn a_service_with_lfs_keeps_its_last_version_when_an_object_is_missing() {
     let shop = Shop::new();
     let mut config = shop.config();
     let node = shop.home.start(config.clone()).await;
@@ -184,8 +184,8 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);
     assert_eq!(node.metric("weir_origin_lfs_bytes_fetched_total").await, 16.0);
 
-    // A pointer to what the server does not have.
-    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x").replace("size 1", "size 2"));
+    // A pointer to an object that the server does not have.
+    shop.git.commit_file("deploy/other.bin", shop.server.store(b"x").replace("size 1", "size 2"));
     node.poll().await;
     let failed = failure(&node).await;
     assert_eq!(failed["step"], "lfs");
@@ -193,15 +193,15 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
     assert_eq!(node.descriptor().await.version(), descriptor.version());
     assert!(node.metric("weir_origin_lfs_failures_total").await >= 1.0);
 
-    // It is pushed after all.
-    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"x"));
+    // The object is pushed.
+    shop.git.commit_file("deploy/other.bin", shop.server.store(b"x"));
     node.poll().await;
     let mended = node.published(|published| published.version() != descriptor.version()).await;
     assert_eq!(read_tar(&node.tarball(&mended).await).len(), 3);
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 2.0);
     node.stop().await;
 
-    // Who does not ask for them has other content, and is told what is left out.
+    // A service without LFS has other content, and lists the omissions.
     config.services[0].lfs = false;
     let node = shop.home.start(config).await;
     let without = node.published(|published| published.version() != mended.version()).await;
@@ -211,15 +211,18 @@ async fn a_service_that_asks_for_it_is_published_with_the_files_and_keeps_its_la
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_pause_gets_it() {
+async fn a_pause_of_the_server_is_respected() {
     let shop = Shop::new();
-    shop.behave(Manner { api_says: Some(("429 Slow down", "Retry-After: 3600\r\n")), ..Manner::default() });
+    shop.set_behavior(LfsBehavior {
+        api_response: Some(("429 Slow down", "Retry-After: 3600\r\n")),
+        ..LfsBehavior::default()
+    });
     let node = shop.home.start(shop.config()).await;
     node.repository(|state| state.lfs.as_ref().is_some_and(|lfs| lfs.held_until.is_some())).await;
     let told = failure(&node).await;
     assert!(told["reason"].as_str().unwrap().contains("answered 429"), "{told}");
     shop.server.take_requests();
-    shop.git.commit_file("deploy/other.bin", shop.server.hold(b"y"));
+    shop.git.commit_file("deploy/other.bin", shop.server.store(b"y"));
     node.poll().await;
     let asked = shop.server.take_requests();
     assert!(!asked.is_empty() && asked.iter().all(|head| !head.contains("/info/lfs")), "{asked:?}");
@@ -228,7 +231,7 @@ async fn a_server_that_asks_for_a_pause_gets_it() {
 }
 
 #[tokio::test]
-async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
+async fn objects_have_a_limit_and_unneeded_ones_are_removed_first() {
     for (versions, fits) in [(1, false), (0, true)] {
         let shop = Shop::new();
         let mut config = shop.config();
@@ -238,7 +241,7 @@ async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
         node.published(|_| true).await;
         let mut last = node.descriptor().await.version();
         for number in 1..=3u8 {
-            shop.git.write("deploy/model.bin", shop.server.hold(&[number; 400_000]));
+            shop.git.write("deploy/model.bin", shop.server.store(&[number; 400_000]));
             shop.git.commit("another model");
             node.poll().await;
             if number < 3 || fits {
@@ -255,7 +258,7 @@ async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
         }
         let mirror = shop.mirror();
         let holds =
-            |contents: &[u8]| LfsObjects::of_mirror(&mirror).holds(&file("x", &shop.server.hold(contents)).pointer);
+            |contents: &[u8]| LfsObjects::of_mirror(&mirror).contains(&file("x", &shop.server.store(contents)).pointer);
         let held = [1, 2, 3].map(|number| holds(&[number; 400_000]));
         assert_eq!(held, if fits { [false, true, true] } else { [true, true, false] });
         assert!(!holds(b"the model itself"), "a version that is kept no longer needs it");
@@ -264,7 +267,7 @@ async fn objects_have_a_bound_and_those_that_nothing_needs_go_first() {
 }
 
 #[tokio::test]
-async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_is_fetched_again() {
+async fn a_lost_frame_is_rebuilt_and_a_corrupt_object_is_fetched_again() {
     let shop = Shop::new();
     let node = shop.home.start(shop.config()).await;
     let descriptor = node.published(|_| true).await;
@@ -272,10 +275,10 @@ async fn a_blob_that_is_lost_is_built_again_from_the_object_and_one_that_rotted_
     std::fs::remove_file(&stored).unwrap();
     node.tarball(&descriptor).await;
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 1.0);
-    // Whoever reads it sees that its bytes are others, and the next fetch brings it again.
+    // The reader detects the corruption, and the next fetch brings the object.
     flip_a_bit(&shop.object());
     let mut bytes = Vec::new();
-    let pointer = file("x", &shop.server.hold(b"the model itself")).pointer;
+    let pointer = file("x", &shop.server.store(b"the model itself")).pointer;
     assert!(LfsObjects::of_mirror(&shop.mirror()).read(&pointer, &mut bytes).is_err());
     std::fs::remove_file(&stored).unwrap();
     node.tarball(&descriptor).await;

@@ -1,22 +1,22 @@
-//! LFS objects that are slow to come, or do not come: what goes on beside them, and when they are asked for again.
+//! Slow and missing LFS objects: what continues meanwhile, and when they are requested again.
 
 use std::fs::File;
 
 use weir_origin::reconcile::LfsState;
 
-use crate::lfs_server::Manner;
+use crate::lfs_server::LfsBehavior;
 use crate::lfs_services::{ATTRIBUTES, failure};
 use crate::prelude::*;
 
-/// Takes hours to come a byte at a time.
+/// An object that takes hours byte by byte.
 static LARGE: [u8; 1 << 20] = [7; 1 << 20];
 
 async fn lfs(node: &Node, is: impl Fn(&LfsState) -> bool) -> LfsState {
     node.repository(|state| state.lfs.as_ref().is_some_and(&is)).await.lfs.unwrap()
 }
 
-fn drips(pointer: &str) -> Manner {
-    Manner { drips: true, only: Some(pointer.to_owned()), ..Manner::default() }
+fn slow(pointer: &str) -> LfsBehavior {
+    LfsBehavior { slow: true, only_object: Some(pointer.to_owned()), ..LfsBehavior::default() }
 }
 
 fn downloads_of(server: &LfsServer, pointer: &str) -> usize {
@@ -24,29 +24,29 @@ fn downloads_of(server: &LfsServer, pointer: &str) -> usize {
     server.take_requests().iter().filter(|head| head.starts_with(&format!("GET /storage/{oid}"))).count()
 }
 
-/// Has an object look as if it had come before all that is spared because it came lately.
-fn came_long_ago(object: &Path) {
+/// Sets an object's time to before the grace period.
+fn set_old(object: &Path) {
     let fetched = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
     File::options().write(true).open(object).unwrap().set_modified(fetched).unwrap();
 }
 
-/// Polls so that the mirror is looked after in between: a poll does not begin while that goes on because of the one before.
-async fn is_looked_after(node: &Node) {
+/// Polls twice, because a poll does not start during the maintenance after the former.
+async fn wait_for_maintenance(node: &Node) {
     node.poll().await;
     node.poll().await;
 }
 
 #[tokio::test]
-async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_ends_them() {
+async fn services_without_lfs_do_not_wait_for_slow_objects_and_a_newer_commit_cancels_them() {
     let shop = Shop::new();
     let mut config = shop.config();
     also(&mut config, "plain").lfs = false;
-    let large = shop.server.hold(&LARGE);
+    let large = shop.server.store(&LARGE);
     shop.git.write("deploy/model.bin", &large);
     shop.git.commit_file("plain/a.txt", "1");
-    shop.behave(drips(&large));
+    shop.set_behavior(slow(&large));
     let node = shop.home.start(config).await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
     node.published_of("plain", |_| true).await;
     let waited_for = lfs(&node, |lfs| lfs.fetching).await;
     assert_eq!((waited_for.services[0].0.as_str(), waited_for.objects), ("shop-prod", 1));
@@ -63,38 +63,38 @@ async fn who_needs_none_does_not_wait_for_objects_that_drip_and_a_newer_commit_e
     node.published_of("plain", |plain| plain.publication().commit == second).await;
     assert!(node.running.service(&crate::node::service()).unwrap().borrow().is_none());
 
-    // The same objects: what is on its way is not begun anew.
+    // The same objects: their downloads continue.
     assert_eq!(downloads_of(&shop.server, &large), 1);
-    let third = shop.git.commit_file("deploy/model.bin", shop.server.hold(b"a smaller model"));
+    let third = shop.git.commit_file("deploy/model.bin", shop.server.store(b"a smaller model"));
     node.poll().await;
     let first_published = node.published(|_| true).await;
     assert_eq!(first_published.publication().commit, third);
     node.repository(|state| state.lfs.is_none()).await;
 
-    // Who stops does not wait for it either.
+    // A shutdown does not wait for it either.
     shop.git.commit_file("deploy/model.bin", &large);
     node.poll().await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
     assert_eq!(node.descriptor().await.version(), first_published.version());
     node.stop().await;
 }
 
 #[tokio::test]
-async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_of_a_repository() {
+async fn slow_objects_delay_neither_a_changed_service_nor_a_deleted_repository() {
     let home = Home::new();
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
-    let large = server.hold(&LARGE);
+    let large = server.store(&LARGE);
     git.write(".gitattributes", ATTRIBUTES);
     git.write("deploy/app.yaml", "replicas: 1\n");
     git.commit_file("deploy/model.bin", &large);
-    server.behave(drips(&large));
+    server.set_behavior(slow(&large));
     let (node, operator) = operated(&home).await;
     let mut document = json!({ "repository": "shop", "folder": "deploy", "lfs": true });
     let shop = json!({ "url": server.url("shop.git"), "poll_interval": "1h" });
     operator.put("/v1/repositories/shop", shop).await;
     operator.put("/v1/services/shop-prod", document.clone()).await;
-    server.has_begun_to_drip().await;
+    server.wait_for_slow_download().await;
     document["lfs"] = false.into();
     assert_eq!(operator.put("/v1/services/shop-prod", document.clone()).await.status, 200);
     let without = node.published(|_| true).await;
@@ -103,36 +103,39 @@ async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_o
 
     document["lfs"] = true.into();
     operator.put("/v1/services/other", document).await;
-    server.has_begun_to_drip().await;
+    server.wait_for_slow_download().await;
     operator.delete("/v1/services/other").await;
     operator.delete("/v1/services/shop-prod").await;
     let mut gone = node.running.repository(&repository()).unwrap();
     assert_eq!(operator.delete("/v1/repositories/shop").await.status, 204);
-    // Its agent has ended when nobody can tell any more how it is.
+    // The worker has stopped once its state is gone.
     in_time(async { while gone.changed().await.is_ok() {} }).await;
     node.stop().await;
 }
 
 #[tokio::test]
-async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_other() {
+async fn a_wrong_object_backs_off_and_delays_no_other() {
     let shop = Shop::new();
     let mut config = shop.config();
     also(&mut config, "good").lfs = true;
-    let wrong = shop.server.hold(b"a model that is wrong");
+    let wrong = shop.server.store(b"a model that is wrong");
     shop.git.write("deploy/model.bin", &wrong);
-    shop.git.commit_file("good/model.bin", shop.server.hold(b"another"));
-    let is_wrong =
-        |pointer: &str| Manner { instead: Some(b"x".to_vec()), only: Some(pointer.to_owned()), ..Manner::default() };
-    shop.behave(is_wrong(&wrong));
+    shop.git.commit_file("good/model.bin", shop.server.store(b"another"));
+    let is_wrong = |pointer: &str| LfsBehavior {
+        contents: Some(b"x".to_vec()),
+        only_object: Some(pointer.to_owned()),
+        ..LfsBehavior::default()
+    };
+    shop.set_behavior(is_wrong(&wrong));
     let node = shop.home.start(config).await;
     node.published_of("good", |_| true).await;
     let told = failure(&node).await;
-    assert!(told["reason"].as_str().unwrap().contains("`model.bin` is not kept: it has 1 bytes"), "{told}");
+    assert!(told["reason"].as_str().unwrap().contains("`model.bin` is not stored: it has 1 bytes"), "{told}");
     let polls = 30;
     for _ in 0..polls {
         node.poll().await;
     }
-    // Each pause is twice as long as the one before, so this holds however slow the machine is.
+    // Each pause is twice the former, so this holds on a slow machine.
     let downloads = downloads_of(&shop.server, &wrong);
     assert!((1..polls / 3).contains(&downloads), "{downloads} downloads");
     let shown = &node.status().await["repositories"][0]["lfs"];
@@ -140,27 +143,27 @@ async fn an_object_that_is_wrong_is_asked_for_ever_less_often_and_holds_up_no_ot
     assert!(failed["reason"].as_str().unwrap().contains("`model.bin`") && failed["since"].is_string(), "{shown}");
     assert!(failed["attempts"].as_u64().unwrap() >= 1 && shown["next_attempt"].is_string(), "{shown}");
 
-    // What a new commit brings is asked for at once.
-    let right = shop.server.hold(b"a model that is right");
+    // Objects of a new commit are requested at once.
+    let right = shop.server.store(b"a model that is right");
     let second = shop.git.commit_file("deploy/model.bin", &right);
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     node.repository(|state| state.lfs.is_none()).await;
 
-    // And what is put right without a commit comes by itself, with no poll.
-    let late = shop.server.hold(b"a model that is put right");
-    shop.behave(is_wrong(&late));
+    // An object that is repaired without a commit is fetched without a poll.
+    let late = shop.server.store(b"a model that is put right");
+    shop.set_behavior(is_wrong(&late));
     let third = shop.git.commit_file("deploy/model.bin", &late);
     node.poll().await;
     lfs(&node, |lfs| lfs.failure.is_some()).await;
     assert!(downloads_of(&shop.server, &late) > 0, "of what is waited for now");
-    shop.behave(Manner::default());
+    shop.set_behavior(LfsBehavior::default());
     node.published(|published| published.publication().commit == third).await;
     node.stop().await;
 }
 
 #[tokio::test]
-async fn objects_that_nothing_needs_any_more_go_though_the_repository_is_quiet() {
+async fn unneeded_objects_are_removed_from_an_idle_repository() {
     let shop = Shop::new();
     let mut config = shop.config();
     config.retention.versions = 0;
@@ -168,14 +171,14 @@ async fn objects_that_nothing_needs_any_more_go_though_the_repository_is_quiet()
     node.published(|_| true).await;
     node.stop().await;
     let object = shop.object();
-    came_long_ago(&object);
+    set_old(&object);
 
-    // A service that follows what is not there holds up nobody's sweep.
+    // A service with a missing ref does not block garbage collection.
     config.services[0].lfs = false;
     also(&mut config, "other").lfs = true;
     config.services[1].revision = "elsewhere".parse().unwrap();
     let node = shop.home.start(config).await;
-    is_looked_after(&node).await;
+    wait_for_maintenance(&node).await;
     assert!(!object.exists());
     node.stop().await;
 }
@@ -187,17 +190,18 @@ async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
     let before = node.published(|_| true).await;
     node.stop().await;
     let (object, mirror) = (shop.object(), shop.mirror());
-    came_long_ago(&object);
+    set_old(&object);
     fs::write(mirror.join("HEAD"), "").unwrap();
 
-    shop.server.behave(Manner { authorization: Some("another password".to_owned()), ..Manner::default() });
+    shop.server
+        .set_behavior(LfsBehavior { authorization: Some("another password".to_owned()), ..LfsBehavior::default() });
     let node = shop.home.start(shop.config()).await;
-    is_looked_after(&node).await;
+    wait_for_maintenance(&node).await;
     assert!(!node.repository(|_| true).await.mirrored);
     assert!(object.exists());
 
-    shop.behave(Manner::default());
-    is_looked_after(&node).await;
+    shop.set_behavior(LfsBehavior::default());
+    wait_for_maintenance(&node).await;
     assert!(node.repository(|_| true).await.mirrored && object.exists());
     assert_eq!(node.descriptor().await.version(), before.version());
     assert_eq!(node.metric("weir_origin_lfs_objects_fetched_total").await, 0.0);
@@ -205,15 +209,15 @@ async fn objects_stay_while_a_damaged_mirror_cannot_be_cloned_again() {
 }
 
 #[tokio::test]
-async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mirror_lacks() {
+async fn services_do_not_fail_while_their_repository_is_cloned_again() {
     let shop = Shop::new();
-    let large = shop.server.hold(&LARGE);
+    let large = shop.server.store(&LARGE);
     shop.git.commit_file("deploy/model.bin", &large);
-    shop.behave(drips(&large));
+    shop.set_behavior(slow(&large));
     let node = shop.home.start(shop.config()).await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
 
-    // It begins anew in another format, for which the mirror is of no use, and gives its refs only.
+    // The repository has another object format now, which makes the mirror unusable, and the server sends only refs.
     fs::remove_dir_all(shop.git.dir.join(".git")).unwrap();
     shop.git.run(["init", "-q", "-b", "main", "--object-format=sha256", "."]);
     let commit = shop.git.commit("in another format");
@@ -226,21 +230,21 @@ async fn while_a_repository_is_cloned_again_no_service_is_blamed_for_what_its_mi
     node.poll().await;
     node.repository(|state| !state.mirrored && state.consecutive_failures > 1).await;
 
-    // What was fetched meanwhile ends, and everybody who waited for it is looked at.
-    shop.behave(Manner::default());
+    // The fetch has ended, and waiting services are resolved.
+    shop.set_behavior(LfsBehavior::default());
     node.repository(|state| state.lfs.is_none()).await;
     assert_eq!(*node.running.condition(&crate::node::service()).unwrap().borrow(), Condition::Pending);
     node.stop().await;
 }
 
 #[tokio::test]
-async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
+async fn a_slow_storage_loses_its_permit_to_others_of_its_host() {
     let shop = Shop::new();
-    let (drips_name, dripping) = ("drips", shop.server.hold(&LARGE));
+    let (drips_name, dripping) = ("drips", shop.server.store(&LARGE));
     let git = Git::init(&shop.home.file("git").join("drips.git"));
     git.write(".gitattributes", ATTRIBUTES);
     git.commit_file("drips/model.bin", &dripping);
-    shop.behave(drips(&dripping));
+    shop.set_behavior(slow(&dripping));
     let mut config = shop.config();
     config.limits.concurrent_fetches = 1;
     let mut repository = config.repositories[0].clone();
@@ -250,9 +254,9 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
     also(&mut config, drips_name).lfs = true;
     config.services[1].repository = drips_name.parse().unwrap();
     let node = shop.home.start(config).await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
 
-    let second = shop.git.commit_file("deploy/model.bin", shop.server.hold(b"a model that comes"));
+    let second = shop.git.commit_file("deploy/model.bin", shop.server.store(b"a model that comes"));
     node.poll().await;
     node.published(|published| published.publication().commit == second).await;
     let mut condition = node.running.condition(&drips_name.parse().unwrap()).unwrap();
@@ -262,13 +266,13 @@ async fn a_storage_that_drips_gives_its_place_to_others_of_its_host() {
 }
 
 #[tokio::test]
-async fn who_asks_for_a_poll_and_who_changes_a_document_has_what_failed_tried_anew() {
+async fn a_forced_poll_and_a_changed_document_retry_failed_objects() {
     let home = Home::new();
     let root = home.file("git");
     let (server, git) = (LfsServer::start(&root, None), Git::init(&root.join("shop.git")));
     git.write(".gitattributes", ATTRIBUTES);
-    git.commit_file("deploy/model.bin", server.hold(b"the model itself"));
-    server.behave(Manner { instead: Some(b"x".to_vec()), ..Manner::default() });
+    git.commit_file("deploy/model.bin", server.store(b"the model itself"));
+    server.set_behavior(LfsBehavior { contents: Some(b"x".to_vec()), ..LfsBehavior::default() });
     let (node, operator) = operated(&home).await;
     let shop = |interval: &str| json!({ "url": server.url("shop.git"), "poll_interval": interval });
     let model = json!({ "repository": "shop", "folder": "deploy", "lfs": true });

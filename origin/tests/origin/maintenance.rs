@@ -1,24 +1,24 @@
-//! Upkeep of mirrors: as many fetches as there may be, forced pushes, and readers in between.
+//! Maintenance of mirrors: many fetches, forced pushes, and concurrent readers.
 
 use weir_origin::source::Upstream as Remote;
-use weir_origin::source::git::mirror::{MaintenanceError, Upkeep, UpkeepBounds};
+use weir_origin::source::git::mirror::{MaintenanceError, MaintenanceLimits, Repack};
 use weir_origin::source::git::revision;
 
 use crate::prelude::*;
 
-/// Packs between two repacks, those of a geometric row, and the one that a fetch has just brought.
+/// Packs before a repack, those after a geometric one, and that of the last fetch.
 const MOST_PACKS: usize = 16 + 12;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A bare upstream whose history stands ready, so that a push is nothing but a ref that moves.
+/// A bare upstream with a prepared history, so that a push only updates a ref.
 struct Prepared {
     dir: tempfile::TempDir,
     commits: Vec<String>,
 }
 
 impl Prepared {
-    /// So many commits; each holds its number in `deploy/number`. In a line, or each with nothing before it.
+    /// Creates commits, each with its number in `deploy/number`: in a line, or without parents.
     fn new(commits: usize, in_a_line: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let git = Git::init(&dir.path().join("upstream"));
@@ -64,7 +64,7 @@ impl Prepared {
         format!("file://{}", self.git_dir().display())
     }
 
-    /// What a (forced) push comes to.
+    /// Does the same as a (forced) push.
     fn push(&self, number: usize) {
         let main = self.git_dir().join("refs/heads/main");
         let beside = main.with_extension("lock");
@@ -73,15 +73,15 @@ impl Prepared {
     }
 }
 
-const BOUNDS: UpkeepBounds = UpkeepBounds { min_free: 0, max_mirror: u64::MAX };
+const LIMITS: MaintenanceLimits = MaintenanceLimits { min_free: 0, max_mirror: u64::MAX };
 
 fn poll(mirror: &Mirror, prepared: &Prepared) -> Poll {
     let remote = Remote::new(prepared.url().as_str());
     mirror.poll(&remote, &FetchProgress::default(), &AtomicBool::new(false)).unwrap()
 }
 
-fn keep_up(mirror: &Mirror, kept: &[CommitId], now: SystemTime) -> Upkeep {
-    mirror.keep_up(|| Ok(kept.to_vec()), &BOUNDS, now, &AtomicBool::new(false)).unwrap()
+fn maintain(mirror: &Mirror, retained: &[CommitId], now: SystemTime) -> Option<Repack> {
+    mirror.maintain(|| Ok(retained.to_vec()), &LIMITS, now, &AtomicBool::new(false)).unwrap()
 }
 
 /// The number in `deploy/number` of a commit, read as a build does.
@@ -91,8 +91,8 @@ fn number_at(repository: &gix::Repository, commit: &str) -> Option<String> {
     Some(String::from_utf8(entry.object().ok()?.data.clone()).unwrap())
 }
 
-/// Files of a directory that this process has open, and those that it has mapped.
-fn held(directory: &Path) -> (usize, usize) {
+/// The open and the mapped files of this process in a directory.
+fn open_files(directory: &Path) -> (usize, usize) {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let name = directory.to_str().unwrap();
@@ -100,7 +100,7 @@ fn held(directory: &Path) -> (usize, usize) {
 }
 
 #[test]
-fn many_fetches_leave_neither_packs_nor_open_files_nor_maps_behind() {
+fn many_fetches_leave_no_packs_open_files_or_maps() {
     let fetches = long_or(500, 100);
     let (prepared, mirror) = Prepared::mirrored(fetches + 1, true, 0);
     let dir = prepared.mirror_dir();
@@ -111,39 +111,39 @@ fn many_fetches_leave_neither_packs_nor_open_files_nor_maps_behind() {
         let repository = mirror.repository().unwrap().to_thread_local();
         assert_eq!(number_at(&repository, &prepared.commits[number]).unwrap(), number.to_string());
         most_packs = most_packs.max(mirror.size().unwrap().packs);
-        joined += usize::from(keep_up(&mirror, &[], SystemTime::now()) == Upkeep::Joined);
-        // What was opened before the packs were joined finds everything still.
+        joined += usize::from(maintain(&mirror, &[], SystemTime::now()) == Some(Repack::Geometric));
+        // A handle from before the repack still finds everything.
         assert_eq!(number_at(&repository, &prepared.commits[number / 2]).unwrap(), (number / 2).to_string());
         drop(repository);
-        let (open, mapped) = held(&dir);
+        let (open, mapped) = open_files(&dir);
         most_held = (most_held.0.max(open), most_held.1.max(mapped));
     }
     assert!(most_packs <= MOST_PACKS, "{most_packs} packs");
     assert!((fetches / 50..=fetches / 8).contains(&joined), "joined {joined} times");
-    // Nothing is held by a mirror that nobody reads.
+    // A mirror without readers has no open files.
     assert_eq!(most_held, (0, 0));
     assert!(matches!(poll(&mirror, &prepared), Poll::Unchanged { .. }));
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 }
 
 #[test]
-fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
+fn unreachable_objects_are_dropped_unless_they_are_retained() {
     let (prepared, mirror) = Prepared::mirrored(4, false, 4);
     let dir = prepared.mirror_dir();
     let now = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
-    // What is not there cannot be kept.
+    assert_eq!(maintain(&mirror, &[], now), None);
+    // A missing commit cannot be retained.
     let retained = [prepared.commits[1].parse().unwrap(), "1".repeat(40).parse().unwrap()];
     let week = 7 * DAY;
-    assert_eq!(keep_up(&mirror, &retained, now + week), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &retained, now + week), Some(Repack::Full));
     assert_eq!(mirror.size().unwrap().packs, 1);
     let repository = mirror.repository().unwrap().to_thread_local();
     let there: Vec<bool> = prepared.commits.iter().map(|commit| number_at(&repository, commit).is_some()).collect();
     assert_eq!(there, [false, true, false, true]);
     assert!(!dir.join("refs/weir/kept").exists());
-    assert_eq!(keep_up(&mirror, &[], now + week), Upkeep::NotDue);
-    mirror.look_closely().unwrap();
-    // The clone goes on from there, also back to what is gone.
+    assert_eq!(maintain(&mirror, &[], now + week), None);
+    mirror.full_check().unwrap();
+    // The mirror continues, also back to a dropped commit.
     prepared.push(0);
     poll(&mirror, &prepared);
     let repository = mirror.repository().unwrap().to_thread_local();
@@ -151,111 +151,111 @@ fn what_a_forced_push_leaves_behind_goes_in_time_but_not_what_is_retained() {
 }
 
 #[test]
-fn a_repack_that_fails_or_is_interrupted_changes_nothing_and_is_due_again() {
+fn a_failed_or_interrupted_repack_changes_nothing_and_is_repeated() {
     let (prepared, mirror) = Prepared::mirrored(3, true, 3);
     let dir = prepared.mirror_dir();
     let now = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
+    assert_eq!(maintain(&mirror, &[], now), None);
     let later = now + 8 * DAY;
-    let interrupted = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, later, &AtomicBool::new(true));
+    let interrupted = mirror.maintain(|| Ok(Vec::new()), &LIMITS, later, &AtomicBool::new(true));
     assert!(matches!(interrupted, Err(MaintenanceError::Interrupted)), "{interrupted:?}");
     let unknown = || Err(MaintenanceError::Local("the state".to_owned()));
-    let unknown = mirror.keep_up(unknown, &BOUNDS, later, &AtomicBool::new(false));
+    let unknown = mirror.maintain(unknown, &LIMITS, later, &AtomicBool::new(false));
     assert!(unknown.is_err(), "without knowing what is retained nothing is dropped");
     let later = later + DAY;
     assert_eq!(mirror.size().unwrap().packs, 3);
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 
-    // A pack that is cut short: the program says so, and everything stays.
+    // A truncated pack: the program reports it, and everything stays.
     let packs = || fs::read_dir(dir.join("objects/pack")).unwrap().flatten().map(|entry| entry.path());
     let pack = packs().find(|path| path.extension().is_some_and(|ending| ending == "pack")).unwrap();
     let whole = fs::read(&pack).unwrap();
     fs::remove_file(&pack).unwrap();
     fs::write(&pack, &whole[..whole.len() / 2]).unwrap();
-    let failed = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, later, &AtomicBool::new(false));
+    let failed = mirror.maintain(|| Ok(Vec::new()), &LIMITS, later, &AtomicBool::new(false));
     assert!(matches!(failed, Err(MaintenanceError::Repack(_))), "{failed:?}");
-    assert_eq!(keep_up(&mirror, &[], later + DAY), Upkeep::NotDue, "the second pause in a row is longer");
+    assert_eq!(maintain(&mirror, &[], later + DAY), None, "the second pause in a row is longer");
     fs::remove_file(&pack).unwrap();
     fs::write(&pack, whole).unwrap();
-    assert_eq!(keep_up(&mirror, &[], later + 2 * DAY), Upkeep::Full);
-    mirror.look_closely().unwrap();
+    assert_eq!(maintain(&mirror, &[], later + 2 * DAY), Some(Repack::Full));
+    mirror.full_check().unwrap();
     assert!(packs().all(|path| !path.file_name().unwrap().to_str().unwrap().contains("tmp")));
 }
 
-/// Otherwise packs would grow in number for as long as it fails, with a whole repack after each poll.
+/// Otherwise the packs would increase as long as full repacks fail, with one after each poll.
 #[test]
-fn a_full_repack_that_cannot_end_does_not_keep_small_packs_from_being_joined() {
+fn geometric_repacks_continue_while_full_ones_fail() {
     let (prepared, mirror) = Prepared::mirrored(20, true, 15);
     let dir = prepared.mirror_dir();
     let begun = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], begun), Upkeep::NotDue, "the first look sets the mark");
+    assert_eq!(maintain(&mirror, &[], begun), None, "the first look sets the mark");
     (15..20).for_each(|number| {
         prepared.push(number);
         poll(&mirror, &prepared);
     });
-    // All that a ref leads to cannot be written when it is not there.
+    // A full repack fails over a missing object.
     let lost = dir.join("refs/heads/lost");
     fs::create_dir_all(lost.parent().unwrap()).unwrap();
     fs::write(&lost, format!("{}\n", "1".repeat(40))).unwrap();
     let week = begun + 7 * DAY;
-    let failed = mirror.keep_up(|| Ok(Vec::new()), &BOUNDS, week, &AtomicBool::new(false));
+    let failed = mirror.maintain(|| Ok(Vec::new()), &LIMITS, week, &AtomicBool::new(false));
     assert!(matches!(failed, Err(MaintenanceError::Repack(_))), "{failed:?}");
     assert_eq!(mirror.size().unwrap().packs, 20);
-    assert_eq!(keep_up(&mirror, &[], week + Duration::from_secs(60)), Upkeep::Joined);
+    assert_eq!(maintain(&mirror, &[], week + Duration::from_secs(60)), Some(Repack::Geometric));
     assert!(mirror.size().unwrap().packs < 16);
     fs::remove_file(lost).unwrap();
-    assert_eq!(keep_up(&mirror, &[], week + DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], week + DAY), Some(Repack::Full));
     assert_eq!(mirror.size().unwrap().packs, 1);
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 }
 
 #[test]
-fn a_disk_without_room_for_a_second_copy_is_told_before_it_is_full() {
+fn a_full_repack_is_refused_without_disk_space() {
     let (_prepared, mirror) = Prepared::mirrored(3, true, 3);
     let begun = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], begun), Upkeep::NotDue, "the first look sets the mark");
+    assert_eq!(maintain(&mirror, &[], begun), None, "the first look sets the mark");
     let week = begun + 7 * DAY;
-    let much = UpkeepBounds { min_free: u64::MAX, ..BOUNDS };
-    let refused = mirror.keep_up(|| Ok(Vec::new()), &much, week, &AtomicBool::new(false)).unwrap_err();
-    assert!(matches!(refused, MaintenanceError::NoRoom { .. }), "{refused}");
+    let much = MaintenanceLimits { min_free: u64::MAX, ..LIMITS };
+    let refused = mirror.maintain(|| Ok(Vec::new()), &much, week, &AtomicBool::new(false)).unwrap_err();
+    assert!(matches!(refused, MaintenanceError::DiskFull { .. }), "{refused}");
     assert!(refused.to_string().contains("`limits.min_free`"), "{refused}");
-    // It is not told at each poll, and tried again.
-    assert_eq!(keep_up(&mirror, &[], week + Duration::from_secs(60)), Upkeep::NotDue);
-    assert_eq!(keep_up(&mirror, &[], week + DAY), Upkeep::Full);
+    // It backs off.
+    assert_eq!(maintain(&mirror, &[], week + Duration::from_secs(60)), None);
+    assert_eq!(maintain(&mirror, &[], week + DAY), Some(Repack::Full));
 }
 
 #[test]
-fn a_mark_of_a_clock_that_was_set_back_does_not_hold_for_ever() {
+fn a_timestamp_in_the_future_does_not_block_repacks() {
     let (_prepared, mirror) = Prepared::mirrored(2, true, 2);
     let now = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], now + 3650 * DAY), Upkeep::NotDue, "the first look sets the mark");
-    assert_eq!(keep_up(&mirror, &[], now), Upkeep::NotDue);
-    assert_eq!(keep_up(&mirror, &[], now + 7 * DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], now + 3650 * DAY), None, "the first look sets the mark");
+    assert_eq!(maintain(&mirror, &[], now), None);
+    assert_eq!(maintain(&mirror, &[], now + 7 * DAY), Some(Repack::Full));
 }
 
-/// No pack comes with it, and nothing comes after it.
+/// No pack comes with the push, and nothing follows it.
 #[test]
-fn what_a_branch_was_forced_back_from_goes_though_nothing_is_fetched() {
+fn unreachable_objects_are_dropped_without_a_fetch() {
     let (prepared, mirror) = Prepared::mirrored(2, true, 0);
     prepared.push(1);
     poll(&mirror, &prepared);
-    // The first look, before the push.
+    // The first check, before the push.
     let mark = SystemTime::now();
-    assert_eq!(keep_up(&mirror, &[], mark), Upkeep::NotDue);
+    assert_eq!(maintain(&mirror, &[], mark), None);
     prepared.push(0);
     poll(&mirror, &prepared);
     assert_eq!(mirror.size().unwrap().packs, 1);
-    assert_eq!(keep_up(&mirror, &[], mark + 7 * DAY), Upkeep::Full);
+    assert_eq!(maintain(&mirror, &[], mark + 7 * DAY), Some(Repack::Full));
     let repository = mirror.repository().unwrap().to_thread_local();
     assert!(
         number_at(&repository, &prepared.commits[1]).is_none()
             && number_at(&repository, &prepared.commits[0]).is_some()
     );
-    assert_eq!(keep_up(&mirror, &[], mark + 30 * DAY), Upkeep::NotDue, "nothing was left behind since");
+    assert_eq!(maintain(&mirror, &[], mark + 30 * DAY), None, "nothing was left behind since");
 }
 
 #[test]
-fn readers_find_everything_while_packs_are_joined_and_dropped() {
+fn readers_find_everything_during_repacks() {
     let commits = long_or(120, 40);
     let (prepared, mirror) = Prepared::mirrored(commits, true, 0);
     prepared.push(0);
@@ -265,7 +265,7 @@ fn readers_find_everything_while_packs_are_joined_and_dropped() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // Opened once for several reads, as a build has it.
+                    // One handle for several reads, as in a build.
                     let repository = mirror.repository().unwrap().to_thread_local();
                     for _ in 0..5 {
                         let tip = revision::resolve(&repository, &"main".parse().unwrap()).unwrap();
@@ -281,11 +281,11 @@ fn readers_find_everything_while_packs_are_joined_and_dropped() {
         for number in 1..commits {
             prepared.push(number);
             poll(&mirror, &prepared);
-            // Every tenth time all is written anew.
+            // Every tenth repack is a full one.
             now += if number % 10 == 0 { 8 * DAY } else { Duration::ZERO };
-            keep_up(&mirror, &[], now);
+            maintain(&mirror, &[], now);
         }
-        // However slow the readers were, they read between and after.
+        // Slow readers read between and after repacks.
         while read.load(Ordering::Relaxed) < 50 {
             std::thread::yield_now();
         }
@@ -293,9 +293,9 @@ fn readers_find_everything_while_packs_are_joined_and_dropped() {
     });
 }
 
-/// Forced pushes, each as soon as the one before it is published, while readers read what is current then.
+/// Forced pushes, each after the publication of the former, while readers read the current version.
 #[tokio::test]
-async fn every_answer_is_whole_while_a_branch_is_forced_back_and_forth() {
+async fn every_response_is_intact_during_forced_pushes() {
     let pushes = long_or(60, 20);
     let prepared = Prepared::new(pushes + 1, false);
     let home = Home::new();
@@ -307,7 +307,7 @@ async fn every_answer_is_whole_while_a_branch_is_forced_back_and_forth() {
     let reader = async || {
         let mut published = node.running.service(&service()).unwrap();
         while !done.load(Ordering::Relaxed) {
-            // While the next push is fetched and published: verified against the descriptor as an agent would.
+            // While the next push is fetched and published. Verified against the descriptor, as by an agent.
             for _ in 0..4 {
                 let descriptor = node.descriptor().await;
                 assert_eq!(names(&node.tarball(&descriptor).await), ["number"]);

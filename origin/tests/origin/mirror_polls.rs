@@ -1,4 +1,4 @@
-//! A mirror that follows an upstream: what moves, what goes, what stays.
+//! Polls of a mirror: changed, deleted and unchanged refs.
 
 use weir_origin::source::Upstream;
 use weir_origin::source::git::revision::{Revision, resolve};
@@ -42,7 +42,7 @@ impl Pair {
         self.try_poll().unwrap()
     }
 
-    /// Polls, and checks that the mirror has just the upstream's branches and tags.
+    /// Polls, and checks that the mirror has exactly the upstream's branches and tags.
     #[track_caller]
     pub(crate) fn follow(&self) {
         let poll = self.poll();
@@ -63,7 +63,7 @@ impl Pair {
         resolve(&repo, &revision.parse::<Revision>().unwrap())
     }
 
-    /// Everything in the mirror, with when it was written.
+    /// All files of the mirror with their modification times.
     fn files(&self) -> Vec<(PathBuf, SystemTime)> {
         fn visit(dir: &Path, into: &mut Vec<(PathBuf, SystemTime)>) {
             for entry in fs::read_dir(dir).unwrap() {
@@ -99,7 +99,7 @@ fn the_first_poll_clones_and_an_unchanged_one_writes_nothing() {
 }
 
 #[test]
-fn pushes_forced_pushes_and_moved_tags_are_followed() {
+fn pushes_forced_pushes_and_changed_tags_are_followed() {
     let (pair, first) = Pair::of_a_commit();
     pair.git.run(["tag", "moving"]);
     pair.follow();
@@ -115,7 +115,7 @@ fn pushes_forced_pushes_and_moved_tags_are_followed() {
 }
 
 #[test]
-fn branches_come_and_go_and_names_turn_into_folders_and_back() {
+fn branches_can_become_directories_and_back() {
     let (pair, first) = Pair::of_a_commit();
     pair.follow();
     for step in [
@@ -135,7 +135,7 @@ fn branches_come_and_go_and_names_turn_into_folders_and_back() {
     }
     assert_eq!(pair.resolve("del"), Err(RevisionError::RefMissing("del".to_owned())));
     pair.git.run(["commit", "-q", "--allow-empty", "-m", "newer"]);
-    // A fetch and a change between folder and branch in one poll.
+    // A fetch, and a change from a directory to a branch, in one poll.
     pair.git.run(["branch", "x/1"]);
     pair.follow();
     pair.git.run(["branch", "-D", "x/1"]);
@@ -150,7 +150,7 @@ fn branches_come_and_go_and_names_turn_into_folders_and_back() {
 }
 
 #[test]
-fn short_names_mean_branches_first_and_full_names_what_they_say() {
+fn a_short_name_prefers_a_branch_to_a_tag() {
     let (pair, first) = Pair::of_a_commit();
     pair.git.run(["tag", "both"]);
     let second = pair.git.commit_file("a", "2");
@@ -168,7 +168,7 @@ fn short_names_mean_branches_first_and_full_names_what_they_say() {
 }
 
 #[test]
-fn the_default_branch_is_followed_when_it_changes_and_when_there_is_none() {
+fn the_default_branch_may_change_or_be_missing() {
     let (pair, first) = Pair::of_a_commit();
     pair.git.run(["branch", "other"]);
     let second = pair.git.commit_file("a", "2");
@@ -187,7 +187,7 @@ fn the_default_branch_is_followed_when_it_changes_and_when_there_is_none() {
     pair.git.run(["symbolic-ref", "HEAD", "refs/heads/main"]);
     assert!(matches!(pair.poll(), Poll::Changed { .. }));
     assert_eq!(pair.resolve("HEAD").unwrap(), second);
-    // A detached HEAD is at a commit that may be on no branch.
+    // A detached HEAD may be at a commit that is on no branch.
     pair.git.run(["checkout", "-q", "--detach"]);
     let detached = pair.git.commit_file("a", "3");
     assert!(matches!(pair.poll(), Poll::Changed { .. }));
@@ -195,7 +195,7 @@ fn the_default_branch_is_followed_when_it_changes_and_when_there_is_none() {
 }
 
 #[test]
-fn an_empty_upstream_is_said_to_be_empty_and_deletes_nothing() {
+fn an_empty_upstream_deletes_no_refs() {
     let pair = Pair::new();
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::EmptyRepository), "{error}");
@@ -246,7 +246,7 @@ fn hundreds_of_packs_do_not_run_out_of_slots() {
 }
 
 #[test]
-fn what_a_killed_fetch_left_is_cleared_and_does_not_disturb() {
+fn files_of_a_killed_fetch_are_removed() {
     let (pair, _) = Pair::of_a_commit();
     pair.poll();
     let dir = pair.mirror_dir();
@@ -268,7 +268,7 @@ fn what_a_killed_fetch_left_is_cleared_and_does_not_disturb() {
 }
 
 #[test]
-fn a_creation_that_was_killed_is_done_again() {
+fn a_killed_creation_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join(".m.new/objects")).unwrap();
     fs::write(dir.path().join(".m.new/HEAD"), "half").unwrap();
@@ -281,7 +281,7 @@ fn a_creation_that_was_killed_is_done_again() {
 }
 
 #[test]
-fn a_request_to_stop_ends_a_poll() {
+fn an_interrupt_ends_a_poll() {
     let (pair, _) = Pair::of_a_commit();
     let stop = AtomicBool::new(true);
     let error = pair.mirror.poll(&pair.upstream, &FetchProgress::default(), &stop).unwrap_err();
@@ -290,7 +290,7 @@ fn a_request_to_stop_ends_a_poll() {
 }
 
 #[test]
-fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
+fn an_upstream_may_be_a_work_tree_a_path_or_a_shallow_clone() {
     let pair = Pair::new();
     for round in ["1", "2", "3"] {
         pair.git.write("a", round);
@@ -313,5 +313,5 @@ fn a_working_tree_a_path_and_a_shallow_clone_can_be_upstreams() {
     }
     let ends = |git_dir: &str| fs::read_to_string(dir.join(git_dir).join("shallow")).unwrap();
     assert_eq!(ends("mirror-of-shallow"), ends("shallow/.git"));
-    mirror.look_closely().unwrap();
+    mirror.full_check().unwrap();
 }

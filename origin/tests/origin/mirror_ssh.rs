@@ -1,4 +1,4 @@
-//! An upstream behind OpenSSH: a pinned key, and each way in which the two do not come together.
+//! Mirrors over OpenSSH: a pinned host key, and failures of authentication and connection.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ fn a_repository_behind_a_pinned_host_is_followed() {
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "not_found", "{error}");
 
-    // The address that was judged is the one that is asked, and the host's key is that of its name.
+    // With an egress policy the checked address is used, and the host key is that of the name.
     pair.upstream.url = server.url(&pair.git.dir).into();
     pair.upstream.reach = Arc::new(Reach { public_only: true, ..Reach::default() });
     assert_eq!(pair.try_poll().unwrap_err().kind(), "not_allowed");
@@ -38,7 +38,7 @@ fn a_repository_behind_a_pinned_host_is_followed() {
 }
 
 #[test]
-fn no_host_is_trusted_that_is_not_known() {
+fn an_unknown_host_is_not_trusted() {
     let (mut pair, server) = served();
     let dir = pair.git.dir.parent().unwrap().to_owned();
     let empty = dir.join("empty");
@@ -54,13 +54,13 @@ fn no_host_is_trusted_that_is_not_known() {
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust");
     assert!(error.to_string().contains("another key"), "{error}");
-    // Nothing has to be started anew when the right one is there.
+    // A corrected file needs no restart.
     server.known_hosts(None);
     pair.follow();
 }
 
 #[test]
-fn another_key_opens_nothing_and_the_reason_is_said() {
+fn a_wrong_key_is_refused_with_a_reason() {
     let (mut pair, server) = served();
     let dir = pair.git.dir.parent().unwrap().to_owned();
     keygen(&dir.join("other"));
@@ -68,7 +68,7 @@ fn another_key_opens_nothing_and_the_reason_is_said() {
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.step(), "authenticate");
     assert!(error.to_string().contains("does not accept the key"), "{error}");
-    // The right one, but others may read it.
+    // The right key, but readable by others.
     pair.upstream.ssh_key = Some(server.key());
     fs::set_permissions(server.key(), fs::Permissions::from_mode(0o644)).unwrap();
     assert!(pair.try_poll().unwrap_err().to_string().contains("0600"));
@@ -76,13 +76,13 @@ fn another_key_opens_nothing_and_the_reason_is_said() {
     fs::set_permissions(dir.join("none"), fs::Permissions::from_mode(0o600)).unwrap();
     pair.upstream.ssh_key = Some(dir.join("none"));
     let error = pair.try_poll().unwrap_err();
-    assert!(error.to_string().contains("no private key that can be used"), "{error}");
+    assert!(error.to_string().contains("not a usable private key"), "{error}");
     pair.upstream.ssh_key = None;
     assert!(pair.try_poll().unwrap_err().to_string().contains("`ssh_key`"));
 }
 
 #[test]
-fn a_host_that_accepts_and_falls_silent_is_given_up() {
+fn a_silent_host_times_out() {
     let (mut pair, _server) = served();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     pair.upstream.url = format!("ssh://git@{}/x", silent.local_addr().unwrap()).into();
@@ -96,17 +96,17 @@ fn a_host_that_accepts_and_falls_silent_is_given_up() {
     assert_eq!(pair.try_poll().unwrap_err().kind(), "connect");
 }
 
-/// A running server; it ends with the process.
+/// A running server, until the process ends.
 pub(crate) struct SshServer {
     pub(crate) address: SocketAddr,
     dir: PathBuf,
 }
 
 impl SshServer {
-    /// Lets whoever has the key `dir/key` in as the user of this process.
+    /// Lets clients with the key `dir/key` in as the user of this process.
     pub(crate) fn start(dir: &Path) -> Self {
         fs::create_dir_all(dir).unwrap();
-        // OpenSSH separates its privileges there; Debian makes it when the service starts.
+        // sshd needs this directory; on Debian the service creates it.
         let _ = fs::create_dir_all("/run/sshd");
         for name in ["host", "key"] {
             keygen(&dir.join(name));
@@ -135,12 +135,12 @@ impl SshServer {
         server
     }
 
-    /// The private key that opens it.
+    /// The client's private key.
     pub(crate) fn key(&self) -> PathBuf {
         self.dir.join("key")
     }
 
-    /// A `known_hosts` with its key, or with that of a file.
+    /// A `known_hosts` with the server's key, or with that of a file.
     pub(crate) fn known_hosts(&self, host_key: Option<&Path>) -> PathBuf {
         let key = fs::read_to_string(host_key.unwrap_or(&self.dir.join("host.pub"))).unwrap();
         let mut words = key.split(' ');
@@ -155,7 +155,7 @@ impl SshServer {
     }
 }
 
-/// Makes a pair of keys.
+/// Creates a key pair.
 pub(crate) fn keygen(file: &Path) {
     let made =
         Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f"]).arg(file).status();

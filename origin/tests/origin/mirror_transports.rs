@@ -1,4 +1,4 @@
-//! Each way to an upstream: TLS with a private authority, passwords, redirects, `git://`, and upstreams that fall silent.
+//! Transports of a mirror: TLS with a private authority, credentials, redirects, proxies, `git://`.
 
 use std::net::TcpListener;
 use std::sync::mpsc;
@@ -6,12 +6,12 @@ use std::sync::mpsc;
 use rustls::HandshakeKind;
 
 use crate::prelude::*;
-use crate::smart_http::{Manner, git_daemon, password_file, tunnel_proxy};
+use crate::smart_http::{HttpBehavior, git_daemon, password_file, tunnel_proxy};
 
 /// `ci:s3cret`
 const CI: &str = "Basic Y2k6czNjcmV0";
 
-/// A pair whose upstream is served, over TLS if so wished, as `up stream`.
+/// A pair whose upstream is served as `up stream`, over TLS if `tls`.
 pub(crate) fn served(tls: bool) -> (Pair, SmartHttp) {
     let (mut pair, _) = Pair::of_a_commit();
     let root = pair.git.dir.parent().unwrap().to_owned();
@@ -34,7 +34,7 @@ fn push_and_follow(pair: &Pair) {
 #[test]
 fn https_with_a_private_authority_and_a_password() {
     let (mut pair, server) = served(true);
-    server.behave(Manner { authorization: Some(CI.to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior { authorization: Some(CI.to_owned()), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.step(), "authenticate");
     assert!(error.to_string().contains("none are configured"), "{error}");
@@ -58,17 +58,17 @@ fn https_with_a_private_authority_and_a_password() {
 }
 
 #[test]
-fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
+fn polls_share_a_connection_and_reopen_a_closed_one() {
     let (pair, server) = served(true);
-    server.behave(Manner { keeps: Some(usize::MAX - 1), ..Manner::default() });
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(usize::MAX - 1), ..HttpBehavior::default() });
     pair.follow();
     push_and_follow(&pair);
     let (handshakes, requests) = (server.take_handshakes(), server.take_requests().len());
     assert_eq!(handshakes.iter().filter(|kind| **kind == HandshakeKind::Full).count(), 1, "{handshakes:?}");
-    // A question may come before a connection is free again.
+    // A request may arrive before a connection is idle again.
     assert!(handshakes.len() < requests / 2, "{handshakes:?} for {requests} requests");
 
-    // Another repository goes over the same connection, unless it may reach other hosts.
+    // Another repository shares the connection, unless its egress policy differs.
     let other = Mirror::open(&pair.mirror_dir().with_file_name("other"), DEFAULT_MAX_OBJECT).unwrap();
     let full_handshakes = |upstream: &weir_origin::source::Upstream| {
         other.poll(upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
@@ -79,7 +79,7 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
     let reach = Arc::new(Reach { hosts, ..Reach::default() });
     assert_eq!(full_handshakes(&weir_origin::source::Upstream { reach, ..pair.upstream.clone() }), 1);
 
-    // The files are read again for each poll, and count when they say something else.
+    // The files are read again for each poll, and changed contents take effect.
     let ca = pair.upstream.ca.clone().unwrap();
     let (own, other) = (fs::read(&ca).unwrap(), ca.with_file_name("other"));
     certificates::write(&other, &[]).unwrap();
@@ -88,23 +88,23 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
     fs::write(&ca, [&own[..], b"\n"].concat()).unwrap();
     server.take_handshakes();
 
-    // It says that it closes each connection: the next resumes the session.
-    server.behave(Manner::default());
+    // The server announces that it closes each connection: the next one resumes the TLS session.
+    server.set_behavior(HttpBehavior::default());
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
-    // What it can be resumed by comes after an answer, and may come after the next question.
+    // Session tickets come after a response, perhaps after the next request.
     let handshakes = server.take_handshakes();
     assert!(handshakes.len() <= 3 && handshakes.ends_with(&[HandshakeKind::Resumed]), "{handshakes:?}");
 
-    // It does not say so, and a request may come just then: it is sent again over another connection.
-    server.behave(Manner { keeps: Some(1), ..Manner::default() });
+    // The server closes without notice: a request sent just then is repeated over another connection.
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(1), ..HttpBehavior::default() });
     server.take_requests();
     for _ in 0..10 {
         assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
     }
     assert!(server.take_requests().len() > 20, "two for each poll, and those that were not answered");
 
-    // A request over a new connection is not.
-    server.behave(Manner { keeps: Some(0), ..Manner::default() });
+    // A request over a new connection is not repeated.
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(0), ..HttpBehavior::default() });
     assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
     server.take_requests();
     assert_eq!(pair.try_poll().unwrap_err().step(), "list refs");
@@ -112,7 +112,7 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
 }
 
 #[test]
-fn another_authority_is_not_trusted_and_a_bad_file_is_said_to_be_bad() {
+fn an_unknown_authority_is_not_trusted_and_an_invalid_file_is_an_error() {
     let (mut pair, _server) = served(true);
     let other = pair.git.dir.join("other");
     certificates::write(&other, &[]).unwrap();
@@ -132,9 +132,9 @@ fn another_authority_is_not_trusted_and_a_bad_file_is_said_to_be_bad() {
 }
 
 #[test]
-fn a_bearer_token_is_read_again_for_each_poll_and_goes_to_its_host_alone() {
+fn a_bearer_token_is_read_for_each_poll_and_sent_to_its_host_only() {
     let (mut pair, server) = served(true);
-    server.behave(Manner { authorization: Some("Bearer t0ken".to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior { authorization: Some("Bearer t0ken".to_owned()), ..HttpBehavior::default() });
     pair.upstream.token_file = Some(password_file(&pair.git.dir, "old"));
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("`token_file`") && !error.to_string().contains("old"), "{error}");
@@ -146,10 +146,13 @@ fn a_bearer_token_is_read_again_for_each_poll_and_goes_to_its_host_alone() {
 
     let root = pair.git.dir.parent().unwrap().to_owned();
     let elsewhere = SmartHttp::start(&root, Some(&root.join("certificates")));
-    server.behave(Manner { redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior {
+        redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()),
+        ..HttpBehavior::default()
+    });
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
-    elsewhere.behave(Manner { authorization: Some("Bearer t0ken".to_owned()), ..Manner::default() });
+    elsewhere.set_behavior(HttpBehavior { authorization: Some("Bearer t0ken".to_owned()), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("redirected to another host"), "{error}");
     let heads = elsewhere.take_requests().concat().to_ascii_lowercase();
@@ -160,21 +163,21 @@ fn a_bearer_token_is_read_again_for_each_poll_and_goes_to_its_host_alone() {
 }
 
 #[test]
-fn every_request_is_counted_and_what_moved_waits_for_its_turn() {
+fn every_request_is_counted_and_a_fetch_waits_for_permission() {
     let (mut pair, server) = served(false);
     let elsewhere = SmartHttp::start(pair.git.dir.parent().unwrap(), None);
     let to = elsewhere.url("").trim_end_matches('/').to_owned();
-    server.behave(Manner { redirect: Some(to), ..Manner::default() });
+    server.set_behavior(HttpBehavior { redirect: Some(to), ..HttpBehavior::default() });
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let poll = |may_fetch: bool| {
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
         let poll =
-            pair.mirror.poll_in_turn(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| may_fetch).unwrap();
+            pair.mirror.poll_with(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| may_fetch).unwrap();
         let sent = server.take_requests().len() + elsewhere.take_requests().len();
         assert_eq!(progress.requests() as usize, sent, "{poll:?}");
         (poll, sent)
     };
-    assert_eq!(poll(false), (Poll::Moved, 3));
+    assert_eq!(poll(false), (Poll::Deferred, 3));
     assert!(pair.resolve("main").is_err(), "nothing was written");
     let (fetched, requests) = poll(true);
     assert!(matches!(fetched, Poll::Changed { .. }) && requests > 3, "{fetched:?} {requests}");
@@ -182,7 +185,7 @@ fn every_request_is_counted_and_what_moved_waits_for_its_turn() {
 }
 
 #[test]
-fn a_client_certificate_is_shown_to_its_host_alone() {
+fn a_client_certificate_is_shown_to_its_host_only() {
     let (mut pair, server) = served(true);
     let root = pair.git.dir.parent().unwrap().to_owned();
     let certificates = root.join("certificates");
@@ -190,16 +193,19 @@ fn a_client_certificate_is_shown_to_its_host_alone() {
     pair.upstream.client_key = Some(certificates.join("edge-client.key"));
     pair.follow();
     let elsewhere = SmartHttp::start_for_clients_of(&root, &certificates, &certificates.join("ca.pem"));
-    server.behave(Manner { redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()), ..Manner::default() });
+    server.set_behavior(HttpBehavior {
+        redirect: Some(elsewhere.url("").trim_end_matches('/').to_owned()),
+        ..HttpBehavior::default()
+    });
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let error = pair.try_poll().unwrap_err();
-    assert!(error.to_string().contains("wants a client certificate"), "{error}");
+    assert!(error.to_string().contains("requires a client certificate"), "{error}");
     assert!(elsewhere.take_requests().is_empty());
 }
 
-/// As `git ls-remote` takes it.
+/// As `git ls-remote` accepts it.
 #[test]
-fn an_answer_may_say_more_of_its_kind_than_its_name() {
+fn a_media_type_may_have_parameters() {
     let (pair, first) = Pair::of_a_commit();
     let first = first.to_string();
     let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main")]);
@@ -218,12 +224,12 @@ fn an_answer_may_say_more_of_its_kind_than_its_name() {
 }
 
 #[test]
-fn redirects_are_followed_as_configured_only() {
+fn redirects_are_followed_only_as_configured() {
     let (mut pair, server) = served(false);
     let root = pair.git.dir.parent().unwrap().to_owned();
     let elsewhere = SmartHttp::start(&root, None);
     let to = |server: &SmartHttp| Some(server.url("").trim_end_matches('/').to_owned());
-    server.behave(Manner { redirect: to(&elsewhere), ..Manner::default() });
+    server.set_behavior(HttpBehavior { redirect: to(&elsewhere), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert_eq!((error.step(), error.kind()), ("connect", "redirect"));
     assert!(error.to_string().contains("another host"), "{error}");
@@ -233,23 +239,23 @@ fn redirects_are_followed_as_configured_only() {
     pair.follow();
     assert!(!elsewhere.take_requests().is_empty());
 
-    server.behave(Manner { redirect: to(&server), ..Manner::default() });
+    server.set_behavior(HttpBehavior { redirect: to(&server), ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert!(error.to_string().contains("too many"), "a loop ends: {error}");
     pair.upstream.redirects = Redirects::None;
     assert!(pair.try_poll().unwrap_err().to_string().contains("`none`"));
 
-    // From https to http never.
+    // Never from https to http.
     let (mut secure, front) = served(true);
     secure.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
-    front.behave(Manner { redirect: to(&elsewhere), ..Manner::default() });
+    front.set_behavior(HttpBehavior { redirect: to(&elsewhere), ..HttpBehavior::default() });
     elsewhere.take_requests();
     assert!(secure.try_poll().unwrap_err().to_string().contains("from https to http"));
     assert!(elsewhere.take_requests().is_empty());
 }
 
 #[test]
-fn a_client_certificate_opens_a_server_that_wants_one() {
+fn a_client_certificate_satisfies_a_server_that_requires_one() {
     let (mut pair, _) = served(true);
     let certificates = pair.git.dir.parent().unwrap().join("certificates");
     let root = pair.git.dir.parent().unwrap();
@@ -257,7 +263,7 @@ fn a_client_certificate_opens_a_server_that_wants_one() {
     pair.upstream.url = server.url("up%20stream/.git").into();
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust", "{error}");
-    assert!(error.to_string().contains("wants a client certificate"), "{error}");
+    assert!(error.to_string().contains("requires a client certificate"), "{error}");
     pair.upstream.client_certificate = Some(certificates.join("edge-client.pem"));
     pair.upstream.client_key = Some(certificates.join("edge-client.key"));
     pair.follow();
@@ -266,13 +272,13 @@ fn a_client_certificate_opens_a_server_that_wants_one() {
 }
 
 #[test]
-fn a_proxy_opens_the_way_to_an_https_upstream_for_who_may_use_it() {
+fn a_proxy_with_credentials_connects_to_an_https_upstream() {
     let (mut pair, server) = served(true);
     let (proxy, heads) = tunnel_proxy("Basic bWU6cHJveHktczNjcmV0");
     pair.upstream.proxy = Some(format!("http://{proxy}").into());
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "authenticate", "{error}");
-    assert!(error.to_string().contains("the proxy wants credentials"), "{error}");
+    assert!(error.to_string().contains("the proxy requires credentials"), "{error}");
     pair.upstream.proxy_username = Some("me".to_owned());
     pair.upstream.proxy_password_file = Some(password_file(&pair.git.dir, "proxy-s3cret"));
     pair.follow();
@@ -282,7 +288,7 @@ fn a_proxy_opens_the_way_to_an_https_upstream_for_who_may_use_it() {
 }
 
 #[test]
-fn what_a_server_answers_is_told_in_plain_words() {
+fn http_errors_have_plain_messages() {
     let (mut pair, server) = served(false);
     pair.follow();
     for (status, step, kind) in [
@@ -292,7 +298,7 @@ fn what_a_server_answers_is_told_in_plain_words() {
         (429, "list refs", "rate_limit"),
         (500, "list refs", "server_error"),
     ] {
-        server.behave(Manner { status: Some(status), ..Manner::default() });
+        server.set_behavior(HttpBehavior { status: Some(status), ..HttpBehavior::default() });
         let error = pair.try_poll().unwrap_err();
         assert_eq!((error.step(), error.kind()), (step, kind), "{error}");
         assert!(error.to_string().contains(&status.to_string()), "{error}");
@@ -300,10 +306,10 @@ fn what_a_server_answers_is_told_in_plain_words() {
     }
     for status in [429, 503, 403] {
         let header = Some("Retry-After: 120".to_owned());
-        server.behave(Manner { status: Some(status), header, ..Manner::default() });
+        server.set_behavior(HttpBehavior { status: Some(status), header, ..HttpBehavior::default() });
         assert_eq!(pair.try_poll().unwrap_err().retry_after(), Some(Duration::from_secs(120)), "{status}");
     }
-    server.behave(Manner::default());
+    server.set_behavior(HttpBehavior::default());
     push_and_follow(&pair);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for url in ["https://me:s3cret@", "http://", "git://"] {
@@ -325,7 +331,7 @@ fn what_a_server_answers_is_told_in_plain_words() {
 }
 
 #[test]
-fn the_git_protocol_works_and_its_silence_is_bounded() {
+fn the_git_protocol_works_and_times_out() {
     let (mut pair, _) = Pair::of_a_commit();
     let address = git_daemon(pair.git.dir.parent().unwrap().to_owned());
     pair.upstream.url = format!("git://{address}/up%20stream").into();
@@ -343,12 +349,12 @@ fn the_git_protocol_works_and_its_silence_is_bounded() {
 }
 
 #[test]
-fn progress_can_be_watched_while_it_is_made() {
+fn progress_is_reported_during_a_fetch() {
     let (pair, server) = served(false);
     pair.git
         .write("large", (0..400_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect::<Vec<_>>());
     pair.git.commit("large");
-    server.behave(Manner { silent_after: Some(200_000), ..Manner::default() });
+    server.set_behavior(HttpBehavior { silent_after: Some(200_000), ..HttpBehavior::default() });
     let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
     let mut upstream = pair.upstream.clone();
     upstream.stall_timeout = Duration::from_secs(3);
@@ -370,7 +376,7 @@ fn progress_can_be_watched_while_it_is_made() {
         let _ = seen.send(());
     });
     assert_eq!(progress.snapshot().phase, "idle");
-    // What stalled is fetched again.
-    server.behave(Manner::default());
+    // A stalled fetch is repeated.
+    server.set_behavior(HttpBehavior::default());
     pair.follow();
 }

@@ -1,8 +1,8 @@
-//! Repositories whose ids are SHA-256.
+//! Repositories with SHA-256 ids.
 
 use crate::prelude::*;
 
-/// Makes the upstream of a pair anew, of this format.
+/// Creates the upstream of a pair again, in this format.
 fn remake(pair: &Pair, format: &str) {
     if pair.git.dir.exists() {
         fs::remove_dir_all(&pair.git.dir).unwrap();
@@ -13,7 +13,7 @@ fn remake(pair: &Pair, format: &str) {
 }
 
 #[test]
-fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
+fn a_sha_256_repository_is_mirrored_like_any_other() {
     let mut pair = Pair::new();
     remake(&pair, "sha256");
     let first = pair.git.commit_file("deploy/app.yaml", "replicas: 1\n");
@@ -25,18 +25,18 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     }
     build_tar(&pair.mirror_dir(), &first, &Selection::default(), 2).unwrap();
 
-    // Over HTTP too, with a mirror that was opened anew and found whole.
+    // Over HTTP too, with a mirror that was reopened and checked.
     let root = pair.git.dir.parent().unwrap();
     let server = SmartHttp::start(root, None);
     pair.upstream = weir_origin::source::Upstream::new(server.url("up%20stream"));
     let second = pair.git.commit_file("deploy/app.yaml", "replicas: 2\n");
     pair.mirror = Mirror::open(&pair.mirror_dir(), DEFAULT_MAX_OBJECT).unwrap();
-    pair.mirror.look_closely().unwrap();
+    pair.mirror.full_check().unwrap();
     pair.follow();
     assert_eq!(pair.resolve("main").unwrap(), second);
     let forty = "a".repeat(40);
     assert!(pair.resolve(&forty).unwrap_err().to_string().contains("sha1"));
-    // A mirror that is not whole is seen here as well.
+    // Damage is detected in this format as well.
     let packs = fs::read_dir(pair.mirror_dir().join("objects/pack")).unwrap().map(|entry| entry.unwrap().path());
     let pack = packs.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "pack")).unwrap();
     let mut bytes = fs::read(&pack).unwrap();
@@ -44,11 +44,11 @@ fn a_repository_of_sha_256_is_mirrored_and_read_like_any_other() {
     bytes[middle] ^= 1;
     let writable = || fs::remove_file(&pack).and_then(|()| fs::write(&pack, &bytes));
     writable().unwrap();
-    assert!(matches!(pair.mirror.look_closely(), Err(MirrorError::Damaged { .. })));
+    assert!(matches!(pair.mirror.full_check(), Err(MirrorError::Damaged { .. })));
 }
 
 #[test]
-fn an_upstream_that_comes_back_in_another_format_is_told_of() {
+fn a_changed_object_format_is_an_error() {
     let (pair, first) = Pair::of_a_commit();
     pair.follow();
     remake(&pair, "sha256");
@@ -60,7 +60,7 @@ fn an_upstream_that_comes_back_in_another_format_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_service_goes_on_when_its_upstream_comes_back_in_another_format() {
+async fn a_service_continues_after_a_change_of_the_object_format() {
     let (_home, upstream, node, old) = started().await;
     fs::remove_dir_all(upstream.bare()).unwrap();
     fs::create_dir_all(upstream.bare()).unwrap();

@@ -147,12 +147,12 @@ async fn a_service_moves_to_another_repository_and_stays_what_it_was_until_then(
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
     let first = node.published(|_| true).await;
-    slow.behave(crate::smart_http::Manner { status: Some(503), ..Default::default() });
+    slow.set_behavior(crate::smart_http::HttpBehavior { status: Some(503), ..Default::default() });
     operator.put("/v1/repositories/other", repository_at(&slow)).await;
     let moved = operator.put("/v1/services/shop-prod", json!({ "repository": "other", "folder": "deploy" })).await;
     assert_eq!(moved.status, 200);
     assert_eq!(node.descriptor().await.bytes(), first.bytes());
-    slow.behave(crate::smart_http::Manner::default());
+    slow.set_behavior(crate::smart_http::HttpBehavior::default());
     // Another way to ask is another agent of the same mirror.
     let mut document = repository_at(&slow);
     document["redirects"] = "none".into();

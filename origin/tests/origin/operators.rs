@@ -203,7 +203,7 @@ async fn a_secret_is_used_for_the_host_that_it_was_put_there_for() {
     certificates::write(&home.file("git"), &[]).unwrap();
     let server = SmartHttp::start(upstream.bare().parent().unwrap(), Some(&home.file("git")));
     // `ci:pass` in base64.
-    server.behave(crate::smart_http::Manner {
+    server.set_behavior(crate::smart_http::HttpBehavior {
         authorization: Some("Basic Y2k6cGFzcw==".to_owned()),
         ..Default::default()
     });

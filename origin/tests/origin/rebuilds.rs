@@ -1,6 +1,6 @@
 //! Objects that went bad on the disk, or went.
 
-use crate::lfs_server::Manner;
+use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 
 /// By the answer to an edge, and by the agent before it builds.
@@ -148,7 +148,7 @@ async fn what_cannot_be_rebuilt_is_not_tried_by_each_request() {
 #[tokio::test]
 async fn who_waits_for_a_rebuild_keeps_no_other_object_from_others() {
     let shop = Shop::new();
-    let large = shop.server.hold(&[7; 1 << 20]);
+    let large = shop.server.store(&[7; 1 << 20]);
     shop.git.write("deploy/model.bin", &large);
     shop.git.commit_file("plain/a.txt", "1");
     let mut config = shop.config();
@@ -160,10 +160,10 @@ async fn who_waits_for_a_rebuild_keeps_no_other_object_from_others() {
     // The build waits for a file that takes hours.
     std::fs::remove_file(shop.home.object(&object_of(&lost))).unwrap();
     std::fs::remove_file(shop.object()).unwrap();
-    shop.behave(Manner { drips: true, only: Some(large), ..Manner::default() });
+    shop.set_behavior(LfsBehavior { slow: true, only_object: Some(large), ..LfsBehavior::default() });
     let asking = node.clone();
     let waits = tokio::spawn(async move { asking.get(&object_path(&object_of(&lost))).await.status });
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
     node.object(&other.publication().repository, &object_of(&other)).await;
     assert!(!waits.is_finished());
     assert_eq!(waits.await.unwrap(), 503);

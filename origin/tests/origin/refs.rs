@@ -1,10 +1,10 @@
-//! What services can follow: refs of every kind, versions, commits; and what of that is published.
+//! Revisions of services: refs of every kind, versions, commits.
 
 use std::collections::BTreeSet;
 
 use crate::prelude::*;
 
-/// A commit that no branch is at, and the ref that names it.
+/// A commit on no branch, and the ref that points to it.
 fn pull_request(git: &Git, name: &str, contents: &str) -> CommitId {
     let blob = git.blob(contents.as_bytes());
     let commit = git.commit_tree(&[("100644", b"a", &blob)]);
@@ -13,7 +13,7 @@ fn pull_request(git: &Git, name: &str, contents: &str) -> CommitId {
 }
 
 #[test]
-fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() {
+fn a_ref_of_a_pull_request_is_fetched_only_if_a_service_follows_it() {
     const NAME: &str = "refs/pull/7/head";
     let (mut pair, _) = Pair::of_a_commit();
     let first = pull_request(&pair.git, NAME, "proposed");
@@ -25,8 +25,8 @@ fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() 
     pair.follow();
     assert_eq!(pair.resolve(NAME).as_ref(), Ok(&first));
     assert!(pair.resolve("refs/pull/8/head").is_err());
-    // It lies in the mirror now, and was put there by somebody who may not push.
-    assert_eq!(pair.resolve(first.as_str()), Err(RevisionError::CommitLeftBehind(first.clone())));
+    // The commit is in the mirror, but its author may not have push permission.
+    assert_eq!(pair.resolve(first.as_str()), Err(RevisionError::CommitUnreachable(first.clone())));
 
     let second = pull_request(&pair.git, NAME, "proposed again");
     pair.follow();
@@ -35,7 +35,7 @@ fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() 
     pair.follow();
     assert_eq!(pair.resolve(NAME), Err(RevisionError::RefMissing(NAME.to_owned())));
 
-    // A name that was a folder, and a ref that nobody follows any more.
+    // A name that was a directory, and a ref that no service follows any more.
     let third = pull_request(&pair.git, "refs/pull/7", "a ref in place of a folder");
     pair.upstream.further_refs = BTreeSet::from(["refs/pull/7".to_owned()]);
     pair.follow();
@@ -46,7 +46,7 @@ fn a_ref_of_a_pull_request_is_fetched_for_whom_follows_it_and_for_nobody_else() 
 }
 
 #[test]
-fn a_commit_counts_while_a_branch_or_a_tag_leads_to_it() {
+fn a_commit_must_be_reachable_from_a_branch_or_a_tag() {
     let pair = Pair::new();
     let commits: Vec<CommitId> = (0..5).map(|round| pair.git.commit_file("a", round.to_string())).collect();
     pair.follow();
@@ -56,7 +56,7 @@ fn a_commit_counts_while_a_branch_or_a_tag_leads_to_it() {
     let dropped = &commits[4];
     pair.git.run(["reset", "-q", "--hard", commits[3].as_str()]);
     pair.follow();
-    assert_eq!(pair.resolve(dropped.as_str()), Err(RevisionError::CommitLeftBehind(dropped.clone())));
+    assert_eq!(pair.resolve(dropped.as_str()), Err(RevisionError::CommitUnreachable(dropped.clone())));
     pair.git.run(["tag", "-a", "-m", "kept after all", "kept", dropped.as_str()]);
     pair.follow();
     assert_eq!(pair.resolve(dropped.as_str()).as_ref(), Ok(dropped));
@@ -72,7 +72,7 @@ fn a_commit_counts_while_a_branch_or_a_tag_leads_to_it() {
 }
 
 #[test]
-fn tags_of_tags_moved_tags_and_tags_of_other_things() {
+fn nested_tags_changed_tags_and_tags_of_other_objects() {
     let (pair, first) = Pair::of_a_commit();
     pair.git.run(["tag", "-a", "-m", "inner", "inner"]);
     pair.git.run(["tag", "-a", "-m", "outer", "outer", "inner"]);
@@ -93,7 +93,7 @@ fn tags_of_tags_moved_tags_and_tags_of_other_things() {
 }
 
 #[test]
-fn a_range_follows_the_highest_version_among_the_tags() {
+fn a_range_follows_the_highest_version() {
     let pair = Pair::new();
     let tag = |name: &str| {
         pair.git.write("a", name);
@@ -117,7 +117,7 @@ fn a_range_follows_the_highest_version_among_the_tags() {
     assert_eq!(pair.resolve("semver:^1").unwrap(), first, "a version that was taken back is not followed");
     let error = pair.resolve("semver:9.x").unwrap_err();
     assert!(matches!(error, RevisionError::NoVersion(_)) && error.to_string().contains("semver:9.x"), "{error}");
-    // The highest counts even if it leads nowhere: a lower one would go back without anybody's word.
+    // The highest version counts even if it is broken: a lower one would be a silent rollback.
     let blob = pair.git.blob(b"x");
     pair.git.run(["tag", "v1.11.0", &blob]);
     pair.follow();
@@ -125,7 +125,7 @@ fn a_range_follows_the_highest_version_among_the_tags() {
 }
 
 #[tokio::test]
-async fn a_service_follows_the_versions_that_are_tagged() {
+async fn a_service_follows_tagged_versions() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.git(&["tag", "v1.0.0"]);
     upstream.git(&["push", "--quiet", "origin", "v1.0.0"]);
@@ -145,7 +145,7 @@ async fn a_service_follows_the_versions_that_are_tagged() {
 }
 
 #[tokio::test]
-async fn a_service_follows_a_pull_request_and_a_pin_that_is_left_behind_keeps_what_is_published() {
+async fn an_unreachable_pinned_commit_keeps_its_published_version() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let commit = upstream.git(&["rev-parse", "HEAD"]);
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
@@ -167,7 +167,7 @@ async fn a_service_follows_a_pull_request_and_a_pin_that_is_left_behind_keeps_wh
     let status = node.status().await;
     let services = status["services"].as_array().unwrap();
     let of_the_pin = services.iter().find(|each| each["name"] == "pinned").unwrap();
-    // The first commit of all is left behind with the branch that led to it.
+    // The first commit becomes unreachable with its branch.
     assert_eq!(of_the_pin["condition"], "unhealthy", "{of_the_pin}");
     let reason = of_the_pin["failure"]["reason"].as_str().unwrap();
     assert!(reason.contains(&commit) && reason.contains("is on no branch or tag"), "{reason}");

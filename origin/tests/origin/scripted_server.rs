@@ -1,18 +1,18 @@
-//! A Git server over HTTP that answers what a test writes: lengths that lie, answers without an end, and worse.
+//! A Git server over HTTP whose responses a test writes: wrong lengths, endless responses and worse.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use crate::prelude::*;
 
-/// The type of what a server of Git says first, and of all other answers.
+/// The media types of Git's first and later responses.
 pub(crate) const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
 pub(crate) const RESULT: &str = "application/x-git-upload-pack-result";
 
-/// Answers one request, given its first line and its body, on the connection. The connection is closed after it.
+/// Answers one request, given its first line and its body. The connection is closed afterwards.
 type Script = dyn Fn(&str, &[u8], &mut TcpStream) -> std::io::Result<()> + Send + Sync;
 
-/// A running server; it ends with the process.
+/// A running server, until the process ends.
 pub(crate) struct ScriptedServer {
     address: SocketAddr,
 }
@@ -24,7 +24,7 @@ impl ScriptedServer {
         Self::start_at("127.0.0.1", script)
     }
 
-    /// At another address of this machine, which is another host.
+    /// At another address of this machine, which counts as another host.
     pub(crate) fn start_at(
         host: &str,
         script: impl Fn(&str, &[u8], &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
@@ -35,19 +35,19 @@ impl ScriptedServer {
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let (mut socket, script) = (socket.unwrap(), script.clone());
-                // A client that goes away is what these tests are about.
+                // These tests close their connections.
                 std::thread::spawn(move || answer(&mut socket, &*script));
             }
         });
         server
     }
 
-    /// A server of refs: each poll is told these, whatever it asks, and then `pack` of what it wants.
+    /// A server with fixed refs, which answers each fetch with `pack`.
     pub(crate) fn of(refs: Vec<u8>, pack: Vec<u8>) -> Self {
         Self::of_refs("127.0.0.1", move || refs.clone(), move |socket| say(socket, RESULT, &pack))
     }
 
-    /// A server of the refs of the moment, which answers a fetch as the test says.
+    /// A server with variable refs, which answers a fetch as the test says.
     pub(crate) fn of_refs(
         host: &str,
         refs: impl Fn() -> Vec<u8> + Send + Sync + 'static,
@@ -69,10 +69,10 @@ impl ScriptedServer {
     }
 }
 
-/// A small part of what a flood has, and much more than any limit here and the sockets on both sides hold.
+/// A small part of a flood: more than all limits and socket buffers.
 pub(crate) const LITTLE_OF_A_FLOOD: u64 = 200_000_000;
 
-/// Writes as long as the client takes it, and counts.
+/// Writes until the client closes the connection, and counts bytes.
 pub(crate) fn pour(sent: &AtomicU64, socket: &mut TcpStream, piece: &[u8], times: usize) -> std::io::Result<()> {
     for _ in 0..times {
         socket.write_all(piece)?;
@@ -96,13 +96,13 @@ fn answer(socket: &mut TcpStream, script: &Script) -> std::io::Result<()> {
     script(head.lines().next().unwrap_or_default(), &body, socket)
 }
 
-/// A whole answer.
+/// A complete response.
 pub(crate) fn say(socket: &mut TcpStream, kind: &str, body: &[u8]) -> std::io::Result<()> {
     begin(socket, kind, body.len() as u64)?;
     socket.write_all(body)
 }
 
-/// The head of an answer that says it has so many bytes.
+/// The head of a response that declares this length.
 pub(crate) fn begin(socket: &mut TcpStream, kind: &str, length: u64) -> std::io::Result<()> {
     write!(socket, "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
 }
@@ -113,7 +113,7 @@ pub(crate) fn line(text: impl AsRef<[u8]>) -> Vec<u8> {
     [format!("{:04x}", text.len() + 4).as_bytes(), text].concat()
 }
 
-/// What a server of version 2 says first.
+/// The first response of a server with protocol version 2.
 pub(crate) fn advertisement() -> Vec<u8> {
     let lines = ["version 2\n", "agent=git/test\n", "ls-refs=unborn\n", "fetch=shallow\n", "object-format=sha1\n"];
     [line("# service=git-upload-pack\n"), b"0000".to_vec(), lines.map(line).concat(), b"0000".to_vec()].concat()
@@ -126,7 +126,7 @@ pub(crate) fn listing<'a>(refs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
     lines
 }
 
-/// A pack, as a fetch brings it.
+/// The response to a fetch, with a pack.
 pub(crate) fn packfile(pack: &[u8]) -> Vec<u8> {
     let mut answer = line("packfile\n");
     for piece in pack.chunks(60_000) {

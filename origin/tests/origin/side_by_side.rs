@@ -6,7 +6,7 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 
 use crate::damage::mirror;
-use crate::lfs_server::Manner;
+use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 
 /// Services besides the slow one.
@@ -130,19 +130,19 @@ async fn a_repack_that_takes_long_delays_no_service_no_poll_and_no_rebuild() {
 #[tokio::test]
 async fn lfs_objects_that_take_long_delay_no_other_service_that_needs_some() {
     let shop = Shop::new();
-    let large = shop.server.hold(&[7; 1 << 20]);
+    let large = shop.server.store(&[7; 1 << 20]);
     shop.git.write("deploy/model.bin", &large);
-    shop.git.commit_file("other/model.bin", shop.server.hold(b"a small one"));
-    shop.behave(Manner { drips: true, only: Some(large.clone()), ..Manner::default() });
+    shop.git.commit_file("other/model.bin", shop.server.store(b"a small one"));
+    shop.set_behavior(LfsBehavior { slow: true, only_object: Some(large.clone()), ..LfsBehavior::default() });
     let mut config = shop.config();
     also(&mut config, "other");
     let node = shop.home.start(config).await;
-    shop.server.has_begun_to_drip().await;
+    shop.server.wait_for_slow_download().await;
     let stored = node.published_of("other", |_| true).await;
     fs::remove_file(shop.home.object(&object_of(&stored))).unwrap();
     assert!(!node.tarball(&stored).await.is_empty(), "it is rebuilt on demand");
     goes_on(&node, "other", || {
-        shop.git.commit_file("other/model.bin", shop.server.hold(b"another small one")).to_string()
+        shop.git.commit_file("other/model.bin", shop.server.store(b"another small one")).to_string()
     })
     .await;
     assert!(node.repository(|_| true).await.lfs.unwrap().fetching);
@@ -154,7 +154,7 @@ async fn an_object_that_two_services_need_is_fetched_once() {
     let shop = Shop::new();
     let mut config = shop.config();
     also(&mut config, "other");
-    let pointer = shop.server.hold(b"the model of both");
+    let pointer = shop.server.store(b"the model of both");
     for folder in ["deploy", "other"] {
         shop.git.write(format!("{folder}/model.bin"), &pointer);
     }

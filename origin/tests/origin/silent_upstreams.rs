@@ -1,4 +1,4 @@
-//! Upstreams that fall silent or trickle: a poll ends, and so does a request to stop.
+//! Silent and slow upstreams: a poll ends, also by an interrupt.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ enum Silence {
 fn silent_server(silence: Silence, first: &str) -> ScriptedServer {
     let refs = listing_with_a_new_one(first);
     ScriptedServer::start(move |request, body, socket| {
-        // Until the client has had enough.
+        // Until the client closes the connection.
         let wait = |socket: &mut TcpStream| socket.read(&mut [0]).map(|_| ());
         match silence {
             Silence::AfterAccept => return wait(socket),
@@ -46,8 +46,8 @@ fn silent_server(silence: Silence, first: &str) -> ScriptedServer {
     })
 }
 
-/// A poll of a server that falls silent ends at a step. On a machine that is busy a short silence may end it before it comes
-/// there: then a longer one tells.
+/// Checks that a poll of a silent server ends at a step. A busy machine may not reach the step within a short timeout,
+/// so longer ones follow.
 #[track_caller]
 fn ends_at(step: &str, pair: &Pair, first: &str, url: String) {
     let mut upstream = Upstream { url: url.into(), ..pair.upstream.clone() };
@@ -63,7 +63,7 @@ fn ends_at(step: &str, pair: &Pair, first: &str, url: String) {
 }
 
 #[test]
-fn silence_ends_at_each_step_and_so_does_a_request_to_stop() {
+fn silence_ends_each_step_and_so_does_an_interrupt() {
     let (mut pair, first) = mirrored();
     for silence in [Silence::AfterAccept, Silence::InTheHead, Silence::InTheListing, Silence::InThePack] {
         let server = silent_server(silence, &first);
@@ -93,7 +93,7 @@ fn silence_ends_at_each_step_and_so_does_a_request_to_stop() {
 }
 
 #[test]
-fn silence_within_and_after_the_tls_handshake_ends() {
+fn silence_during_and_after_the_tls_handshake_ends() {
     let (mut pair, first) = mirrored();
     let certificates = pair.git.dir.parent().unwrap().join("certificates");
     certificates::write(&certificates, &[]).unwrap();
@@ -118,7 +118,7 @@ fn silence_within_and_after_the_tls_handshake_ends() {
 }
 
 #[test]
-fn an_answer_that_trickles_is_ended_by_who_watches() {
+fn an_interrupt_ends_a_slow_response() {
     let (pair, _) = mirrored();
     let (told, trickles) = mpsc::channel();
     let server = ScriptedServer::start(move |_, _, socket| {

@@ -1,4 +1,5 @@
-//! A Git server on loopback: `git http-backend` behind HTTP or TLS, with authentication, redirects and silence; and a proxy.
+//! A Git server on loopback: `git http-backend` over HTTP or TLS, with authentication, redirects and silence; and a
+//! proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,28 +13,28 @@ use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, Strea
 
 use crate::prelude::*;
 
-/// What the server does besides serving.
+/// The behavior of the server.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Manner {
-    /// What `Authorization` has to say: `Basic …` or `Bearer …`.
+pub(crate) struct HttpBehavior {
+    /// The required `Authorization`: `Basic …` or `Bearer …`.
     pub(crate) authorization: Option<String>,
-    /// Where the first request of each poll is sent on to: what comes before the path of the repository.
+    /// The target of redirects of the first request: the part before the repository's path.
     pub(crate) redirect: Option<String>,
-    /// After so many bytes of the answer to a fetch the server falls silent.
+    /// The server falls silent after this many bytes of the response to a fetch.
     pub(crate) silent_after: Option<usize>,
-    /// Answers with this status and nothing else.
+    /// A status with which it answers everything.
     pub(crate) status: Option<u16>,
-    /// A header for that answer.
+    /// A header for that response.
     pub(crate) header: Option<String>,
-    /// How many requests a connection is kept for: one more is read, and not answered. Absent: one, and that is said.
-    pub(crate) keeps: Option<usize>,
+    /// The requests per connection: one more is read and not answered. `None`: one, with notice.
+    pub(crate) requests_per_connection: Option<usize>,
 }
 
-/// A running server; it ends with the process.
+/// A running server, until the process ends.
 pub(crate) struct SmartHttp {
     pub(crate) address: SocketAddr,
     scheme: &'static str,
-    manner: Arc<Mutex<Manner>>,
+    behavior: Arc<Mutex<HttpBehavior>>,
     requests: Arc<Mutex<Vec<String>>>,
     handshakes: Arc<Mutex<Vec<HandshakeKind>>>,
 }
@@ -44,7 +45,7 @@ impl SmartHttp {
         Self::start_with(root, certificates.map(|dir| tls_config(dir, None)))
     }
 
-    /// Serves over TLS, to clients with a certificate of this authority alone.
+    /// Serves over TLS, only to clients with a certificate of this authority.
     pub(crate) fn start_for_clients_of(root: &Path, certificates: &Path, client_ca: &Path) -> Self {
         Self::start_with(root, Some(tls_config(certificates, Some(client_ca))))
     }
@@ -54,24 +55,24 @@ impl SmartHttp {
         let server = Self {
             address: listener.local_addr().unwrap(),
             scheme: if tls.is_some() { "https" } else { "http" },
-            manner: Arc::default(),
+            behavior: Arc::default(),
             requests: Arc::default(),
             handshakes: Arc::default(),
         };
-        let (root, manner, requests) = (root.to_owned(), server.manner.clone(), server.requests.clone());
+        let (root, behavior, requests) = (root.to_owned(), server.behavior.clone(), server.requests.clone());
         let handshakes = server.handshakes.clone();
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let (root, tls) = (root.clone(), tls.clone());
-                let (manner, requests) = (manner.lock().unwrap().clone(), requests.clone());
+                let (behavior, requests) = (behavior.lock().unwrap().clone(), requests.clone());
                 let handshakes = handshakes.clone();
                 std::thread::spawn(move || {
                     let socket = socket.unwrap();
-                    // A client that goes away, or does not trust us, is what some tests are about.
+                    // Some tests close their connections, or do not trust the server.
                     let _ = match tls {
                         Some(config) => shake_hands(config, socket, &handshakes)
-                            .and_then(|stream| answer(stream, &root, &manner, &requests)),
-                        None => answer(socket, &root, &manner, &requests),
+                            .and_then(|stream| answer(stream, &root, &behavior, &requests)),
+                        None => answer(socket, &root, &behavior, &requests),
                     };
                 });
             }
@@ -83,16 +84,16 @@ impl SmartHttp {
         format!("{}://{}/{repository}", self.scheme, self.address)
     }
 
-    pub(crate) fn behave(&self, manner: Manner) {
-        *self.manner.lock().unwrap() = manner;
+    pub(crate) fn set_behavior(&self, behavior: HttpBehavior) {
+        *self.behavior.lock().unwrap() = behavior;
     }
 
-    /// The heads of the requests since the last time.
+    /// The heads of the requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
 
-    /// The handshakes of TLS connections since the last time.
+    /// The TLS handshakes since the last call.
     pub(crate) fn take_handshakes(&self) -> Vec<HandshakeKind> {
         std::mem::take(&mut self.handshakes.lock().unwrap())
     }
@@ -109,12 +110,12 @@ fn shake_hands(
     shaken.map(|_| StreamOwned::new(connection, socket))
 }
 
-/// What a server with these certificates (`origin.pem`, `origin.key`) begins a connection with.
+/// The TLS configuration of a server with these certificates (`origin.pem`, `origin.key`).
 pub(crate) fn tls_config(dir: &Path, client_ca: Option<&Path>) -> Arc<ServerConfig> {
     tls_config_with(dir, client_ca.map(|ca| verifier(ca).build().unwrap()))
 }
 
-/// The same of one that asks for a certificate of its own authority (`ca.pem`), and serves those without one too.
+/// The same with optional client certificates of its own authority (`ca.pem`).
 pub(crate) fn tls_config_asking(dir: &Path) -> Arc<ServerConfig> {
     tls_config_with(dir, Some(verifier(&dir.join("ca.pem")).allow_unauthenticated().build().unwrap()))
 }
@@ -142,13 +143,13 @@ fn tls_config_with(dir: &Path, verifier: Option<Arc<dyn ClientCertVerifier>>) ->
 fn answer(
     stream: impl Read + Write,
     root: &Path,
-    manner: &Manner,
+    behavior: &HttpBehavior,
     requests: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    for further in (0..=manner.keeps.unwrap_or(0)).rev() {
-        let silent = further == 0 && manner.keeps.is_some();
-        answer_one(&mut stream, root, manner, requests, silent)?;
+    for further in (0..=behavior.requests_per_connection.unwrap_or(0)).rev() {
+        let silent = further == 0 && behavior.requests_per_connection.is_some();
+        answer_one(&mut stream, root, behavior, requests, silent)?;
     }
     Ok(())
 }
@@ -156,7 +157,7 @@ fn answer(
 fn answer_one(
     stream: &mut BufReader<impl Read + Write>,
     root: &Path,
-    manner: &Manner,
+    behavior: &HttpBehavior,
     requests: &Mutex<Vec<String>>,
     silent: bool,
 ) -> std::io::Result<()> {
@@ -180,11 +181,11 @@ fn answer_one(
     let (method, target) = (words.next().unwrap(), words.next().unwrap());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let stream = stream.get_mut();
-    if let Some(status) = manner.status {
-        let header = manner.header.as_ref().map(|header| format!("{header}\r\n")).unwrap_or_default();
+    if let Some(status) = behavior.status {
+        let header = behavior.header.as_ref().map(|header| format!("{header}\r\n")).unwrap_or_default();
         return write!(stream, "HTTP/1.1 {status} No\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n");
     }
-    if let Some(to) = &manner.redirect
+    if let Some(to) = &behavior.redirect
         && method == "GET"
     {
         return write!(
@@ -192,7 +193,7 @@ fn answer_one(
             "HTTP/1.1 302 Found\r\nLocation: {to}{target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         );
     }
-    if let Some(expected) = &manner.authorization
+    if let Some(expected) = &behavior.authorization
         && header("authorization").as_ref() != Some(expected)
     {
         let challenge = "WWW-Authenticate: Basic realm=\"git\"";
@@ -204,14 +205,14 @@ fn answer_one(
     let version = header("git-protocol").unwrap_or_default();
     let (status, headers, body) =
         http_backend(root, (method, path, query), &version, &header("content-type").unwrap_or_default(), &body);
-    let connection = if manner.keeps.is_some() { "keep-alive" } else { "close" };
+    let connection = if behavior.requests_per_connection.is_some() { "keep-alive" } else { "close" };
     write!(stream, "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: {connection}\r\n\r\n", body.len())?;
-    match manner.silent_after {
-        // The list of refs is short; only the pack is meant.
+    match behavior.silent_after {
+        // Listings are short; only packs are meant.
         Some(bytes) if method == "POST" && body.len() > bytes => {
             stream.write_all(&body[..bytes])?;
             stream.flush()?;
-            // Until the client has had enough.
+            // Until the client closes the connection.
             stream.read(&mut [0]).map(|_| ())
         }
         _ => {
@@ -255,7 +256,7 @@ pub(crate) fn http_backend(
     (status, headers, output[end + 4..].to_vec())
 }
 
-/// A proxy on loopback that opens tunnels (CONNECT) to whoever shows `Proxy-Authorization`; and the heads it was sent.
+/// A proxy on loopback that opens tunnels (CONNECT) for a `Proxy-Authorization`, and the heads that it received.
 pub(crate) fn tunnel_proxy(authorization: &'static str) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -298,7 +299,7 @@ fn tunnel(mut client: &TcpStream, authorization: &str, heads: &Mutex<Vec<String>
     })
 }
 
-/// A Git daemon on loopback, one process for each connection.
+/// A Git daemon on loopback, one process per connection.
 pub(crate) fn git_daemon(root: PathBuf) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -319,7 +320,7 @@ pub(crate) fn git_daemon(root: PathBuf) -> SocketAddr {
     address
 }
 
-/// Puts a password into a file beside a repository and names it.
+/// Writes a password to a file next to a repository.
 pub(crate) fn password_file(dir: &Path, password: &str) -> PathBuf {
     let file = dir.join("password");
     fs::write(&file, format!("{password}\n")).unwrap();

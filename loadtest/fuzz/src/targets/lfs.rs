@@ -23,7 +23,7 @@ pub(crate) fn answer(bytes: &[u8]) {
             Ok(download) => {
                 assert!(download.header.len() <= 32);
                 // What has ended stays so.
-                let ended = |seconds| download.has_ended(Duration::from_secs(seconds), now);
+                let ended = |seconds| download.has_expired(Duration::from_secs(seconds), now);
                 assert!(!ended(0) || ended(u64::MAX));
             }
             Err(error) => assert!(!error.message.chars().any(char::is_control) && error.message.len() <= 800),

@@ -1,4 +1,4 @@
-//! What failures of Git come down to; a mirror that gave trouble is remembered, and looked at.
+//! Converts errors of Git into failures, and marks the mirror as suspect where damage may be the cause.
 
 use std::time::Instant;
 
@@ -11,16 +11,15 @@ use crate::source::{Again, PollFailure, ServiceFailure};
 use crate::tarball::TarballError;
 
 impl GitSource {
-    /// What a tarball that cannot be made comes down to; an object that gave trouble is looked at, because the mirror may be
-    /// damaged.
+    /// Converts a tarball error. If an object could not be read, the mirror is checked for it.
     pub(super) fn tarball_failure(&self, step: &'static str, error: &TarballError) -> ServiceFailure {
-        // The mirror may be mended and the disk may get room; everything else is in the commit or in the configuration.
+        // The mirror may be repaired and the disk may get space; other errors are in the commit or the configuration.
         let passing = match error {
             TarballError::Object { id, .. } => {
-                self.mirror.lacks(id);
+                self.mirror.check_object(id);
                 true
             }
-            TarballError::Malformed { id, .. } => self.mirror.lacks(id),
+            TarballError::Malformed { id, .. } => self.mirror.check_object(id),
             TarballError::Lfs { .. } | TarballError::Write(_) | TarballError::Interrupted => true,
             _ => false,
         };
@@ -30,20 +29,20 @@ impl GitSource {
 
     pub(super) fn revision_failure(&self, error: &RevisionError) -> ServiceFailure {
         if matches!(error, RevisionError::Unreadable { .. }) {
-            self.mirror.trouble(Instant::now());
+            self.mirror.mark_suspect(Instant::now());
         }
         ServiceFailure::passing("resolve", error.to_string())
     }
 
-    /// Why what a service is at may not be published. What is published stays, also when it is that very commit: it came
-    /// before the policy, or its key has gone since.
+    /// The commit of a service must not be published. A commit that was published before the policy existed, or before
+    /// its key expired, stays published.
     pub(super) fn verify_failure(&self, service: &Service, tip: &Tip, error: &VerifyError) -> ServiceFailure {
         if let VerifyError::Unreadable { object, .. } = error {
-            self.mirror.lacks(&object.to_string());
+            self.mirror.check_object(&object.to_string());
         }
         let published = service.current().is_some_and(|current| current.publication().commit == tip.commit);
-        let stays = if published { " (it was published before, and stays published)" } else { "" };
-        ServiceFailure::passing("verify", format!("{error}{stays}"))
+        let note = if published { " (it was published before, and stays published)" } else { "" };
+        ServiceFailure::passing("verify", format!("{error}{note}"))
     }
 }
 

@@ -1,19 +1,19 @@
-//! Git: a mirror that follows an upstream, and the folders of its commits.
+//! Git sources: a mirror that follows an upstream, and the folders of its commits.
 //!
-//! [`tree`] makes contents of a commit. `resolve` finds out what services are at, `files` brings the LFS objects that their
-//! contents need, `sweep` removes them again, and `upkeep` looks after the mirror.
+//! [`tree`] reads tarball contents from a commit. `resolve` looks up the commits of services, `lfs_fetch` downloads the
+//! LFS objects that their contents need, `lfs_gc` removes unneeded ones, and `maintenance` repacks the mirror.
 
 mod commit_policy;
 mod failures;
-mod files;
 pub mod lfs;
+mod lfs_fetch;
+mod lfs_gc;
+mod maintenance;
 pub mod mirror;
-mod mirror_slot;
+mod mirror_handle;
 mod resolve;
 pub mod revision;
-mod sweep;
 pub mod tree;
-mod upkeep;
 
 #[cfg(feature = "fuzzing")]
 pub use commit_policy::fuzz_signed_object;
@@ -27,8 +27,8 @@ use weir_protocol::name::RepositoryName;
 
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
-use self::mirror_slot::MirrorSlot;
-use self::revision::{Reach, further_refs};
+use self::mirror_handle::MirrorHandle;
+use self::revision::{ReachabilityCache, further_refs};
 use self::tree::{GitTree, lfs_files};
 use super::{
     At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure, Shared,
@@ -38,30 +38,31 @@ use crate::config::RepositoryConfig;
 use crate::service::Service;
 use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
 
-/// The source of a repository of Git. A job that uses it keeps the data directory.
+/// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub(crate) struct GitSource {
     repository: RepositoryName,
-    mirror: MirrorSlot,
-    /// Which commits that services name were found on a branch or a tag.
-    reach: Mutex<Reach>,
-    /// Bytes of LFS objects that have room, and may not be here yet.
-    reserved: Mutex<u64>,
+    mirror: MirrorHandle,
+    /// Which pinned commits are reachable from a branch or a tag.
+    reachability: Mutex<ReachabilityCache>,
+    /// Bytes of disk reserved for LFS objects that are being fetched.
+    reserved_lfs_bytes: Mutex<u64>,
     shared: Arc<Shared>,
 }
 
 impl GitSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<Shared>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
-        let mirror = MirrorSlot::new(path, shared.upstreams.max_object.as_u64());
-        Self { repository: config.name.clone(), mirror, reach: Mutex::default(), reserved: Mutex::default(), shared }
+        let mirror = MirrorHandle::new(path, shared.upstreams.max_object.as_u64());
+        let (reachability, reserved_lfs_bytes) = Default::default();
+        Self { repository: config.name.clone(), mirror, reachability, reserved_lfs_bytes, shared }
     }
 
-    /// The mirror, to be read by one thread.
+    /// Opens the mirror for reading by one thread.
     fn open(&self) -> Result<gix::Repository, MirrorError> {
         Ok(self.mirror.get()?.repository()?.to_thread_local())
     }
 
-    /// The upstream as it is to be asked now.
+    /// The upstream with the current settings.
     fn upstream(&self, config: &RepositoryConfig) -> Upstream {
         self.shared.upstreams.upstream(config)
     }
@@ -70,12 +71,12 @@ impl GitSource {
         let further_refs = further_refs(request.services.iter().map(|service| &service.revision));
         let upstream = Upstream { further_refs, ..self.upstream(request.config) };
         let ready = self.mirror.for_poll(Instant::now())?;
-        ready.set_aside.inspect(|damage| (request.set_aside)(damage));
+        ready.replaced.inspect(|damage| (request.set_aside)(damage));
         let memory = &self.shared.fetch_memory;
-        let result = ready.mirror.poll_in_turn(&upstream, request.progress, memory, stop, request.may_fetch);
+        let result = ready.mirror.poll_with(&upstream, request.progress, memory, stop, request.may_fetch);
         match &result {
-            Err(error @ MirrorError::OtherObjectFormat { .. }) => self.mirror.is_of_no_use(error.to_string()),
-            Err(error) if error.may_be_damage() => self.mirror.trouble(Instant::now()),
+            Err(error @ MirrorError::OtherObjectFormat { .. }) => self.mirror.mark_unusable(error.to_string()),
+            Err(error) if error.may_be_damage() => self.mirror.mark_suspect(Instant::now()),
             _ => {}
         }
         result
@@ -87,7 +88,7 @@ impl Kind for GitSource {
         Ok(match self.poll_mirror(request, stop)? {
             mirror::Poll::Unchanged { .. } => Polled::Unchanged,
             mirror::Poll::Changed { .. } => Polled::Changed,
-            mirror::Poll::Moved => Polled::Moved,
+            mirror::Poll::Deferred => Polled::Moved,
         })
     }
 
@@ -122,9 +123,9 @@ impl Kind for GitSource {
         let repository = self.open()?;
         let found = match at {
             At::Revision(revision) => {
-                revision::tip(&repository, revision, &mut Reach::default(), stop).map(|tip| tip.commit)
+                revision::tip(&repository, revision, &mut ReachabilityCache::default(), stop).map(|tip| tip.commit)
             }
-            At::Commit(commit) => revision::look_up(&repository, commit).map(|_| commit.clone()),
+            At::Commit(commit) => revision::find_commit(&repository, commit).map(|_| commit.clone()),
         };
         let commit = found.map_err(|error| self.revision_failure(&error))?;
         let tree = GitTree { repository, commit: &commit, selection, lfs: None };
@@ -138,23 +139,23 @@ impl Kind for GitSource {
     }
 
     fn moved_at(&self) -> Option<SystemTime> {
-        self.mirror.refs_moved_at().ok()
+        self.mirror.refs_changed_at().ok()
     }
 
     fn missing(&self, service: &Service, commit: &CommitId, stop: &AtomicBool) -> Result<Vec<LfsFile>, ServiceFailure> {
         let mut files = lfs_files(&self.open()?, commit, &service.selection, &self.shared.limits, stop)
             .map_err(|error| self.tarball_failure("select", &error))?;
         let objects = self.mirror.lfs_objects();
-        files.retain(|file| !objects.holds(&file.pointer));
+        files.retain(|file| !objects.contains(&file.pointer));
         Ok(files)
     }
 
     fn fetch(&self, request: &NeededRequest<'_>, stop: &AtomicBool) -> Result<Fetched, ServiceFailure> {
-        self.fetch_files(request, stop)
+        self.fetch_lfs_files(request, stop)
     }
 
     fn keep_up(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
-        self.keep_mirror_up(request, stop);
+        self.maintain_mirror(request, stop);
     }
 
     fn not_kept_up(&self, reason: &str) {
@@ -162,23 +163,23 @@ impl Kind for GitSource {
     }
 
     fn gave_trouble(&self) -> bool {
-        self.mirror.gave_trouble()
+        self.mirror.needs_full_check()
     }
 
     fn examine(&self, now: Instant, stop: &AtomicBool) {
-        self.mirror.examine(now, stop);
+        self.mirror.full_check(now, stop);
     }
 
     fn trouble(&self, now: Instant) {
-        self.mirror.trouble(now);
+        self.mirror.mark_suspect(now);
     }
 
     fn wants_poll(&self, now: Instant) -> bool {
-        self.mirror.wants_poll(now)
+        self.mirror.needs_poll(now)
     }
 
     fn remove_others(&self) {
-        self.mirror.remove_others();
+        self.mirror.remove_siblings();
     }
 
     fn remove_all(&self) {

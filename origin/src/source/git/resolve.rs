@@ -1,4 +1,4 @@
-//! Where the refs of services are, whether that may be published, and the key of the content there.
+//! Resolves the refs of services to commits, verifies these, and computes their content keys.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::GitSource;
 use super::commit_policy::Policy;
-use super::revision::{self, Reach};
+use super::revision::{self, ReachabilityCache};
 use super::tree::content_key;
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
@@ -26,14 +26,14 @@ impl GitSource {
             Policy::new(verify.clone(), self.repository.clone(), verifications)
         });
         let mut verifier = policy.as_ref().map(|policy| policy.verifier(&repository, stop));
-        let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
         let pinned: HashSet<_> = services.iter().filter_map(|service| service.revision.commit()).collect();
-        if !pinned.is_empty() && reach.look(&repository, &pinned, stop).is_err() {
-            // Each is looked for by itself then, and says what is wrong.
-            *reach = Reach::default();
+        if !pinned.is_empty() && reachability.search(&repository, &pinned, stop).is_err() {
+            // Each commit is then searched alone and reports its own error.
+            *reachability = ReachabilityCache::default();
         }
-        let mut look = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
-            let tip = revision::tip(&repository, &service.revision, &mut reach, stop)
+        let mut resolve = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
+            let tip = revision::tip(&repository, &service.revision, &mut reachability, stop)
                 .map_err(|error| self.revision_failure(&error))?;
             if let Some(verifier) = &mut verifier {
                 verifier.check(&tip).map_err(|error| self.verify_failure(service, &tip, &error))?;
@@ -43,6 +43,6 @@ impl GitSource {
                 .map_err(|error| self.tarball_failure("select", &error))?;
             Ok(Candidate { service: service.clone(), commit, key })
         };
-        Ok(services.iter().map(|service| (service.clone(), look(service))).collect())
+        Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
     }
 }

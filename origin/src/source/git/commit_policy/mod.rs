@@ -1,7 +1,7 @@
-//! Only signed commits: what a repository's policy asks of a commit before it is published.
+//! The commit policy of a repository: signatures that a commit needs before it is published.
 //!
-//! A policy is looked at for what a service is about to publish, each time; it is no record of the past. The time that
-//! counts is now: what stands in a commit about its time is whatever its author wrote.
+//! The policy is evaluated each time before a service is published, and not for its past versions. Keys must be valid
+//! now: the dates in a commit are chosen by its author.
 
 mod pgp;
 mod signature_file;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use gix::ObjectId;
 use gix::object::Kind;
 use prometheus::IntCounterVec;
-use signed_object::{MAX_OBJECT_BYTES, NotSigned, Signed, Standard};
+use signed_object::{MAX_OBJECT_BYTES, NotSigned, SignatureFormat, Signed};
 
 use weir_protocol::name::RepositoryName;
 
@@ -30,19 +30,19 @@ use crate::config::{SignedBy, VerifyConfig};
 use crate::outside_program::ProgramError;
 use crate::source::git::revision::Tip;
 
-/// How long a program may take over one signature.
-const LONGEST: Duration = Duration::from_secs(30);
+/// The timeout of a program for one signature.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where tags are.
-const TAGS: &str = "refs/tags/";
+/// The namespace of tags.
+const TAG_PREFIX: &str = "refs/tags/";
 
 /// Why a commit is not published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VerifyError {
-    /// The policy does not allow it.
+    /// The policy forbids it.
     #[error("{0}")]
     Refused(String),
-    /// It cannot be found out: a program or a file is missing.
+    /// The policy cannot be evaluated: a program or a file is missing.
     #[error("{0}")]
     Unusable(String),
     /// An object of the mirror cannot be read.
@@ -57,7 +57,7 @@ impl From<ProgramError> for VerifyError {
 }
 
 impl VerifyError {
-    /// The value of a metric's label.
+    /// The result as a metric label.
     fn as_str(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused",
@@ -66,7 +66,7 @@ impl VerifyError {
     }
 }
 
-/// What a repository asks of a commit.
+/// A repository's policy.
 #[derive(Debug)]
 pub(crate) struct Policy {
     config: VerifyConfig,
@@ -75,21 +75,21 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// The policy of a repository; `verifications` counts by repository and result.
+    /// `verifications` counts by repository and result.
     pub(crate) fn new(config: VerifyConfig, repository: RepositoryName, verifications: IntCounterVec) -> Self {
         Self { config, repository, verifications }
     }
 
-    /// The policy at work on one look at the services.
+    /// A verifier for one resolution of services.
     pub(crate) fn verifier<'a>(&'a self, repository: &'a gix::Repository, stop: &'a AtomicBool) -> Verifier<'a> {
         Verifier { policy: self, repository, stop, known: HashMap::new() }
     }
 }
 
-/// What was found out about a tip, by what it points at and its name.
+/// The results by the object of a tip and the name of its ref.
 type Known = HashMap<(ObjectId, Option<String>), Result<(), String>>;
 
-/// A policy at work on one look at services: what was found out once is not asked again.
+/// Evaluates a policy for one resolution of services, and caches the results.
 pub(crate) struct Verifier<'a> {
     policy: &'a Policy,
     repository: &'a gix::Repository,
@@ -98,7 +98,7 @@ pub(crate) struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
-    /// Whether what a service is at may be published. The first answer for a tip is from the programs, later ones are not.
+    /// Whether a tip may be published. A tip is verified once.
     pub(crate) fn check(&mut self, tip: &Tip) -> Result<(), VerifyError> {
         let key = (tip.object, tip.reference.clone());
         if let Some(known) = self.known.get(&key) {
@@ -129,25 +129,26 @@ impl Verifier<'_> {
         let what = format!("commit {}", tip.commit.short());
         let id = ObjectId::from_hex(tip.commit.as_str().as_bytes());
         let id = id.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
-        let object = self.read(id, Kind::Commit)?.ok_or_else(|| VerifyError::Refused(format!("{what} is none")))?;
+        let object = self.read(id, Kind::Commit)?;
+        let object = object.ok_or_else(|| VerifyError::Refused(format!("{what} is not a commit")))?;
         let sha256 = tip.commit.as_str().len() == 64;
-        self.signature(&what, signed_object::of_commit(&object, sha256))
+        self.signature(&what, signed_object::parse_commit(&object, sha256))
     }
 
     fn tag(&self, tip: &Tip) -> Result<(), VerifyError> {
         let refused = |reason: String| Err(VerifyError::Refused(reason));
-        let Some(name) = tip.reference.as_deref().and_then(|reference| reference.strip_prefix(TAGS)) else {
-            return refused("what is followed is no tag".to_owned());
+        let Some(name) = tip.reference.as_deref().and_then(|reference| reference.strip_prefix(TAG_PREFIX)) else {
+            return refused("the followed ref is not a tag".to_owned());
         };
         let what = format!("tag `{name}`");
         let Some(object) = self.read(tip.object, Kind::Tag)? else {
-            return refused(format!("{what} is a light one, which cannot be signed"));
+            return refused(format!("{what} is a lightweight tag, which cannot be signed"));
         };
-        let (signed_name, signed) = match signed_object::of_tag(&object) {
+        let (signed_name, signed) = match signed_object::parse_tag(&object) {
             Ok((signed_name, signed)) => (signed_name, Ok(signed)),
             Err(error) => (name.to_owned(), Err(error)),
         };
-        // Otherwise an old tag could be passed off as a new one by giving it another name.
+        // Otherwise an old tag could be published under a new name.
         if signed_name != name {
             return refused(format!("{what} was signed as `{signed_name}`"));
         }
@@ -159,15 +160,15 @@ impl Verifier<'_> {
             signed.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
         let policy = &self.policy.config;
         let (keys, name) = match standard {
-            Standard::Ssh => (&policy.ssh_allowed_signers, "ssh_allowed_signers"),
-            Standard::Pgp => (&policy.pgp_keyring, "pgp_keyring"),
+            SignatureFormat::Ssh => (&policy.ssh_allowed_signers, "ssh_allowed_signers"),
+            SignatureFormat::Pgp => (&policy.pgp_keyring, "pgp_keyring"),
         };
         let Some(keys) = keys else {
-            return Err(VerifyError::Refused(format!("{what} is signed with a key of a kind that no `{name}` lists")));
+            return Err(VerifyError::Refused(format!("{what} is signed, but `{name}` is not configured")));
         };
         let verify = match standard {
-            Standard::Ssh => ssh::verify,
-            Standard::Pgp => pgp::verify,
+            SignatureFormat::Ssh => ssh::verify,
+            SignatureFormat::Pgp => pgp::verify,
         };
         let verified = verify(keys, &payload, &signature, self.repository.git_dir(), self.stop);
         verified.map_err(|error| match error {
@@ -176,7 +177,7 @@ impl Verifier<'_> {
         })
     }
 
-    /// An object's bytes, if it is of that kind.
+    /// The bytes of an object, if it has that kind.
     fn read(&self, id: ObjectId, kind: Kind) -> Result<Option<Vec<u8>>, VerifyError> {
         let unreadable = |error: gix::Error| VerifyError::Unreadable { object: id, cause: error.to_string() };
         let header = self.repository.find_header(id).map_err(unreadable)?;
@@ -191,8 +192,8 @@ impl Verifier<'_> {
     }
 }
 
-/// The first bytes of a file with keys; that it is there is known then.
-fn beginning_of(key: &str, path: &Path) -> Result<Vec<u8>, VerifyError> {
+/// The first bytes of a file with keys, which prove that it can be read.
+fn read_prefix(key: &str, path: &Path) -> Result<Vec<u8>, VerifyError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut bytes));
     read.map(|_| bytes).map_err(|error| VerifyError::Unusable(format!("`{key}` cannot be read: {error}")))

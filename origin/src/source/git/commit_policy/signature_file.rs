@@ -1,4 +1,4 @@
-//! A signature as a file, because both programs want it as one.
+//! A temporary file for a signature: both programs need a file.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,17 +7,17 @@ use tempfile::NamedTempFile;
 
 use super::VerifyError;
 
-/// What its name begins with: after a kill it stays, and is known by this.
+/// The prefix of its name, by which files of a killed process are found.
 pub(crate) const PREFIX: &str = "signature-";
 
-/// Goes when it is dropped.
+/// Removed when it is dropped.
 pub(super) struct SignatureFile(NamedTempFile);
 
 impl SignatureFile {
     pub(super) fn write(signature: &[u8], scratch: &Path) -> Result<Self, VerifyError> {
         let file = tempfile::Builder::new().prefix(PREFIX).tempfile_in(scratch);
         let written = file.and_then(|mut file| file.write_all(signature).map(|()| file));
-        written.map(Self).map_err(|error| VerifyError::Unusable(format!("a signature cannot be written down: {error}")))
+        written.map(Self).map_err(|error| VerifyError::Unusable(format!("a signature cannot be stored: {error}")))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -1,81 +1,81 @@
-//! What of a commit or tag is signed, and the signature: pure, on bytes from outside.
+//! Splits a commit or tag into its signature and the signed bytes. Pure.
 
-/// The largest commit or tag that is looked at, in bytes.
+/// The largest commit or tag to verify, in bytes.
 pub(super) const MAX_OBJECT_BYTES: u64 = 1 << 20;
 
-/// The standard by which something is signed.
+/// The format of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standard {
+pub(crate) enum SignatureFormat {
     /// OpenSSH's `SSHSIG`.
     Ssh,
-    /// OpenPGP, detached.
+    /// A detached OpenPGP signature.
     Pgp,
 }
 
-/// A signature and the bytes that it is of.
+/// A signature and its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Signed {
-    /// The bytes that were signed: the object without its signature.
+    /// The signed bytes: the object without its signature.
     pub(crate) payload: Vec<u8>,
-    /// The signature, armoured.
+    /// The signature in ASCII armor.
     pub(crate) signature: Vec<u8>,
-    /// The standard that the signature says it is of.
-    pub(crate) standard: Standard,
+    /// The signature's format.
+    pub(crate) standard: SignatureFormat,
 }
 
 /// Why there is no signature to verify.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotSigned {
-    /// There is none.
+    /// There is no signature.
     #[error("is not signed")]
     Unsigned,
-    /// There are several, and which of them counts would be a guess.
-    #[error("bears more than one signature")]
-    Twice,
-    /// By a standard that is not known here.
+    /// There are several, and it is ambiguous which one counts.
+    #[error("has more than one signature")]
+    Multiple,
+    /// The format is not supported.
     #[error("is signed with X.509 (S/MIME), which is not supported: sign with SSH or OpenPGP")]
     X509,
-    /// It makes no sense.
+    /// The object is malformed.
     #[error("is malformed: {0}")]
     Malformed(&'static str),
 }
 
-/// The beginnings of signatures. What begins otherwise is none.
+/// The first lines of signatures.
 const SSH: &[u8] = b"-----BEGIN SSH SIGNATURE-----";
 const PGP: &[u8] = b"-----BEGIN PGP SIGNATURE-----";
 const X509: &[u8] = b"-----BEGIN SIGNED MESSAGE-----";
 
-/// The headers with signatures: of the object as SHA-1 has it, and as SHA-256 has it.
+/// The headers of signatures in the two object formats.
 const SHA1_HEADER: &[u8] = b"gpgsig";
 const SHA256_HEADER: &[u8] = b"gpgsig-sha256";
 
-/// Takes a commit apart. `sha256`: the repository is one of SHA-256.
+/// Parses a commit. `sha256`: the repository's object format is SHA-256.
 ///
 /// # Errors
 /// There is no signature to verify.
-pub(crate) fn of_commit(object: &[u8], sha256: bool) -> Result<Signed, NotSigned> {
+pub(crate) fn parse_commit(object: &[u8], sha256: bool) -> Result<Signed, NotSigned> {
     let (rest, headers) = without_signature_headers(object)?;
     let own = if sha256 { SHA256_HEADER } else { SHA1_HEADER };
     let mut signatures = headers.into_iter().filter(|(name, _)| *name == own).map(|(_, value)| value);
     match (signatures.next(), signatures.next()) {
         (None, _) => Err(NotSigned::Unsigned),
         (Some(signature), None) => signed(rest, signature),
-        (Some(_), Some(_)) => Err(NotSigned::Twice),
+        (Some(_), Some(_)) => Err(NotSigned::Multiple),
     }
 }
 
-/// Takes a tag apart: the name that was signed, and the signature.
+/// Parses a tag. Returns the signed name and the signature.
 ///
 /// # Errors
-/// It has no name, or there is no signature to verify.
-pub(crate) fn of_tag(object: &[u8]) -> Result<(String, Signed), NotSigned> {
+/// There is no name, or no signature to verify.
+pub(crate) fn parse_tag(object: &[u8]) -> Result<(String, Signed), NotSigned> {
     let body = object.windows(2).position(|pair| pair == b"\n\n").ok_or(NotSigned::Unsigned)? + 2;
     let mut names = object[..body].split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"tag "));
     let (Some(name), None) = (names.next(), names.next()) else {
-        return Err(NotSigned::Malformed("a tag has one name"));
+        return Err(NotSigned::Malformed("it must have one tag name"));
     };
-    let name = std::str::from_utf8(name).map_err(|_| NotSigned::Malformed("the name of a tag is UTF-8"))?.to_owned();
-    // The last line that begins one, as the git program has it: what stands before is a part of the message.
+    let name = std::str::from_utf8(name).map_err(|_| NotSigned::Malformed("its tag name is not UTF-8"))?.to_owned();
+    // Git takes the last signature; earlier ones are a part of the message.
     let mut at = body;
     let mut begin = None;
     for line in object[body..].split_inclusive(|byte| *byte == b'\n') {
@@ -91,17 +91,17 @@ pub(crate) fn of_tag(object: &[u8]) -> Result<(String, Signed), NotSigned> {
 
 fn signed(payload: Vec<u8>, signature: Vec<u8>) -> Result<Signed, NotSigned> {
     let standard = match () {
-        () if signature.starts_with(SSH) => Standard::Ssh,
-        () if signature.starts_with(PGP) => Standard::Pgp,
+        () if signature.starts_with(SSH) => SignatureFormat::Ssh,
+        () if signature.starts_with(PGP) => SignatureFormat::Pgp,
         () if signature.starts_with(X509) => return Err(NotSigned::X509),
-        () => return Err(NotSigned::Malformed("its signature is neither of SSH nor of OpenPGP")),
+        () => return Err(NotSigned::Malformed("its signature is neither SSH nor OpenPGP")),
     };
     Ok(Signed { payload, signature, standard })
 }
 
 type Header<'a> = (&'a [u8], Vec<u8>);
 
-/// An object without the headers that hold signatures, and those headers, their values unfolded.
+/// Splits an object into the rest and its signature headers with unfolded values.
 fn without_signature_headers(object: &[u8]) -> Result<(Vec<u8>, Vec<Header<'_>>), NotSigned> {
     let mut rest = Vec::with_capacity(object.len());
     let mut taken: Vec<Header<'_>> = Vec::new();
@@ -127,8 +127,8 @@ fn without_signature_headers(object: &[u8]) -> Result<(Vec<u8>, Vec<Header<'_>>)
         if within {
             taken.push((name, value.to_vec()));
         } else if line.starts_with(SHA1_HEADER) {
-            // The git program would leave it out of what is verified: it must not be a place to hide something.
-            return Err(NotSigned::Malformed("it has a header of signatures that is not known"));
+            // Git excludes it from verification, so it could hide unsigned data.
+            return Err(NotSigned::Malformed("it has an unknown signature header"));
         } else {
             rest.extend_from_slice(line);
         }
@@ -137,16 +137,16 @@ fn without_signature_headers(object: &[u8]) -> Result<(Vec<u8>, Vec<Header<'_>>)
     Ok((rest, taken))
 }
 
-/// For the fuzzer: whatever is taken apart is all there, and its signature is of a standard that is known.
+/// For the fuzzer: a payload has no signature left, and the signature has a supported format.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_signed_object(bytes: &[u8]) {
     let begins = |signed: &Signed| signed.signature.starts_with(SSH) || signed.signature.starts_with(PGP);
     for sha256 in [false, true] {
-        let Ok(signed) = of_commit(bytes, sha256) else { continue };
+        let Ok(signed) = parse_commit(bytes, sha256) else { continue };
         assert!(begins(&signed) && signed.payload.len() + signed.signature.len() < bytes.len());
-        assert_eq!(of_commit(&signed.payload, sha256), Err(NotSigned::Unsigned), "nothing of a signature is left");
+        assert_eq!(parse_commit(&signed.payload, sha256), Err(NotSigned::Unsigned), "no part of a signature is left");
     }
-    if let Ok((name, signed)) = of_tag(bytes) {
+    if let Ok((name, signed)) = parse_tag(bytes) {
         assert!(begins(&signed) && bytes.ends_with(&signed.signature) && !name.contains('\n'));
     }
 }
@@ -165,27 +165,27 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_what_stands_around_its_signature() {
+    fn a_commit_is_split_into_payload_and_signature() {
         let message = "\nwords\n\ngpgsig in the message is one of its words\n";
         let object = format!("{COMMIT}{}encoding x\n{message}", folded("gpgsig"));
-        let read = of_commit(object.as_bytes(), false).unwrap();
+        let read = parse_commit(object.as_bytes(), false).unwrap();
         assert_eq!(String::from_utf8(read.payload.clone()).unwrap(), format!("{COMMIT}encoding x\n{message}"));
         assert_eq!(String::from_utf8(read.signature.clone()).unwrap(), SIGNATURE);
-        assert_eq!(of_commit(object.as_bytes(), true), Err(NotSigned::Unsigned), "of the other format");
+        assert_eq!(parse_commit(object.as_bytes(), true), Err(NotSigned::Unsigned), "of the other format");
         let both = format!("{COMMIT}{}{}encoding x\n{message}", folded("gpgsig-sha256"), folded("gpgsig"));
         for sha256 in [false, true] {
-            assert_eq!(of_commit(both.as_bytes(), sha256), Ok(read.clone()));
+            assert_eq!(parse_commit(both.as_bytes(), sha256), Ok(read.clone()));
         }
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
-        let of = |object: String| of_commit(object.as_bytes(), false);
+    fn ambiguous_signatures_are_refused() {
+        let of = |object: String| parse_commit(object.as_bytes(), false);
         assert_eq!(of(format!("{COMMIT}\nwords\n")), Err(NotSigned::Unsigned));
         assert_eq!(of(COMMIT.to_owned()), Err(NotSigned::Unsigned));
         assert_eq!(of(format!("{COMMIT}\n{}", folded("gpgsig"))), Err(NotSigned::Unsigned), "in the message");
         let twice = format!("{COMMIT}{0}{0}\nwords", folded("gpgsig"));
-        assert_eq!(of(twice), Err(NotSigned::Twice));
+        assert_eq!(of(twice), Err(NotSigned::Multiple));
         for header in ["gpgsig2", "gpgsig-sha512", "gpgsigx"] {
             assert!(matches!(of(format!("{COMMIT}{}\n", folded(header))), Err(NotSigned::Malformed(_))), "{header}");
         }
@@ -196,39 +196,39 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_signed_at_its_end_and_says_its_name() {
+    fn a_tag_ends_in_its_signature_and_has_a_name() {
         let head = "object 1\ntype commit\ntag v1\ntagger A <a@b> 1 +0000\n";
-        let (name, read) = of_tag(format!("{head}\nwords\n{SIGNATURE}").as_bytes()).unwrap();
+        let (name, read) = parse_tag(format!("{head}\nwords\n{SIGNATURE}").as_bytes()).unwrap();
         assert_eq!((name.as_str(), read.payload), ("v1", format!("{head}\nwords\n").into_bytes()));
         let quoted = format!("{head}\n{SIGNATURE}words\n");
-        let (_, read) = of_tag(format!("{quoted}{SIGNATURE}").as_bytes()).unwrap();
+        let (_, read) = parse_tag(format!("{quoted}{SIGNATURE}").as_bytes()).unwrap();
         assert_eq!((read.payload, read.signature.as_slice()), (quoted.into_bytes(), SIGNATURE.as_bytes()));
-        let (_, read) = of_tag(format!("{head}{}\nwords\n{SIGNATURE}", folded("gpgsig-sha256")).as_bytes()).unwrap();
+        let (_, read) = parse_tag(format!("{head}{}\nwords\n{SIGNATURE}", folded("gpgsig-sha256")).as_bytes()).unwrap();
         assert_eq!(read.payload, format!("{head}\nwords\n").into_bytes());
-        assert_eq!(of_tag(format!("{head}\nwords\n").as_bytes()), Err(NotSigned::Unsigned));
-        assert_eq!(of_tag(head.as_bytes()), Err(NotSigned::Unsigned));
+        assert_eq!(parse_tag(format!("{head}\nwords\n").as_bytes()), Err(NotSigned::Unsigned));
+        assert_eq!(parse_tag(head.as_bytes()), Err(NotSigned::Unsigned));
         for wrong in ["", "tag v1\ntag v2\n"] {
             let object = head.replace("tag v1\n", wrong);
-            let read = of_tag(format!("{object}\nwords\n{SIGNATURE}").as_bytes());
+            let read = parse_tag(format!("{object}\nwords\n{SIGNATURE}").as_bytes());
             assert!(matches!(read, Err(NotSigned::Malformed(_))), "{wrong}");
         }
     }
 
     proptest! {
         #[test]
-        fn a_signature_that_is_put_in_is_taken_out(message in "(\n|[a-z ]){0,60}", header in "[a-f]{1,8} [a-z\n]{0,20}") {
+        fn an_inserted_signature_is_split_off(message in "(\n|[a-z ]){0,60}", header in "[a-f]{1,8} [a-z\n]{0,20}") {
             let header = header.replace('\n', "\n ");
             let plain = format!("{COMMIT}{header}\n\n{message}");
             let object = format!("{COMMIT}{}{header}\n\n{message}", folded("gpgsig"));
-            let read = of_commit(object.as_bytes(), false).unwrap();
+            let read = parse_commit(object.as_bytes(), false).unwrap();
             prop_assert_eq!(read.payload, plain.into_bytes());
             prop_assert_eq!(read.signature, SIGNATURE.as_bytes());
         }
 
         #[test]
-        fn any_bytes_are_taken_apart_or_refused(text in "((tag |gpgsig |gpgsig-sha256 | |object )?[a-z-]{0,9}\n){0,12}", bytes: Vec<u8>) {
+        fn any_bytes_are_parsed_or_refused(text in "((tag |gpgsig |gpgsig-sha256 | |object )?[a-z-]{0,9}\n){0,12}", bytes: Vec<u8>) {
             for object in [text.as_bytes(), &bytes] {
-                let _ = (of_commit(object, false), of_commit(object, true), of_tag(object));
+                let _ = (parse_commit(object, false), parse_commit(object, true), parse_tag(object));
             }
         }
     }

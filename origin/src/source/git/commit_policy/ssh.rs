@@ -1,20 +1,19 @@
-//! Signatures of SSH keys, verified by `ssh-keygen -Y verify`: the program that `git verify-commit` asks, and the same file
-//! of allowed signers.
+//! Verifies SSH signatures with `ssh-keygen -Y verify`, as `git verify-commit` does, against a file of allowed signers.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::signature_file::SignatureFile;
-use super::{LONGEST, VerifyError};
+use super::{PROGRAM_TIMEOUT, VerifyError};
 use crate::outside_program::{ProgramOutput, pinned, run};
 
-/// What Git signs for. A signature for a file, or for a login, is none of a commit.
+/// Git's namespace. Signatures for files or logins have others.
 const NAMESPACE: &str = "git";
 
-/// Principals that are tried for one key: a key may stand in several lines.
+/// The most principals to try for one key, which may have several lines.
 const MAX_PRINCIPALS: usize = 16;
 
-/// Verifies that a key of the allowed signers that is valid now signed the payload for Git.
+/// Verifies that an allowed and currently valid key signed the payload for Git.
 pub(super) fn verify(
     allowed_signers: &Path,
     payload: &[u8],
@@ -22,47 +21,47 @@ pub(super) fn verify(
     scratch: &Path,
     stop: &AtomicBool,
 ) -> Result<(), VerifyError> {
-    super::beginning_of("ssh_allowed_signers", allowed_signers)?;
+    super::read_prefix("ssh_allowed_signers", allowed_signers)?;
     let signature = SignatureFile::write(signature, scratch)?;
-    let ask = |arguments: &[&str], allowed: Option<&Path>| -> Result<ProgramOutput, VerifyError> {
+    let ssh_keygen = |arguments: &[&str], allowed: Option<&Path>| -> Result<ProgramOutput, VerifyError> {
         let mut command = pinned("ssh-keygen");
         command.arg("-Y").args(arguments).arg("-s").arg(signature.path());
         command.args(allowed.map(|_| "-f")).args(allowed);
-        Ok(run(&mut command, payload, scratch, LONGEST, stop)?)
+        Ok(run(&mut command, payload, scratch, PROGRAM_TIMEOUT, stop)?)
     };
-    // Whose it is, before it is asked whether he may: so that the reason can be told.
-    let whole = ask(&["check-novalidate", "-n", NAMESPACE], None)?;
-    if !whole.success {
-        let said = whole.error_line();
-        return Err(VerifyError::Refused(format!("its SSH signature is not of these bytes, or not for Git ({said})")));
+    // The key is identified before its permission is checked, so that the error can name it.
+    let checked = ssh_keygen(&["check-novalidate", "-n", NAMESPACE], None)?;
+    if !checked.success {
+        let stderr = checked.error_line();
+        return Err(VerifyError::Refused(format!("its SSH signature does not match, or is not for Git ({stderr})")));
     }
-    let key = fingerprint(&whole.output);
-    let found = ask(&["find-principals"], Some(allowed_signers))?;
+    let key = fingerprint(&checked.output);
+    let found = ssh_keygen(&["find-principals"], Some(allowed_signers))?;
     let principals: Vec<&str> = found.output.lines().filter(|line| !line.is_empty()).take(MAX_PRINCIPALS).collect();
     if !found.success || principals.is_empty() {
-        let said = bad_line(&found.stderr, allowed_signers).unwrap_or_else(|| found.error_line());
+        let stderr = invalid_line(&found.stderr, allowed_signers).unwrap_or_else(|| found.error_line());
         return Err(VerifyError::Refused(format!(
-            "the SSH key {key} is not one of `ssh_allowed_signers`, or not at this time ({said})"
+            "the SSH key {key} is not in `ssh_allowed_signers`, or not valid now ({stderr})"
         )));
     }
     for principal in principals {
-        if ask(&["verify", "-n", NAMESPACE, "-I", principal], Some(allowed_signers))?.success {
+        if ssh_keygen(&["verify", "-n", NAMESPACE, "-I", principal], Some(allowed_signers))?.success {
             return Ok(());
         }
     }
     Err(VerifyError::Refused(format!("`ssh_allowed_signers` does not allow the SSH key {key} to sign for Git")))
 }
 
-/// The first line of the file that the program could not read, and why, in `/etc/allowed:3: invalid key`.
-fn bad_line(complaint: &str, file: &Path) -> Option<String> {
+/// The first line of the file that the program could not parse, and why: from `/etc/allowed:3: invalid key`.
+fn invalid_line(stderr: &str, file: &Path) -> Option<String> {
     let file = format!("{}:", file.display());
-    let about = complaint.lines().find_map(|line| line.trim().strip_prefix(&file))?;
+    let about = stderr.lines().find_map(|line| line.trim().strip_prefix(&file))?;
     Some(format!("its line {}", about.chars().take(200).collect::<String>()))
 }
 
 /// The fingerprint in `Good "git" signature with ED25519 key SHA256:…`.
-fn fingerprint(said: &str) -> &str {
-    said.split_whitespace().find(|word| word.starts_with("SHA256:")).unwrap_or("that signed it")
+fn fingerprint(output: &str) -> &str {
+    output.split_whitespace().find(|word| word.starts_with("SHA256:")).unwrap_or("that signed it")
 }
 
 #[cfg(test)]
@@ -70,11 +69,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_cannot_be_read_is_named_without_the_file_s_path() {
-        let complaint = "/etc/weir/allowed:3: invalid key\r\n/etc/weir/allowed:4: missing key\nNo principal matched.\n";
-        let found = bad_line(complaint, Path::new("/etc/weir/allowed"));
+    fn an_invalid_line_is_reported_without_the_path_of_the_file() {
+        let stderr = "/etc/weir/allowed:3: invalid key\r\n/etc/weir/allowed:4: missing key\nNo principal matched.\n";
+        let found = invalid_line(stderr, Path::new("/etc/weir/allowed"));
         assert_eq!(found.as_deref(), Some("its line 3: invalid key"));
-        assert_eq!(bad_line("No principal matched.\n", Path::new("/etc/weir/allowed")), None);
+        assert_eq!(invalid_line("No principal matched.\n", Path::new("/etc/weir/allowed")), None);
     }
 
     #[test]

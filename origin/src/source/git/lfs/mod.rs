@@ -1,11 +1,11 @@
-//! Git LFS: files that stand outside of the repository, in whose place a pointer stands.
+//! Git LFS: files outside of the repository, which stores pointers to them.
 //!
-//! A service that asks for it (`lfs = true`) gets the files. They are asked of the upstream ([`batch`]), verified against
-//! their pointers, and kept beside the mirror ([`LfsObjects`]) before anything is built: a build reads the disk only.
+//! For a service with `lfs = true` the objects are located with the upstream's batch API ([`batch`]), verified against
+//! their pointers, and stored next to the mirror ([`LfsObjects`]) before a build. A build reads only the disk.
 
 pub mod batch;
 mod objects;
 mod pointer;
 
-pub use objects::{Amount, LfsObjects, ReceiveError, Receiving};
+pub use objects::{LfsObjects, LfsUsage, LfsWriteError, LfsWriter};
 pub use pointer::{LfsFile, LfsOid, MAX_POINTER_BYTES, Pointer, looks_like_pointer};

@@ -1,6 +1,7 @@
-//! The LFS objects of a mirror, in the layout of Git LFS: `<mirror>/lfs/objects/ab/cd/<oid>`. They go with the mirror.
+//! The LFS objects of a mirror, in the layout of Git LFS: `<mirror>/lfs/objects/ab/cd/<oid>`. They are removed with it.
 //!
-//! An object takes its name only after its bytes were compared with its pointer and are on the disk. All of this blocks.
+//! An object gets its name after its bytes were verified against its pointer and synced to the disk. All functions
+//! block.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
@@ -14,30 +15,30 @@ use tempfile::NamedTempFile;
 use super::{LfsOid, Pointer};
 use crate::data_dir::without_path;
 
-/// How much of objects.
+/// The number and size of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Amount {
-    /// How many.
+pub struct LfsUsage {
+    /// The number of objects.
     pub objects: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
-impl Amount {
+impl LfsUsage {
     fn add(&mut self, bytes: u64) {
         self.objects += 1;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
-/// The objects beside a mirror.
+/// The LFS objects of a mirror.
 #[derive(Debug, Clone)]
 pub struct LfsObjects {
     root: PathBuf,
 }
 
 impl LfsObjects {
-    /// Those of the mirror in a directory. Nothing is made before it is needed.
+    /// The objects of the mirror in a directory. Folders are created when they are needed.
     pub fn of_mirror(mirror: &Path) -> Self {
         Self { root: mirror.join("lfs") }
     }
@@ -51,16 +52,16 @@ impl LfsObjects {
         self.root.join("objects")
     }
 
-    /// Whether an object of that name and length is here. Its bytes are compared when it is read.
-    pub fn holds(&self, pointer: &Pointer) -> bool {
+    /// Whether an object with that id and size is stored. Its bytes are verified when it is read.
+    pub fn contains(&self, pointer: &Pointer) -> bool {
         fs::metadata(self.path(&pointer.oid)).is_ok_and(|found| found.is_file() && found.len() == pointer.size)
     }
 
-    /// Reads an object into `buffer`, which holds it and nothing else afterwards. One whose bytes are not those of its
-    /// name is removed, so that it is fetched again.
+    /// Reads an object into `buffer`, whose former contents are lost. A corrupt object is removed, so that it is
+    /// fetched again.
     ///
     /// # Errors
-    /// It is not here, cannot be read, or was wrong (`InvalidData`).
+    /// The object is missing, unreadable, or was corrupt (`InvalidData`).
     pub fn read(&self, pointer: &Pointer, buffer: &mut Vec<u8>) -> io::Result<()> {
         buffer.clear();
         let path = self.path(&pointer.oid);
@@ -69,80 +70,81 @@ impl LfsObjects {
             return Ok(());
         }
         fs::remove_file(&path)?;
-        Err(io::Error::new(io::ErrorKind::InvalidData, "its bytes on the disk are not those of its name"))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "the stored bytes do not match the object's SHA-256"))
     }
 
-    /// A place for an object that comes.
+    /// Creates a temporary file for an object.
     ///
     /// # Errors
-    /// The disk refuses.
-    pub fn receive(&self, pointer: &Pointer) -> io::Result<Receiving> {
+    /// The file cannot be created.
+    pub fn create(&self, pointer: &Pointer) -> io::Result<LfsWriter> {
         let temporary = self.root.join("tmp");
         fs::create_dir_all(&temporary)?;
         let file = NamedTempFile::new_in(temporary).map_err(|error| without_path(&error))?;
         let path = self.path(&pointer.oid);
         let (file, hash) = (BufWriter::with_capacity(256 << 10, file), Context::new(&SHA256));
-        Ok(Receiving { pointer: *pointer, path, file, hash, received: 0 })
+        Ok(LfsWriter { pointer: *pointer, path, file, hash, received: 0 })
     }
 
-    /// How much is here.
+    /// The number and size of all objects.
     ///
     /// # Errors
-    /// The folder cannot be read.
-    pub fn held(&self) -> io::Result<Amount> {
-        let mut held = Amount::default();
-        each(self.objects(), &mut |_, data| {
-            held.add(data.len());
+    /// A folder cannot be read.
+    pub fn usage(&self) -> io::Result<LfsUsage> {
+        let mut usage = LfsUsage::default();
+        visit_files(self.objects(), &mut |_, data| {
+            usage.add(data.len());
             Ok(())
         })?;
-        Ok(held)
+        Ok(usage)
     }
 
-    /// Removes all objects but these, and those that came after a time. What was removed, and what stays.
+    /// Removes all objects except `needed` and those modified after `before`. Returns the removed and the remaining
+    /// amount.
     ///
     /// # Errors
-    /// The disk refuses; what was removed by then is gone.
-    pub fn remove_except(&self, kept: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(Amount, Amount)> {
-        let (mut removed, mut stays) = (Amount::default(), Amount::default());
-        each(self.objects(), &mut |path, data| {
+    /// A file cannot be read or removed; others may be removed already.
+    pub fn remove_except(&self, needed: &HashSet<LfsOid>, before: SystemTime) -> io::Result<(LfsUsage, LfsUsage)> {
+        let (mut removed, mut remaining) = (LfsUsage::default(), LfsUsage::default());
+        visit_files(self.objects(), &mut |path, data| {
             let name = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
             let old = data.modified()? <= before;
-            if old && name.is_none_or(|oid| !kept.contains(&oid)) {
+            if old && name.is_none_or(|oid| !needed.contains(&oid)) {
                 match fs::remove_file(path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => removed.add(data.len()),
                 }
             } else {
-                stays.add(data.len());
+                remaining.add(data.len());
             }
             Ok(())
         })?;
-        Ok((removed, stays))
+        Ok((removed, remaining))
     }
 
-    /// Gives the objects to a mirror that has none. What cannot be given is fetched again.
-    pub fn give_to(&self, other: &Self) {
+    /// Moves the objects to a mirror without any. After a failure they are fetched again.
+    pub fn move_to(&self, other: &Self) {
         match fs::rename(&self.root, &other.root) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "the LFS objects of a mirror that was set aside cannot be kept");
+                tracing::warn!(%error, "the LFS objects of a replaced mirror cannot be moved to the new one");
             }
             _ => {}
         }
     }
 
-    /// Removes what a killed process left half-received, as far as nothing of it came after a time.
+    /// Removes temporary files of killed processes: those not modified after `before`.
     ///
     /// # Errors
-    /// The disk refuses.
-    pub fn remove_leftovers(&self, before: SystemTime) -> io::Result<()> {
-        each(self.root.join("tmp"), &mut |path, data| {
+    /// A file cannot be read or removed.
+    pub fn remove_partial(&self, before: SystemTime) -> io::Result<()> {
+        visit_files(self.root.join("tmp"), &mut |path, data| {
             if data.modified()? <= before { fs::remove_file(path) } else { Ok(()) }
         })
     }
 }
 
-/// Shows all files below a folder, if there is one.
-fn each(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<()> {
+/// Visits all files below a folder, which may be missing.
+fn visit_files(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<()> {
     let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {
         let entries = match fs::read_dir(folder) {
@@ -152,7 +154,7 @@ fn each(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<(
         for entry in entries {
             let entry = entry?;
             match entry.metadata() {
-                // Somebody else removed it.
+                // Another thread removed the file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
                 Ok(data) if data.is_dir() => folders.push(entry.path()),
@@ -163,8 +165,8 @@ fn each(folder: PathBuf, visit: &mut dyn FnMut(&Path, &Metadata) -> io::Result<(
     Ok(())
 }
 
-/// An object that comes. Dropped without [`Receiving::finish`], it leaves nothing.
-pub struct Receiving {
+/// Writes an object. Dropped without [`LfsWriter::commit`], it removes its temporary file.
+pub struct LfsWriter {
     pointer: Pointer,
     path: PathBuf,
     file: BufWriter<NamedTempFile>,
@@ -172,49 +174,49 @@ pub struct Receiving {
     received: u64,
 }
 
-/// Why an object that came is not kept.
+/// Why an object was not stored.
 #[derive(Debug, thiserror::Error)]
-pub enum ReceiveError {
-    /// Too short or too long.
-    #[error("it has {received} bytes and not the {expected} of its pointer")]
+pub enum LfsWriteError {
+    /// The size differs from the pointer's.
+    #[error("it has {received} bytes, but its pointer says {expected}")]
     Length {
-        /// What came; of an object that is too long, until it was clear.
+        /// The received bytes, up to the first excess part.
         received: u64,
-        /// What the pointer says.
+        /// The size in the pointer.
         expected: u64,
     },
-    /// As long as it should be, but something else.
-    #[error("its bytes are not those of its pointer (SHA-256)")]
-    OtherBytes,
-    /// The disk refuses.
+    /// The digest differs from the pointer's.
+    #[error("its SHA-256 differs from the one in its pointer")]
+    Digest,
+    /// The object cannot be written.
     #[error("it cannot be stored: {0}")]
     Store(#[from] io::Error),
 }
 
-impl Receiving {
-    /// Takes the next bytes.
+impl LfsWriter {
+    /// Writes the next bytes.
     ///
     /// # Errors
-    /// More came than the pointer says, or the disk refuses.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
+    /// The object is larger than its pointer says, or the disk fails.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), LfsWriteError> {
         self.received += bytes.len() as u64;
         if self.received > self.pointer.size {
-            return Err(ReceiveError::Length { received: self.received, expected: self.pointer.size });
+            return Err(LfsWriteError::Length { received: self.received, expected: self.pointer.size });
         }
         self.hash.update(bytes);
         Ok(self.file.write_all(bytes).map_err(|error| without_path(&error))?)
     }
 
-    /// Keeps the object, if it is what the pointer says. When this returns it is on the disk.
+    /// Verifies the object, syncs it and gives it its name.
     ///
     /// # Errors
-    /// It is not, or the disk refuses.
-    pub fn finish(self) -> Result<(), ReceiveError> {
+    /// The object does not match its pointer, or the disk fails.
+    pub fn commit(self) -> Result<(), LfsWriteError> {
         if self.received != self.pointer.size {
-            return Err(ReceiveError::Length { received: self.received, expected: self.pointer.size });
+            return Err(LfsWriteError::Length { received: self.received, expected: self.pointer.size });
         }
         if self.hash.finish().as_ref() != self.pointer.oid.as_bytes() {
-            return Err(ReceiveError::OtherBytes);
+            return Err(LfsWriteError::Digest);
         }
         let file = self.file.into_inner().map_err(|error| without_path(error.error()))?;
         file.as_file().sync_all()?;
@@ -235,27 +237,27 @@ mod tests {
         Pointer { oid: LfsOid::from_hex(hex.as_bytes()).unwrap(), size: contents.len() as u64 }
     }
 
-    fn receive(objects: &LfsObjects, pointer: &Pointer, parts: &[&[u8]]) -> Result<(), ReceiveError> {
-        let mut receiving = objects.receive(pointer)?;
-        parts.iter().try_for_each(|part| receiving.write(part))?;
-        receiving.finish()
+    fn receive(objects: &LfsObjects, pointer: &Pointer, parts: &[&[u8]]) -> Result<(), LfsWriteError> {
+        let mut writer = objects.create(pointer)?;
+        parts.iter().try_for_each(|part| writer.write(part))?;
+        writer.commit()
     }
 
     #[test]
-    fn an_object_is_kept_only_when_it_is_what_its_pointer_says() {
+    fn an_object_is_stored_only_if_it_matches_its_pointer() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
         let wanted = pointer(b"the file itself");
-        let length = |error| matches!(error, ReceiveError::Length { expected: 15, .. });
+        let length = |error| matches!(error, LfsWriteError::Length { expected: 15, .. });
         assert!(length(receive(&objects, &wanted, &[b"the file"]).unwrap_err()));
         assert!(length(receive(&objects, &wanted, &[b"the file itself", b"!"]).unwrap_err()));
         let other = receive(&objects, &wanted, &[b"the file itsElf"]).unwrap_err();
-        assert!(matches!(other, ReceiveError::OtherBytes));
-        assert!(!objects.holds(&wanted));
+        assert!(matches!(other, LfsWriteError::Digest));
+        assert!(!objects.contains(&wanted));
         assert_eq!(fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count(), 0);
 
         receive(&objects, &wanted, &[b"the file", b"", b" itself"]).unwrap();
-        assert!(objects.holds(&wanted) && !objects.holds(&Pointer { size: 14, ..wanted }));
+        assert!(objects.contains(&wanted) && !objects.contains(&Pointer { size: 14, ..wanted }));
         let mut buffer = b"something".to_vec();
         objects.read(&wanted, &mut buffer).unwrap();
         assert_eq!(buffer, b"the file itself");
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_rotted_is_removed_when_it_is_read() {
+    fn a_corrupt_object_is_removed_when_it_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
         let wanted = pointer(b"the file itself");
@@ -274,37 +276,37 @@ mod tests {
             fs::write(objects.path(&wanted.oid), rotten).unwrap();
             let error = objects.read(&wanted, &mut Vec::new()).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-            assert!(!objects.holds(&wanted));
+            assert!(!objects.contains(&wanted));
         }
     }
 
     #[test]
-    fn what_nothing_needs_goes_unless_it_came_just_now() {
+    fn unneeded_objects_are_removed_unless_they_are_new() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
-        assert_eq!(objects.held().unwrap(), Amount::default());
+        assert_eq!(objects.usage().unwrap(), LfsUsage::default());
         let (old, new) = (pointer(b"old"), pointer(b"the new one"));
         receive(&objects, &old, &[b"old"]).unwrap();
         receive(&objects, &new, &[b"the new one"]).unwrap();
-        let both = objects.held().unwrap();
-        assert_eq!(both, Amount { objects: 2, bytes: 14 });
-        let kept = HashSet::from([new.oid]);
-        assert_eq!(objects.remove_except(&kept, SystemTime::UNIX_EPOCH).unwrap(), (Amount::default(), both));
-        let (removed, stays) = objects.remove_except(&kept, SystemTime::now()).unwrap();
-        assert_eq!((removed, stays), (Amount { objects: 1, bytes: 3 }, Amount { objects: 1, bytes: 11 }));
-        assert!(!objects.holds(&old) && objects.holds(&new));
+        let both = objects.usage().unwrap();
+        assert_eq!(both, LfsUsage { objects: 2, bytes: 14 });
+        let needed = HashSet::from([new.oid]);
+        assert_eq!(objects.remove_except(&needed, SystemTime::UNIX_EPOCH).unwrap(), (LfsUsage::default(), both));
+        let (removed, remaining) = objects.remove_except(&needed, SystemTime::now()).unwrap();
+        assert_eq!((removed, remaining), (LfsUsage { objects: 1, bytes: 3 }, LfsUsage { objects: 1, bytes: 11 }));
+        assert!(!objects.contains(&old) && objects.contains(&new));
     }
 
     #[test]
-    fn what_a_killed_process_left_is_removed() {
+    fn temporary_files_of_a_killed_process_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let objects = LfsObjects::of_mirror(dir.path());
-        objects.remove_leftovers(SystemTime::now()).unwrap();
-        std::mem::forget(objects.receive(&pointer(b"x")).unwrap());
+        objects.remove_partial(SystemTime::now()).unwrap();
+        std::mem::forget(objects.create(&pointer(b"x")).unwrap());
         let left = || fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count();
-        objects.remove_leftovers(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(left(), 1, "it may be coming");
-        objects.remove_leftovers(SystemTime::now()).unwrap();
+        objects.remove_partial(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(left(), 1, "a download may still write to it");
+        objects.remove_partial(SystemTime::now()).unwrap();
         assert_eq!(left(), 0);
     }
 }

@@ -1,19 +1,19 @@
-//! Pointers: what stands in a repository in place of a file.
+//! LFS pointers, which stand for files in a repository.
 
 use std::fmt;
 
-/// A pointer is shorter than this.
+/// The exclusive upper limit of a pointer's size.
 pub const MAX_POINTER_BYTES: u64 = 1024;
 
 const VERSIONS: [&[u8]; 2] =
     [b"version https://git-lfs.github.com/spec/v1\n", b"version https://hawser.github.com/spec/v1\n"];
 
-/// The identity of a file: the SHA-256 of its bytes.
+/// The id of an LFS object: the SHA-256 of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LfsOid([u8; 32]);
 
 impl LfsOid {
-    /// 64 lower-case hexadecimal digits, and nothing else.
+    /// Parses 64 lower-case hexadecimal digits.
     pub fn from_hex(hex: &[u8]) -> Option<Self> {
         let (pairs, []) = hex.as_chunks::<2>() else { return None };
         let digit = |digit: u8| match digit {
@@ -25,7 +25,7 @@ impl LfsOid {
         Some(Self(bytes?.try_into().ok()?))
     }
 
-    /// The raw 32 bytes.
+    /// The 32 bytes of the digest.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -43,28 +43,27 @@ impl fmt::Debug for LfsOid {
     }
 }
 
-/// Which file a pointer stands for.
+/// A pointer to an LFS object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pointer {
-    /// What it holds.
+    /// The object's id.
     pub oid: LfsOid,
-    /// Its bytes.
+    /// The object's size in bytes.
     pub size: u64,
 }
 
-/// A file that a tarball needs.
+/// An LFS file of a tarball.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LfsFile {
-    /// A path below the folder at which it stands, for people.
+    /// A path of the file in the folder, for messages.
     pub path: String,
-    /// Which it is.
+    /// Its object.
     pub pointer: Pointer,
 }
 
 impl Pointer {
-    /// Reads a pointer as the specification has it: keys in their order after `version`, each once, `oid` and `size`
-    /// among them. `None` for all else, and for one with extensions: only programs that this one does not run know what
-    /// they mean.
+    /// Parses a pointer strictly by the specification: `version`, then sorted unique keys with `oid` and `size`. `None`
+    /// for anything else, and for pointers with extensions, whose meaning depends on programs that are not run here.
     pub fn parse(contents: &[u8]) -> Option<Self> {
         if contents.len() as u64 >= MAX_POINTER_BYTES {
             return None;
@@ -90,7 +89,7 @@ impl Pointer {
     }
 }
 
-/// Whether contents are meant as a pointer and not as the file itself, even if it cannot be read.
+/// Whether a file is a pointer rather than contents, even if it is invalid.
 pub fn looks_like_pointer(contents: &[u8]) -> bool {
     (contents.len() as u64) < MAX_POINTER_BYTES
         && VERSIONS.iter().any(|version| contents.starts_with(version))
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_says_which_file_and_how_long_it_is() {
+    fn a_pointer_has_an_id_and_a_size() {
         let pointer = parse("V1\noid sha256:OID\nsize 12345\n").unwrap();
         assert_eq!((pointer.oid.to_string().as_str(), pointer.size), (OID, 12345));
         assert_eq!(parse("V1\na.b-1 x y\noid sha256:OID\nsize 0\nz 1\n").unwrap().size, 0);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_specification_does_not_have_is_no_pointer() {
+    fn an_invalid_pointer_is_refused() {
         for text in [
             "",
             "V1",
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_that_cannot_be_read_is_still_not_the_file() {
+    fn an_invalid_pointer_is_still_recognized() {
         let extended = b"version https://git-lfs.github.com/spec/v1\next-0-foo sha256:00\noid sha256:11\nsize 1\n";
         assert!(looks_like_pointer(extended) && Pointer::parse(extended).is_none());
         assert!(!looks_like_pointer(b""));

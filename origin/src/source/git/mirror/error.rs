@@ -1,213 +1,213 @@
-//! Why a poll failed, in plain words.
-
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::source::{NotAllowed, without_user_info};
 
-/// Why a mirror could not be brought up to date. No variant's text holds a credential or a URL's user info.
+/// Why a poll failed. No text contains credentials or the user info of a URL.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MirrorError {
-    /// The URL names no way of fetching that is known here.
+    /// The URL is not supported.
     #[error("`{url}` cannot be mirrored: {reason}")]
     UnsupportedUrl {
-        /// Without user info.
+        /// The URL, without user info.
         url: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// It may not be asked.
+    /// The egress policy forbids the address.
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
-    /// The host's name has no address.
+    /// The host name cannot be resolved.
     #[error("the upstream cannot be reached: the host name `{host}` has no address: {cause}")]
     Resolve {
-        /// The name.
+        /// The host name.
         host: String,
-        /// What the system said.
+        /// The system's error.
         cause: String,
     },
-    /// The upstream brought nothing for too long.
-    #[error("the upstream brought nothing for {} s (step: {step})", after.as_secs_f32())]
+    /// The upstream sent nothing for the stall timeout.
+    #[error("the upstream sent nothing for {} s (step: {step})", after.as_secs_f32())]
     Stalled {
-        /// The step that was waiting.
+        /// The step that waited.
         step: &'static str,
         /// [`crate::source::Upstream::stall_timeout`].
         after: Duration,
     },
-    /// The upstream could not be reached.
+    /// The connection failed.
     #[error("the upstream cannot be reached: {cause}")]
     Connect {
-        /// What the network said.
+        /// The cause.
         cause: String,
-        /// Whether it took too long.
+        /// Whether it timed out.
         timeout: bool,
     },
-    /// Either side does not take the other for who it says it is: a certificate, or the key of an SSH host.
+    /// The identity of one side cannot be verified: a certificate, or an SSH host key.
     #[error("the upstream cannot be trusted: {0}")]
     Trust(String),
-    /// The upstream asks for credentials, and those at hand do not do.
+    /// The upstream refuses the credentials, or needs some.
     #[error("the upstream refuses access: {0}")]
     Authenticate(String),
-    /// The upstream sends its client elsewhere, and that is not followed.
+    /// The upstream redirects, and the redirect is not followed.
     #[error("the upstream redirects to {to}, which is not followed: {reason}")]
     Redirected {
-        /// Scheme, host and port of where to.
+        /// The target: scheme, host and port.
         to: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// There is no such repository, or none that may be seen.
-    #[error("the upstream has no such repository, or shows it to others only: {0}")]
+    /// The repository does not exist, or needs other credentials.
+    #[error("the upstream has no such repository, or hides it without the right credentials: {0}")]
     NotFound(String),
-    /// The upstream has no branches or tags, and never had any here.
+    /// The upstream has no branches or tags, and had none before.
     #[error("the repository is empty: the upstream has no branches and no tags")]
     EmptyRepository,
-    /// The upstream had refs before and names none now.
-    #[error("the upstream names no refs at all, but {mirrored} are mirrored: nothing is deleted on such a word")]
-    NothingAdvertised {
-        /// How many refs the mirror has.
-        mirrored: usize,
-    },
-    /// The upstream's objects have ids of another format than the mirror's: it was made anew.
-    #[error("the upstream is a repository of {format} now, and the mirror is not: it has to be cloned again")]
-    OtherObjectFormat {
-        /// The upstream's.
-        format: gix::hash::Kind,
-        /// How many refs the mirror has.
-        mirrored: usize,
-    },
-    /// The upstream names more refs than are taken.
+    /// The upstream lists no refs, but had some before.
     #[error(
-        "the upstream names more refs than `[upstreams] max_refs` = {limit} allows: raise it, or mirror a smaller repository"
+        "the upstream lists no refs, but the mirror has {mirrored}: none is deleted, because this is likely a fault"
+    )]
+    NothingAdvertised {
+        /// The number of refs in the mirror.
+        mirrored: usize,
+    },
+    /// The upstream's object format has changed.
+    #[error("the upstream's object format is {format} now: the repository has to be cloned again")]
+    OtherObjectFormat {
+        /// The upstream's object format.
+        format: gix::hash::Kind,
+        /// The number of refs in the mirror.
+        mirrored: usize,
+    },
+    /// The upstream lists too many refs.
+    #[error(
+        "the upstream has more refs than `[upstreams] max_refs` = {limit}: raise it, or mirror a smaller repository"
     )]
     TooManyRefs {
         /// [`crate::source::Upstream::max_refs`].
         limit: usize,
     },
-    /// The upstream sends a pack that is larger than is taken.
+    /// The upstream sends a pack that is too large.
     #[error(
-        "the upstream sends a pack that takes more than `[upstreams] max_pack` = {limit} bytes: raise it if the repository is to be mirrored"
+        "the upstream sends a pack of more than `[upstreams] max_pack` = {limit} bytes: raise it to mirror the repository"
     )]
     PackTooLarge {
         /// [`crate::source::Upstream::max_pack`].
         limit: u64,
     },
-    /// What the upstream sends would make the mirror larger than it may be.
+    /// The fetch would make the mirror too large.
     #[error(
-        "the mirror would have more than `[upstreams] max_mirror` = {limit} bytes: raise it if the repository is that large; what forced pushes left behind goes by itself in time"
+        "the mirror would have more than `[upstreams] max_mirror` = {limit} bytes: raise it if the repository is that large; remains of forced pushes are removed later"
     )]
     MirrorTooLarge {
         /// [`crate::source::Upstream::max_mirror`].
         limit: u64,
     },
-    /// The upstream sends an object that is larger than is taken.
+    /// The upstream sends an object that is too large.
     #[error(
-        "the upstream sends an object that takes more than `[upstreams] max_object` = {limit} bytes of memory: raise it if the repository is to be mirrored"
+        "the upstream sends an object of more than `[upstreams] max_object` = {limit} bytes: raise it to mirror the repository"
     )]
     ObjectTooLarge {
         /// [`crate::source::Upstream::max_object`].
         limit: u64,
     },
-    /// The upstream sends a pack of more objects than are taken.
+    /// The upstream sends a pack with too many objects.
     #[error(
-        "the upstream sends a pack of {objects} objects or more, and `[upstreams] max_objects` = {limit}: raise it if the repository is to be mirrored (each takes up to 400 bytes of memory)"
+        "the upstream sends a pack of {objects} objects or more, but `[upstreams] max_objects` = {limit}: raise it to mirror the repository (each object takes up to 400 bytes of memory)"
     )]
     TooManyObjects {
-        /// How many.
+        /// The number of objects.
         objects: usize,
         /// [`crate::source::Upstream::max_objects`].
         limit: usize,
     },
-    /// The upstream sends an object as deltas that do not fit into the memory that it may take to read it.
+    /// The deltas of an object exceed the memory to read it.
     #[error(
-        "the upstream sends deltas that lead to one object and have more than {limit} bytes together, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::DELTAS_OF_AN_OBJECT
+        "the upstream sends deltas of one object with more than {limit} bytes in total, {times} times `[upstreams] max_object`: raise it, or repack the upstream (`git repack -adf --depth=10`)", times = super::limits::DELTA_CHAIN_FACTOR
     )]
     DeltasTooLarge {
-        /// So many times [`crate::source::Upstream::max_object`].
+        /// A multiple of [`crate::source::Upstream::max_object`].
         limit: u64,
     },
-    /// It takes too much memory to find out whether the upstream sent all that its refs lead to.
+    /// The check that all reachable objects exist ran out of memory.
     #[error(
-        "to check what the upstream sends takes more memory than `[upstreams] max_object` = {limit} allows for, {times} times that and some more: raise it if the repository is to be mirrored", times = super::OBJECTS_AT_A_TIME
+        "checking the received objects takes too much memory for `[upstreams] max_object` = {limit}, which permits {times} times that: raise it to mirror the repository", times = super::limits::OBJECTS_IN_MEMORY
     )]
     CheckTooLarge {
         /// [`super::Upstream::max_object`].
         limit: u64,
     },
-    /// The upstream names a ref, and does not send what that points at.
-    #[error("fetching from the upstream failed: it did not send what `{reference}` points at")]
+    /// The upstream lists a ref without sending its object.
+    #[error("fetching from the upstream failed: it did not send the object of `{reference}`")]
     Incomplete {
-        /// Its name.
+        /// The ref's name.
         reference: String,
-        /// Whether the same poll changed other refs of the mirror.
-        moved: bool,
+        /// Whether the poll changed other refs.
+        changed: bool,
     },
-    /// The upstream names a ref, and what that leads to cannot be found out.
-    #[error("fetching from the upstream failed: `{reference}` cannot be followed, it leads to {reason}")]
+    /// A ref of the upstream cannot be peeled.
+    #[error("fetching from the upstream failed: `{reference}` cannot be followed, it points to {reason}")]
     NotFollowed {
-        /// Its name.
+        /// The ref's name.
         reference: String,
-        /// What it leads to.
+        /// The object that it points to.
         reason: &'static str,
-        /// Whether the same poll changed other refs of the mirror.
-        moved: bool,
+        /// Whether the poll changed other refs.
+        changed: bool,
     },
-    /// The upstream answered something else than expected, or broke off.
-    #[error("{} failed: {cause}", doing(step))]
+    /// The upstream violated the protocol, or the connection broke.
+    #[error("{} failed: {cause}", describe_step(step))]
     Upstream {
         /// `list refs`, `fetch` or `lfs`.
         step: &'static str,
-        /// What went wrong.
+        /// The cause.
         cause: String,
     },
-    /// The upstream answered with an HTTP status that says no.
-    #[error("the upstream answered {status}: {}", meaning(*status))]
-    Answered {
+    /// The upstream sent an HTTP status other than 200.
+    #[error("the upstream answered {status}: {}", describe_status(*status))]
+    HttpStatus {
         /// `list refs`, `fetch` or `lfs`.
         step: &'static str,
         /// The status.
         status: u16,
-        /// How long it asks to be left alone (`Retry-After`).
+        /// The pause that it demands (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// A file that the configuration names cannot be used.
+    /// A configured file cannot be used.
     #[error("the file `{name}` that `{key}` names {cause}")]
     File {
-        /// The key of the configuration.
+        /// The configuration key.
         key: &'static str,
-        /// The file's name, without its folder.
+        /// The file's name, without its directory.
         name: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
-    /// The mirror's own directory could not be read or written.
+    /// The mirror's directory cannot be read or written.
     #[error("the mirror cannot {what}: {cause}")]
     Local {
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: String,
     },
-    /// The mirror's files are not whole, as after a power loss.
+    /// The mirror's files are damaged, for example after a power loss.
     #[error("the mirror is damaged: {cause}")]
     Damaged {
-        /// What is missing or wrong.
+        /// A description of the damage.
         cause: String,
     },
-    /// Somebody asked to stop.
+    /// The poll was interrupted.
     #[error("the poll was interrupted")]
     Interrupted,
 }
 
 impl MirrorError {
-    /// Whether something took too long, rather than failed.
+    /// Whether the error is a timeout.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Stalled { .. } | Self::Connect { timeout: true, .. })
     }
 
-    /// The step that failed: `connect`, `authenticate`, `list refs`, `fetch` or `write`.
+    /// The failed step: `connect`, `authenticate`, `list refs`, `fetch` or `write`.
     pub fn step(&self) -> &'static str {
         match self {
             Self::UnsupportedUrl { .. }
@@ -223,7 +223,7 @@ impl MirrorError {
             | Self::OtherObjectFormat { .. }
             | Self::TooManyRefs { .. }
             | Self::NotFound(_) => "list refs",
-            Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::Answered { step, .. } => step,
+            Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::HttpStatus { step, .. } => step,
             Self::PackTooLarge { .. }
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
@@ -237,7 +237,7 @@ impl MirrorError {
         }
     }
 
-    /// All kinds there are.
+    /// All values of [`MirrorError::kind`].
     pub const KINDS: [&str; 17] = [
         "not_allowed",
         "dns",
@@ -258,7 +258,7 @@ impl MirrorError {
         "interrupted",
     ];
 
-    /// What kind of trouble it is, in one word of a fixed list: for metrics and alerts.
+    /// The kind of the error, for metrics and alerts.
     pub fn kind(&self) -> &'static str {
         let kind = match self {
             Self::UnsupportedUrl { .. } | Self::NotAllowed(_) => "not_allowed",
@@ -266,7 +266,7 @@ impl MirrorError {
             Self::Stalled { .. } | Self::Connect { timeout: true, .. } => "timeout",
             Self::Connect { .. } => "connect",
             Self::Trust(_) => "trust",
-            Self::Authenticate(_) | Self::Answered { status: 407, .. } => "authenticate",
+            Self::Authenticate(_) | Self::HttpStatus { status: 407, .. } => "authenticate",
             Self::Redirected { .. } => "redirect",
             Self::NotFound(_) => "not_found",
             Self::EmptyRepository | Self::NothingAdvertised { .. } => "no_refs",
@@ -278,9 +278,9 @@ impl MirrorError {
             | Self::TooManyObjects { .. }
             | Self::DeltasTooLarge { .. }
             | Self::CheckTooLarge { .. } => "limit",
-            Self::Answered { status: 403 | 429, .. } => "rate_limit",
-            Self::Answered { status: 500..=599, .. } => "server_error",
-            Self::Answered { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {
+            Self::HttpStatus { status: 403 | 429, .. } => "rate_limit",
+            Self::HttpStatus { status: 500..=599, .. } => "server_error",
+            Self::HttpStatus { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {
                 "protocol"
             }
             Self::Local { .. } | Self::File { .. } => "local",
@@ -291,25 +291,25 @@ impl MirrorError {
         kind
     }
 
-    /// How long the upstream asks to be left alone, a day at the most.
+    /// The upstream's `Retry-After`, up to a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Answered { retry_after, .. } => *retry_after,
+            Self::HttpStatus { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
 
-    /// Whether the mirror follows the upstream all the same, but for a ref: with whether it was changed. Of an upstream that
-    /// did not send what was asked for, only when it was.
+    /// Whether the mirror is up to date except for broken refs, and if so, whether the poll changed it. An incomplete
+    /// fetch counts only if it did.
     pub fn all_but_a_ref(&self) -> Option<bool> {
         match self {
-            Self::NotFollowed { moved, .. } => Some(*moved),
-            Self::Incomplete { moved, .. } => moved.then_some(true),
+            Self::NotFollowed { changed, .. } => Some(*changed),
+            Self::Incomplete { changed, .. } => changed.then_some(true),
             _ => None,
         }
     }
 
-    /// Whether a damaged mirror would explain it.
+    /// Whether a damaged mirror may be the cause.
     pub fn may_be_damage(&self) -> bool {
         matches!(self, Self::Local { .. } | Self::Upstream { step: "fetch", .. })
     }
@@ -322,18 +322,18 @@ impl MirrorError {
         move |cause| Self::file(key, file, format!("cannot be read: {cause}"))
     }
 
-    /// Where a file is, is told to nobody: its name does, for whoever knows the configuration.
+    /// Messages contain the name of a file, but not its directory.
     pub(crate) fn file(key: &'static str, file: &Path, cause: impl Into<String>) -> Self {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self::File { key, name, cause: cause.into() }
     }
 
-    pub(super) fn mirror(what: &'static str) -> impl FnOnce(gix::Error) -> Self {
+    pub(super) fn local_gix(what: &'static str) -> impl FnOnce(gix::Error) -> Self {
         move |cause| Self::Local { what, cause: describe(&cause) }
     }
 
-    /// What a failed exchange with the upstream comes down to, when its transport saw nothing wrong.
-    pub(super) fn exchange(step: &'static str, error: &gix::Error) -> Self {
+    /// The error for one of gix, if the transport recorded none.
+    pub(super) fn protocol(step: &'static str, error: &gix::Error) -> Self {
         let local = |cause: &io::Error| {
             use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
             matches!(cause.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
@@ -345,23 +345,23 @@ impl MirrorError {
     }
 }
 
-/// A step in more words.
-fn doing(step: &str) -> &'static str {
+/// A step for messages.
+fn describe_step(step: &str) -> &'static str {
     match step {
         "fetch" => "fetching from the upstream",
-        "lfs" => "asking the upstream for LFS objects",
+        "lfs" => "requesting LFS objects from the upstream",
         _ => "listing the upstream's refs",
     }
 }
 
-/// What a status says, and what to do about it.
-fn meaning(status: u16) -> &'static str {
+/// The meaning of a status, and what to do.
+fn describe_status(status: u16) -> &'static str {
     match status {
-        403 | 429 => "it is asked too often, by this origin or with these credentials",
-        407 => "the proxy wants credentials, or others",
+        403 | 429 => "this origin, or these credentials, sent too many requests",
+        407 => "the proxy requires credentials, or others",
         503 => "it is overloaded or under maintenance",
-        500..=599 => "it is in trouble itself",
-        _ => "this is no answer that Git's protocol knows",
+        500..=599 => "it has an internal error",
+        _ => "Git's protocol does not expect this status",
     }
 }
 
@@ -369,7 +369,8 @@ fn causes<T: std::error::Error + 'static>(error: &gix::Error) -> impl Iterator<I
     error.iter_errors().filter_map(|error| error.downcast_ref())
 }
 
-/// The innermost cause and what it led to, on one line, without user info. Some of it may be the upstream's own words.
+/// The innermost and the outermost cause on one line, without user info and control characters. It may contain text of
+/// the upstream.
 pub(super) fn describe(error: &gix::Error) -> String {
     let mut texts: Vec<String> = error.iter_errors().map(|error| format!("{error:#}")).collect();
     texts.dedup();
@@ -386,25 +387,25 @@ mod tests {
 
     use super::*;
 
-    fn exchange(error: &gix::Error) -> MirrorError {
-        MirrorError::exchange("fetch", error)
+    fn protocol_error(error: &gix::Error) -> MirrorError {
+        MirrorError::protocol("fetch", error)
     }
 
     #[test]
-    fn a_full_disk_is_not_the_upstream_s_fault() {
+    fn a_full_disk_is_a_local_error() {
         let full = io::Error::from(io::ErrorKind::StorageFull).and_raise(message("Failed to write the received pack"));
-        assert_eq!(exchange(&full).step(), "write");
+        assert_eq!(protocol_error(&full).step(), "write");
     }
 
     #[test]
-    fn what_an_upstream_says_moves_nobody_s_cursor() {
-        let error = exchange(&message("remote error:\u{1b}[2J all\r\n is\u{7} well").raise());
+    fn control_characters_of_an_upstream_are_removed() {
+        let error = protocol_error(&message("remote error:\u{1b}[2J all\r\n is\u{7} well").raise());
         assert_eq!(error.to_string(), "fetching from the upstream failed: remote error:[2J all is well");
     }
 
     #[test]
-    fn user_info_is_taken_out_of_causes() {
-        let error = exchange(&message("cannot talk to https://me:secret@host/x").raise());
+    fn user_info_is_removed_from_causes() {
+        let error = protocol_error(&message("cannot talk to https://me:secret@host/x").raise());
         assert_eq!(error.to_string(), "fetching from the upstream failed: cannot talk to https://host/x");
     }
 }

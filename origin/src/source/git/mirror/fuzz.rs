@@ -1,11 +1,11 @@
-//! For the fuzzers in `loadtest/fuzz`: words that upstreams send and operators write.
+//! For the fuzzers in `loadtest/fuzz`: strings from upstreams and operators.
 
 use std::time::{Duration, SystemTime};
 
 use super::{http, retry_after};
 use crate::source::fuzz_endpoint;
 
-/// `Retry-After`, where a redirect leads, and addresses.
+/// `Retry-After`, redirects, and URLs.
 pub fn fuzz_upstream_words(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);

@@ -1,5 +1,5 @@
-//! The git program: `git upload-pack`, which serves a repository on this machine, `git index-pack` and `git rev-list` for what
-//! was fetched, and `git repack`. Its environment is pinned.
+//! Commands of the git program, with a fixed environment: `upload-pack` for local upstreams, `index-pack` and
+//! `rev-list` for received packs, `repack` for maintenance.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,15 +11,15 @@ use std::time::Duration;
 use super::{MirrorError, shallow};
 use crate::outside_program::{Bounds, pinned, pinned_within, run};
 
-/// The program that serves a repository (bare, or with a working tree).
+/// Serves a local repository, bare or with a working tree.
 pub(super) fn upload_pack(path: &[u8]) -> Command {
     let mut command = pinned("git");
     command.envs(ENVIRONMENT).envs([("GIT_PROTOCOL", "version=2"), ("GIT_NO_LAZY_FETCH", "1")]);
     command.args([
-        // Whoever runs the origin named this repository, so it may belong to another user (a mounted volume).
+        // The operator configured this repository, which may belong to another user (a mounted volume).
         "-c",
         "safe.directory=*",
-        // Nothing is served that would have to be fetched from elsewhere first, and nobody is asked to.
+        // Objects of a partial clone are not fetched from elsewhere.
         "-c",
         "protocol.allow=never",
         "upload-pack",
@@ -29,7 +29,7 @@ pub(super) fn upload_pack(path: &[u8]) -> Command {
     command
 }
 
-/// What the program is told: nothing of the user's configuration or the machine's, and that nobody can be asked.
+/// The environment: no system or user configuration, no prompts.
 const ENVIRONMENT: [(&str, &str); 4] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -37,11 +37,11 @@ const ENVIRONMENT: [(&str, &str); 4] = [
     ("GIT_TERMINAL_PROMPT", "0"),
 ];
 
-/// The oldest version that joins packs geometrically and writes an index over all of them.
-const OLDEST: (u32, u32) = (2, 34);
+/// The oldest supported version: it has geometric repacks with a multi-pack index.
+const MIN_VERSION: (u32, u32) = (2, 34);
 
-/// `git repack` of a bare repository: everything anew, or the small packs joined. Hooks, filters and configuration of
-/// anybody play no part; one thread, and so much memory and no more, because somebody publishes meanwhile.
+/// `git repack` of a bare repository, full or geometric. It ignores hooks, and uses one thread and little memory,
+/// because builds run meanwhile.
 pub(super) fn repack(repository: &Path, full: bool) -> Command {
     let mut command = pinned("git");
     command.envs(ENVIRONMENT).env("GIT_DIR", repository);
@@ -53,11 +53,11 @@ pub(super) fn repack(repository: &Path, full: bool) -> Command {
     command
 }
 
-/// `git index-pack` of what comes, into a folder of objects in front of a repository's. What deltas rest on that is in the
-/// repository is put into the pack. One thread: many of them are at work, each for an upstream.
+/// `git index-pack` into an object directory in front of a repository's. It completes thin packs. One thread, because
+/// several fetches run at once.
 pub(super) fn index_pack(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = with_objects(repository, objects, bounds);
-    // All of an object is in memory, so that it counts.
+    // Whole objects are kept in memory, so that the memory limit applies to them.
     for setting in ["core.bigFileThreshold=1048576g", "pack.writeReverseIndex=false"] {
         command.args(["-c", setting]);
     }
@@ -65,23 +65,20 @@ pub(super) fn index_pack(repository: &Path, objects: &Path, bounds: Bounds) -> C
     command
 }
 
-/// `git rev-list`, which fails unless all is there that some objects lead to and no ref of the repository does.
-pub(super) fn connected(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
+/// `git rev-list` over objects that the given tips reach and refs do not. Fails if one is missing.
+pub(super) fn check_connectivity(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = with_objects(repository, objects, bounds);
     command.args(["rev-list", "--objects", "--stdin", "--quiet", "--progress=Checking objects", "--not", "--all"]);
     command
 }
 
-/// Whether all is there that commits lead to, and others, with a `^` before each, do not: `git rev-list`.
-pub(super) fn walk(repository: &Path) -> Command {
+/// `git rev-list` over objects that the given commits reach, except those with a leading `^`. Fails if one is missing.
+pub(super) fn check_reachable(repository: &Path) -> Command {
     let mut command = pinned("git");
     command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1").env("GIT_DIR", repository);
     command.args(["-c", "core.hooksPath=/dev/null", "rev-list", "--objects", "--stdin", "--quiet"]);
     command
 }
-
-/// The address space that the two take for the program itself and what it holds of deltas and packs.
-pub(super) const OWN_MEMORY: u64 = 256 << 20;
 
 fn with_objects(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     let mut command = pinned_within("git", bounds);
@@ -94,39 +91,39 @@ fn with_objects(repository: &Path, objects: &Path, bounds: Bounds) -> Command {
     command
 }
 
-/// Whether the program is there and new enough; what is the matter when not. Blocks.
+/// Checks that the program is installed and new enough. Returns what is wrong. Blocks.
 pub(crate) fn check() -> Result<(), String> {
-    let ended = run(
+    let result = run(
         pinned("git").arg("--version"),
         b"",
         &std::env::temp_dir(),
         Duration::from_secs(30),
         &AtomicBool::new(false),
     );
-    let said = ended.map_err(|error| error.to_string())?.output;
-    match version(&said) {
-        Some(version) if version >= OLDEST => Ok(()),
+    let output = result.map_err(|error| error.to_string())?.output;
+    match version(&output) {
+        Some(version) if version >= MIN_VERSION => Ok(()),
         Some((major, minor)) => {
-            Err(format!("its version is {major}.{minor}, and {}.{} is the oldest that will do", OLDEST.0, OLDEST.1))
+            Err(format!("its version is {major}.{minor}, but at least {}.{} is needed", MIN_VERSION.0, MIN_VERSION.1))
         }
-        None => Err(format!("its version cannot be read: `{}`", said.trim().chars().take(80).collect::<String>())),
+        None => Err(format!("its version cannot be read: `{}`", output.trim().chars().take(80).collect::<String>())),
     }
 }
 
 /// The version in `git version 2.47.3`.
-fn version(said: &str) -> Option<(u32, u32)> {
-    let mut numbers = said.strip_prefix("git version ")?.split('.');
+fn version(output: &str) -> Option<(u32, u32)> {
+    let mut numbers = output.strip_prefix("git version ")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.trim().parse().ok()?))
 }
 
-/// Whether it had no more memory.
-pub(super) fn lacks_memory(said: &str) -> bool {
-    ["Out of memory", "out of memory", "Cannot allocate memory"].iter().any(|words| said.contains(words))
+/// Whether the program ran out of memory.
+pub(super) fn is_out_of_memory(stderr: &str) -> bool {
+    ["Out of memory", "out of memory", "Cannot allocate memory"].iter().any(|words| stderr.contains(words))
 }
 
-/// What Git's complaint comes down to, without the path.
-pub(super) fn complaint(step: &'static str, said: &str, path: &[u8]) -> Option<MirrorError> {
-    let line = said.lines().find_map(|line| line.strip_prefix("fatal: "))?;
+/// Classifies an error message of the program. The path does not appear in the result.
+pub(super) fn classify_stderr(step: &'static str, stderr: &str, path: &[u8]) -> Option<MirrorError> {
+    let line = stderr.lines().find_map(|line| line.strip_prefix("fatal: "))?;
     for cause in ["No space left on device", "Disk quota exceeded", "Read-only file system"] {
         if line.contains(cause) {
             return Some(MirrorError::Local { what: "be written", cause: cause.to_owned() });
@@ -145,8 +142,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_read_whatever_follows_it() {
-        for (said, expected) in [
+    fn a_version_is_parsed_with_any_suffix() {
+        for (stderr, expected) in [
             ("git version 2.47.3\n", Some((2, 47))),
             ("git version 2.39.5 (Apple Git-154)\n", Some((2, 39))),
             ("git version 3.0\n", Some((3, 0))),
@@ -154,22 +151,22 @@ mod tests {
             ("hub version 2", None),
             ("", None),
         ] {
-            assert_eq!(version(said), expected, "{said}");
+            assert_eq!(version(stderr), expected, "{stderr}");
         }
         assert_eq!(check(), Ok(()), "the tests need git");
     }
 
     #[test]
-    fn a_full_disk_is_not_the_upstream_s_fault() {
-        let error = complaint("fetch", "fatal: unable to create '/srv/x': No space left on device\n", b"/srv");
+    fn a_full_disk_is_a_local_error() {
+        let error = classify_stderr("fetch", "fatal: unable to create '/srv/x': No space left on device\n", b"/srv");
         assert_eq!(error.unwrap().to_string(), "the mirror cannot be written: No space left on device");
     }
 
     #[test]
-    fn complaints_come_without_the_path() {
-        let text = |said: &str| complaint("fetch", said, b"/srv/x").map(|error| error.to_string());
-        let said = "warning: x\nfatal: '/srv/x' does not appear to be a git repository\n";
-        assert!(text(said).unwrap().ends_with("there is no Git repository at this path"));
+    fn errors_do_not_contain_the_path() {
+        let text = |stderr: &str| classify_stderr("fetch", stderr, b"/srv/x").map(|error| error.to_string());
+        let stderr = "warning: x\nfatal: '/srv/x' does not appear to be a git repository\n";
+        assert!(text(stderr).unwrap().ends_with("there is no Git repository at this path"));
         assert!(text("fatal: bad object in '/srv/x'").unwrap().ends_with("git: bad object in 'the repository'"));
         assert_eq!(text(""), None);
     }

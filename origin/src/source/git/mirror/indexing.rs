@@ -1,5 +1,5 @@
-//! Indexes a pack while it comes, by gix in this process: that takes a third less than the git program. What rests on objects
-//! that are not in the pack, or would take much memory, is left to that.
+//! Indexes a pack with gix while it is received, with a third less CPU time than the git program. Packs with external
+//! bases or high memory usage are left to the git program.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -14,45 +14,42 @@ use gix::odb::pack::data::entry::Header;
 use gix::odb::pack::data::input::{BytesToEntriesIter, EntryDataMode, Mode};
 use gix::progress::{Count, NestedProgress, Progress};
 
-use super::attempt::Attempt;
 use super::progress::RECEIVED_OBJECTS;
-use super::{DELTAS_OF_AN_OBJECT, FetchProgress, MirrorError, OBJECTS_AT_A_TIME, Upstream, weight};
+use super::upstream_session::UpstreamSession;
+use super::{FetchProgress, MirrorError, Upstream, limits, memory_estimate};
 
-/// What is taken of a pack at a time.
+/// The size of a read.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What the compressed form of an entry may have more than its object: what nothing compresses grows a little.
-const BYTES_BESIDE_OBJECT: u64 = 64 << 10;
-
-/// A pack as it comes.
-pub(super) struct Incoming<'a> {
+/// A pack while it is received.
+pub(super) struct PackReader<'a> {
     pub(super) pack: &'a mut dyn BufRead,
-    pub(super) attempt: &'a Attempt<'a>,
+    pub(super) session: &'a UpstreamSession<'a>,
     pub(super) progress: &'a FetchProgress,
-    /// What came is written there as well.
+    /// The file to copy the pack to.
     pub(super) copy: Option<&'a File>,
-    /// How many bytes came since the last entry: gix keeps them, and there may be no end to one.
+    /// Bytes since the last entry. gix keeps them in memory, and an entry may have no end.
     pub(super) since_entry: &'a Cell<u64>,
-    /// Nothing is asked for after the end: what comes then is no pack, or never comes.
+    /// Nothing is read after the end: the upstream may send other data, or block.
     pub(super) has_ended: bool,
 }
 
-impl Read for Incoming<'_> {
+impl Read for PackReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.has_ended {
             return Ok(0);
         }
-        let attempt = self.attempt;
-        // Some bytes that are here already are much to do.
-        attempt.goes_on().map_err(|error| attempt.fail(error))?;
+        let session = self.session;
+        // Received bytes may mean much work.
+        session.check_interrupt().map_err(|error| session.record(error))?;
         let read = self.pack.read(into)?;
         self.has_ended = read == 0 && !into.is_empty();
         self.progress.received(read);
         if let Some(mut copy) = self.copy {
-            copy.write_all(&into[..read]).map_err(|error| attempt.fail(MirrorError::local("be written")(error)))?;
-            let limit = attempt.upstream.max_object;
-            if self.since_entry.get() > limit.saturating_add(limit / 64 + BYTES_BESIDE_OBJECT) {
-                return Err(attempt.fail(MirrorError::ObjectTooLarge { limit }));
+            copy.write_all(&into[..read]).map_err(|error| session.record(MirrorError::local("be written")(error)))?;
+            let limit = session.upstream.max_object;
+            if self.since_entry.get() > limit.saturating_add(limit / 64 + limits::ENTRY_OVERHEAD) {
+                return Err(session.record(MirrorError::ObjectTooLarge { limit }));
             }
             self.since_entry.set(self.since_entry.get() + read as u64);
         }
@@ -60,49 +57,49 @@ impl Read for Incoming<'_> {
     }
 }
 
-/// Writes the index of a pack that is copied to a file. Returns its name; none if it is one for the git program. `expect` is
-/// told how many objects come, before they do.
+/// Indexes a pack while it is copied to a file. Returns its name, or `None` if the git program has to index it.
+/// `reserve` is called with the number of objects before they are received.
 pub(super) fn index(
-    incoming: &mut Incoming,
+    reader: &mut PackReader,
     copy: &Path,
     index: &mut dyn Write,
     hash: gix::hash::Kind,
-    expect: &dyn Fn(usize) -> Result<(), MirrorError>,
+    reserve: &dyn Fn(usize) -> Result<(), MirrorError>,
 ) -> gix::Result<Option<ObjectId>> {
-    let (attempt, since_entry) = (incoming.attempt, incoming.since_entry);
-    let Upstream { max_object, max_objects: limit, .. } = *attempt.upstream;
-    let mut progress = incoming.progress.root();
+    let (session, since_entry) = (reader.session, reader.since_entry);
+    let Upstream { max_object, max_objects: limit, .. } = *session.upstream;
+    let mut progress = reader.progress.root();
     let mut shown = progress.add_child_with_id("objects", RECEIVED_OBJECTS);
-    let pack = BufReader::with_capacity(BUFFER_BYTES, incoming);
+    let pack = BufReader::with_capacity(BUFFER_BYTES, reader);
     let entries = BytesToEntriesIter::new_from_header(pack, Mode::Verify, EntryDataMode::Crc32, hash)?;
     let (version, objects) = (entries.version(), entries.size_hint().0);
     if objects > limit {
-        return Err(attempt.fail(MirrorError::TooManyObjects { objects, limit }).raise());
+        return Err(session.record(MirrorError::TooManyObjects { objects, limit }).raise());
     }
-    expect(objects).map_err(|error| attempt.fail(error).raise())?;
+    reserve(objects).map_err(|error| session.record(error).raise())?;
     if objects == 0 {
         return Ok(None);
     }
     shown.init(Some(objects), None);
-    let (offsets, end, is_beyond) = (RefCell::new(Vec::new()), Cell::new(0), Cell::new(false));
-    // Without a word on how many come: gix would set all of their places aside at once, and take that for one object.
+    let (offsets, end, for_git) = (RefCell::new(Vec::new()), Cell::new(0), Cell::new(false));
+    // An iterator without a size hint: gix would allocate space for all declared objects at once.
     let mut reading = Some(entries);
     let mut entries = std::iter::from_fn(|| {
         since_entry.set(0);
         let Some(entry) = reading.as_mut()?.next() else {
-            // It has a buffer as large as the largest entry.
+            // Its buffer is as large as the largest entry.
             reading = None;
             return None;
         };
         shown.inc();
         Some(entry.and_then(|entry| {
             let (header, size) = (entry.header, entry.decompressed_size);
-            weight::check_entry(header, size, max_object).map_err(|error| attempt.fail(error).raise())?;
-            // Of a size in more bytes than it takes gix would compute the checksum wrongly.
+            memory_estimate::check_entry(header, size, max_object).map_err(|error| session.record(error).raise())?;
+            // gix computes a wrong checksum for a size with padding.
             let is_padded = usize::from(entry.header_size) != header.size(size);
             if is_padded || matches!(header, Header::RefDelta { .. }) {
-                is_beyond.set(true);
-                return Err(message("it is one for the git program").raise());
+                for_git.set(true);
+                return Err(message("the pack is left to the git program").raise());
             }
             offsets.borrow_mut().push(entry.pack_offset);
             end.set(entry.pack_offset + u64::from(entry.header_size) + entry.compressed_size);
@@ -111,12 +108,13 @@ pub(super) fn index(
     });
     let resolver = || {
         let pack = pack::data::File::at(copy, hash).map_err(io::Error::other)?;
-        let weight = weight::check(&pack, &offsets.borrow(), |_| None, attempt).map_err(io::Error::other)?;
-        let held = weight.map_err(|error| attempt.fail(error))?.held();
-        // What follows a pack is not a part of it.
+        let estimate =
+            memory_estimate::check_pack(&pack, &offsets.borrow(), |_| None, session).map_err(io::Error::other)?;
+        let needed = estimate.map_err(|error| session.record(error))?.bytes();
+        // Bytes after the pack do not belong to it.
         let has_more = pack.pack_end() as u64 != end.get();
-        is_beyond.set(has_more || held > max_object.saturating_mul(OBJECTS_AT_A_TIME));
-        if is_beyond.get() { Err(io::Error::other("it takes much memory")) } else { Ok((entry_bytes, pack)) }
+        for_git.set(has_more || needed > limits::object_memory(max_object));
+        if for_git.get() { Err(io::Error::other("it needs too much memory")) } else { Ok((entry_bytes, pack)) }
     };
     let indexed = pack::index::write_data_iter_to_stream(
         pack::index::Version::default(),
@@ -125,12 +123,12 @@ pub(super) fn index(
         Some(1),
         &mut progress,
         index,
-        attempt.interrupt(),
+        session.interrupt(),
         hash,
-        usize::try_from(max_object.saturating_mul(DELTAS_OF_AN_OBJECT)).ok(),
+        usize::try_from(limits::max_delta_chain(max_object)).ok(),
         version,
     );
-    if is_beyond.get() { Ok(None) } else { Ok(Some(indexed?.data_hash)) }
+    if for_git.get() { Ok(None) } else { Ok(Some(indexed?.data_hash)) }
 }
 
 fn entry_bytes(range: EntryRange, pack: &pack::data::File) -> Option<&[u8]> {
@@ -155,8 +153,8 @@ mod tests {
         zlib.finish().unwrap()
     }
 
-    /// An object, and a line of so many deltas, each of which copies it.
-    fn line(deltas: u32) -> Vec<u8> {
+    /// A pack of an object and a chain of deltas, each of which copies it.
+    fn chain(deltas: u32) -> Vec<u8> {
         let mut pack = [&b"PACK\0\0\0\x02"[..], &(1 + deltas).to_be_bytes()].concat();
         let mut base = pack.len();
         pack.extend(entry(Header::Blob, &[7; SIZE as usize]));
@@ -176,7 +174,7 @@ mod tests {
         pack
     }
 
-    /// Whose end is not its last word.
+    /// A reader that returns more after its end.
     struct Resumed(Vec<&'static [u8]>);
 
     impl Read for Resumed {
@@ -185,38 +183,38 @@ mod tests {
         }
     }
 
-    /// The name of a pack that is indexed here, or what is wrong with it.
+    /// The name of a pack that gix can index, or the error.
     fn indexed(pack: &mut dyn BufRead, interrupt: &AtomicBool) -> Result<Option<ObjectId>, MirrorError> {
         let mut upstream = Upstream::new("git://host/x");
         upstream.max_object = SIZE.into();
-        let (attempt, progress) = (&Attempt::new(&upstream, interrupt).unwrap(), &FetchProgress::default());
+        let (session, progress) = (&UpstreamSession::new(&upstream, interrupt).unwrap(), &FetchProgress::default());
         let (copy, since_entry) = (NamedTempFile::new().unwrap(), &Cell::new(0));
         let copied = Some(copy.as_file());
-        let mut incoming = Incoming { pack, attempt, progress, copy: copied, since_entry, has_ended: false };
-        let name = index(&mut incoming, copy.path(), &mut io::sink(), gix::hash::Kind::Sha1, &|_| Ok(()));
-        name.map_err(|error| attempt.failure().unwrap_or_else(|| MirrorError::exchange("fetch", &error)))
+        let mut reader = PackReader { pack, session, progress, copy: copied, since_entry, has_ended: false };
+        let name = index(&mut reader, copy.path(), &mut io::sink(), gix::hash::Kind::Sha1, &|_| Ok(()));
+        name.map_err(|error| session.take_failure().unwrap_or_else(|| MirrorError::protocol("fetch", &error)))
     }
 
     #[test]
-    fn what_takes_much_or_is_not_whole_is_left_to_the_git_program() {
+    fn packs_that_are_large_or_thin_are_left_to_the_git_program() {
         let is_indexed =
             |pack: Vec<u8>| indexed(&mut &pack[..], &AtomicBool::new(false)).map(|name| name.is_some()).unwrap();
-        // Five objects in all.
-        assert!(is_indexed(with_checksum(line(2))));
-        assert!(!is_indexed(with_checksum(line(3))));
-        assert!(!is_indexed([with_checksum(line(2)), b"x".to_vec()].concat()));
-        let mut thin = line(0);
+        // Five objects in memory.
+        assert!(is_indexed(with_checksum(chain(2))));
+        assert!(!is_indexed(with_checksum(chain(3))));
+        assert!(!is_indexed([with_checksum(chain(2)), b"x".to_vec()].concat()));
+        let mut thin = chain(0);
         thin[11] += 1;
         thin.extend(entry(Header::RefDelta { base_id: ObjectId::empty_blob(gix::hash::Kind::Sha1) }, &[0, 1, 1, 7]));
         assert!(!is_indexed(with_checksum(thin)));
-        // Three bytes, and another seven bits of their number.
-        let padded = [&line(0)[..12], &[0xb3, 0], &entry(Header::Blob, b"abc")[1..]].concat();
+        // Three bytes, with seven more bits of size.
+        let padded = [&chain(0)[..12], &[0xb3, 0], &entry(Header::Blob, b"abc")[1..]].concat();
         assert!(!is_indexed(with_checksum(padded)));
     }
 
     #[test]
-    fn a_large_object_is_refused_before_the_next_one_comes() {
-        let mut pack = line(0);
+    fn a_large_object_is_refused_before_the_next_one_is_read() {
+        let mut pack = chain(0);
         pack[11] += 1;
         pack.extend(entry(Header::Blob, &[7; SIZE as usize + 1]));
         pack[11] += 1;
@@ -225,29 +223,29 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_after_the_end() {
+    fn nothing_is_read_after_the_end_of_a_pack() {
         let (upstream, stop) = (Upstream::new("git://host/x"), AtomicBool::new(false));
-        let (attempt, progress) = (&Attempt::new(&upstream, &stop).unwrap(), &FetchProgress::default());
+        let (session, progress) = (&UpstreamSession::new(&upstream, &stop).unwrap(), &FetchProgress::default());
         let pack = &mut BufReader::new(Resumed(vec![b"two", b"", b"one"]));
-        let mut incoming =
-            Incoming { pack, attempt, progress, copy: None, since_entry: &Cell::new(0), has_ended: false };
+        let mut reader =
+            PackReader { pack, session, progress, copy: None, since_entry: &Cell::new(0), has_ended: false };
         let mut all = Vec::new();
-        incoming.read_to_end(&mut all).unwrap();
-        assert_eq!((all.as_slice(), incoming.read(&mut [0; 8]).unwrap()), (&b"one"[..], 0));
+        reader.read_to_end(&mut all).unwrap();
+        assert_eq!((all.as_slice(), reader.read(&mut [0; 8]).unwrap()), (&b"one"[..], 0));
     }
 
-    /// Empty blocks, one after the other, which are no bytes of the object.
+    /// Empty deflate blocks, which add nothing to the object.
     #[test]
-    fn an_entry_without_an_end_is_refused() {
-        let begun = [&line(0)[..12], &[0x31, 0x78, 0x01]].concat();
+    fn an_endless_entry_is_refused() {
+        let start = [&chain(0)[..12], &[0x31, 0x78, 0x01]].concat();
         let blocks = [0, 0, 0, 0xff, 0xff].repeat(1 << 20);
-        let error = indexed(&mut begun.chain(&blocks[..]), &AtomicBool::new(false)).unwrap_err();
+        let error = indexed(&mut start.chain(&blocks[..]), &AtomicBool::new(false)).unwrap_err();
         assert!(matches!(error, MirrorError::ObjectTooLarge { .. }), "{error}");
     }
 
     #[test]
-    fn a_request_to_stop_is_heard_while_bytes_are_at_hand() {
-        let error = indexed(&mut &with_checksum(line(2))[..], &AtomicBool::new(true)).unwrap_err();
+    fn an_interrupt_ends_indexing_of_received_bytes() {
+        let error = indexed(&mut &with_checksum(chain(2))[..], &AtomicBool::new(true)).unwrap_err();
         assert!(matches!(error, MirrorError::Interrupted), "{error}");
     }
 }

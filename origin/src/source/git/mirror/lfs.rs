@@ -1,10 +1,10 @@
-//! Fetching LFS objects: from where the upstream's batch API says that they are, into the folder beside the mirror.
+//! Fetches LFS objects that the upstream's batch API locates.
 //!
-//! The API's address follows from the upstream's URL (`<url>.git/info/lfs`). A `.lfsconfig` in the repository is not read:
-//! whoever may push could send the origin and its credentials anywhere.
+//! The API's URL follows from the upstream's (`<url>.git/info/lfs`). A `.lfsconfig` in the repository is ignored: it
+//! would let anyone with push permission send the origin and its credentials to any host.
 
 mod error;
-mod rate;
+mod min_rate;
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
@@ -13,51 +13,50 @@ use std::time::{Duration, Instant, SystemTime};
 use reqwest::{Response, StatusCode, Url};
 
 pub use self::error::LfsError;
-use self::rate::Rate;
+use self::min_rate::MinRate;
 use super::MirrorError;
-use super::attempt::Attempt;
 use super::http::Client;
-use crate::source::git::lfs::batch::{self, Download, Found, OBJECTS_PER_REQUEST};
+use super::upstream_session::UpstreamSession;
+use crate::source::git::lfs::batch::{self, ByOid, Download, OBJECTS_PER_REQUEST};
 use crate::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
 use crate::source::{Endpoint, NotAllowed, Upstream};
 
-/// Who waits for the budget of a host looks so often whether somebody wants him to stop.
-const GLANCE: Duration = Duration::from_millis(200);
+/// The interval at which a wait for the request budget checks for an interrupt.
+const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// When so many downloads in a row come to nothing the storage is not asked for more.
-const MOST_IN_A_ROW: u32 = 3;
+/// The consecutive failed downloads after which the storage counts as down.
+const MAX_CONSECUTIVE_FAILURES: u32 = 3;
 
-/// How objects are fetched.
+/// A fetch of LFS objects.
 pub struct LfsFetch<'a> {
-    /// Where from.
+    /// The upstream.
     pub upstream: &'a Upstream,
-    /// Where to.
+    /// Where objects are stored.
     pub objects: &'a LfsObjects,
-    /// Asked before each request: how long it has to wait. `None`: it may go, and is counted.
+    /// Called before each request. Returns the time to wait, or `None` if the request may be sent, which is then
+    /// counted.
     pub budget: &'a dyn Fn() -> Option<Duration>,
-    /// Asked before an object is fetched, and with each part of it that comes: whether anybody wants it still.
-    pub wanted: &'a dyn Fn(&LfsOid) -> bool,
-    /// Told of each object that is here, and of each that cannot be had.
-    pub ended: &'a dyn Fn(&LfsFile, Result<(), &LfsError>),
-    /// Set it to end everything soon.
+    /// Called before and during a download: whether the object is still needed.
+    pub is_needed: &'a dyn Fn(&LfsOid) -> bool,
+    /// Called with the result of each object.
+    pub on_result: &'a dyn Fn(&LfsFile, Result<(), &LfsError>),
+    /// Set to end the fetch soon.
     pub interrupt: &'a AtomicBool,
 }
 
 impl LfsFetch<'_> {
-    /// Fetches objects, one after the other; those that are here already, and those that nobody wants any more, are passed
-    /// over. Each is verified and on the disk when its end is told. What is wrong with one of them is told, and the others
-    /// are fetched all the same. Blocks for as long as it takes; a
-    /// request to stop ends it.
+    /// Fetches objects one after the other, except stored and unneeded ones. An object is verified and synced before
+    /// `on_result` is called. The error of one object does not stop the others. Blocks.
     ///
     /// # Errors
-    /// What keeps the rest from being had too. When that was found with an object, it was told of that one.
+    /// An error that concerns all objects. If it occurred with one object, `on_result` was called with it too.
     pub fn run(&self, files: &[LfsFile]) -> Result<(), LfsError> {
         let (upstream, objects) = (self.upstream, self.objects);
         let (limit, mut missing) = (upstream.max_lfs_object, Vec::new());
-        for file in files.iter().filter(|file| !objects.holds(&file.pointer)) {
+        for file in files.iter().filter(|file| !objects.contains(&file.pointer)) {
             if file.pointer.size > limit {
                 let error = LfsError::TooLarge { path: file.path.clone(), size: file.pointer.size, limit };
-                (self.ended)(file, Err(&error));
+                (self.on_result)(file, Err(&error));
             } else {
                 missing.push(file);
             }
@@ -65,52 +64,52 @@ impl LfsFetch<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let api = api(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.url.to_string() })?;
-        let attempt = Attempt::new(upstream, self.interrupt).map_err(LfsError::Api)?;
-        attempt.lfs_begins();
-        let client = Client::new(&attempt).map_err(LfsError::Api)?;
-        let run = Run { fetch: self, client, api, in_a_row: Cell::new(0) };
-        missing.chunks(OBJECTS_PER_REQUEST).try_for_each(|some| run.fetch_some(some))
+        let batch_url = batch_url(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.url.to_string() })?;
+        let session = UpstreamSession::new(upstream, self.interrupt).map_err(LfsError::Api)?;
+        session.begin_lfs();
+        let client = Client::new(&session).map_err(LfsError::Api)?;
+        let run = Run { fetch: self, client, batch_url, consecutive_failures: Cell::new(0) };
+        missing.chunks(OBJECTS_PER_REQUEST).try_for_each(|some| run.fetch_batch(some))
     }
 }
 
 struct Run<'a> {
     fetch: &'a LfsFetch<'a>,
     client: Client<'a>,
-    /// Where to ask for objects.
-    api: Url,
-    /// Downloads that came to nothing since one that did not.
-    in_a_row: Cell<u32>,
+    /// The URL of the batch API.
+    batch_url: Url,
+    /// Failed downloads since the last successful one.
+    consecutive_failures: Cell<u32>,
 }
 
-/// Where an answer says that objects are, or why not; and where the answer came from.
-struct Answer {
-    from: Url,
-    said: Found<Result<Download, batch::ObjectError>>,
+/// A response of the batch API, and the URL that sent it.
+struct BatchResult {
+    url: Url,
+    objects: ByOid<Result<Download, batch::ObjectError>>,
 }
 
 impl Run<'_> {
-    /// Fetches what fits into one question. What was answered may end before all of it is used: then it is asked again.
-    fn fetch_some(&self, files: &[&LfsFile]) -> Result<(), LfsError> {
-        let mut files: Vec<_> = files.iter().filter(|file| self.is_wanted(file)).collect();
+    /// Fetches the objects of one batch request. If the returned URLs expire, the rest is requested again.
+    fn fetch_batch(&self, files: &[&LfsFile]) -> Result<(), LfsError> {
+        let mut files: Vec<_> = files.iter().filter(|file| self.is_needed(file)).collect();
         while !files.is_empty() {
-            let answer = self.ask(&files)?;
-            let asked = Instant::now();
-            let (mut done, mut brought) = (0, 0);
+            let batch = self.request_batch(&files)?;
+            let sent = Instant::now();
+            let (mut done, mut downloaded) = (0, 0);
             for file in &files {
-                // Until one came the addresses are taken to be good, so that each question brings something or is the last.
-                let fresh = brought == 0;
-                let ended = match answer.said.get(&file.pointer.oid) {
-                    Some(Ok(download)) if !fresh && download.has_ended(asked.elapsed(), SystemTime::now()) => break,
-                    Some(Ok(download)) => self.download(file, &answer.from, download),
+                // The first URL of a batch counts as valid, so that each request makes progress or is the last.
+                let is_first = downloaded == 0;
+                let result = match batch.objects.get(&file.pointer.oid) {
+                    Some(Ok(download)) if !is_first && download.has_expired(sent.elapsed(), SystemTime::now()) => break,
+                    Some(Ok(download)) => self.download(file, &batch.url, download),
                     Some(Err(error)) => Err(refused(file, format!("{} (code {})", error.message, error.code))),
-                    None => Err(refused(file, "its answer says nothing of the object".to_owned())),
+                    None => Err(refused(file, "its response does not contain the object".to_owned())),
                 };
-                if !fresh && matches!(ended, Err(LfsError::Withheld { .. })) {
+                if !is_first && matches!(result, Err(LfsError::Withheld { .. })) {
                     break;
                 }
-                brought += usize::from(matches!(ended, Ok(true)));
-                self.tell(file, ended)?;
+                downloaded += usize::from(matches!(result, Ok(true)));
+                self.report(file, result)?;
                 done += 1;
             }
             files.drain(..done);
@@ -118,41 +117,42 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tells how it went with an object; the error is what keeps the rest from being had too.
-    fn tell(&self, file: &LfsFile, ended: Result<bool, LfsError>) -> Result<(), LfsError> {
-        match ended {
-            Ok(here) => {
-                if here {
-                    self.in_a_row.set(0);
-                    (self.fetch.ended)(file, Ok(()));
+    /// Reports an object's result. Returns an error if it concerns all objects.
+    fn report(&self, file: &LfsFile, result: Result<bool, LfsError>) -> Result<(), LfsError> {
+        match result {
+            Ok(stored) => {
+                if stored {
+                    self.consecutive_failures.set(0);
+                    (self.fetch.on_result)(file, Ok(()));
                 }
                 Ok(())
             }
             Err(error) => {
-                (self.fetch.ended)(file, Err(&error));
-                let of_the_storage = matches!(error, LfsError::Download { .. } | LfsError::TooSlow { .. });
-                let in_a_row = if of_the_storage { self.in_a_row.get() + 1 } else { 0 };
-                self.in_a_row.set(in_a_row);
-                if error.concerns_all() || in_a_row >= MOST_IN_A_ROW { Err(error) } else { Ok(()) }
+                (self.fetch.on_result)(file, Err(&error));
+                let is_storage_error = matches!(error, LfsError::Download { .. } | LfsError::TooSlow { .. });
+                let consecutive_failures = if is_storage_error { self.consecutive_failures.get() + 1 } else { 0 };
+                self.consecutive_failures.set(consecutive_failures);
+                if error.is_fatal() || consecutive_failures >= MAX_CONSECUTIVE_FAILURES { Err(error) } else { Ok(()) }
             }
         }
     }
 
-    /// Asks where objects are.
-    fn ask(&self, files: &[&&LfsFile]) -> Result<Answer, LfsError> {
-        self.wait_for_budget().map_err(LfsError::Api)?;
+    /// Requests the locations of objects.
+    fn request_batch(&self, files: &[&&LfsFile]) -> Result<BatchResult, LfsError> {
+        self.wait_for_rate_limit().map_err(LfsError::Api)?;
         let pointers: Vec<Pointer> = files.iter().map(|file| file.pointer).collect();
-        let answer = self.client.ask(&self.api, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_ANSWER_BYTES);
-        let (from, answer) = answer.map_err(|error| match error {
-            MirrorError::NotFound(said) => LfsError::NotFound(said),
+        let response =
+            self.client.query(&self.batch_url, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_RESPONSE_BYTES);
+        let (url, response) = response.map_err(|error| match error {
+            MirrorError::NotFound(cause) => LfsError::NotFound(cause),
             other => LfsError::Api(other),
         })?;
-        Ok(Answer { from, said: batch::parse(&answer)? })
+        Ok(BatchResult { url, objects: batch::parse(&response)? })
     }
 
-    /// Whether the object is here then; or nobody wants it any more.
-    fn download(&self, file: &LfsFile, from: &Url, download: &Download) -> Result<bool, LfsError> {
-        if !self.is_wanted(file) {
+    /// Returns whether the object is stored now; false if it is no longer needed.
+    fn download(&self, file: &LfsFile, base: &Url, download: &Download) -> Result<bool, LfsError> {
+        if !self.is_needed(file) {
             return Ok(false);
         }
         let path = || file.path.clone();
@@ -160,52 +160,52 @@ impl Run<'_> {
             MirrorError::NotAllowed(NotAllowed::Address(host)) => LfsError::NotPublic { path: path(), host },
             cause => LfsError::Download { path: path(), cause },
         };
-        let wrong = |cause| LfsError::Object { path: path(), cause };
-        let mut receiving = self.fetch.objects.receive(&file.pointer).map_err(|error| wrong(error.into()))?;
+        let invalid = |cause| LfsError::Object { path: path(), cause };
+        let mut writer = self.fetch.objects.create(&file.pointer).map_err(|error| invalid(error.into()))?;
         if file.pointer.size == 0 {
-            return receiving.finish().map(|()| true).map_err(wrong);
+            return writer.commit().map(|()| true).map_err(invalid);
         }
-        self.wait_for_budget().map_err(failed)?;
-        let answer = self.client.download(from, &download.href, &download.header).map_err(failed)?;
-        let mut answer = self.accept(answer).map_err(|error| match error {
-            MirrorError::Answered { status: status @ 400..=499, retry_after: None, .. } if status != 429 => {
+        self.wait_for_rate_limit().map_err(failed)?;
+        let response = self.client.download(base, &download.href, &download.header).map_err(failed)?;
+        let mut response = self.accept(response).map_err(|error| match error {
+            MirrorError::HttpStatus { status: status @ 400..=499, retry_after: None, .. } if status != 429 => {
                 LfsError::Withheld { path: path(), status }
             }
             other => failed(other),
         })?;
         let Upstream { min_rate, stall_timeout, .. } = *self.fetch.upstream;
-        let mut rate = Rate::new(min_rate, stall_timeout, Instant::now());
+        let mut min = MinRate::new(min_rate, stall_timeout, Instant::now());
         loop {
-            let bytes = self.client.more(&mut answer).map_err(failed)?;
+            let bytes = self.client.next_chunk(&mut response).map_err(failed)?;
             if bytes.is_empty() {
-                return receiving.finish().map(|()| true).map_err(wrong);
+                return writer.commit().map(|()| true).map_err(invalid);
             }
-            receiving.write(&bytes).map_err(wrong)?;
-            rate.received(bytes.len(), Instant::now()).map_err(|slow| LfsError::TooSlow {
+            writer.write(&bytes).map_err(invalid)?;
+            min.received(bytes.len(), Instant::now()).map_err(|slow| LfsError::TooSlow {
                 path: path(),
                 bytes: slow.bytes,
                 within: slow.within,
                 min_rate,
             })?;
-            if !self.is_wanted(file) {
+            if !self.is_needed(file) {
                 return Ok(false);
             }
         }
     }
 
-    fn is_wanted(&self, file: &LfsFile) -> bool {
-        (self.fetch.wanted)(&file.pointer.oid)
+    fn is_needed(&self, file: &LfsFile) -> bool {
+        (self.fetch.is_needed)(&file.pointer.oid)
     }
 
-    fn accept(&self, answer: Response) -> Result<Response, MirrorError> {
-        if answer.status() == StatusCode::OK { Ok(answer) } else { Err(self.client.answered(&answer)) }
+    fn accept(&self, response: Response) -> Result<Response, MirrorError> {
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.client.response_error(&response)) }
     }
 
-    /// Waits until another request may be sent to the host.
-    fn wait_for_budget(&self) -> Result<(), MirrorError> {
+    /// Waits until the budget allows another request.
+    fn wait_for_rate_limit(&self) -> Result<(), MirrorError> {
         while let Some(wait) = (self.fetch.budget)() {
-            // The clock belongs to the runtime that the attempt waits on.
-            self.client.attempt().wait(async { tokio::time::sleep(wait.min(GLANCE)).await })?;
+            // The timer needs the session's runtime.
+            self.client.session().wait(async { tokio::time::sleep(wait.min(INTERRUPT_POLL_INTERVAL)).await })?;
         }
         Ok(())
     }
@@ -215,13 +215,13 @@ fn refused(file: &LfsFile, reason: String) -> LfsError {
     LfsError::Refused { path: file.path.clone(), reason }
 }
 
-/// Where an upstream's API is asked for objects, as Git LFS finds it.
-fn api(upstream: &Endpoint) -> Option<Url> {
-    let mut api = upstream.http().ok()?.clone();
-    let base = api.path().trim_end_matches('/');
+/// The URL of an upstream's batch API, as Git LFS derives it.
+fn batch_url(upstream: &Endpoint) -> Option<Url> {
+    let mut url = upstream.http().ok()?.clone();
+    let base = url.path().trim_end_matches('/');
     let path = format!("{}.git/info/lfs/objects/batch", base.strip_suffix(".git").unwrap_or(base));
-    api.set_path(&path);
-    Some(api)
+    url.set_path(&path);
+    Some(url)
 }
 
 #[cfg(test)]
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_api_is_where_git_lfs_looks_for_it() {
+    fn the_batch_url_is_that_of_git_lfs() {
         for (upstream, expected) in [
             ("https://git.example/acme/shop.git", Some("https://git.example/acme/shop.git/info/lfs/objects/batch")),
             ("https://git.example/acme/shop", Some("https://git.example/acme/shop.git/info/lfs/objects/batch")),
@@ -239,7 +239,7 @@ mod tests {
             ("git@git.example:shop.git", None),
             ("/srv/git/shop.git", None),
         ] {
-            assert_eq!(api(&upstream.into()).as_ref().map(Url::as_str), expected, "{upstream}");
+            assert_eq!(batch_url(&upstream.into()).as_ref().map(Url::as_str), expected, "{upstream}");
         }
     }
 }

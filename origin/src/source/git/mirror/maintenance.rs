@@ -1,10 +1,10 @@
-//! Upkeep of a mirror. Each fetch that brings something brings a pack; too many of them cost open files, memory maps and
-//! time at every lookup.
+//! Maintenance of a mirror: repacks. Each fetch adds a pack, and many packs cost open files, memory maps and lookup
+//! time.
 //!
-//! The git program does it, in two ways. At [`PACKS_BEFORE_REPACK`] packs the small ones are joined (geometric repacking:
-//! the work is proportional to what is new), and nothing is dropped. A week after the last time all is written anew as
-//! one pack, and what neither a ref nor a retained publication leads to is gone: what a forced push leaves behind takes
-//! room for a week or two, not for ever. What fails is left alone for a while, each time for longer; the other goes on.
+//! At `PACKS_BEFORE_REPACK` packs a geometric repack combines the small ones; its cost is proportional to the new data,
+//! and it drops no object. Once a week a full repack writes all reachable objects to one pack and drops the others, so
+//! the remains of a forced push occupy disk space for two weeks at most. After a failure each kind backs off on its
+//! own.
 
 mod due;
 
@@ -20,75 +20,73 @@ use gix::ObjectId;
 use gix::refs::transaction::{Change, LogChange, PreviousValue, RefEdit, RefLog};
 use weir_protocol::commit_id::CommitId;
 
-pub(super) use self::due::Past;
-use self::due::{Found, due};
+pub(super) use self::due::RepackHistory;
+use self::due::{MirrorState, due};
 use super::refs::{self, Refs};
-use super::{Mirror, MirrorSize, git_program, leftovers, size};
+use super::{Mirror, MirrorSize, git_program, size, stale_files};
 use crate::outside_program::{ProgramError, run};
 
-/// How long joining the small packs of a small mirror may take.
-const LONGEST_JOIN: Duration = Duration::from_secs(120);
+/// The timeout of a geometric repack of a small mirror.
+const GEOMETRIC_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long writing all of a small mirror anew may take.
-const LONGEST_FULL: Duration = Duration::from_secs(600);
+/// The timeout of a full repack of a small mirror.
+const FULL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// So much of a large one adds a second to that. Any disk is faster; most of it is copied as it is.
+/// The mirror's size in bytes that adds a second to the timeout. Disks are faster, and most data is copied.
 const BYTES_PER_SECOND: u64 = 8 << 20;
 
-/// A file in the mirror whose time is that of the last full repack, or of the first look.
-const MARK: &str = "weir-repacked";
+/// The file whose modification time is that of the last full repack, or of the first check.
+const TIMESTAMP_FILE: &str = "weir-repacked";
 
-/// Where the commits of retained publications are named during a full repack. Nothing of the upstream is below it.
-const KEPT: &str = "refs/weir/kept";
+/// The namespace of refs to the commits of retained versions during a full repack.
+const RETAINED_REFS: &str = "refs/weir/kept";
 
-/// Within what upkeep has to keep.
+/// Limits of maintenance.
 #[derive(Debug, Clone, Copy)]
-pub struct UpkeepBounds {
-    /// Room on the disk that is left to others, in bytes.
+pub struct MaintenanceLimits {
+    /// The disk space to leave free, in bytes.
     pub min_free: u64,
-    /// How many bytes the mirror may have: one that has most of them is written anew each day.
+    /// The largest size of the mirror in bytes. Close to it a full repack runs daily.
     pub max_mirror: u64,
 }
 
-/// What upkeep did.
+/// A way to repack a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Upkeep {
-    /// There is nothing to do.
-    NotDue,
-    /// The small packs were joined.
-    Joined,
-    /// All was written anew, and what nothing leads to is gone.
+pub enum Repack {
+    /// Small packs are combined; no object is dropped (`git repack --geometric`).
+    Geometric,
+    /// All reachable objects are written to one pack; the others are dropped (`git repack -a`).
     Full,
 }
 
-/// Upkeep failed; but for [`MaintenanceError::Lost`] the mirror is as good as before.
+/// Why maintenance failed. Unless objects were lost, the mirror is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceError {
-    /// The mirror's files cannot be read or written.
-    #[error("the mirror cannot be kept up: {0}")]
+    /// The mirror cannot be read or written.
+    #[error("the maintenance of the mirror failed: {0}")]
     Local(String),
-    /// The git program is missing, or takes too long.
-    #[error("the mirror cannot be kept up: {0}")]
+    /// The git program is missing or took too long.
+    #[error("the maintenance of the mirror failed: {0}")]
     Program(String),
-    /// Somebody asked to stop.
-    #[error("the upkeep of the mirror was interrupted")]
+    /// `stop` was set.
+    #[error("the maintenance of the mirror was interrupted")]
     Interrupted,
-    /// The disk has no room for a second copy.
+    /// The disk has no space for a second copy.
     #[error(
-        "the mirror cannot be written anew: that takes {needed} bytes (its own, and `limits.min_free`), and the disk has {free}"
+        "a full repack of the mirror needs {needed} bytes (its size and `limits.min_free`), but the disk has {free}"
     )]
-    NoRoom {
-        /// Bytes that there should be.
+    DiskFull {
+        /// The needed bytes.
         needed: u64,
-        /// Bytes that there are.
+        /// The free bytes.
         free: u64,
     },
-    /// It says that it failed.
+    /// `git repack` failed.
     #[error("`git repack` failed: {0}")]
     Repack(String),
-    /// A ref was forced back, while all was written anew, to what nothing led to before.
-    #[error("the mirror lost what a ref was forced back to while it was repacked: {0}")]
-    Lost(String),
+    /// A ref was forced back, during a full repack, to an object that was unreachable before.
+    #[error("the mirror lost objects of a ref that was forced back during a repack: {0}")]
+    LostObjects(String),
 }
 
 impl MaintenanceError {
@@ -107,63 +105,60 @@ impl From<ProgramError> for MaintenanceError {
 }
 
 impl Mirror {
-    /// Repacks the mirror when it is time to. Blocks; neither polls nor readers wait meanwhile. `kept` names the commits that
-    /// must stay though no ref leads to them any more; it is asked before a full repack only.
+    /// Repacks the mirror if this is due. Blocks, but neither polls nor readers wait for it. `retained` returns the
+    /// commits to keep although no ref reaches them; it is called before a full repack only.
     ///
     /// # Errors
-    /// It failed or took too long: it is not tried again for a while. Or it was interrupted: it is due again the next time.
-    /// [`MaintenanceError::Lost`] alone leaves the mirror worse than it was.
-    pub fn keep_up(
+    /// The repack failed or took too long, and backs off; or it was interrupted, and stays due.
+    /// [`MaintenanceError::LostObjects`] alone leaves the mirror damaged.
+    pub fn maintain(
         &self,
-        kept: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
-        bounds: &UpkeepBounds,
+        retained: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
+        limits: &MaintenanceLimits,
         now: SystemTime,
         stop: &AtomicBool,
-    ) -> Result<Upkeep, MaintenanceError> {
-        // One at a time, whoever calls.
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<Option<Repack>, MaintenanceError> {
+        // One repack at a time.
+        let mut history = self.repack_history.lock().unwrap_or_else(PoisonError::into_inner);
         let local = |error: io::Error| MaintenanceError::local(&error);
-        let found = self.look_at_packs(now).map_err(local)?;
-        let due = due(&found, bounds.max_mirror, &past, now);
-        if due == Upkeep::NotDue {
-            return Ok(due);
-        }
-        leftovers::remove_of_repack(&self.dir).map_err(local)?;
-        let repacked = match due {
-            Upkeep::Full => self.full_repack(kept, found.size, bounds.min_free, stop),
-            _ => self.join(found.size, stop),
+        let state = self.state(now).map_err(local)?;
+        let Some(repack) = due(&state, limits.max_mirror, &history, now) else { return Ok(None) };
+        stale_files::remove_repack_files(&self.dir).map_err(local)?;
+        let repacked = match repack {
+            Repack::Full => self.full_repack(retained, state.size, limits.min_free, stop),
+            Repack::Geometric => self.repack(false, timeout(GEOMETRIC_TIMEOUT, state.size), stop),
         };
         match &repacked {
-            Ok(()) => past.succeeded(due, size::of(&self.dir).map_err(local)?.bytes),
+            Ok(()) => history.succeeded(repack, size::measure(&self.dir).map_err(local)?.bytes),
             Err(MaintenanceError::Interrupted) => {}
-            Err(_) => past.failed(due, now),
+            Err(_) => history.failed(repack, now),
         }
         if repacked.is_err() {
-            leftovers::remove_of_repack(&self.dir).map_err(local)?;
-        } else if due == Upkeep::Full {
-            set_mark(&self.dir.join(MARK), now).map_err(local)?;
+            stale_files::remove_repack_files(&self.dir).map_err(local)?;
+        } else if repack == Repack::Full {
+            write_timestamp(&self.dir.join(TIMESTAMP_FILE), now).map_err(local)?;
         }
-        repacked.map(|()| due)
+        repacked.map(|()| Some(repack))
     }
 
-    fn look_at_packs(&self, now: SystemTime) -> io::Result<Found> {
-        let mark = self.dir.join(MARK);
-        let last = match fs::metadata(&mark).and_then(|data| data.modified()) {
+    fn state(&self, now: SystemTime) -> io::Result<MirrorState> {
+        let file = self.dir.join(TIMESTAMP_FILE);
+        let last = match fs::metadata(&file).and_then(|data| data.modified()) {
             Ok(time) if time <= now => time,
-            // There is none yet; or it is of a clock that was set back since, and would hold for as long as that was.
-            _ => set_mark(&mark, now).map(|()| now)?,
+            // The file is missing, or its time is in the future, because the clock was set back.
+            _ => write_timestamp(&file, now).map(|()| now)?,
         };
-        let refs = Self::refs_moved_at(&self.dir);
-        Ok(Found {
-            size: size::of(&self.dir)?,
+        let refs = Self::refs_changed_at(&self.dir);
+        Ok(MirrorState {
+            size: size::measure(&self.dir)?,
             since_full: now.duration_since(last).unwrap_or_default(),
-            refs_moved: refs.is_ok_and(|moved| moved > last),
+            refs_changed: refs.is_ok_and(|time| time > last),
         })
     }
 
     fn full_repack(
         &self,
-        kept: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
+        retained: impl FnOnce() -> Result<Vec<CommitId>, MaintenanceError>,
         size: MirrorSize,
         min_free: u64,
         stop: &AtomicBool,
@@ -172,29 +167,29 @@ impl Mirror {
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         let needed = size.bytes.saturating_add(min_free);
         if free < needed {
-            return Err(MaintenanceError::NoRoom { needed, free });
+            return Err(MaintenanceError::DiskFull { needed, free });
         }
-        let longest = longest(LONGEST_FULL, size);
-        let _kept = KeptRefs::write(self, &kept()?)?;
-        // What leads to these is not dropped.
+        let timeout = timeout(FULL_TIMEOUT, size);
+        let _retained = RetainedRefs::write(self, &retained()?)?;
+        // Objects that these refs reach are not dropped.
         let before = self.mirrored_refs()?;
-        self.repack(true, longest, stop)?;
-        self.check_moved_since(&before, longest, stop)
+        self.repack(true, timeout, stop)?;
+        self.check_changed_refs(&before, timeout, stop)
     }
 
-    /// Whether all is there that refs lead to which moved while all was written anew. A ref that was forced back meanwhile
-    /// to what nothing led to any more may have lost that.
-    fn check_moved_since(&self, before: &Refs, longest: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
+    /// Checks that all objects exist of refs that changed during a full repack. A ref that was forced back to an
+    /// unreachable object may have lost it.
+    fn check_changed_refs(&self, before: &Refs, timeout: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
         let known: BTreeSet<&ObjectId> = before.values().collect();
         let now = self.mirrored_refs()?;
-        let moved: BTreeSet<&ObjectId> = now.values().filter(|tip| !known.contains(tip)).collect();
-        if moved.is_empty() {
+        let changed: BTreeSet<&ObjectId> = now.values().filter(|tip| !known.contains(tip)).collect();
+        if changed.is_empty() {
             return Ok(());
         }
-        let tips = moved.iter().map(|tip| format!("{tip}\n")).chain(known.iter().map(|tip| format!("^{tip}\n")));
+        let tips = changed.iter().map(|tip| format!("{tip}\n")).chain(known.iter().map(|tip| format!("^{tip}\n")));
         let tips: String = tips.collect();
-        let ended = run(&mut git_program::walk(&self.dir), tips.as_bytes(), &self.dir, longest, stop)?;
-        if ended.success { Ok(()) } else { Err(MaintenanceError::Lost(ended.error_line())) }
+        let result = run(&mut git_program::check_reachable(&self.dir), tips.as_bytes(), &self.dir, timeout, stop)?;
+        if result.success { Ok(()) } else { Err(MaintenanceError::LostObjects(result.error_line())) }
     }
 
     fn mirrored_refs(&self) -> Result<Refs, MaintenanceError> {
@@ -202,34 +197,30 @@ impl Mirror {
         refs::mirrored(&repository).map_err(|error| MaintenanceError::local(&error))
     }
 
-    fn join(&self, size: MirrorSize, stop: &AtomicBool) -> Result<(), MaintenanceError> {
-        self.repack(false, longest(LONGEST_JOIN, size), stop)
-    }
-
-    fn repack(&self, full: bool, longest: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
-        let ended = run(&mut git_program::repack(&self.dir, full), b"", &self.dir, longest, stop)?;
-        if ended.success { Ok(()) } else { Err(MaintenanceError::Repack(ended.error_line())) }
+    fn repack(&self, full: bool, timeout: Duration, stop: &AtomicBool) -> Result<(), MaintenanceError> {
+        let result = run(&mut git_program::repack(&self.dir, full), b"", &self.dir, timeout, stop)?;
+        if result.success { Ok(()) } else { Err(MaintenanceError::Repack(result.error_line())) }
     }
 }
 
-fn longest(of_a_small_one: Duration, size: MirrorSize) -> Duration {
-    of_a_small_one + Duration::from_secs(size.bytes / BYTES_PER_SECOND)
+fn timeout(base: Duration, size: MirrorSize) -> Duration {
+    base + Duration::from_secs(size.bytes / BYTES_PER_SECOND)
 }
 
-/// Refs that lead to what must stay, for as long as a full repack takes.
-struct KeptRefs<'a>(&'a Mirror);
+/// Refs to the commits of retained versions, during a full repack.
+struct RetainedRefs<'a>(&'a Mirror);
 
-impl<'a> KeptRefs<'a> {
+impl<'a> RetainedRefs<'a> {
     fn write(mirror: &'a Mirror, commits: &[CommitId]) -> Result<Self, MaintenanceError> {
         let repository = mirror.repository().map_err(|error| MaintenanceError::local(&error))?.to_thread_local();
         let refs = Self(mirror);
-        // Of a repack that was killed.
+        // A killed repack may have left some.
         refs.remove();
         let ids = commits.iter().filter_map(|commit| ObjectId::from_hex(commit.as_str().as_bytes()).ok());
-        // Services of one repository publish the same commits, and a ref is edited once.
+        // Services may publish the same commit, and a transaction must edit a ref once.
         let ids: BTreeSet<ObjectId> = ids.filter(|id| repository.has_object(*id)).collect();
         let edits = ids.into_iter().map(|id| {
-            let name = format!("{KEPT}/{id}")
+            let name = format!("{RETAINED_REFS}/{id}")
                 .try_into()
                 .map_err(|error: gix::refs::name::Error| MaintenanceError::local(&error))?;
             let log = LogChange { mode: RefLog::AndReference, force_create_reflog: false, message: "".into() };
@@ -242,19 +233,19 @@ impl<'a> KeptRefs<'a> {
     }
 
     fn remove(&self) {
-        // Nothing packs them, so that is all there is. What cannot be removed is removed the next time.
-        let _ = fs::remove_dir_all(self.0.dir.join(KEPT));
+        // They are loose refs. If this fails, the next repack removes them.
+        let _ = fs::remove_dir_all(self.0.dir.join(RETAINED_REFS));
     }
 }
 
-impl Drop for KeptRefs<'_> {
+impl Drop for RetainedRefs<'_> {
     fn drop(&mut self) {
         self.remove();
     }
 }
 
-fn set_mark(mark: &Path, now: SystemTime) -> io::Result<()> {
-    File::options().create(true).truncate(true).write(true).open(mark)?.set_modified(now)
+fn write_timestamp(file: &Path, now: SystemTime) -> io::Result<()> {
+    File::options().create(true).truncate(true).write(true).open(file)?.set_modified(now)
 }
 
 #[cfg(test)]
@@ -262,12 +253,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ref_that_was_forced_back_to_what_is_gone_is_found() {
+    fn a_ref_that_was_forced_back_to_a_dropped_object_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shop.git");
         let mirror = Mirror::open(&path, u64::MAX).unwrap();
         let check = |before: &Refs| {
-            mirror.check_moved_since(before, LONGEST_JOIN, &AtomicBool::new(false)).map_err(|error| error.to_string())
+            mirror
+                .check_changed_refs(before, GEOMETRIC_TIMEOUT, &AtomicBool::new(false))
+                .map_err(|error| error.to_string())
         };
         let empty = mirror.mirrored_refs().unwrap();
         assert_eq!(check(&empty), Ok(()));

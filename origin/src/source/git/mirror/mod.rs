@@ -1,36 +1,39 @@
-//! A bare mirror of an upstream repository, kept by gix.
+//! A bare mirror of an upstream repository, built on gix.
 //!
-//! A poll lists the upstream's refs and compares: nothing moved, nothing is written. Otherwise refs that are gone are
-//! deleted and what is new is fetched, over the same connection. The first poll is the clone. Nothing about the upstream
-//! is kept in the mirror: no URL, no credential.
+//! A poll (`fetch.rs`) lists the upstream's refs and compares them with the mirror's. If any changed, it deletes refs,
+//! and fetches the new objects over the same connection into a quarantine (`quarantine.rs`), from where they migrate
+//! into the mirror. The first poll is the clone. Neither the URL nor credentials are stored in the mirror.
+//!
+//! All limits on a hostile upstream are listed in `limits.rs`.
 
-mod astray;
-mod attempt;
-mod conversation;
-mod damage;
+mod broken_refs;
 mod error;
-mod exchange;
+mod fetch;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 mod git_program;
 mod http;
 mod indexing;
-mod leftovers;
+mod integrity;
 mod lfs;
+mod limits;
 mod listing;
 mod maintenance;
 mod memory;
+mod memory_estimate;
 mod peeling;
 mod program;
 mod progress;
+mod protocol_session;
 mod quarantine;
 mod refs;
 mod retry_after;
 mod shallow;
 mod size;
+mod socket;
 mod ssh;
-mod weight;
-mod wire;
+mod stale_files;
+mod upstream_session;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,15 +45,15 @@ use gix::ThreadSafeRepository;
 use gix::odb::store::init::Slots;
 
 use crate::source::git::lfs::LfsObjects;
-use astray::AstrayRefs;
+use broken_refs::BrokenRefs;
 pub use error::MirrorError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
 pub use lfs::{LfsError, LfsFetch};
-use maintenance::Past;
-pub use maintenance::{MaintenanceError, Upkeep, UpkeepBounds};
+use maintenance::RepackHistory;
+pub use maintenance::{MaintenanceError, MaintenanceLimits, Repack};
 pub use memory::FetchMemory;
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use size::MirrorSize;
@@ -61,111 +64,108 @@ use crate::source::Upstream;
 #[derive(Debug)]
 pub struct Mirror {
     dir: PathBuf,
-    /// The largest object that is read of it, in bytes.
+    /// The largest object to read, in bytes.
     max_object: u64,
-    /// One poll at a time, whoever calls.
+    /// Held by the poll that runs.
     polling: Mutex<()>,
-    /// What of the upstream could not be followed.
-    astray: Mutex<AstrayRefs>,
-    /// How its upkeep went.
-    past: Mutex<Past>,
+    /// The upstream's refs that cannot be followed.
+    broken_refs: Mutex<BrokenRefs>,
+    /// The results of former repacks.
+    repack_history: Mutex<RepackHistory>,
 }
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poll {
-    /// Nothing moved, and nothing was written.
+    /// No ref changed, and nothing was written.
     Unchanged {
-        /// How many refs are mirrored.
+        /// The number of refs in the mirror.
         refs: usize,
     },
-    /// Something moved, and the mirror has all of it.
+    /// Refs changed, and the mirror is up to date.
     Changed {
-        /// How many refs are mirrored.
+        /// The number of refs in the mirror.
         refs: usize,
     },
-    /// Something moved, and whoever polls may not fetch it yet; only what is gone was deleted.
-    Moved,
+    /// Refs changed, but the fetch was not permitted yet. Only deletions were applied.
+    Deferred,
 }
 
 impl Mirror {
-    /// Opens the mirror in a directory, creating it when it is not there, clears what a killed process left, and looks
-    /// whether it is whole. No object is read of it that has more than `max_object` bytes, or deltas that lead to one with
-    /// more than three times as many.
+    /// Opens or creates the mirror in a directory, removes stale files, and runs a quick check. Objects with more than
+    /// `max_object` bytes, or with too many bytes of deltas, cannot be read from it.
     ///
     /// # Errors
-    /// [`MirrorError::Damaged`] when it is not; [`MirrorError::Local`] when the directory cannot be read or written.
+    /// [`MirrorError::Damaged`] if the check fails; [`MirrorError::Local`] if the directory cannot be read or written.
     pub fn open(dir: &Path, max_object: u64) -> Result<Self, MirrorError> {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir, gix::hash::Kind::Sha1)?;
         }
-        let (polling, astray, past) = Default::default();
-        let mirror = Self { dir: dir.to_owned(), max_object, polling, astray, past };
-        let cleared = leftovers::remove(dir)
-            .and_then(|()| leftovers::remove_signature_files(dir))
-            .and_then(|()| LfsObjects::of_mirror(dir).remove_leftovers(SystemTime::now()));
-        cleared.map_err(MirrorError::local("clear what a killed process left"))?;
-        mirror.look(damage::look)?;
+        let (polling, broken_refs, repack_history) = Default::default();
+        let mirror = Self { dir: dir.to_owned(), max_object, polling, broken_refs, repack_history };
+        let cleared = stale_files::remove(dir)
+            .and_then(|()| stale_files::remove_signature_files(dir))
+            .and_then(|()| LfsObjects::of_mirror(dir).remove_partial(SystemTime::now()));
+        cleared.map_err(MirrorError::local("remove stale files"))?;
+        mirror.check(integrity::quick_check)?;
         Ok(mirror)
     }
 
-    /// When the refs of the mirror in a directory last moved: one file has them all.
+    /// When the refs of the mirror in a directory last changed, from the one file that stores them.
     ///
     /// # Errors
-    /// There is no such file, or it cannot be looked at.
-    pub fn refs_moved_at(dir: &Path) -> std::io::Result<SystemTime> {
+    /// The file is missing or cannot be read.
+    pub fn refs_changed_at(dir: &Path) -> std::io::Result<SystemTime> {
         fs::metadata(dir.join("packed-refs"))?.modified()
     }
 
-    /// Reads every pack in full and compares its checksum: for a mirror that gives trouble.
+    /// Reads every pack in full and verifies its checksum.
     ///
     /// # Errors
-    /// [`MirrorError::Damaged`] when it is not whole; [`MirrorError::Local`] when it cannot be looked at.
-    pub fn look_closely(&self) -> Result<(), MirrorError> {
-        self.look_closely_until(&AtomicBool::new(false))
+    /// [`MirrorError::Damaged`] if a pack is damaged; [`MirrorError::Local`] if one cannot be read.
+    pub fn full_check(&self) -> Result<(), MirrorError> {
+        self.full_check_until(&AtomicBool::new(false))
     }
 
-    /// The same, until somebody asks to stop.
+    /// The same, until `stop` is set.
     ///
     /// # Errors
-    /// The same; [`MirrorError::Interrupted`] when somebody did.
-    pub fn look_closely_until(&self, stop: &AtomicBool) -> Result<(), MirrorError> {
-        // A repack would take away what is being read.
-        let _no_upkeep = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        self.look(|repository| damage::look_closely(repository, stop)).map_err(|error| match error {
+    /// The same, and [`MirrorError::Interrupted`].
+    pub fn full_check_until(&self, stop: &AtomicBool) -> Result<(), MirrorError> {
+        // A repack would delete the packs under check.
+        let _no_maintenance = self.repack_history.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check(|repository| integrity::full_check(repository, stop)).map_err(|error| match error {
             MirrorError::Local { .. } if stop.load(Ordering::Relaxed) => MirrorError::Interrupted,
             error => error,
         })
     }
 
-    /// Looks at one object that gave trouble.
+    /// Checks one object.
     ///
     /// # Errors
-    /// [`MirrorError::Damaged`] when it is missing or broken; [`MirrorError::Local`] when it cannot be looked at.
-    pub fn look_at(&self, object: &str) -> Result<(), MirrorError> {
-        // What has no id cannot be looked at, and is no reason to doubt the mirror.
+    /// [`MirrorError::Damaged`] if it is missing or corrupt; [`MirrorError::Local`] if it cannot be read.
+    pub fn check_object(&self, object: &str) -> Result<(), MirrorError> {
+        // An error without an object id says nothing about the mirror.
         let Ok(id) = gix::ObjectId::from_hex(object.as_bytes()) else { return Ok(()) };
-        self.look(|repository| damage::look_at(repository, id))
+        self.check(|repository| integrity::check_object(repository, id))
     }
 
-    fn look(&self, look: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>) -> Result<(), MirrorError> {
+    fn check(&self, run: impl FnOnce(&gix::Repository) -> std::io::Result<Option<String>>) -> Result<(), MirrorError> {
         let damage = match open_options(self.max_object).open(&self.dir) {
-            Ok(repository) => look(&repository.to_thread_local()),
-            Err(error) => damage::unreadable(&self.dir, &error),
+            Ok(repository) => run(&repository.to_thread_local()),
+            Err(error) => integrity::classify(&self.dir, &error),
         };
-        match damage.map_err(MirrorError::local("be looked at"))? {
+        match damage.map_err(MirrorError::local("be checked"))? {
             None => Ok(()),
             Some(cause) => Err(MirrorError::Damaged { cause }),
         }
     }
 
-    /// Brings the mirror up to date. Blocks for as long as that takes; a stalled read ends it.
-    ///
-    /// `interrupt` is seen within a fraction of a second, whether bytes flow or the upstream is silent.
+    /// Updates the mirror. Blocks until it is done; a stalled upstream ends it, and `interrupt` does so within a
+    /// fraction of a second.
     ///
     /// # Errors
-    /// See [`MirrorError`]; the refs of the mirror are then as they were, except that some may already be deleted or moved.
-    /// What was received for none of them is gone.
+    /// See [`MirrorError`]. Some refs may be deleted or updated already; objects received for others are dropped.
     pub fn poll(
         &self,
         upstream: &Upstream,
@@ -173,15 +173,15 @@ impl Mirror {
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
         let memory = FetchMemory::new(upstream.max_object, upstream.max_objects);
-        self.poll_in_turn(upstream, progress, &memory, interrupt, &|| true)
+        self.poll_with(upstream, progress, &memory, interrupt, &|| true)
     }
 
-    /// The same, but what moved is fetched only if `may_fetch` says so then: to list refs is short, a fetch may be long. It waits
-    /// for its part of the memory of all fetches.
+    /// The same, but changes are fetched only if `may_fetch` permits it after refs are listed, because a fetch may take
+    /// long. The fetch waits for its part of `memory`.
     ///
     /// # Errors
     /// The same.
-    pub fn poll_in_turn(
+    pub fn poll_with(
         &self,
         upstream: &Upstream,
         progress: &FetchProgress,
@@ -190,50 +190,42 @@ impl Mirror {
         may_fetch: &dyn Fn() -> bool,
     ) -> Result<Poll, MirrorError> {
         let _one_at_a_time = self.polling.lock().unwrap_or_else(PoisonError::into_inner);
-        let _watched = progress.start();
+        let _active = progress.start();
         let poll = || {
             let repository = self.repository()?;
-            exchange::poll(&repository, upstream, progress, &self.astray, memory, (interrupt, may_fetch))
+            fetch::poll(&repository, upstream, progress, &self.broken_refs, memory, (interrupt, may_fetch))
         };
         let mut result = poll();
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
-            // Which format that is only the upstream can say, and a mirror has to be made before it is asked.
-            fs::remove_dir_all(&self.dir).map_err(MirrorError::local("be made anew"))?;
+            // An upstream reports its object format only to an existing mirror.
+            fs::remove_dir_all(&self.dir).map_err(MirrorError::local("be removed"))?;
             create(&self.dir, format)?;
             result = poll();
         }
         result
     }
 
-    /// The mirror as it is now. Opened afresh (about a millisecond): a handle that is kept for long runs out of slots for
-    /// packs. Share it between threads, and drop it after the work at hand.
+    /// Opens the current state of the mirror, which takes about a millisecond. Drop it soon: a long-lived handle runs
+    /// out of slots for packs. Threads may share it.
     ///
     /// # Errors
-    /// [`MirrorError::Local`] when it cannot be opened.
+    /// [`MirrorError::Local`] if it cannot be opened.
     pub fn repository(&self) -> Result<ThreadSafeRepository, MirrorError> {
-        open_options(self.max_object).open(&self.dir).map_err(MirrorError::mirror("be opened"))
+        open_options(self.max_object).open(&self.dir).map_err(MirrorError::local_gix("be opened"))
     }
 }
 
-/// What upstreams know the origin by, as part of Git's own name for a client.
+/// The origin's name in Git's user agent.
 const USER_AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));
 
-/// The deltas that lead to one object may have so many times the bytes of the largest object together: whoever reads it has
-/// all of them in memory at once.
-const DELTAS_OF_AN_OBJECT: u64 = 3;
-
-/// To read an object that the mirror has as a delta takes two as large as the largest on the way to it, in one piece with
-/// all those deltas.
-const OBJECTS_AT_A_TIME: u64 = 2 + DELTAS_OF_AN_OBJECT;
-
-/// What every mirror is opened with. An object is the one that its id says: `refs/replace/*` would put others in its place,
-/// under the id of a commit that somebody signed.
+/// Configuration of every mirror. `refs/replace/*` must not replace objects, because signatures are verified by their
+/// ids.
 const OVERRIDES: [&str; 2] = ["core.logAllRefUpdates=false", "core.useReplaceRefs=false"];
 
-/// Nothing of the machine's or the user's Git configuration counts, there are slots for twice the packs there are, and what
-/// there is is not unpacked beyond a bound.
+/// Options without any system or user configuration, with slots for twice the current packs, and with a limit on
+/// memory.
 fn open_options(max_object: u64) -> gix::open::Options {
-    let limit = format!("gitoxide.objects.allocLimit={}", max_object.saturating_mul(OBJECTS_AT_A_TIME).min(MAX_LIMIT));
+    let limit = format!("gitoxide.objects.allocLimit={}", limits::object_memory(max_object).min(MAX_LIMIT));
     gix::open::Options::isolated()
         .with(gix::sec::Trust::Full)
         .open_path_as_is(true)
@@ -241,25 +233,25 @@ fn open_options(max_object: u64) -> gix::open::Options {
         .config_overrides(OVERRIDES.into_iter().chain([limit.as_str()]))
 }
 
-/// For packs.
+/// The slots for packs.
 const SLOTS: Slots = Slots::AsNeededByDiskState { multiplier: 2.0, minimum: 512 };
 
-/// The largest number that a configuration of Git has.
+/// The largest number in a Git configuration.
 const MAX_LIMIT: u64 = i64::MAX as u64;
 
-/// Makes an empty mirror beside its place and moves it there, so that a killed process leaves all of it or nothing.
+/// Creates an empty mirror under a temporary name and renames it, so that a killed process leaves no partial one.
 fn create(dir: &Path, format: gix::hash::Kind) -> Result<(), MirrorError> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
-    let beside = dir.with_file_name(format!(".{name}.new"));
-    let remade = match fs::remove_dir_all(&beside) {
+    let temporary = dir.with_file_name(format!(".{name}.new"));
+    let created = match fs::remove_dir_all(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => fs::create_dir_all(&beside),
+        _ => fs::create_dir_all(&temporary),
     };
-    remade.map_err(MirrorError::local("create its directory"))?;
+    created.map_err(MirrorError::local("create its directory"))?;
     let options = gix::create::Options { object_hash: Some(format), ..Default::default() };
-    ThreadSafeRepository::init_opts(&beside, gix::create::Kind::Bare, options, open_options(0))
-        .map_err(MirrorError::mirror("be created"))?;
-    fs::rename(&beside, dir).map_err(MirrorError::local("be moved to its place"))
+    ThreadSafeRepository::init_opts(&temporary, gix::create::Kind::Bare, options, open_options(0))
+        .map_err(MirrorError::local_gix("be created"))?;
+    fs::rename(&temporary, dir).map_err(MirrorError::local("be renamed to its final name"))
 }
 
 #[cfg(test)]
@@ -267,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_what_their_ids_say_and_are_read_up_to_a_bound() {
+    fn replacement_objects_are_ignored_and_object_size_is_limited() {
         let dir = tempfile::tempdir().unwrap();
         let mirror = Mirror::open(&dir.path().join("shop.git"), 10).unwrap();
         let repository = mirror.repository().unwrap().to_thread_local();

@@ -1,55 +1,54 @@
-//! What refs lead to: the object itself, or through a tag or a few what that was put on.
+//! Peels refs: follows annotated tags to the object behind them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::objs::{Data, Find, FindHeader, Kind, TagRefIter};
 use gix::{ObjectId, OdbHandle, oid};
 
-/// A tag may lead to a tag, and so on. Nobody has more than two or three, and each ref is followed through all of them.
-const MAX_TAGS: usize = 32;
+use super::limits::MAX_TAG_DEPTH;
 
-/// Finds out what refs lead to, until somebody asks to stop.
+/// Peels refs until `interrupt` is set.
 pub(super) struct Peeling<'a> {
     pub(super) objects: &'a OdbHandle,
     pub(super) interrupt: &'a AtomicBool,
 }
 
-/// How a ref leads to no object.
+/// Why a ref cannot be peeled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Astray {
-    /// It is not here.
+pub(super) enum RefError {
+    /// An object is missing.
     Missing,
-    /// From tag to tag, and on.
+    /// The chain of tags is too long.
     TooManyTags,
-    /// By a tag that does not say what it was put on.
+    /// A tag is malformed.
     BrokenTag,
 }
 
 impl Peeling<'_> {
-    /// How something leads to no object, unless it leads to one.
-    pub(super) fn astray(&self, mut id: ObjectId) -> gix::Result<Option<Astray>> {
+    /// Why an object cannot be peeled, or `None` if it can.
+    pub(super) fn check(&self, mut id: ObjectId) -> gix::Result<Option<RefError>> {
         let mut buffer = Vec::new();
-        for _ in 0..=MAX_TAGS {
+        for _ in 0..=MAX_TAG_DEPTH {
             match self.try_find(&id, &mut buffer)? {
-                None => return Ok(Some(Astray::Missing)),
+                None => return Ok(Some(RefError::Missing)),
                 Some(Data { kind: Kind::Tag, data, object_hash }) => {
                     let Ok(target) = TagRefIter::from_bytes(data, object_hash).target_id() else {
-                        return Ok(Some(Astray::BrokenTag));
+                        return Ok(Some(RefError::BrokenTag));
                     };
                     id = target;
                 }
                 Some(_) => return Ok(None),
             }
         }
-        Ok(Some(Astray::TooManyTags))
+        Ok(Some(RefError::TooManyTags))
     }
 }
 
-/// Only tags are read. Of others their kind is enough.
+/// Reads tags only. For other objects the kind is sufficient.
 impl Find for Peeling<'_> {
     fn try_find<'b>(&self, id: &oid, buffer: &'b mut Vec<u8>) -> gix::Result<Option<Data<'b>>> {
         if self.interrupt.load(Ordering::Relaxed) {
-            return Err(gix::error::message("somebody asked to stop").cancelled_error());
+            return Err(gix::error::message("interrupted").cancelled_error());
         }
         match self.objects.try_header(id)? {
             Some(header) if header.kind != Kind::Tag => {
@@ -69,7 +68,7 @@ mod tests {
     use crate::source::git::mirror::Mirror;
 
     #[test]
-    fn tags_are_followed_to_what_they_were_put_on() {
+    fn chains_of_tags_are_peeled() {
         let dir = tempfile::tempdir().unwrap();
         let repo = Mirror::open(&dir.path().join("shop.git"), 1 << 20).unwrap().repository().unwrap().to_thread_local();
         let interrupt = AtomicBool::new(false);
@@ -78,18 +77,18 @@ mod tests {
             let text = format!("object {of}\ntype {kind}\ntag t\n\n");
             repo.objects.write_buf(Kind::Tag, text.as_bytes()).unwrap()
         };
-        let astray = |id| peeling.astray(id).unwrap();
+        let check = |id| peeling.check(id).unwrap();
 
         let blob = repo.objects.write_buf(Kind::Blob, b"x").unwrap();
         let missing = ObjectId::from_bytes_or_panic(&[7; 20]);
-        assert_eq!((astray(blob), astray(missing)), (None, Some(Astray::Missing)));
-        assert_eq!((astray(tag(blob, "blob")), astray(tag(missing, "blob"))), (None, Some(Astray::Missing)));
+        assert_eq!((check(blob), check(missing)), (None, Some(RefError::Missing)));
+        assert_eq!((check(tag(blob, "blob")), check(tag(missing, "blob"))), (None, Some(RefError::Missing)));
         let broken = repo.objects.write_buf(Kind::Tag, b"no tag").unwrap();
-        assert_eq!((astray(broken), astray(tag(broken, "tag"))), (Some(Astray::BrokenTag), Some(Astray::BrokenTag)));
+        assert_eq!((check(broken), check(tag(broken, "tag"))), (Some(RefError::BrokenTag), Some(RefError::BrokenTag)));
 
         let tags = |count| (1..count).fold(tag(blob, "blob"), |inner, _| tag(inner, "tag"));
-        assert_eq!((astray(tags(MAX_TAGS)), astray(tags(MAX_TAGS + 1))), (None, Some(Astray::TooManyTags)));
+        assert_eq!((check(tags(MAX_TAG_DEPTH)), check(tags(MAX_TAG_DEPTH + 1))), (None, Some(RefError::TooManyTags)));
         interrupt.store(true, Ordering::Relaxed);
-        peeling.astray(blob).unwrap_err();
+        peeling.check(blob).unwrap_err();
     }
 }

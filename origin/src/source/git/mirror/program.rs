@@ -1,5 +1,5 @@
-//! A program that is talked to over a socket: `git upload-pack` for a repository on this machine, `ssh` for one behind it;
-//! `git index-pack` for what they send.
+//! A program with a socket as its standard input and output: `git upload-pack` for a local upstream, `ssh` for a remote
+//! one, `git index-pack` and `git rev-list` for received packs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,90 +12,92 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
-use super::attempt::Attempt;
+use super::upstream_session::UpstreamSession;
 use crate::outside_program::{End, Running};
 
-/// How much of what a program complains about is kept.
-const COMPLAINT_BYTES: usize = 4096;
+/// The longest end of standard error to keep.
+const MAX_STDERR_BYTES: usize = 4096;
 
-/// How long a program that gave up may take to say why.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The timeout for an error message after the program has failed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A program that runs; killed with what it has started when dropped.
+/// A running program. Killed on drop, with its children.
 pub(super) struct Program {
     running: Running,
-    said: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl Program {
-    /// Starts it, and returns the socket to talk to it.
-    pub(super) fn start(attempt: &Attempt, command: Command) -> io::Result<(Self, UnixStream)> {
-        Self::start_and_hear(attempt, command, |_| {})
+    /// Starts a program, and returns the socket to it.
+    pub(super) fn start(session: &UpstreamSession, command: Command) -> io::Result<(Self, UnixStream)> {
+        Self::start_with_stderr(session, command, |_| {})
     }
 
-    /// The same; each line of its standard error is told as well.
-    pub(super) fn start_and_hear(
-        attempt: &Attempt,
+    /// The same, and calls `on_line` with each line of standard error.
+    pub(super) fn start_with_stderr(
+        session: &UpstreamSession,
         mut command: Command,
-        told: impl FnMut(&str) + Send + 'static,
+        on_line: impl FnMut(&str) + Send + 'static,
     ) -> io::Result<(Self, UnixStream)> {
         let (ours, theirs) = StdStream::pair()?;
         let theirs = OwnedFd::from(theirs);
         command.stdin(Stdio::from(theirs.try_clone()?)).stdout(Stdio::from(theirs)).stderr(Stdio::piped());
         let mut running = Running::start(&mut command)?;
-        // It holds the other end of the socket too, and the end of the program must be seen.
+        // The command also holds the other end of the socket, which must close with the program.
         drop(command);
         let stderr = running.stderr();
-        let mut program = Self { running, said: None };
-        let _entered = attempt.enter();
+        let mut program = Self { running, stderr: None };
+        let _entered = session.enter();
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         if let Some(stderr) = stderr {
-            program.said = Some(attempt.spawn(listen(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?, told)));
+            program.stderr =
+                Some(session.spawn(read_lines(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?, on_line)));
         }
         Ok((program, socket))
     }
 
-    /// What it ended with, unless it was killed, and what it complained about: of one that has closed its end of the socket.
-    pub(super) fn end(mut self, attempt: &Attempt) -> (Option<i32>, String) {
-        let said = self.said(attempt);
-        match self.running.wait(LAST_WORDS, attempt.interrupt()) {
-            Ok(End::Itself(status)) => (status.code(), said),
-            _ => (None, said),
+    /// The exit code, unless it was killed, and its standard error. The program must have closed its socket.
+    pub(super) fn end(mut self, session: &UpstreamSession) -> (Option<i32>, String) {
+        let stderr = self.read_stderr(session);
+        match self.running.wait(EXIT_TIMEOUT, session.interrupt()) {
+            Ok(End::Itself(status)) => (status.code(), stderr),
+            _ => (None, stderr),
         }
     }
 
-    /// What it complained about, if it did.
-    pub(super) fn complaint(mut self, attempt: &Attempt) -> String {
-        self.said(attempt)
+    /// The end of its standard error.
+    pub(super) fn into_stderr(mut self, session: &UpstreamSession) -> String {
+        self.read_stderr(session)
     }
 
-    fn said(&mut self, attempt: &Attempt) -> String {
-        let Some(said) = self.said.take() else { return String::new() };
-        let said = attempt.wait(async { tokio::time::timeout(LAST_WORDS, said).await });
-        let said = said.ok().and_then(Result::ok).and_then(Result::ok).unwrap_or_default();
-        String::from_utf8_lossy(&said).into_owned()
+    fn read_stderr(&mut self, session: &UpstreamSession) -> String {
+        let Some(stderr) = self.stderr.take() else { return String::new() };
+        let stderr = session.wait(async { tokio::time::timeout(EXIT_TIMEOUT, stderr).await });
+        let stderr = stderr.ok().and_then(Result::ok).and_then(Result::ok).unwrap_or_default();
+        String::from_utf8_lossy(&stderr).into_owned()
     }
 }
 
-/// Reads all that is said, so that nobody waits to say it, and keeps the end. A line that is to be written over ends too.
-async fn listen(mut stderr: pipe::Receiver, mut told: impl FnMut(&str)) -> Vec<u8> {
-    let (mut kept, mut line) = (Vec::new(), Vec::new());
-    let mut buffer = [0; COMPLAINT_BYTES];
+/// Reads standard error to its end, so that the program never blocks, and keeps the last part. A carriage return ends a
+/// line too.
+async fn read_lines(mut stderr: pipe::Receiver, mut on_line: impl FnMut(&str)) -> Vec<u8> {
+    let (mut tail, mut line) = (Vec::new(), Vec::new());
+    let mut buffer = [0; MAX_STDERR_BYTES];
     while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
         for byte in buffer[..read].iter().map(|byte| if *byte == b'\r' { b'\n' } else { *byte }) {
-            kept.push(byte);
+            tail.push(byte);
             if byte == b'\n' {
-                told(&String::from_utf8_lossy(&line));
+                on_line(&String::from_utf8_lossy(&line));
                 line.clear();
-            } else if line.len() < COMPLAINT_BYTES {
+            } else if line.len() < MAX_STDERR_BYTES {
                 line.push(byte);
             }
         }
-        let surplus = kept.len().saturating_sub(COMPLAINT_BYTES);
-        kept.drain(..surplus);
+        let surplus = tail.len().saturating_sub(MAX_STDERR_BYTES);
+        tail.drain(..surplus);
     }
-    kept
+    tail
 }
 
 #[cfg(test)]
@@ -107,16 +109,16 @@ mod tests {
     use crate::source::Upstream;
 
     #[test]
-    fn what_a_program_has_started_ends_with_it() {
+    fn children_of_a_program_end_with_it() {
         let (upstream, interrupt) = (Upstream::new("/x"), AtomicBool::new(false));
-        let attempt = Attempt::new(&upstream, &interrupt).unwrap();
+        let session = UpstreamSession::new(&upstream, &interrupt).unwrap();
         let mut command = pinned("sh");
         command.args(["-c", "sleep 1000 & echo x; sleep 1000"]);
-        let (program, mut socket) = Program::start(&attempt, command).unwrap();
-        let mut said = [0; 16];
-        assert_eq!(attempt.wait(socket.read(&mut said)).unwrap().unwrap(), 2);
+        let (program, mut socket) = Program::start(&session, command).unwrap();
+        let mut output = [0; 16];
+        assert_eq!(session.wait(socket.read(&mut output)).unwrap().unwrap(), 2);
         drop(program);
         // Both hold the other end of the socket.
-        assert_eq!(attempt.wait(socket.read(&mut said)).unwrap().unwrap(), 0);
+        assert_eq!(session.wait(socket.read(&mut output)).unwrap().unwrap(), 0);
     }
 }

@@ -1,30 +1,29 @@
-//! How far a fetch is, for whoever watches: gix counts, a reader looks.
+//! The progress of a fetch, reported by gix and the git program.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gix::progress::{Count, Id, MessageLevel, NestedProgress, Progress, Step, StepShared, UNKNOWN, Unit};
 
-/// The progress of the polls of one mirror; clones show the same.
+/// The progress of a mirror's polls. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct FetchProgress(Arc<Mutex<View>>);
+pub struct FetchProgress(Arc<Mutex<State>>);
 
-/// A look at a fetch.
+/// A snapshot of the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchSnapshot {
-    /// What is being done: `idle`, `connecting`, `listing`, `preparing` (the upstream puts the
-    /// pack together), `waiting` (for memory that others hold), `receiving`, `resolving` (deltas are applied and the index is made) or `checking` (whether all is
-    /// there that the refs lead to).
+    /// The phase: `idle`, `connecting`, `listing`, `preparing` (the upstream builds the pack), `waiting` (for memory),
+    /// `receiving`, `resolving` (deltas) or `checking` (that all reachable objects exist).
     pub phase: &'static str,
-    /// How many objects of the phase are done.
+    /// Finished objects of the phase.
     pub done: u64,
-    /// How many there are, once that is known.
+    /// All objects of the phase, once known.
     pub total: Option<u64>,
-    /// How many bytes of the pack were received.
+    /// Received bytes of the pack.
     pub bytes: u64,
 }
 
-/// What a poll does; later ones come later.
+/// The phases of a poll, in their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     #[default]
@@ -52,8 +51,8 @@ impl Phase {
         }
     }
 
-    /// The phase that a counter belongs to, if it is one that shows how far the phase is.
-    fn of_counter(id: Id) -> Option<Self> {
+    /// The phase of a gix counter, if it shows the phase's progress.
+    fn from_counter(id: Id) -> Option<Self> {
         match id {
             PREPARED_OBJECTS => Some(Self::Preparing),
             RECEIVED_OBJECTS => Some(Self::Receiving),
@@ -62,8 +61,8 @@ impl Phase {
         }
     }
 
-    /// The phase that a line of the git program tells of.
-    fn of_title(title: &str) -> Option<Self> {
+    /// The phase of a progress line of the git program.
+    fn from_title(title: &str) -> Option<Self> {
         match title {
             "Receiving objects" => Some(Self::Receiving),
             "Resolving deltas" => Some(Self::Resolving),
@@ -73,14 +72,13 @@ impl Phase {
     }
 }
 
-/// The counters of a pack's objects: those that the upstream has put into it, those that came, which is ours, and those whose
-/// deltas are applied.
+/// The counters of objects: prepared by the upstream, received (our own), and resolved.
 const PREPARED_OBJECTS: Id = *b"FERP";
 pub(super) const RECEIVED_OBJECTS: Id = *b"RECV";
 const RESOLVED_OBJECTS: Id = *b"IWRO";
 
 #[derive(Debug, Default)]
-struct View {
+struct State {
     phase: Phase,
     done: Option<StepShared>,
     total: Option<Step>,
@@ -88,126 +86,125 @@ struct View {
     requests: u32,
 }
 
-impl View {
+impl State {
     fn begin(&mut self, phase: Phase) {
         *self = Self { phase, requests: self.requests, ..Self::default() };
     }
 }
 
 impl FetchProgress {
-    /// How far it is now.
+    /// The current progress.
     pub fn snapshot(&self) -> FetchSnapshot {
-        let view = self.view();
+        let state = self.state();
         FetchSnapshot {
-            phase: view.phase.as_str(),
-            done: view.done.as_ref().map_or(0, |counter| counter.load(Ordering::Relaxed) as u64),
-            total: view.total.map(|total| total as u64),
-            bytes: view.bytes.unwrap_or(0),
+            phase: state.phase.as_str(),
+            done: state.done.as_ref().map_or(0, |counter| counter.load(Ordering::Relaxed) as u64),
+            total: state.total.map(|total| total as u64),
+            bytes: state.bytes.unwrap_or(0),
         }
     }
 
-    /// Whether a pack has begun to come.
+    /// Whether a pack has started.
     pub(super) fn has_pack(&self) -> bool {
-        self.view().bytes.is_some()
+        self.state().bytes.is_some()
     }
 
-    /// How often the upstream was asked by the polls that ended: requests over HTTP, connections otherwise, and none of
-    /// this machine.
+    /// The requests of finished polls: HTTP requests, or connections; none for local upstreams.
     pub fn requests(&self) -> u32 {
-        self.view().requests
+        self.state().requests
     }
 
-    pub(super) fn asked(&self, times: u32) {
-        self.view().requests += times;
+    pub(super) fn count_requests(&self, times: u32) {
+        self.state().requests += times;
     }
 
-    /// A poll starts; it ends when the guard is dropped.
-    pub(super) fn start(&self) -> Watched {
-        self.view().begin(Phase::Connecting);
-        Watched(self.clone())
+    /// Starts a poll, which ends when the guard is dropped.
+    pub(super) fn start(&self) -> ActivePoll {
+        self.state().begin(Phase::Connecting);
+        ActivePoll(self.clone())
     }
 
-    /// What gix reports to.
-    pub(super) fn root(&self) -> Node {
-        Node { progress: self.clone(), id: UNKNOWN, counter: Arc::default(), max: None }
+    /// The progress for gix.
+    pub(super) fn root(&self) -> GixProgress {
+        GixProgress { progress: self.clone(), id: UNKNOWN, counter: Arc::default(), max: None }
     }
 
     pub(super) fn listing(&self) {
-        self.view().phase = Phase::Listing;
+        self.state().phase = Phase::Listing;
     }
 
-    /// The refs are listed, and a pack is asked for.
+    /// Refs are listed, and a pack is requested.
     pub(super) fn preparing(&self) {
-        self.view().phase = Phase::Preparing;
+        self.state().phase = Phase::Preparing;
     }
 
-    /// It still waits for memory: nothing comes meanwhile, and that is nobody's fault.
-    pub(super) fn waits(&self) {
-        let mut view = self.view();
-        let waited = view.done.take().filter(|_| view.phase == Phase::Waiting).unwrap_or_default();
-        waited.fetch_add(1, Ordering::Relaxed);
-        (view.phase, view.done, view.total) = (Phase::Waiting, Some(waited), None);
+    /// The fetch waits for memory, and receives nothing meanwhile.
+    pub(super) fn waiting_for_memory(&self) {
+        let mut state = self.state();
+        let checks = state.done.take().filter(|_| state.phase == Phase::Waiting).unwrap_or_default();
+        checks.fetch_add(1, Ordering::Relaxed);
+        (state.phase, state.done, state.total) = (Phase::Waiting, Some(checks), None);
     }
 
-    /// More of the pack came.
+    /// Counts received bytes of the pack.
     pub(super) fn received(&self, bytes: usize) {
-        let mut view = self.view();
-        if view.phase < Phase::Receiving {
-            (view.phase, view.done, view.total) = (Phase::Receiving, None, None);
+        let mut state = self.state();
+        if state.phase < Phase::Receiving {
+            (state.phase, state.done, state.total) = (Phase::Receiving, None, None);
         }
-        view.bytes = Some(view.bytes.unwrap_or(0) + bytes as u64);
+        state.bytes = Some(state.bytes.unwrap_or(0) + bytes as u64);
     }
 
-    /// The git program says how far it is: `Resolving deltas:  50% (2/4)`, or `Checking objects: 7`.
-    pub(super) fn told(&self, line: &str) {
-        let Some((title, how_far)) = line.split_once(": ") else { return };
-        let Some(phase) = Phase::of_title(title) else { return };
-        let counted = how_far.split_once('(').map_or(how_far, |(_, counted)| counted);
+    /// Parses a progress line of the git program: `Resolving deltas:  50% (2/4)`, or `Checking objects: 7`.
+    pub(super) fn parse_line(&self, line: &str) {
+        let Some((title, counts)) = line.split_once(": ") else { return };
+        let Some(phase) = Phase::from_title(title) else { return };
+        let counted = counts.split_once('(').map_or(counts, |(_, counted)| counted);
         let mut numbers = counted.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
-        let mut view = self.view();
-        view.phase = phase;
-        view.done = Some(Arc::new(AtomicUsize::new(numbers.next().unwrap_or(0))));
-        view.total = counted.contains('/').then(|| numbers.next()).flatten();
+        let mut state = self.state();
+        state.phase = phase;
+        state.done = Some(Arc::new(AtomicUsize::new(numbers.next().unwrap_or(0))));
+        state.total = counted.contains('/').then(|| numbers.next()).flatten();
     }
 
-    fn view(&self) -> MutexGuard<'_, View> {
-        // It only shows something to people, so a panic elsewhere does not matter.
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is for display only, so a panic elsewhere does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sets the phase back to `idle` when the poll is over, however it ends.
-pub(super) struct Watched(FetchProgress);
+/// Resets the phase to `idle` on drop.
+pub(super) struct ActivePoll(FetchProgress);
 
-impl Drop for Watched {
+impl Drop for ActivePoll {
     fn drop(&mut self) {
-        self.0.view().begin(Phase::Idle);
+        self.0.state().begin(Phase::Idle);
     }
 }
 
-/// One of the many counters of gix; most are shown to nobody.
-pub(super) struct Node {
+/// A gix counter. Most of them are not shown.
+pub(super) struct GixProgress {
     progress: FetchProgress,
     id: Id,
     counter: Arc<AtomicUsize>,
     max: Option<Step>,
 }
 
-impl Node {
-    /// Shows this counter from now on, unless a later phase has begun.
+impl GixProgress {
+    /// Shows this counter, unless a later phase has started.
     fn show(&self) {
-        let mut view = self.progress.view();
-        if let Some(phase) = Phase::of_counter(self.id)
-            && view.phase <= phase
+        let mut state = self.progress.state();
+        if let Some(phase) = Phase::from_counter(self.id)
+            && state.phase <= phase
         {
-            view.phase = phase;
-            view.done = Some(self.counter.clone());
-            view.total = self.max;
+            state.phase = phase;
+            state.done = Some(self.counter.clone());
+            state.total = self.max;
         }
     }
 }
 
-impl Count for Node {
+impl Count for GixProgress {
     fn set(&self, step: Step) {
         self.counter.store(step, Ordering::Relaxed);
     }
@@ -225,7 +222,7 @@ impl Count for Node {
     }
 }
 
-impl Progress for Node {
+impl Progress for GixProgress {
     fn init(&mut self, max: Option<Step>, _unit: Option<Unit>) {
         self.max = max;
         self.show();
@@ -254,7 +251,7 @@ impl Progress for Node {
     fn message(&self, _level: MessageLevel, _message: String) {}
 }
 
-impl NestedProgress for Node {
+impl NestedProgress for GixProgress {
     type SubProgress = Self;
 
     fn add_child(&mut self, name: impl Into<String>) -> Self {
@@ -271,17 +268,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_sees_the_phase_that_is_furthest() {
+    fn a_snapshot_has_the_latest_phase() {
         let progress = FetchProgress::default();
         assert_eq!(progress.snapshot().phase, "idle");
-        let watched = progress.start();
+        let active = progress.start();
         progress.listing();
         assert!(!progress.has_pack());
         progress.received(2048);
-        progress.waits();
-        progress.waits();
-        let waits = FetchSnapshot { phase: "waiting", done: 2, total: None, bytes: 2048 };
-        assert_eq!(progress.snapshot(), waits, "others see that it is alive");
+        progress.waiting_for_memory();
+        progress.waiting_for_memory();
+        let waiting = FetchSnapshot { phase: "waiting", done: 2, total: None, bytes: 2048 };
+        assert_eq!(progress.snapshot(), waiting, "the count shows that the fetch is alive");
         progress.received(2048);
         assert!(progress.has_pack());
         let mut late = progress.root().add_child_with_id("remote", *b"FERP");
@@ -290,14 +287,14 @@ mod tests {
             assert_eq!(progress.snapshot(), FetchSnapshot { phase, done, total, bytes: 4096 });
         };
         expect("receiving", 0, None);
-        progress.told("Receiving objects:  21% (1234/5678), 1.5 MiB | 3.0 MiB/s");
+        progress.parse_line("Receiving objects:  21% (1234/5678), 1.5 MiB | 3.0 MiB/s");
         expect("receiving", 1234, Some(5678));
-        progress.told("Resolving deltas: 100% (3/3), completed with 1 local object.");
-        progress.told("fatal: (7/9)");
+        progress.parse_line("Resolving deltas: 100% (3/3), completed with 1 local object.");
+        progress.parse_line("fatal: (7/9)");
         expect("resolving", 3, Some(3));
-        progress.told("Checking objects: 77, done.");
+        progress.parse_line("Checking objects: 77, done.");
         expect("checking", 77, None);
-        drop(watched);
+        drop(active);
         assert_eq!(progress.snapshot(), FetchSnapshot { phase: "idle", done: 0, total: None, bytes: 0 });
     }
 }

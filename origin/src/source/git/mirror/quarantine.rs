@@ -1,5 +1,5 @@
-//! Where a fetch lands: a folder of objects in front of the mirror's own. A pack is written and indexed there, within what it
-//! may take, and nothing of it counts before it was looked at and is admitted.
+//! The quarantine of a fetch: an object directory in front of the mirror's. The pack is written, indexed and checked
+//! there, and migrates into the mirror only if it is complete and within the limits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,50 +15,44 @@ use gix::odb::store::init::Options;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::attempt::Attempt;
-use super::indexing::Incoming;
-use super::leftovers::INCOMING_PREFIX;
-use super::memory::{FetchMemory, Held};
+use super::indexing::PackReader;
+use super::memory::{FetchMemory, MemoryReservation};
 use super::program::Program;
-use super::{FetchProgress, MirrorError, OBJECTS_AT_A_TIME, SLOTS, git_program, indexing, shallow, size, weight};
+use super::stale_files::INCOMING_PREFIX;
+use super::upstream_session::UpstreamSession;
+use super::{FetchProgress, MirrorError, SLOTS, git_program, indexing, limits, memory_estimate, shallow, size};
 use crate::data_dir::without_path;
 use crate::outside_program::Bounds;
 
-/// What an object takes of the memory while its pack is indexed, however small it is, by gix or the git program.
-const BYTES_OF_AN_OBJECT: u64 = 400;
-
-/// What the objects of an index take of it when all are looked at, beside the index itself, which has 28 bytes for each.
-const TIMES_AN_INDEX: u64 = 8;
-
-/// What a program ends with that wrote more to a file than it may, as a shell says it: 128 and the signal's number.
+/// The shell's exit code for a program that exceeded its file size limit: 128 and the number of SIGXFSZ.
 const FILE_TOO_LARGE: i32 = 128 + 25;
 
-/// What the program says of a pack that it has indexed: one word, and its name.
-const SAID_BYTES: u64 = 128;
+/// The longest output of `git index-pack`: a word and the name of the pack.
+const MAX_OUTPUT_BYTES: u64 = 128;
 
-/// What one fetch brings.
+/// The quarantine of one fetch.
 pub(super) struct Quarantine<'a> {
     repo: &'a gix::Repository,
-    attempt: &'a Attempt<'a>,
+    session: &'a UpstreamSession<'a>,
     progress: &'a FetchProgress,
     memory: &'a FetchMemory,
-    /// Of that memory, since the pack began.
-    held: RefCell<Option<Held<'a>>>,
+    /// Reserved since the header of the pack.
+    reserved: RefCell<Option<MemoryReservation<'a>>>,
     dir: TempDir,
 }
 
-/// A program that ended.
+/// The result of a program.
 struct GitOutput {
     output: Vec<u8>,
     code: Option<i32>,
-    complaint: String,
+    stderr: String,
 }
 
 impl<'a> Quarantine<'a> {
-    /// A folder for what comes. It goes with this.
+    /// Creates the folder, which is removed on drop.
     pub(super) fn new(
         repo: &'a gix::Repository,
-        attempt: &'a Attempt<'a>,
+        session: &'a UpstreamSession<'a>,
         progress: &'a FetchProgress,
         memory: &'a FetchMemory,
     ) -> io::Result<Self> {
@@ -68,93 +62,93 @@ impl<'a> Quarantine<'a> {
         }
         fs::write(dir.path().join("info/alternates"), "../objects\n")?;
         shallow::copy(repo.git_dir(), dir.path())?;
-        Ok(Self { repo, attempt, progress, memory, held: RefCell::default(), dir })
+        Ok(Self { repo, session, progress, memory, reserved: RefCell::default(), dir })
     }
 
-    /// Which commits are without their parents, as the upstream says.
+    /// The file of shallow commits, which the upstream may change.
     pub(super) fn shallow_file(&self) -> PathBuf {
         self.dir.path().join(shallow::FILE)
     }
 
-    /// Receives a pack.
+    /// Receives and indexes a pack.
     pub(super) fn receive(&self, pack: &mut dyn BufRead) -> gix::Result<()> {
         let temporary = || NamedTempFile::new_in(&self.dir).map_err(|error| without_path(&error).raise());
         let (data, mut index) = (temporary()?, temporary()?);
-        let (attempt, progress, since_entry) = (self.attempt, self.progress, Cell::new(0));
+        let (session, progress, since_entry) = (self.session, self.progress, Cell::new(0));
         let (copy, since_entry) = (Some(data.as_file()), &since_entry);
-        let mut incoming = Incoming { pack, attempt, progress, copy, since_entry, has_ended: false };
-        let (hash, expect) = (self.repo.object_hash(), |objects| self.take_memory(objects));
-        let Some(name) = indexing::index(&mut incoming, data.path(), &mut index, hash, &expect)? else {
-            incoming.copy = None;
-            let came = data.reopen().map_err(|error| without_path(&error).raise())?;
-            return self.index_by_program(&mut BufReader::new(came.chain(incoming)));
+        let mut reader = PackReader { pack, session, progress, copy, since_entry, has_ended: false };
+        let (hash, reserve) = (self.repo.object_hash(), |objects| self.reserve_memory(objects));
+        let Some(name) = indexing::index(&mut reader, data.path(), &mut index, hash, &reserve)? else {
+            reader.copy = None;
+            let received = data.reopen().map_err(|error| without_path(&error).raise())?;
+            return self.index_by_program(&mut BufReader::new(received.chain(reader)));
         };
-        let place = self.dir.path().join(format!("pack/pack-{name}.pack"));
-        data.persist(&place).map_err(|error| without_path(&error.error).raise())?;
-        index.persist(place.with_extension("idx")).map_err(|error| without_path(&error.error).raise())?;
-        self.has_room(&place)
+        let path = self.dir.path().join(format!("pack/pack-{name}.pack"));
+        data.persist(&path).map_err(|error| without_path(&error.error).raise())?;
+        index.persist(path.with_extension("idx")).map_err(|error| without_path(&error.error).raise())?;
+        self.check_size(&path)
     }
 
-    /// Whether a pack and its index may be that large.
-    fn has_room(&self, pack: &Path) -> gix::Result<()> {
+    /// Checks the size of a pack and its index.
+    fn check_size(&self, pack: &Path) -> gix::Result<()> {
         let bytes = |file: &Path| fs::metadata(file).map(|data| data.len()).map_err(MirrorError::local("be measured"));
-        let room = || self.attempt.has_room_with_index(bytes(pack)?, bytes(&pack.with_extension("idx"))?);
-        room().map_err(|error| self.fail(error))
+        let check = || self.session.check_pack_and_index(bytes(pack)?, bytes(&pack.with_extension("idx"))?);
+        check().map_err(|error| self.record(error))
     }
 
-    /// Waits for the memory that may be taken from now on.
-    fn take_memory(&self, objects: usize) -> Result<(), MirrorError> {
-        let host = self.attempt.upstream.url.host().unwrap_or_default();
-        let waits = || {
-            self.progress.waits();
-            self.attempt.goes_on()
+    /// Waits for memory for this many objects.
+    fn reserve_memory(&self, objects: usize) -> Result<(), MirrorError> {
+        let host = self.session.upstream.url.host().unwrap_or_default();
+        let wait = || {
+            self.progress.waiting_for_memory();
+            self.session.check_interrupt()
         };
-        let held = self.memory.take(host, self.memory(objects as u64)?, waits)?;
-        *self.held.borrow_mut() = Some(held);
+        let reserved = self.memory.reserve(host, self.memory_limit(objects as u64)?, wait)?;
+        *self.reserved.borrow_mut() = Some(reserved);
         Ok(())
     }
 
-    /// Has a pack completed and indexed within so much memory and no more, however long that takes.
+    /// Indexes a pack with the git program, within a memory limit and without a timeout.
     fn index_by_program(&self, pack: &mut dyn BufRead) -> gix::Result<()> {
         let mut head = [0; 12];
         pack.read_exact(&mut head).map_err(ErrorExt::raise)?;
         let (_, objects) = pack::data::header::decode(&head)?;
         let bounds = Bounds {
-            memory: self.memory(objects.into()).map_err(|error| self.fail(error))?,
-            file: self.attempt.room(),
+            memory: self.memory_limit(objects.into()).map_err(|error| self.record(error))?,
+            file: self.session.max_pack_bytes(),
         };
         let command = git_program::index_pack(self.repo.git_dir(), self.dir.path(), bounds);
-        let ended = self.run(command, &mut Read::chain(&head[..], pack))?;
-        let output = String::from_utf8_lossy(&ended.output);
+        let result = self.run(command, &mut Read::chain(&head[..], pack))?;
+        let output = String::from_utf8_lossy(&result.output);
         let name = output.lines().next().and_then(|line| line.strip_prefix("pack\t"));
-        let Some(name) = name.filter(|_| ended.code == Some(0)) else {
-            let limit = self.attempt.upstream.max_object;
-            return Err(self.fail(self.refusal(&ended, MirrorError::ObjectTooLarge { limit })));
+        let Some(name) = name.filter(|_| result.code == Some(0)) else {
+            let limit = self.session.upstream.max_object;
+            return Err(self.record(self.classify(&result, MirrorError::ObjectTooLarge { limit })));
         };
-        self.look_at(&self.dir.path().join(format!("pack/pack-{name}.pack")))
+        self.check_indexed(&self.dir.path().join(format!("pack/pack-{name}.pack")))
     }
 
-    /// Whether a pack as it was written, with what completes it, is within what is taken, and can be read.
-    fn look_at(&self, path: &Path) -> gix::Result<()> {
+    /// Checks a pack that the git program has completed: number and sizes of objects, and memory.
+    fn check_indexed(&self, path: &Path) -> gix::Result<()> {
         let hash = self.repo.object_hash();
         let (pack, index) =
             (pack::data::File::at(path, hash)?, pack::index::File::at(path.with_extension("idx"), hash)?);
-        let (objects, limit) = (index.num_objects() as usize, self.attempt.upstream.max_objects);
+        let (objects, limit) = (index.num_objects() as usize, self.session.upstream.max_objects);
         if objects > limit {
-            return Err(self.fail(MirrorError::TooManyObjects { objects, limit }));
+            return Err(self.record(MirrorError::TooManyObjects { objects, limit }));
         }
-        self.has_room(path)?;
-        let named = |name: ObjectId| index.lookup(name).map(|at| index.pack_offset_at_index(at));
-        let weight = weight::check(&pack, &index.sorted_offsets(), named, self.attempt)?;
-        weight.map(|_| ()).map_err(|error| self.fail(error))
+        self.check_size(path)?;
+        let offset_of = |id: ObjectId| index.lookup(id).map(|at| index.pack_offset_at_index(at));
+        let estimate = memory_estimate::check_pack(&pack, &index.sorted_offsets(), offset_of, self.session)?;
+        estimate.map(|_| ()).map_err(|error| self.record(error))
     }
 
-    /// The mirror with what came.
+    /// The mirror with the quarantine.
     pub(super) fn repository(&self) -> gix::Result<gix::Repository> {
         let mut repo = self.repo.clone();
         let options = Options {
             slots: SLOTS,
-            alloc_limit_bytes: usize::try_from(self.attempt.upstream.max_object.saturating_mul(OBJECTS_AT_A_TIME)).ok(),
+            alloc_limit_bytes: usize::try_from(limits::object_memory(self.session.upstream.max_object)).ok(),
             ..Options::default()
         };
         let objects = gix::odb::at_opts(self.dir.path(), repo.object_hash(), None, options);
@@ -162,30 +156,30 @@ impl<'a> Quarantine<'a> {
         Ok(repo)
     }
 
-    /// Lets into the mirror what came, if all is there that these objects lead to. What leads to nothing stays outside.
+    /// Migrates the objects into the mirror if all objects exist that these tips reach. Without tips, nothing migrates.
     pub(super) fn admit(&self, tips: &BTreeSet<ObjectId>) -> gix::Result<()> {
         if tips.is_empty() {
             return Ok(());
         }
         let tips: String = tips.iter().map(|tip| format!("{tip}\n")).collect();
-        let bounds = Bounds { memory: self.memory(0).map_err(|error| self.fail(error))?, file: 0 };
-        let settled = shallow::settle(self.repo, &self.repository()?, self.dir.path());
-        settled.map_err(|error| self.fail(MirrorError::local("keep what is shallow")(error)))?;
-        let command = git_program::connected(self.repo.git_dir(), self.dir.path(), bounds);
-        let ended = self.run(command, &mut tips.as_bytes())?;
-        if ended.code != Some(0) {
-            let limit = self.attempt.upstream.max_object;
-            return Err(self.fail(self.refusal(&ended, MirrorError::CheckTooLarge { limit })));
+        let bounds = Bounds { memory: self.memory_limit(0).map_err(|error| self.record(error))?, file: 0 };
+        let merged = shallow::merge(self.repo, &self.repository()?, self.dir.path());
+        merged.map_err(|error| self.record(MirrorError::local("merge the shallow commits")(error)))?;
+        let command = git_program::check_connectivity(self.repo.git_dir(), self.dir.path(), bounds);
+        let result = self.run(command, &mut tips.as_bytes())?;
+        if result.code != Some(0) {
+            let limit = self.session.upstream.max_object;
+            return Err(self.record(self.classify(&result, MirrorError::CheckTooLarge { limit })));
         }
-        self.take_over().map_err(|error| self.fail(MirrorError::local("take over what was fetched")(error)))
+        self.migrate().map_err(|error| self.record(MirrorError::local("migrate the fetched objects")(error)))
     }
 
-    /// With its index a pack counts, so that comes last. All of it is on the disk before a ref leads to it.
-    fn take_over(&self) -> io::Result<()> {
+    /// Readers see a pack once its index exists, so indices are moved last. All is synced before refs are updated.
+    fn migrate(&self) -> io::Result<()> {
         let (from, to) = (self.dir.path().join("pack"), self.repo.objects.store_ref().path().join("pack"));
         let mut names = fs::read_dir(&from)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
         names.sort_by_key(|name| Path::new(name).extension().is_some_and(|ending| ending == "idx"));
-        shallow::take_over(self.dir.path(), self.repo.git_dir())?;
+        shallow::install(self.dir.path(), self.repo.git_dir())?;
         for name in names {
             File::open(from.join(&name))?.sync_all()?;
             fs::rename(from.join(&name), to.join(&name))?;
@@ -193,66 +187,57 @@ impl<'a> Quarantine<'a> {
         File::open(to)?.sync_all()
     }
 
-    /// The address space for a program that indexes so many objects, or looks at all of them.
-    fn memory(&self, objects: u64) -> Result<u64, MirrorError> {
-        let measured = |objects: &Path| size::of_indices(objects).map_err(MirrorError::local("be measured"));
+    /// The address space for a git process that indexes this many objects.
+    fn memory_limit(&self, objects: u64) -> Result<u64, MirrorError> {
+        let measured = |objects: &Path| size::index_bytes(objects).map_err(MirrorError::local("be measured"));
         let indices = measured(self.repo.objects.store_ref().path())? + measured(self.dir.path())?;
-        Ok(address_space(indices, objects, self.attempt.upstream.max_object))
+        Ok(limits::address_space(indices, objects, self.session.upstream.max_object))
     }
 
-    /// Gives a program its input, and waits for its end.
+    /// Passes input to a program, and waits for its end.
     fn run(&self, command: Command, input: &mut dyn BufRead) -> gix::Result<GitOutput> {
-        let (attempt, progress) = (self.attempt, self.progress.clone());
-        let started = Program::start_and_hear(attempt, command, move |line| progress.told(line));
+        let (session, progress) = (self.session, self.progress.clone());
+        let started = Program::start_with_stderr(session, command, move |line| progress.parse_line(line));
         let start = MirrorError::local("start the git program");
-        let (program, socket) = started.map_err(|error| self.fail(start(error)))?;
+        let (program, socket) = started.map_err(|error| self.record(start(error)))?;
         let (read, mut write) = socket.into_split();
         loop {
             let bytes = input.fill_buf().map_err(ErrorExt::raise)?;
             if bytes.is_empty() {
                 break;
             }
-            let written = attempt.wait_patiently(write.write_all(bytes)).map_err(|error| self.fail(error))?;
+            let written = session.wait_without_timeout(write.write_all(bytes)).map_err(|error| self.record(error))?;
             if written.is_err() {
-                // It has had enough, and says why.
+                // The program has stopped reading, and reports why.
                 break;
             }
             let length = bytes.len();
             input.consume(length);
         }
         drop(write);
-        let (mut output, mut read) = (Vec::new(), read.take(SAID_BYTES));
-        // An error says no more than its end.
-        let _ = attempt.wait_patiently(read.read_to_end(&mut output)).map_err(|error| self.fail(error))?;
-        let (code, complaint) = program.end(attempt);
-        Ok(GitOutput { output, code, complaint })
+        let (mut output, mut read) = (Vec::new(), read.take(MAX_OUTPUT_BYTES));
+        // A read error means the same as the end of the output.
+        let _ = session.wait_without_timeout(read.read_to_end(&mut output)).map_err(|error| self.record(error))?;
+        let (code, stderr) = program.end(session);
+        Ok(GitOutput { output, code, stderr })
     }
 
-    /// Why a program does not take what came; `lacks_memory`, if that is why.
-    fn refusal(&self, ended: &GitOutput, lacks_memory: MirrorError) -> MirrorError {
-        if ended.code == Some(FILE_TOO_LARGE) {
-            return self.attempt.no_room();
+    /// Classifies the failure of a program. `out_of_memory` is the error for its memory limit.
+    fn classify(&self, result: &GitOutput, out_of_memory: MirrorError) -> MirrorError {
+        if result.code == Some(FILE_TOO_LARGE) {
+            return self.session.too_large();
         }
-        if git_program::lacks_memory(&ended.complaint) {
-            return lacks_memory;
+        if git_program::is_out_of_memory(&result.stderr) {
+            return out_of_memory;
         }
         let path = self.repo.git_dir().as_os_str().as_encoded_bytes();
-        git_program::complaint("fetch", &ended.complaint, path).unwrap_or_else(|| {
-            let cause = "the git program broke off over what it sent".to_owned();
+        git_program::classify_stderr("fetch", &result.stderr, path).unwrap_or_else(|| {
+            let cause = "the git program failed on the received data".to_owned();
             MirrorError::Upstream { step: "fetch", cause }
         })
     }
 
-    fn fail(&self, error: MirrorError) -> gix::Error {
-        self.attempt.fail(error).raise()
+    fn record(&self, error: MirrorError) -> gix::Error {
+        self.session.record(error).raise()
     }
-}
-
-/// So much memory, and no more: for the program itself, for what it has of each object, and for the objects that it holds at a
-/// time to make one of them, each of them as large as may be.
-pub(super) fn address_space(indices: u64, objects: u64, max_object: u64) -> u64 {
-    let of_indices = indices.saturating_mul(TIMES_AN_INDEX);
-    let of_objects = objects.saturating_mul(BYTES_OF_AN_OBJECT);
-    let held = max_object.saturating_mul(OBJECTS_AT_A_TIME);
-    git_program::OWN_MEMORY.saturating_add(of_indices).saturating_add(of_objects).saturating_add(held)
 }

@@ -1,4 +1,4 @@
-//! Which refs of the mirror differ from the upstream's; deleting those that are gone, and moving the others.
+//! Compares the refs of the mirror with the upstream's, deletes some and updates others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -16,54 +16,54 @@ use gix::remote::fetch::RefMap;
 use gix::{ObjectId, Repository};
 
 use super::MirrorError;
-use super::astray::AstrayRefs;
-use super::leftovers::remove_empty_directories;
+use super::broken_refs::BrokenRefs;
 use super::peeling::Peeling;
+use super::stale_files::remove_empty_directories;
 use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
-/// What is asked for: branches and tags as they are, moved by force; the default branch's commit under a name of our own;
-/// and what is followed beside them, by its name.
+/// The refspecs of a fetch: forced updates of branches, tags and `further_refs`, and the commit of `HEAD` under the
+/// mirror's own name.
 pub(super) fn refspecs(further_refs: &BTreeSet<String>) -> Result<Vec<RefSpec>, MirrorError> {
     let always = ["+refs/heads/*:refs/heads/*".to_owned(), "+refs/tags/*:refs/tags/*".to_owned()];
     let default_branch = std::iter::once(format!("+HEAD:{DEFAULT_BRANCH_REF}"));
     let further = further_refs.iter().map(|name| format!("+{name}:{name}"));
     let parse = |spec: String| Ok(gix::refspec::parse(spec.as_str().into(), Operation::Fetch)?.to_owned());
     let parsed = always.into_iter().chain(default_branch).chain(further).map(parse).collect::<gix::Result<_>>();
-    parsed.map_err(MirrorError::mirror("ask for the refs that it follows"))
+    parsed.map_err(MirrorError::local_gix("fetch the configured refs"))
 }
 
-/// The refs that follow the upstream, by name, with what they point at.
+/// Object ids by the name of the ref, without the mirror's own refs.
 pub(super) type Refs = HashMap<BString, ObjectId>;
 
-/// What is to be done to make the mirror equal to the upstream.
+/// The difference between the mirror and its upstream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// Refs to be deleted.
-    pub(super) gone: Vec<BString>,
-    /// Whether any ref that can be followed is new or points elsewhere.
-    pub(super) moved: bool,
+    /// Refs to delete.
+    pub(super) deleted: Vec<BString>,
+    /// Whether any unbroken ref is new or changed.
+    pub(super) changed: bool,
 }
 
 impl Difference {
-    pub(super) fn between(mirrored: &Refs, advertised: &Refs, astray: &AstrayRefs) -> Self {
-        let gone = mirrored.keys().filter(|name| !advertised.contains_key(*name)).cloned().collect();
-        let moved = advertised.iter().any(|(name, id)| mirrored.get(name) != Some(id) && !astray.has(name, id));
-        Self { gone, moved }
+    pub(super) fn between(mirrored: &Refs, advertised: &Refs, broken: &BrokenRefs) -> Self {
+        let deleted = mirrored.keys().filter(|name| !advertised.contains_key(*name)).cloned().collect();
+        let changed = advertised.iter().any(|(name, id)| mirrored.get(name) != Some(id) && !broken.has(name, id));
+        Self { deleted, changed }
     }
 
     pub(super) fn is_none(&self) -> bool {
-        self.gone.is_empty() && !self.moved
+        self.deleted.is_empty() && !self.changed
     }
 }
 
-/// What the upstream names, under the names of the mirror. A `HEAD` without a commit is not counted.
+/// The upstream's refs by their names in the mirror. A `HEAD` without a commit is skipped.
 pub(super) fn advertised(refs: &RefMap) -> Refs {
     let mappings = refs.mappings.iter();
     mappings.filter_map(|mapping| Some((mapping.local.clone()?, mapping.remote.as_id()?.to_owned()))).collect()
 }
 
-/// What the mirror has that follows the upstream, also what is not asked for any more. A symbolic ref is one that an
-/// unborn `HEAD` left, and does not count either.
+/// The mirror's refs that follow the upstream, whether they are still configured or not. Symbolic refs stem from an
+/// unborn `HEAD` and are skipped.
 pub(super) fn mirrored(repo: &Repository) -> Result<Refs, MirrorError> {
     let read = || -> gix::Result<Refs> {
         let mut refs = Refs::new();
@@ -77,13 +77,13 @@ pub(super) fn mirrored(repo: &Repository) -> Result<Refs, MirrorError> {
         }
         Ok(refs)
     };
-    // What upkeep names for a while may go between the listing of its name and its reading.
-    read().or_else(|_| read()).or_else(|_| read()).map_err(MirrorError::mirror("list its refs"))
+    // The retained refs of maintenance may be deleted between being listed and being read.
+    read().or_else(|_| read()).or_else(|_| read()).map_err(MirrorError::local_gix("list its refs"))
 }
 
-/// Deletes refs, and clears the way for a branch that has the name of a folder of branches that are no more. Where such a
-/// folder goes together with its branches, they go first: their locks lie in it.
-pub(super) fn delete(repo: &Repository, gone: Vec<BString>) -> Result<(), MirrorError> {
+/// Deletes refs and empty directories, which would prevent a branch with the name of a former directory. A ref in a
+/// directory that is a ref itself goes first, because its lock is in that directory.
+pub(super) fn delete(repo: &Repository, deleted: Vec<BString>) -> Result<(), MirrorError> {
     let delete = |names: BTreeSet<BString>| -> gix::Result<()> {
         let mut edits = Vec::new();
         for name in names {
@@ -96,53 +96,53 @@ pub(super) fn delete(repo: &Repository, gone: Vec<BString>) -> Result<(), Mirror
         }
         Ok(())
     };
-    let mut gone: BTreeSet<BString> = gone.into_iter().collect();
+    let mut deleted: BTreeSet<BString> = deleted.into_iter().collect();
     loop {
-        let (folders, others) = folders_and_others(&gone);
-        delete(others).map_err(MirrorError::mirror("delete refs"))?;
+        let (directories, others) = split_directories(&deleted);
+        delete(others).map_err(MirrorError::local_gix("delete refs"))?;
         remove_empty_ref_directories(repo.git_dir())?;
-        if folders.is_empty() {
+        if directories.is_empty() {
             return Ok(());
         }
-        gone = folders;
+        deleted = directories;
     }
 }
 
-/// Those of some names that others of them lie in, and the rest. The rest has one name at least.
-fn folders_and_others(names: &BTreeSet<BString>) -> (BTreeSet<BString>, BTreeSet<BString>) {
-    let is_folder = |name: &BString| {
+/// Splits names into those that are directories of others, and the rest, which is never empty.
+fn split_directories(names: &BTreeSet<BString>) -> (BTreeSet<BString>, BTreeSet<BString>) {
+    let is_directory = |name: &BString| {
         let within = BString::from([name.as_slice(), b"/"].concat());
         names.range(within.clone()..).next().is_some_and(|next| next.starts_with(&within))
     };
-    names.iter().cloned().partition(is_folder)
+    names.iter().cloned().partition(is_directory)
 }
 
-/// Lets refs of the mirror point where the upstream's do, once `admit` has let in what those that move point at. Those that
-/// lead nowhere keep none of the others back, and stay as they are.
-pub(super) fn follow(
+/// Updates refs to the advertised ids, after `admit` has let their objects into the mirror. Broken refs keep their
+/// former ids and do not prevent the others.
+pub(super) fn update(
     repo: &Repository,
     advertised: &Refs,
     interrupt: &AtomicBool,
     admit: impl FnOnce(&BTreeSet<ObjectId>) -> Result<(), MirrorError>,
-) -> Result<AstrayRefs, MirrorError> {
+) -> Result<BrokenRefs, MirrorError> {
     let failed = |error| {
         if interrupt.load(Ordering::Relaxed) {
             MirrorError::Interrupted
         } else {
-            MirrorError::mirror("update its refs")(error)
+            MirrorError::local_gix("update its refs")(error)
         }
     };
     let mirrored = mirrored(repo)?;
     let peeling = Peeling { objects: &repo.objects, interrupt };
-    let (mut astray, mut edits, mut tips) = (AstrayRefs::default(), Vec::new(), BTreeSet::new());
-    let mut look = || -> gix::Result<()> {
+    let (mut broken, mut edits, mut tips) = (BrokenRefs::default(), Vec::new(), BTreeSet::new());
+    let mut prepare = || -> gix::Result<()> {
         for (name, id) in advertised {
-            let stays = mirrored.get(name) == Some(id);
-            // What stays was looked at when it came.
-            let leads_on = stays && repo.has_object(*id);
-            if !leads_on && let Some(how) = peeling.astray(*id)? {
-                astray.add(name, *id, how);
-            } else if !stays {
+            let unchanged = mirrored.get(name) == Some(id);
+            // Unchanged refs were checked when they were fetched.
+            let is_known = unchanged && repo.has_object(*id);
+            if !is_known && let Some(error) = peeling.check(*id)? {
+                broken.add(name, *id, error);
+            } else if !unchanged {
                 let name = FullName::try_from(name.as_bstr()).map_err(gix::Error::from_error)?;
                 edits.push(RefEdit::update(name, Target::Object(*id), PreviousValue::Any, "fetch"));
                 tips.insert(*id);
@@ -150,21 +150,21 @@ pub(super) fn follow(
         }
         Ok(())
     };
-    look().map_err(failed)?;
+    prepare().map_err(failed)?;
     admit(&tips)?;
-    let follow = || -> gix::Result<()> {
-        // One file for all, rather than one for each.
+    let commit = || -> gix::Result<()> {
+        // All refs go into the file `packed-refs`.
         let packed = PackedRefs::DeletionsAndNonSymbolicUpdatesRemoveLooseSourceReference(Box::new(peeling));
         let transaction = repo.refs.transaction().packed_refs(packed);
         transaction.prepare(edits, Fail::Immediately, Fail::Immediately)?.commit(None)?;
         Ok(())
     };
-    follow().map_err(failed)?;
+    commit().map_err(failed)?;
     remove_empty_ref_directories(repo.git_dir())?;
-    Ok(astray)
+    Ok(broken)
 }
 
-/// Removes what is left of the names of refs that were deleted or only locked.
+/// Removes empty directories of deleted refs and locks.
 fn remove_empty_ref_directories(repository: &Path) -> Result<(), MirrorError> {
     let remove = || {
         for kind in fs::read_dir(repository.join("refs"))? {
@@ -184,34 +184,34 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_ask_for_is_not_the_upstream_s_fault() {
+    fn an_invalid_refspec_is_a_local_error() {
         assert_eq!(refspecs(&["refs/notes/a".to_owned()].into()).unwrap().len(), 4);
         assert_eq!(refspecs(&["refs/notes/a b".to_owned()].into()).unwrap_err().kind(), "local");
     }
 
     #[test]
-    fn names_that_lie_in_others_go_before_them() {
+    fn refs_in_a_directory_are_deleted_before_the_ref_of_its_name() {
         let set = |names: &[&str]| names.iter().map(|name| BString::from(*name)).collect::<BTreeSet<_>>();
         let all = set(&["a", "a-b", "a/b", "a/b/c", "ab/c", "b"]);
-        let (folders, others) = folders_and_others(&all);
-        assert_eq!((&folders, others), (&set(&["a", "a/b"]), set(&["a-b", "a/b/c", "ab/c", "b"])));
-        assert_eq!(folders_and_others(&folders), (set(&["a"]), set(&["a/b"])));
-        assert_eq!(folders_and_others(&set(&[])), (set(&[]), set(&[])));
+        let (directories, others) = split_directories(&all);
+        assert_eq!((&directories, others), (&set(&["a", "a/b"]), set(&["a-b", "a/b/c", "ab/c", "b"])));
+        assert_eq!(split_directories(&directories), (set(&["a"]), set(&["a/b"])));
+        assert_eq!(split_directories(&set(&[])), (set(&[]), set(&[])));
     }
 
     #[test]
     fn equal_refs_have_no_difference() {
         let both = refs(&[("refs/heads/a", 1), ("refs/tags/b", 2)]);
-        assert!(Difference::between(&both, &both, &AstrayRefs::default()).is_none());
+        assert!(Difference::between(&both, &both, &BrokenRefs::default()).is_none());
     }
 
     #[test]
-    fn new_moved_and_gone_are_told_apart() {
+    fn new_changed_and_deleted_refs_are_distinguished() {
         let mirrored = refs(&[("refs/heads/a", 1), ("refs/heads/b", 2)]);
-        let expect = |advertised: &[(&str, u8)], gone: &[&str], moved| {
-            let gone = gone.iter().map(|name| (*name).into()).collect();
-            let found = Difference::between(&mirrored, &refs(advertised), &AstrayRefs::default());
-            assert_eq!(found, Difference { gone, moved });
+        let expect = |advertised: &[(&str, u8)], deleted: &[&str], changed| {
+            let deleted = deleted.iter().map(|name| (*name).into()).collect();
+            let found = Difference::between(&mirrored, &refs(advertised), &BrokenRefs::default());
+            assert_eq!(found, Difference { deleted, changed });
         };
         expect(&[("refs/heads/a", 1)], &["refs/heads/b"], false);
         expect(&[("refs/heads/a", 9), ("refs/heads/b", 2)], &[], true);

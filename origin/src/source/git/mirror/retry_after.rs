@@ -1,20 +1,20 @@
-//! `Retry-After` (RFC 9110): how long a server asks to be left alone.
+//! `Retry-After` (RFC 9110).
 
 use std::time::{Duration, SystemTime};
 
-/// Nobody is left alone for longer on one word.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// The longest pause that is honored.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// Reads a number of seconds or a date; a date that has passed is no time at all. `None` when it is neither.
+/// Parses seconds or a date, where a past date is no pause. `None` if it is neither.
 pub(super) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let pause = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // What does not fit is longer than the longest.
-        value.parse().map_or(LONGEST, Duration::from_secs)
+        // A number that overflows exceeds the maximum.
+        value.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs)
     } else {
         httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()
     };
-    Some(pause.min(LONGEST))
+    Some(pause.min(MAX_RETRY_AFTER))
 }
 
 #[cfg(test)]
@@ -27,7 +27,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_and_dates_are_understood_and_bounded() {
+    fn seconds_and_dates_are_parsed_and_limited() {
         let now = at(1_700_000_000);
         let read = |value: &str| parse(value, now).map(|pause| pause.as_secs());
         for (value, expected) in [("0", 0), (" 120 ", 120), ("86401", 86400), ("99999999999999999999999", 86400)] {
@@ -44,7 +44,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_said_the_pause_is_bounded(value in ".*", now in 0u64..4_000_000_000) {
-            prop_assert!(parse(&value, at(now)).is_none_or(|pause| pause <= LONGEST));
+            prop_assert!(parse(&value, at(now)).is_none_or(|pause| pause <= MAX_RETRY_AFTER));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Commits whose parents a mirror goes without, because its upstream is a shallow clone.
+//! Shallow commits: those whose parents a mirror lacks, because its upstream is a shallow clone.
 //!
-//! Whoever goes through the history ends at them. So the upstream's word is taken of commits alone that come with it. Of one
-//! that the mirror has, it would hide the parents; of one that is still to come, no upstream would send them.
+//! A walk over the history ends at them. An upstream may declare only newly fetched commits as shallow: of a stored
+//! commit it would hide existing parents, and for an unknown commit no upstream would send the parents later.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,31 +10,31 @@ use std::path::Path;
 
 use gix::ObjectId;
 
-/// Where they are listed, in a mirror and in a quarantine.
+/// The file that lists shallow commits, in a mirror and in a quarantine.
 pub(super) const FILE: &str = "shallow";
 
-/// Lists in a quarantine those of the mirror, for the upstream to change.
+/// Copies the mirror's list to a quarantine, where the fetch changes it.
 pub(super) fn copy(mirror: &Path, quarantine: &Path) -> io::Result<()> {
-    absent_is_fine(fs::copy(mirror.join(FILE), quarantine.join(FILE)).map(drop))
+    ignore_missing(fs::copy(mirror.join(FILE), quarantine.join(FILE)).map(drop))
 }
 
-/// Keeps of a quarantine's list what may be said, once it was fetched: what the mirror knows, and what came. `both`: the mirror
-/// with what came.
-pub(super) fn settle(mirror: &gix::Repository, both: &gix::Repository, quarantine: &Path) -> io::Result<()> {
-    let (mut kept, said) = (read(&mirror.git_dir().join(FILE))?, read(&quarantine.join(FILE))?);
-    kept.extend(said.into_iter().filter(|id| both.has_object(*id) && !mirror.has_object(*id)));
-    if kept.is_empty() {
-        return absent_is_fine(fs::remove_file(quarantine.join(FILE)));
+/// Reduces a quarantine's list to the mirror's entries and newly fetched commits. `both`: the mirror with the
+/// quarantine.
+pub(super) fn merge(mirror: &gix::Repository, both: &gix::Repository, quarantine: &Path) -> io::Result<()> {
+    let (mut commits, reported) = (read(&mirror.git_dir().join(FILE))?, read(&quarantine.join(FILE))?);
+    commits.extend(reported.into_iter().filter(|id| both.has_object(*id) && !mirror.has_object(*id)));
+    if commits.is_empty() {
+        return ignore_missing(fs::remove_file(quarantine.join(FILE)));
     }
-    let lines: String = kept.iter().map(|id| format!("{id}\n")).collect();
+    let lines: String = commits.iter().map(|id| format!("{id}\n")).collect();
     fs::write(quarantine.join(FILE), lines)
 }
 
-/// Lists in the mirror what a quarantine does.
-pub(super) fn take_over(quarantine: &Path, mirror: &Path) -> io::Result<()> {
+/// Replaces the mirror's list by the quarantine's.
+pub(super) fn install(quarantine: &Path, mirror: &Path) -> io::Result<()> {
     let list = quarantine.join(FILE);
-    absent_is_fine(fs::File::open(&list).and_then(|file| file.sync_all()))?;
-    absent_is_fine(fs::rename(list, mirror.join(FILE)))
+    ignore_missing(fs::File::open(&list).and_then(|file| file.sync_all()))?;
+    ignore_missing(fs::rename(list, mirror.join(FILE)))
 }
 
 fn read(file: &Path) -> io::Result<BTreeSet<ObjectId>> {
@@ -46,6 +46,6 @@ fn read(file: &Path) -> io::Result<BTreeSet<ObjectId>> {
     lines.map(|line| ObjectId::from_hex(line).map_err(|error| io::Error::other(error.to_string()))).collect()
 }
 
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }

@@ -1,32 +1,32 @@
-//! How much a mirror takes of the disk.
+//! The disk usage of a mirror.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::{Mirror, MirrorError, leftovers};
+use super::{Mirror, MirrorError, stale_files};
 
-/// What is in a mirror: nothing but packs, and what Git keeps beside them.
+/// The size of a mirror.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MirrorSize {
-    /// How many packs.
+    /// The number of packs.
     pub packs: usize,
-    /// How many bytes, with their indices.
+    /// Their size in bytes, indices included.
     pub bytes: u64,
 }
 
 impl Mirror {
-    /// How much there is.
+    /// The mirror's size.
     ///
     /// # Errors
-    /// [`MirrorError::Local`] when it cannot be looked at.
+    /// [`MirrorError::Local`] if it cannot be read.
     pub fn size(&self) -> Result<MirrorSize, MirrorError> {
-        of(&self.dir).map_err(MirrorError::local("be measured"))
+        measure(&self.dir).map_err(MirrorError::local("be measured"))
     }
 }
 
-/// How many bytes the indices have in a directory of objects.
-pub(super) fn of_indices(objects: &Path) -> io::Result<u64> {
+/// The size of all indices in an object directory, in bytes.
+pub(super) fn index_bytes(objects: &Path) -> io::Result<u64> {
     let is_index = |name: &Path| {
         name.extension().is_some_and(|ending| ending == "idx") || name.to_string_lossy().starts_with("multi-pack-index")
     };
@@ -34,7 +34,7 @@ pub(super) fn of_indices(objects: &Path) -> io::Result<u64> {
     for entry in fs::read_dir(objects.join("pack"))? {
         let entry = entry?;
         if is_index(Path::new(&entry.file_name())) {
-            // A repack may take it away meanwhile.
+            // A concurrent repack may have removed it.
             bytes += match entry.metadata() {
                 Err(error) if error.kind() == ErrorKind::NotFound => 0,
                 data => data?.len(),
@@ -44,8 +44,8 @@ pub(super) fn of_indices(objects: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// How much there is in the bare repository in a directory.
-pub(super) fn of(repository: &Path) -> io::Result<MirrorSize> {
+/// The size of a bare repository.
+pub(super) fn measure(repository: &Path) -> io::Result<MirrorSize> {
     let entries = match fs::read_dir(repository.join("objects/pack")) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(MirrorSize::default()),
         entries => entries?,
@@ -53,8 +53,8 @@ pub(super) fn of(repository: &Path) -> io::Result<MirrorSize> {
     let mut size = MirrorSize::default();
     for entry in entries {
         let entry = entry?;
-        // What a repack writes takes the place of what is there.
-        if leftovers::is_of_repack(&entry.file_name().to_string_lossy()) {
+        // Files of a running repack replace others.
+        if stale_files::is_repack_file(&entry.file_name().to_string_lossy()) {
             continue;
         }
         size.packs += usize::from(Path::new(&entry.file_name()).extension().is_some_and(|ending| ending == "pack"));

@@ -1,6 +1,7 @@
-//! From what a service follows to the commit it is at.
+//! Revisions: what a service follows (a branch, a tag, a range of versions, a commit), and the commit that this
+//! resolves to.
 
-mod reach;
+mod reachability;
 mod version_range;
 
 use std::collections::BTreeSet;
@@ -11,64 +12,65 @@ use std::sync::atomic::AtomicBool;
 use gix::bstr::ByteSlice;
 use weir_protocol::commit_id::{CommitId, CommitIdError};
 
-pub(crate) use reach::Reach;
-use reach::ReachError;
+pub(crate) use reachability::ReachabilityCache;
+use reachability::ReachabilityError;
 pub use version_range::{VersionRange, VersionRangeError};
 
-/// Where the mirror keeps the commit that the upstream's `HEAD` is at.
+/// The mirror's ref for the commit of the upstream's `HEAD`.
 pub(crate) const DEFAULT_BRANCH_REF: &str = "refs/weir/HEAD";
 
-/// What the mirror keeps for itself; no upstream's ref goes there.
+/// The namespace of the mirror's own refs. No ref of an upstream is stored there.
 pub(crate) const OWN_REFS: &str = "refs/weir/";
 
-/// Where Git looks for objects that stand in for others. A mirror heeds none of them, and fetches none.
+/// Git's namespace for replacement objects. A mirror neither uses nor fetches them.
 const REPLACEMENTS: &str = "refs/replace/";
 
-/// What stands before a range of versions. No ref's name can hold a colon.
+/// The prefix of a range of versions. The name of a ref cannot contain a colon.
 const SEMVER: &str = "semver:";
 
-/// What a service follows in its repository.
+/// What a service follows in its repository: its `ref`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum Revision {
-    /// Whatever the upstream's `HEAD` is at.
+    /// The upstream's `HEAD`.
     #[default]
     DefaultBranch,
-    /// A full ref name (`refs/heads/main`, `refs/pull/7/head`), or a short one: a branch of that name wins over a tag.
+    /// A full ref name (`refs/heads/main`, `refs/pull/7/head`), or a short one, for which a branch takes precedence
+    /// over a tag.
     Named(String),
     /// The tag with the highest version in a range: `semver:^1.2`.
     Version(VersionRange),
-    /// One commit, for as long as a branch or a tag leads to it.
+    /// One commit, as long as it is reachable from a branch or a tag.
     Commit(CommitId),
 }
 
-/// The text cannot name a branch, a tag, a range of versions or a commit.
+/// The text of a `ref` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RevisionParseError {
-    /// It is nothing of the kind.
+    /// The text has none of the valid forms.
     #[error("ref = `{0}` is not a branch, a tag, `semver:` with a range of versions, or a full commit id")]
     Name(String),
-    /// It would be a range of versions if it said so.
-    #[error("ref = `{0}` is not a branch or a tag: a range of versions is written `semver:{0}`")]
+    /// A range of versions without its prefix.
+    #[error("ref = `{0}` is not a valid branch or tag name: write a range of versions as `semver:{0}`")]
     UnmarkedRange(String),
-    /// The range is none.
+    /// The range is invalid.
     #[error("ref = `semver:…`: {0}")]
     Range(#[from] VersionRangeError),
-    /// It names what the mirror keeps for itself.
-    #[error("ref = `{0}`: names below `refs/weir/` are the mirror's own")]
+    /// The name is in the mirror's own namespace.
+    #[error("ref = `{0}`: names below `refs/weir/` are reserved")]
     OwnRef(String),
-    /// It names what stands in for another object.
-    #[error("ref = `{0}`: what is below `refs/replace/` stands in for other objects, and is not followed")]
+    /// The name is that of a replacement object.
+    #[error("ref = `{0}`: replacement objects (`refs/replace/`) are not supported")]
     Replacement(String),
 }
 
-/// Why a revision is not at any commit just now.
+/// Why a revision resolves to no commit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RevisionError {
-    /// The upstream names no branch as its default.
+    /// The upstream's `HEAD` points to no branch.
     #[error("the upstream has no default branch (its HEAD points nowhere): name a `ref`")]
     NoDefaultBranch,
-    /// The upstream has no such branch or tag, or no longer.
-    #[error("the upstream has no {kind} `{name}`{more}", kind = kind_of_ref(.0), name = .0, more = or_not_asked(.0))]
+    /// The upstream has no such branch or tag.
+    #[error("the upstream has no {kind} `{name}`{more}", kind = kind_of_ref(.0), name = .0, more = missing_ref_hint(.0))]
     RefMissing(String),
     /// No tag is a version in the range.
     #[error("no tag of the upstream is a version in `semver:{0}`")]
@@ -76,33 +78,34 @@ pub enum RevisionError {
     /// The commit is not in the mirror.
     #[error("commit {0} is not on any branch or tag of the upstream")]
     CommitMissing(CommitId),
-    /// The commit is in the mirror, but nothing that counts leads to it: its branch was deleted or forced elsewhere, or
-    /// it came with a ref that is neither a branch nor a tag.
+    /// The commit is in the mirror, but no branch or tag reaches it: its branch was deleted or forced elsewhere, or it
+    /// came with another kind of ref.
     #[error(
-        "commit {0} is on no branch or tag of the upstream now: it was deleted there, or replaced by a forced push"
+        "commit {0} is on no branch or tag of the upstream: its branch was deleted or forced elsewhere, or it came with \
+         another ref"
     )]
-    CommitLeftBehind(CommitId),
-    /// The id is of another format than the repository's.
-    #[error("commit {commit} is an id of {}, and the repository is of {repository}", object_format(.commit))]
+    CommitUnreachable(CommitId),
+    /// The id has another object format than the repository.
+    #[error("commit {commit} is a {} id, but the repository uses {repository}", object_format(.commit))]
     OtherFormat {
-        /// What was asked for.
+        /// The requested commit.
         commit: CommitId,
-        /// The repository's format.
+        /// The repository's object format.
         repository: gix::hash::Kind,
     },
-    /// It is there but leads to something else, such as a tagged file.
-    #[error("`{0}` does not lead to a commit")]
+    /// The ref points to another kind of object, such as a tagged file.
+    #[error("`{0}` does not point to a commit")]
     NotACommit(String),
     /// The mirror is damaged.
     #[error("`{revision}` cannot be read from the mirror: {cause}")]
     Unreadable {
-        /// What was asked for.
+        /// The requested revision.
         revision: String,
-        /// What the object database said.
+        /// The error of the object database.
         cause: String,
     },
-    /// Somebody asked to stop.
-    #[error("looking for the commit was interrupted")]
+    /// `stop` was set.
+    #[error("resolving the revision was interrupted")]
     Interrupted,
 }
 
@@ -122,7 +125,7 @@ impl FromStr for Revision {
         let shown = || text.chars().take(120).collect();
         let full = if text.starts_with("refs/") { text.to_owned() } else { format!("refs/heads/{text}") };
         let is_name = !text.is_empty() && gix::validate::reference::name(full.as_bytes().into()).is_ok();
-        // `>=1` could be a branch, and never is: who writes it means a range.
+        // `>=1` is a valid branch name, but its author means a range.
         if !text.is_empty() && (!is_name || text.starts_with(['<', '>', '='])) && text.parse::<VersionRange>().is_ok() {
             return Err(RevisionParseError::UnmarkedRange(shown()));
         }
@@ -153,8 +156,8 @@ impl fmt::Display for Revision {
 weir_protocol::serde_as_text!(Revision);
 
 impl Revision {
-    /// The ref that has to be asked for by its name, because it is neither a branch nor a tag.
-    fn further_ref(&self) -> Option<&str> {
+    /// The name of a ref that a fetch has to list, because it is neither a branch nor a tag.
+    fn explicit_ref(&self) -> Option<&str> {
         match self {
             Self::Named(name)
                 if name.starts_with("refs/") && !name.starts_with("refs/heads/") && !name.starts_with("refs/tags/") =>
@@ -165,7 +168,7 @@ impl Revision {
         }
     }
 
-    /// The commit that is named by its id.
+    /// The commit of a revision that is a commit id.
     pub(crate) fn commit(&self) -> Option<gix::ObjectId> {
         match self {
             Self::Commit(commit) => gix::ObjectId::from_hex(commit.as_str().as_bytes()).ok(),
@@ -173,56 +176,55 @@ impl Revision {
         }
     }
 
-    /// Whether a ref of the upstream that moved, came or went, by its full name, may concern who follows this. In doubt
-    /// it may.
+    /// Whether a change of the upstream's ref with this full name may change what the revision resolves to. True if
+    /// unknown.
     pub fn may_follow(&self, moved: &str) -> bool {
         let is_branch = moved.starts_with("refs/heads/");
         match self {
-            // Which branch that is only the upstream knows.
+            // Only the upstream knows which branch that is.
             Self::DefaultBranch => is_branch,
-            // What a provider makes itself, such as the merge of a request, moves with other refs and is not told.
-            _ if self.further_ref().is_some() => true,
+            // Refs of the provider, such as the merge of a pull request, change with other refs and are not announced.
+            _ if self.explicit_ref().is_some() => true,
             Self::Named(name) if name.starts_with("refs/") => name == moved,
             Self::Named(name) => {
                 ["refs/heads/", "refs/tags/"].iter().any(|kind| moved.strip_prefix(kind) == Some(name))
             }
             Self::Version(range) => moved.strip_prefix("refs/tags/").is_some_and(|tag| range.version(tag).is_some()),
-            // Any push may bring it, or leave it behind.
+            // Any push may make it reachable or unreachable.
             Self::Commit(_) => is_branch || moved.starts_with("refs/tags/"),
         }
     }
 }
 
-/// The refs beyond branches and tags that an upstream has to be asked for so that these can be followed.
+/// The refs besides branches and tags that a fetch has to list for these revisions.
 pub fn further_refs<'a>(revisions: impl IntoIterator<Item = &'a Revision>) -> BTreeSet<String> {
-    revisions.into_iter().filter_map(Revision::further_ref).map(str::to_owned).collect()
+    revisions.into_iter().filter_map(Revision::explicit_ref).map(str::to_owned).collect()
 }
 
-/// Where a revision is at in the mirror.
+/// A resolved revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tip {
-    /// The ref that is followed, by its full name; none for a commit that is named by its id.
+    /// The full name of the followed ref; none for a commit id.
     pub(crate) reference: Option<String>,
-    /// What that points at: a commit, or a tag that leads to one.
+    /// The object that the ref points to: a commit, or a tag of one.
     pub(crate) object: gix::ObjectId,
     /// The commit.
     pub(crate) commit: CommitId,
 }
 
-/// The commit a revision is at in the mirror; annotated tags are followed to what they tag.
+/// Resolves a revision to a commit. Annotated tags are peeled.
 ///
 /// # Errors
-/// When there is no such ref or commit, or when it leads to something that is not a commit.
+/// The ref or commit does not exist, or is no commit.
 pub fn resolve(repo: &gix::Repository, revision: &Revision) -> Result<CommitId, RevisionError> {
-    tip(repo, revision, &mut Reach::default(), &AtomicBool::new(false)).map(|tip| tip.commit)
+    tip(repo, revision, &mut ReachabilityCache::default(), &AtomicBool::new(false)).map(|tip| tip.commit)
 }
 
-/// The same with the way to the commit, and with what is remembered of the commits that were looked for before. `stop` ends
-/// it.
+/// The same with the ref and its object, and with cached reachability. Ends when `stop` is set.
 pub(crate) fn tip(
     repo: &gix::Repository,
     revision: &Revision,
-    reach: &mut Reach,
+    reachability: &mut ReachabilityCache,
     stop: &AtomicBool,
 ) -> Result<Tip, RevisionError> {
     let unreadable = |cause: &dyn fmt::Display| RevisionError::Unreadable {
@@ -231,12 +233,12 @@ pub(crate) fn tip(
     };
     let (name, id) = match revision {
         Revision::Commit(commit) => {
-            let id = look_up(repo, commit)?;
-            return match reach.leads_to(repo, id, stop) {
+            let id = find_commit(repo, commit)?;
+            return match reachability.is_reachable(repo, id, stop) {
                 Ok(true) => Ok(Tip { reference: None, object: id, commit: commit.clone() }),
-                Ok(false) => Err(RevisionError::CommitLeftBehind(commit.clone())),
-                Err(ReachError::Interrupted) => Err(RevisionError::Interrupted),
-                Err(ReachError::Unreadable(error)) => Err(unreadable(&error)),
+                Ok(false) => Err(RevisionError::CommitUnreachable(commit.clone())),
+                Err(ReachabilityError::Interrupted) => Err(RevisionError::Interrupted),
+                Err(ReachabilityError::Unreadable(error)) => Err(unreadable(&error)),
             };
         }
         Revision::DefaultBranch => find_ref(repo, &[DEFAULT_BRANCH_REF.to_owned()])
@@ -264,11 +266,11 @@ pub(crate) fn tip(
     Ok(Tip { reference: Some(name), object: id, commit })
 }
 
-/// The id of a commit that is in the mirror, whatever leads to it.
+/// Finds a commit in the mirror, whether it is reachable or not.
 ///
 /// # Errors
 /// There is no such commit.
-pub(crate) fn look_up(repo: &gix::Repository, commit: &CommitId) -> Result<gix::ObjectId, RevisionError> {
+pub(crate) fn find_commit(repo: &gix::Repository, commit: &CommitId) -> Result<gix::ObjectId, RevisionError> {
     let unreadable =
         |cause: &dyn fmt::Display| RevisionError::Unreadable { revision: commit.to_string(), cause: cause.to_string() };
     let id = gix::ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| unreadable(&e))?;
@@ -283,8 +285,8 @@ pub(crate) fn look_up(repo: &gix::Repository, commit: &CommitId) -> Result<gix::
     }
 }
 
-/// The tag with the highest version in a range, by its full name, and what it points at, unpeeled.
-fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<Found>, gix::Error> {
+/// The tag with the highest version in a range.
+fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<RefTarget>, gix::Error> {
     let mut tags = Vec::new();
     for reference in repo.references()?.prefixed(format!("refs/tags/{}", range.prefix()).as_str())? {
         let reference = reference?;
@@ -299,14 +301,12 @@ fn find_highest(repo: &gix::Repository, range: &VersionRange) -> Result<Option<F
     Ok(found.map(|(tag, id)| (format!("refs/tags/{tag}"), *id)))
 }
 
-/// What a name may be of.
 fn kind_of_ref(name: &str) -> &'static str {
     if name.starts_with("refs/") { "ref" } else { "branch or tag" }
 }
 
-/// What else may be the reason that a ref is not here.
-fn or_not_asked(name: &str) -> &'static str {
-    match Revision::Named(name.to_owned()).further_ref() {
+fn missing_ref_hint(name: &str) -> &'static str {
+    match Revision::Named(name.to_owned()).explicit_ref() {
         None => ": check the spelling, or push it",
         Some(_) => ": check the spelling, or wait for the next poll, which requests it for the first time",
     }
@@ -320,13 +320,13 @@ fn object_format(commit: &CommitId) -> gix::hash::Kind {
     }
 }
 
-/// A ref by its full name, and what it points at, unpeeled.
-type Found = (String, gix::ObjectId);
+/// A full ref name, and the id that it points to, unpeeled.
+type RefTarget = (String, gix::ObjectId);
 
-/// The first of these full ref names that exists.
-fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<Found>, gix::Error> {
+/// The first existing ref of several full names.
+fn find_ref(repo: &gix::Repository, candidates: &[String]) -> Result<Option<RefTarget>, gix::Error> {
     for name in candidates {
-        // The only symbolic ref of a mirror is a default branch that the upstream names and does not have.
+        // The only symbolic ref of a mirror is a default branch that does not exist.
         if let Some(reference) = repo.try_find_reference(name.as_str())?
             && let Some(id) = reference.try_id()
         {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ref_that_is_missing_says_what_to_do_and_not_that_it_was_there() {
+    fn the_error_for_a_missing_ref_says_what_to_do() {
         for (name, words) in [("mian", "branch or tag `mian`: check the spelling"), ("refs/pull/1/head", "next poll")] {
             let error = RevisionError::RefMissing(name.to_owned()).to_string();
             assert!(error.contains(words) && !error.contains("any more"), "{error}");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_ref_can_be_called_is_refused() {
+    fn an_invalid_ref_name_is_refused() {
         for text in ["", "a..b", "a b", "a~1", "main^", "refs/heads/", "x.lock", "a:b", "/main", "main/", "a\nb"] {
             assert!(matches!(text.parse::<Revision>(), Err(RevisionParseError::Name(_))), "{text:?}");
         }
@@ -375,19 +375,19 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_versions_says_that_it_is_one() {
+    fn a_range_of_versions_needs_its_prefix() {
         for text in ["semver:^1.2", "semver:api/v1.*", "semver:>=1.0 <2"] {
             let revision: Revision = text.parse().unwrap();
             assert!(matches!(revision, Revision::Version(_)));
             assert_eq!(revision.to_string(), text);
         }
-        // What Argo CD would take for a range, and no ref can be called.
+        // Argo CD takes these for ranges, and they are invalid ref names.
         for text in ["^1.2", "v1.*", "api/1.*", ">=1.0", ">=1.0 <2", "*"] {
             let error = text.parse::<Revision>().unwrap_err();
             assert_eq!(error, RevisionParseError::UnmarkedRange(text.to_owned()));
             assert!(error.to_string().contains(&format!("semver:{text}")), "{error}");
         }
-        // What could be one, and could be a branch too, is a branch or a tag: there is a way to say the other.
+        // These could be ranges, and are valid names of branches and tags.
         for text in ["1.2.3", "v1.x", "1"] {
             assert_eq!(text.parse(), Ok(Revision::Named(text.to_owned())));
         }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn only_refs_that_are_neither_branch_nor_tag_are_asked_for_by_name() {
+    fn only_refs_that_are_neither_branches_nor_tags_are_listed_explicitly() {
         let revisions =
             ["HEAD", "main", "refs/heads/x", "refs/tags/x", "semver:*", "refs/pull/7/head", "refs/changes/1"];
         let revisions: Vec<Revision> = revisions.iter().map(|text| text.parse().unwrap()).collect();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_ref_concerns_who_follows_it_and_in_doubt_who_may() {
+    fn a_changed_ref_may_concern_the_services_that_follow_it() {
         let commit = "a".repeat(40);
         for (revision, concerned, not) in [
             ("HEAD", &["refs/heads/main", "refs/heads/x"][..], &["refs/tags/v1", "refs/pull/7/head"][..]),

@@ -1,4 +1,4 @@
-//! `semver:…`: the highest version among the tags that lies in a range.
+//! `semver:…`: the tag with the highest version in a range.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -7,17 +7,17 @@ use std::str::FromStr;
 
 use semver::{BuildMetadata, Comparator, Op, Prerelease, Version, VersionReq};
 
-/// A prefix may end in one of these; the range follows.
+/// The characters that may end a prefix.
 const PREFIX_ENDS: [char; 4] = ['/', '-', '_', '@'];
 
-/// What ranges are made of besides versions. No prefix holds any of it: `>=1.0-` begins no tag that anybody means.
+/// Characters of ranges besides versions. No prefix contains them.
 const RANGE_SIGNS: [char; 8] = ['<', '>', '=', '^', '~', '|', ',', ' '];
 
-/// A range of versions, and what comes before the version in the names of tags.
+/// A range of versions, and the prefix of the tags to which it applies.
 ///
-/// The range is written as Flux and Argo CD have it: `1.2.x`, `v1.*`, `^1.2`, `~1.2.3`, `>=1.0 <2`, `1.2.3` for exactly
-/// that, `||` between alternatives. A `v` before a version counts for nothing, neither here nor in a tag. Pre-releases
-/// are taken only where an alternative names one (`>=1.0.0-0`).
+/// The syntax is that of Flux and Argo CD: `1.2.x`, `v1.*`, `^1.2`, `~1.2.3`, `>=1.0 <2`, `1.2.3` for this version
+/// only, and `||` between alternatives. A `v` before a version is ignored, in ranges and in tags. Pre-releases match
+/// only alternatives that name one (`>=1.0.0-0`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VersionRange {
     prefix: String,
@@ -25,7 +25,7 @@ pub struct VersionRange {
     text: String,
 }
 
-/// The text is no range of versions.
+/// The text is not a range of versions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a range of versions ({reason}): write it like `^1.2`, `1.2.x`, `>=1.0 <2`, or with a prefix of the \
@@ -53,7 +53,7 @@ impl FromStr for VersionRange {
                 Ok(alternatives) if is_prefix(prefix) => {
                     return Ok(Self { prefix: prefix.to_owned(), alternatives, text: text.to_owned() });
                 }
-                Ok(_) => return Err(error(format!("no tag begins with `{prefix}`"))),
+                Ok(_) => return Err(error(format!("`{prefix}` is not a valid prefix of a tag"))),
                 Err(reason) => _ = first_error.get_or_insert(reason),
             }
         }
@@ -68,27 +68,27 @@ impl fmt::Display for VersionRange {
 }
 
 impl VersionRange {
-    /// What the names of its tags begin with, below `refs/tags/`.
+    /// The prefix of its tags, below `refs/tags/`.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The version of a tag, when it is in the range. `tag` is the name below `refs/tags/`.
+    /// The version of a tag, if it is in the range. `tag` is the name below `refs/tags/`.
     pub fn version(&self, tag: &str) -> Option<Version> {
         let rest = tag.strip_prefix(&self.prefix)?;
         let version = Version::parse(rest.strip_prefix(['v', 'V']).unwrap_or(rest)).ok()?;
         self.alternatives.iter().any(|range| contains(range, &version)).then_some(version)
     }
 
-    /// The tag with the highest version in the range. Of tags with the same version the one with the higher build
-    /// metadata counts, and then the one whose name sorts last: `v1.2.3` rather than `1.2.3`.
+    /// The tag with the highest version in the range. Among equal versions the highest build metadata wins, then the
+    /// name that sorts last: `v1.2.3` before `1.2.3`.
     pub fn highest<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         let versions = tags.into_iter().filter_map(|tag| Some((self.version(tag)?, tag)));
         versions.max().map(|(_, tag)| tag)
     }
 }
 
-/// Whether tags may begin like this.
+/// Whether tags can have this prefix.
 fn is_prefix(prefix: &str) -> bool {
     gix::validate::reference::name(format!("refs/tags/{prefix}1.0.0").as_str().into()).is_ok()
 }
@@ -97,7 +97,7 @@ fn alternatives(text: &str) -> Result<Vec<VersionReq>, String> {
     text.split("||").map(range).collect()
 }
 
-/// One alternative: comparators with blanks or commas between, all of which must hold.
+/// One alternative: comparators, separated by blanks or commas, all of which must match.
 fn range(text: &str) -> Result<VersionReq, String> {
     let mut comparators = Vec::new();
     let mut operator = String::new();
@@ -109,12 +109,12 @@ fn range(text: &str) -> Result<VersionReq, String> {
         }
         let version = version.strip_prefix(['v', 'V']).unwrap_or(version);
         if version.contains('+') {
-            return Err("build metadata decides nothing in a range".to_owned());
+            return Err("build metadata has no meaning in a range".to_owned());
         }
         let is_any = matches!(version, "*" | "x" | "X");
         let comparator = match std::mem::take(&mut operator).as_str() {
             "" | "=" if is_any => VersionReq::STAR,
-            // Of its own the library would take `1.2.3` for `^1.2.3`.
+            // The library takes `1.2.3` for `^1.2.3`.
             "" => VersionReq::parse(&format!("={version}"))
                 .or_else(|_| VersionReq::parse(version))
                 .map_err(|error| error.to_string())?,
@@ -122,7 +122,7 @@ fn range(text: &str) -> Result<VersionReq, String> {
                 .map_err(|error| error.to_string())?,
         };
         if comparator == VersionReq::STAR && !is_any {
-            return Err(format!("`{word}` says nothing"));
+            return Err(format!("`{word}` matches every version"));
         }
         comparators.push(comparator);
     }
@@ -132,8 +132,8 @@ fn range(text: &str) -> Result<VersionReq, String> {
     Ok(VersionReq { comparators: comparators.into_iter().flat_map(|range| range.comparators).collect() })
 }
 
-/// `1.0-rc` as `1.0.0-rc`: behind an operator a pre-release needs no more numbers in Flux and Argo CD. Alone it does, because
-/// `2024-1` may be a prefix and a range.
+/// Completes `1.0-rc` to `1.0.0-rc`, as Flux and Argo CD do after an operator. Without an operator this would be
+/// ambiguous: `2024-1` may be a prefix and a range.
 fn with_all_numbers(version: &str) -> Cow<'_, str> {
     match version.split_once('-') {
         Some((numbers, pre)) if numbers.matches('.').count() < 2 => {
@@ -144,8 +144,8 @@ fn with_all_numbers(version: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether all comparators hold. The library's own `matches` takes pre-releases of the very version that is named alone;
-/// here `>=1.0.0-0` asks for those of every version in the range.
+/// Whether all comparators match. The library's `matches` accepts pre-releases of the named version only; here
+/// `>=1.0.0-0` accepts those of every version in the range.
 fn contains(range: &VersionReq, version: &Version) -> bool {
     let asks_for_pre_releases = range.comparators.iter().any(|comparator| !comparator.pre.is_empty());
     (version.pre.is_empty() || asks_for_pre_releases)
@@ -155,7 +155,7 @@ fn contains(range: &VersionReq, version: &Version) -> bool {
 fn holds(comparator: &Comparator, version: &Version) -> bool {
     let Comparator { op, major, minor, patch, pre } = comparator;
     let lowest = Version { pre: pre.clone(), ..Version::new(*major, minor.unwrap_or(0), patch.unwrap_or(0)) };
-    // Where what is named ends: behind one version, all of a minor one, or all of a major one.
+    // The end of the named range: after one version, one minor or one major version.
     let next = match (minor, patch) {
         (Some(minor), Some(_)) => below(*major, Some(*minor), *patch),
         (Some(minor), None) => below(*major, minor.checked_add(1), Some(0)),
@@ -168,7 +168,7 @@ fn holds(comparator: &Comparator, version: &Version) -> bool {
         Op::Greater if named_fully => precedence(version, &lowest).is_gt(),
         Op::Greater => !is_below(version, next.as_ref()) && version.pre.is_empty(),
         Op::GreaterEq => at_least(version, &lowest),
-        // `<2` keeps out the pre-releases of 2 as well, unless it names one itself.
+        // `<2` excludes the pre-releases of 2, unless it names one itself.
         Op::Less if !pre.is_empty() => precedence(version, &lowest).is_lt(),
         Op::Less => is_below(version, below(*major, Some(minor.unwrap_or(0)), Some(patch.unwrap_or(0))).as_ref()),
         Op::LessEq if named_fully => precedence(version, &lowest).is_le(),
@@ -193,8 +193,7 @@ fn holds(comparator: &Comparator, version: &Version) -> bool {
     }
 }
 
-/// The least pre-release of a version: everything below it is below the version and all its pre-releases. None: there is
-/// no such version, because a number would be too large.
+/// The lowest pre-release of a version. None if a number would overflow.
 fn below(major: u64, minor: Option<u64>, patch: Option<u64>) -> Option<Version> {
     let pre = Prerelease::new("0").ok()?;
     Some(Version { major, minor: minor?, patch: patch?, pre, build: BuildMetadata::EMPTY })
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_what_users_of_flux_and_argo_cd_expect() {
+    fn ranges_match_as_in_flux_and_argo_cd() {
         let table: &[(&str, &[&str], &[&str])] = &[
             ("1.2.3", &["1.2.3", "v1.2.3", "1.2.3+b"], &["1.2.4", "1.3.0", "1.2.3-rc.1"]),
             ("1.2", &["1.2.0", "1.2.9"], &["1.3.0", "1.1.9", "1.2.1-rc.1"]),
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_what_tags_begin_with() {
+    fn a_prefix_selects_tags() {
         for (text, prefix) in [
             ("api/v1.*", "api/"),
             ("api-v1.*", "api-"),
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_is_chosen_and_equals_by_a_rule() {
+    fn the_highest_tag_is_selected() {
         let highest = |range: &str, tags: &[&'static str]| parse(range).highest(tags.iter().copied());
         assert_eq!(highest("^1", &["v1.9.0", "v1.10.0", "v2.0.0", "v1.11.0-rc.1", "latest"]), Some("v1.10.0"));
         assert_eq!(highest("1.x", &["v1.2.3", "1.2.3"]), Some("v1.2.3"));
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn an_invalid_range_is_refused() {
         for text in [
             "",
             "main",
@@ -350,7 +349,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(range in "[ -~]{0,30}", tag in "[ -~]{0,30}") {
+        fn no_text_panics(range in "[ -~]{0,30}", tag in "[ -~]{0,30}") {
             if let Ok(range) = range.parse::<VersionRange>() {
                 let _ = range.version(&tag);
                 prop_assert_eq!(range.to_string().parse::<VersionRange>(), Ok(range));

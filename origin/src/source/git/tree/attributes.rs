@@ -1,8 +1,7 @@
-//! What `.gitattributes` say of a path: left out by `export-ignore`, line ends by `text` and `eol`, an LFS pointer.
+//! Reads `.gitattributes`: `export-ignore`, line endings (`text`, `eol`) and `filter=lfs`.
 //!
-//! Git's defaults on Linux are taken for everything that is configuration elsewhere, so that equal trees give equal bytes
-//! on any machine. Nothing is ever run: filter drivers, `ident`, `export-subst` and `working-tree-encoding` are not
-//! looked at.
+//! Git's defaults on Linux apply instead of any configuration, so that equal trees give equal bytes on every machine.
+//! No program is run: filter drivers, `ident`, `export-subst` and `working-tree-encoding` are ignored.
 
 use std::path::{Path, PathBuf};
 
@@ -12,18 +11,18 @@ use gix::bstr::{BStr, ByteSlice};
 use gix::filter::plumbing::eol::{self, AttributesDigest};
 use gix::glob::pattern::Case;
 
-/// The name of the files that hold attributes.
+/// The name of attribute files.
 pub(super) const FILE_NAME: &[u8] = b".gitattributes";
 
-/// Larger ones are ignored, as Git does.
+/// The size above which an attribute file is ignored, as in Git.
 pub(super) const MAX_FILE_BYTES: u64 = 100 << 20;
 
-/// Lines from this length on are ignored, as Git does.
+/// The length from which a line is ignored, as in Git.
 const MAX_LINE_BYTES: usize = 2048;
 
 const NAMES: [&str; 5] = ["export-ignore", "text", "crlf", "eol", "filter"];
 
-/// What attributes decide for one path.
+/// The attributes of one path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PathAttributes {
     pub(super) export_ignore: bool,
@@ -31,22 +30,22 @@ pub(super) struct PathAttributes {
     pub(super) lfs: bool,
 }
 
-/// A rule that may turn LF into CRLF, depending on the contents for `text=auto`.
+/// A rule that may convert LF to CRLF, depending on the contents for `text=auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineEnds(AttributesDigest);
 
 impl LineEnds {
-    /// The rule, for keys of what it decides.
+    /// The name of the rule in content keys.
     pub(super) fn as_str(self) -> &'static str {
         match self.0 {
             AttributesDigest::TextAutoCrlf => "text=auto eol=crlf",
-            // No other is ever made (see `line_ends`), and these leave contents as they are or as CRLF.
+            // `line_ends` makes no others.
             AttributesDigest::TextCrlf => "text eol=crlf",
             _ => "other",
         }
     }
 
-    /// The contents with CRLF line ends, or `None` when they stay as they are.
+    /// The contents with CRLF line endings, or `None` if they stay unchanged.
     pub(super) fn convert(self, contents: &[u8]) -> Result<Option<Vec<u8>>, gix::Error> {
         let mut converted = Vec::new();
         let changed = eol::convert_to_worktree(contents, self.0, &mut converted, eol::Configuration::default())?;
@@ -54,18 +53,18 @@ impl LineEnds {
     }
 }
 
-/// The attribute files on the way from the top of the tree to where a walk stands.
+/// The attribute files from the root of the tree to the current directory of a walk.
 pub(super) struct Attributes {
     search: Search,
     known: MetadataCollection,
     outcome: Outcome,
-    /// For each directory entered: whether it had a file.
+    /// For each entered directory: whether it has an attribute file.
     levels: Vec<bool>,
     files: usize,
 }
 
 impl Attributes {
-    /// Nothing but what is built into Git (the macro `binary`).
+    /// Git's built-in attributes only (the macro `binary`).
     pub(super) fn new() -> std::io::Result<Self> {
         let mut known = MetadataCollection::default();
         let search = Search::new_globals(std::iter::empty::<PathBuf>(), &mut Vec::new(), &mut known)?;
@@ -74,8 +73,8 @@ impl Attributes {
         Ok(attributes)
     }
 
-    /// Enters a directory of the tree (its path without a slash at the end, empty for the top) with the contents of its
-    /// `.gitattributes`, if there is one. Macros are defined by the top one only.
+    /// Enters a directory of the tree with the contents of its `.gitattributes`, if any. `directory` has no slash at
+    /// its end and is empty for the root. Only the root's file may define macros.
     pub(super) fn enter(&mut self, directory: &BStr, file: Option<&[u8]>) -> std::io::Result<()> {
         self.levels.push(file.is_some());
         if let Some(contents) = file {
@@ -94,7 +93,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// Leaves the directory that was entered last.
+    /// Leaves the current directory.
     pub(super) fn leave(&mut self) {
         if self.levels.pop() == Some(true) {
             self.search.pop_pattern_list();
@@ -102,7 +101,7 @@ impl Attributes {
         }
     }
 
-    /// What holds for a path, counted from the top of the tree, in the directory that was entered last.
+    /// The attributes of a path in the current directory, relative to the root of the tree.
     pub(super) fn of(&mut self, path: &[u8], is_directory: bool) -> PathAttributes {
         if self.files == 0 {
             return PathAttributes::default();
@@ -131,12 +130,12 @@ fn is_value(state: StateRef<'_>, expected: &[u8]) -> bool {
     matches!(state, StateRef::Value(value) if value.as_bstr() == expected)
 }
 
-/// On Linux with Git's defaults contents change only where `eol=crlf` meets a path that is text, or may be.
+/// On Linux with Git's defaults contents change only if `eol=crlf` applies to a path that is or may be text.
 fn line_ends(text: StateRef<'_>, crlf: StateRef<'_>, eol: StateRef<'_>) -> Option<LineEnds> {
     if !is_value(eol, b"crlf") {
         return None;
     }
-    // `crlf` is the older spelling of `text`, asked only when `text` says nothing that is known.
+    // `crlf` is the deprecated name of `text`, and counts only where `text` has no known value.
     let kind = |state: StateRef<'_>| match state {
         StateRef::Set => Some(AttributesDigest::TextCrlf),
         StateRef::Unset => Some(AttributesDigest::Binary),
@@ -150,7 +149,7 @@ fn line_ends(text: StateRef<'_>, crlf: StateRef<'_>, eol: StateRef<'_>) -> Optio
     }
 }
 
-/// Git reads the file as text of C: a NUL ends it.
+/// Git reads the file as a C string: a NUL ends it.
 fn until_nul(contents: &[u8]) -> &[u8] {
     contents.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_no_longer_counts() {
+    fn attributes_of_a_directory_end_with_it() {
         let mut attributes = Attributes::new().unwrap();
         attributes.enter("".into(), None).unwrap();
         attributes.enter("a".into(), Some(b"* export-ignore")).unwrap();
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_come_from_git_and_from_the_top() {
+    fn macros_are_built_in_or_defined_at_the_root() {
         assert!(at("* eol=crlf\n*.png binary", None, "dir/a.png").line_ends.is_none());
         assert!(at("[attr]hidden export-ignore\n*.x hidden", None, "dir/a.x").export_ignore);
         assert!(!at("", Some("[attr]hidden export-ignore\n*.x hidden"), "dir/a.x").export_ignore);
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_one_of_lfs_by_its_filter() {
+    fn filter_lfs_marks_lfs_files() {
         assert!(at("*.bin filter=lfs diff=lfs merge=lfs -text", None, "dir/a.bin").lfs);
         assert!(!at("*.bin filter=other", None, "dir/a.bin").lfs);
     }

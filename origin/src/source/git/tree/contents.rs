@@ -1,4 +1,4 @@
-//! The contents of a tarball, out of a mirror.
+//! Tarball contents from a mirror.
 
 use gix::{ObjectId, Repository};
 use weir_protocol::commit_id::CommitId;
@@ -13,27 +13,27 @@ use crate::tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
 /// A selection at a commit.
 #[derive(Debug, Clone)]
 pub struct GitTree<'a> {
-    /// Where the commit is.
+    /// The mirror.
     pub repository: Repository,
     /// The commit.
     pub commit: &'a CommitId,
-    /// Which folder, and whether the files of LFS are wanted.
+    /// The folder, and whether LFS files are included.
     pub selection: &'a Selection,
-    /// Where LFS objects are; needed to read files, and not for a walk.
+    /// The LFS objects: needed to read files, but not to walk.
     pub lfs: Option<&'a LfsObjects>,
 }
 
-/// Where a file's bytes are, and what is done to them.
+/// The location of a file's bytes.
 #[derive(Debug)]
 pub enum GitFile {
     /// In the mirror.
     Blob {
         /// The blob.
         id: ObjectId,
-        /// How its line ends change.
+        /// The conversion of its line endings, if any.
         line_ends: Option<LineEnds>,
     },
-    /// Beside the mirror.
+    /// In the LFS objects.
     Lfs(Pointer),
 }
 

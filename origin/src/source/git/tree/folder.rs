@@ -1,4 +1,4 @@
-//! From a commit to the folder's tree, with the attributes that hold from above.
+//! Finds the tree of a folder in a commit, with the attributes that apply from above it.
 
 use gix::bstr::{BString, ByteSlice};
 use gix::objs::tree::{EntryKind, EntryMode};
@@ -14,11 +14,12 @@ use crate::tarball::TarballError;
 pub(super) struct Folder {
     /// The folder's tree.
     pub(super) tree: ObjectId,
-    /// What is in force above the folder; its own `.gitattributes` is not in yet.
+    /// The attributes from above the folder, without its own `.gitattributes`.
     pub(super) attributes: Attributes,
-    /// The ids of the attribute files above it, in order from the top: with the tree's id they decide everything.
+    /// The paths and ids of the attribute files above the folder, from the root down. With `tree` they determine its
+    /// contents.
     pub(super) attribute_files: Vec<(String, ObjectId)>,
-    /// Whether the folder, or one above it, is left out by `export-ignore`.
+    /// Whether `export-ignore` excludes the folder or a parent.
     pub(super) export_ignored: bool,
 }
 
@@ -29,7 +30,7 @@ pub(super) struct TreeEntry {
     pub(super) id: ObjectId,
 }
 
-/// Finds a folder: one tree is read for each component of its path.
+/// Finds a folder. Reads one tree per component of its path.
 pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> Result<Folder, TarballError> {
     let mut buffer = Vec::new();
     let id = ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| TarballError::object(commit, e))?;
@@ -68,7 +69,7 @@ fn enter(repo: &Repository, folder: &mut Folder, path: &str, entries: &[TreeEntr
     Ok(())
 }
 
-/// Enters a directory with its attribute file, whose id is returned if it has one.
+/// Enters a directory, and returns the id of its attribute file, if any.
 pub(super) fn enter_attributes(
     repo: &Repository,
     attributes: &mut Attributes,
@@ -90,7 +91,7 @@ pub(super) fn enter_attributes(
     Ok(file.map(|entry| entry.id))
 }
 
-/// Reads a tree and checks what the order of a tarball relies on: Git's order, and no name twice.
+/// Reads a tree and checks what the order of a tarball relies on: Git's order and unique names.
 pub(super) fn read_tree(repo: &Repository, id: ObjectId) -> Result<Vec<TreeEntry>, TarballError> {
     let mut buffer = Vec::new();
     let tree = repo.objects.find_tree_iter(&id, &mut buffer).map_err(|e| TarballError::object(id, e))?;
@@ -103,31 +104,31 @@ pub(super) fn read_tree(repo: &Repository, id: ObjectId) -> Result<Vec<TreeEntry
         gix::objs::tree::name_order(&a.name, a.mode.is_tree(), name, is_tree)
     };
     let in_order = entries.windows(2).all(|pair| order(&pair[0], &pair[1].name, pair[1].mode.is_tree()).is_lt());
-    // A file and a directory of one name need not be neighbours.
+    // A file and a directory of one name need not be adjacent.
     let twice = |entry: &TreeEntry| {
         entry.mode.is_tree() && entries.binary_search_by(|other| order(other, &entry.name, false)).is_ok()
     };
     if !in_order || entries.iter().any(twice) {
-        return Err(TarballError::malformed(id, "the tree is out of order or has a name twice"));
+        return Err(TarballError::malformed(id, "the tree is not sorted, or has a duplicate name"));
     }
     Ok(entries)
 }
 
-/// The size of a blob, without decoding it.
+/// The size of a blob in bytes, from its header.
 pub(super) fn blob_size(repo: &Repository, id: ObjectId) -> Result<u64, TarballError> {
     let header = repo.find_header(id).map_err(|e| TarballError::object(id, e))?;
     if header.kind() == gix::object::Kind::Blob {
         Ok(header.size())
     } else {
-        Err(TarballError::malformed(id, format_args!("a file was expected, but it is a {}", header.kind())))
+        Err(TarballError::malformed(id, format_args!("a blob was expected, but it is a {}", header.kind())))
     }
 }
 
-/// Decodes a blob into `buffer`, which holds it and nothing else afterwards.
+/// Decodes a blob into `buffer`, whose former contents are lost.
 pub(super) fn read_blob(repo: &Repository, id: ObjectId, buffer: &mut Vec<u8>) -> Result<(), TarballError> {
     let blob = repo.objects.find_blob(&id, buffer).map_err(|e| TarballError::object(id, e))?;
     let (start, length) = (blob.data.as_ptr() as usize, blob.data.len());
-    // The buffer may hold more than the object (an empty one leaves it as it was), so it is cut to what is the object's.
+    // gix may leave more than the object in the buffer, and leaves it unchanged for an empty object.
     let offset = start.wrapping_sub(buffer.as_ptr() as usize);
     match offset.checked_add(length) {
         _ if length == 0 => buffer.clear(),
@@ -135,7 +136,7 @@ pub(super) fn read_blob(repo: &Repository, id: ObjectId, buffer: &mut Vec<u8>) -
             buffer.truncate(end);
             buffer.drain(..offset);
         }
-        _ => return Err(TarballError::object(id, "it was decoded to somewhere else")),
+        _ => return Err(TarballError::object(id, "gix decoded it outside of the buffer")),
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What of a commit decides the bytes of a folder's tarball.
+//! The content key of a folder at a commit.
 
 use gix::Repository;
 use weir_protocol::commit_id::CommitId;
@@ -7,10 +7,10 @@ use weir_protocol::name::RepositoryName;
 use super::folder;
 use crate::tarball::{ContentKey, Selection, TarballError};
 
-/// The key of a selection at a commit. Reads one tree for each component of the folder's path: microseconds.
+/// The key of a selection at a commit. Reads one tree per component of the folder's path, which takes microseconds.
 ///
 /// # Errors
-/// When the folder is not there or the mirror is damaged.
+/// The folder does not exist or the mirror is damaged.
 pub fn content_key(
     repo: &Repository,
     commit: &CommitId,

@@ -1,4 +1,4 @@
-//! Which LFS objects a tarball needs.
+//! The LFS objects of a tarball.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -11,11 +11,10 @@ use super::contents::{GitFile, GitTree};
 use crate::source::git::lfs::LfsFile;
 use crate::tarball::{EntryKind, Limits, Selection, TarballError, walk};
 
-/// The objects that the tarball of a selection at a commit needs, each once. They are none unless the selection asks for
-/// them.
+/// The LFS objects of a selection at a commit, each once. Empty if the selection excludes LFS.
 ///
 /// # Errors
-/// As of [`crate::tarball::build`]: a tarball that would be too large is refused before anything is fetched.
+/// Those of [`crate::tarball::build`]: a tarball that exceeds its limits is refused before any object is fetched.
 pub fn lfs_files(
     repo: &Repository,
     commit: &CommitId,

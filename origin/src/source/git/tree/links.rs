@@ -1,5 +1,5 @@
-//! Where symlinks stand in a folder. What is at a path is looked up in Git: filters and attributes may leave it out, but make
-//! nothing else of it.
+//! Finds symlinks on paths of a folder. It reads Git trees, because attributes may exclude a symlink but cannot create
+//! one.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -9,14 +9,14 @@ use gix::{ObjectId, Repository};
 use super::folder::{self, TreeEntry};
 use crate::tarball::TarballError;
 
-/// Trees that are kept, because many links lead through the same directories.
+/// The most cached trees. Many links share directories.
 const MAX_TREES: usize = 16;
 
-/// Looks for the links of a folder.
+/// Looks up symlinks of a folder.
 pub(super) struct Links {
     /// The folder's tree.
     root: ObjectId,
-    /// Those that were read last.
+    /// The trees that were read last.
     trees: VecDeque<(ObjectId, Rc<[TreeEntry]>)>,
 }
 
@@ -25,7 +25,7 @@ impl Links {
         Self { root, trees: VecDeque::new() }
     }
 
-    /// Whether a symlink stands at this path, or above it.
+    /// Whether this path, or a parent of it, is a symlink.
     pub(super) fn leads_through_link(&mut self, repo: &Repository, path: &[u8]) -> Result<bool, TarballError> {
         let mut tree = self.root;
         for name in path.split(|b| *b == b'/') {
@@ -33,7 +33,7 @@ impl Links {
             match entries.iter().find(|entry| entry.name == name) {
                 Some(entry) if entry.mode.is_link() => return Ok(true),
                 Some(entry) if entry.mode.is_tree() => tree = entry.id,
-                // Nobody gets past what is not there, or is no directory.
+                // A path ends at a missing entry and at a file.
                 _ => return Ok(false),
             }
         }

@@ -1,5 +1,4 @@
-//! A folder of a commit as the contents of a tarball: trees and blobs, what `.gitattributes` say of them, and the files that
-//! LFS pointers stand for.
+//! A folder of a commit as tarball contents: trees, blobs, `.gitattributes` and LFS files.
 
 mod attributes;
 mod contents;

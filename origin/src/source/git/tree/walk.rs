@@ -12,7 +12,7 @@ use super::links::Links;
 use crate::source::git::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
 use crate::tarball::{TarballError, Walk};
 
-/// A directory that the walk is in.
+/// A directory that the walk has entered.
 struct Level {
     entries: std::vec::IntoIter<TreeEntry>,
     /// The length of its path, with its slash.
@@ -24,12 +24,12 @@ struct TreeWalk<'a, 'w> {
     into: &'a mut Walk<'w, GitFile>,
     attributes: Attributes,
     links: Links,
-    /// From the top of the repository, as attributes have it.
+    /// The current path from the root of the repository, to which attributes are relative.
     path: Vec<u8>,
     levels: Vec<Level>,
 }
 
-/// Visits all that a tree holds, in the order of its tarball.
+/// Visits all entries in the order of the tarball.
 pub(super) fn walk(tree: &GitTree<'_>, into: &mut Walk<'_, GitFile>) -> Result<(), TarballError> {
     let folder = folder::find(&tree.repository, tree.commit, &tree.selection.folder)?;
     if folder.export_ignored {
@@ -57,7 +57,7 @@ pub(super) fn walk(tree: &GitTree<'_>, into: &mut Walk<'_, GitFile>) -> Result<(
 }
 
 impl TreeWalk<'_, '_> {
-    /// Reads the directory at `self.path`, which ends in its slash.
+    /// Reads the directory at `self.path`, which ends in a slash.
     fn read(&mut self, tree: ObjectId) -> Result<(), TarballError> {
         let repo = &self.tree.repository;
         let entries = folder::read_tree(repo, tree)?;
@@ -110,7 +110,7 @@ impl TreeWalk<'_, '_> {
     fn symlink(&mut self, id: ObjectId) -> Result<(), TarballError> {
         let repo = &self.tree.repository;
         let mut target = Vec::new();
-        // A target that is too long is left empty, and an empty one is refused too.
+        // A target that is too long is left empty, which is refused as well.
         if folder::blob_size(repo, id)? <= MAX_LINK_TARGET_BYTES as u64 {
             folder::read_blob(repo, id, &mut target)?;
         }

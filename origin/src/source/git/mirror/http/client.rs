@@ -1,4 +1,4 @@
-//! What is asked of one upstream over HTTP, with its credentials.
+//! HTTP requests to one upstream, with its credentials.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -10,85 +10,90 @@ use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 
-use super::super::attempt::Attempt;
+use super::super::upstream_session::UpstreamSession;
 use super::super::{MirrorError, retry_after};
-use super::redirects::{self, LONGEST_CHAIN};
-use super::trouble;
+use super::errors;
+use super::redirects::{self, MAX_REDIRECTS};
 use crate::source::http_clients::{self, IDLE_CONNECTIONS_PER_HOST};
 use crate::source::{Reach, Upstream, secret};
 
-/// Git servers tell Git clients from browsers by the first four letters.
-const NAME: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
+/// The user agent. Git servers recognize Git clients by the first four characters.
+const USER_AGENT_VALUE: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
 
-/// A client for one attempt at an upstream.
+/// An HTTP client for one session.
 pub(in super::super) struct Client<'a> {
-    attempt: &'a Attempt<'a>,
-    /// For the upstream itself.
+    session: &'a UpstreamSession<'a>,
+    /// The client for the upstream's host.
     http: reqwest::Client,
-    /// For wherever else it leads.
-    elsewhere: OnceCell<reqwest::Client>,
-    /// Where it may lead.
-    pub(super) beyond: Arc<Reach>,
-    /// The upstream's own address: credentials are for it alone.
-    pub(super) home: Url,
+    /// The client for other hosts, to which redirects and LFS responses refer.
+    external: OnceCell<reqwest::Client>,
+    /// The egress policy for other hosts.
+    pub(super) external_policy: Arc<Reach>,
+    /// The upstream's URL. Only its origin receives the credentials.
+    pub(super) upstream_url: Url,
     authorization: Option<HeaderValue>,
 }
 
 impl<'a> Client<'a> {
-    /// Reads the files that the upstream's configuration names.
-    pub(in super::super) fn new(attempt: &'a Attempt<'a>) -> Result<Self, MirrorError> {
-        let upstream = attempt.upstream;
+    /// Reads the files of the upstream's credentials and certificates.
+    pub(in super::super) fn new(session: &'a UpstreamSession<'a>) -> Result<Self, MirrorError> {
+        let upstream = session.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
-        let home = upstream.url.http().map_err(unsupported)?.clone();
-        upstream.reach.check_host(home.host_str().unwrap_or_default())?;
+        let upstream_url = upstream.url.http().map_err(unsupported)?.clone();
+        upstream.reach.check_host(upstream_url.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
-        if authorization.is_some() && home.scheme() != "https" {
-            let reason = "a password or token is not sent over http://, where others can read it: use https://";
+        if authorization.is_some() && upstream_url.scheme() != "https" {
+            let reason = "credentials are not sent over http://, where others can read them: use https://";
             return Err(MirrorError::Authenticate(reason.to_owned()));
         }
-        let http = http_clients::home(upstream, attempt.connect_timeout())?;
-        let beyond = Arc::new(upstream.reach.beyond(&upstream.redirects));
-        Ok(Self { attempt, http, elsewhere: OnceCell::new(), beyond, home, authorization })
+        let http = http_clients::home(upstream, session.connect_timeout())?;
+        let external_policy = Arc::new(upstream.reach.beyond(&upstream.redirects));
+        Ok(Self { session, http, external: OnceCell::new(), external_policy, upstream_url, authorization })
     }
 
-    /// Asks, and follows redirects as configured. Where the answer came from, and the answer.
-    pub(super) fn get(&self, mut url: Url, headers: &HeaderMap, kind: &str) -> Result<(Url, Response), MirrorError> {
-        for _ in 0..=LONGEST_CHAIN {
-            let answer = self.send(&Method::GET, &url, headers, None)?;
-            if !answer.status().is_redirection() {
-                return Ok((url, self.expect(answer, kind)?));
+    /// Sends a GET request and follows redirects as configured. Returns the final URL and the response.
+    pub(super) fn get(
+        &self,
+        mut url: Url,
+        headers: &HeaderMap,
+        media_type: &str,
+    ) -> Result<(Url, Response), MirrorError> {
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send(&Method::GET, &url, headers, None)?;
+            if !response.status().is_redirection() {
+                return Ok((url, self.expect(response, media_type)?));
             }
-            url = self.redirected(&url, &answer)?;
+            url = self.redirected(&url, &response)?;
         }
         Err(redirects::too_many(&url))
     }
 
-    /// Tells, and takes the answer from nowhere else.
+    /// Sends a POST request, without redirects.
     pub(super) fn post(
         &self,
         url: &Url,
         headers: &HeaderMap,
         body: &Bytes,
-        kind: &str,
+        media_type: &str,
     ) -> Result<Response, MirrorError> {
-        let answer = self.send(&Method::POST, url, headers, Some(body))?;
-        if answer.status().is_redirection() {
-            let to = redirects::place(&self.redirected(url, &answer)?);
+        let response = self.send(&Method::POST, url, headers, Some(body))?;
+        if response.status().is_redirection() {
+            let to = redirects::display_origin(&self.redirected(url, &response)?);
             return Err(MirrorError::Redirected { to, reason: "only the first request of a poll may be redirected" });
         }
-        self.expect(answer, kind)
+        self.expect(response, media_type)
     }
 
-    /// The next bytes of an answer; nothing at its end.
-    pub(in super::super) fn more(&self, answer: &mut Response) -> Result<Bytes, MirrorError> {
-        let chunk = self.attempt.wait(answer.chunk())?;
-        let chunk = chunk.map_err(|error| trouble::of(self.attempt, &error))?.unwrap_or_default();
-        self.attempt.received(chunk.len())?;
+    /// The next chunk of a response; empty at its end.
+    pub(in super::super) fn next_chunk(&self, response: &mut Response) -> Result<Bytes, MirrorError> {
+        let chunk = self.session.wait(response.chunk())?;
+        let chunk = chunk.map_err(|error| errors::classify(self.session, &error))?.unwrap_or_default();
+        self.session.received(chunk.len())?;
         Ok(chunk)
     }
 
-    pub(in super::super) fn attempt(&self) -> &'a Attempt<'a> {
-        self.attempt
+    pub(in super::super) fn session(&self) -> &'a UpstreamSession<'a> {
+        self.session
     }
 
     fn send(
@@ -103,7 +108,7 @@ impl<'a> Client<'a> {
         self.send_with(method, url, headers, body)
     }
 
-    /// The same with an `Authorization` of somebody else's, if there is one among the headers.
+    /// The same, but an `Authorization` in the headers takes precedence over the upstream's credentials.
     pub(super) fn send_with(
         &self,
         method: &Method,
@@ -111,126 +116,126 @@ impl<'a> Client<'a> {
         mut headers: HeaderMap,
         body: Option<&Bytes>,
     ) -> Result<Response, MirrorError> {
-        headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
+        headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
         if let Some(authorization) = &self.authorization
-            && redirects::same_origin(url, &self.home)
+            && redirects::same_origin(url, &self.upstream_url)
         {
             headers.entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
         }
         let http = self.http_for(url)?;
-        self.judge_before_a_proxy(url)?;
+        self.check_proxied_address(url)?;
         let send = || {
             let request = http.request(method.clone(), url.clone()).headers(headers.clone());
-            self.attempt.asks();
-            self.attempt.wait(http_clients::send(body.into_iter().cloned().fold(request, RequestBuilder::body)))
+            self.session.count_request();
+            self.session.wait(http_clients::send(body.into_iter().cloned().fold(request, RequestBuilder::body)))
         };
-        let failed = |error: reqwest::Error| trouble::of(self.attempt, &error);
-        // The server may have closed an idle connection just then. What is asked changes nothing there, however often.
+        let failed = |error: reqwest::Error| errors::classify(self.session, &error);
+        // The server may have closed the idle connection. The requests are idempotent.
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
             match send()? {
-                (Err(error), true) if trouble::broke_off_unanswered(&error) => {}
-                (answer, _) => return answer.map_err(failed),
+                (Err(error), true) if errors::is_unanswered(&error) => {}
+                (response, _) => return response.map_err(failed),
             }
         }
         send()?.0.map_err(failed)
     }
 
-    /// What a proxy connects to it looks up itself, so where only some addresses may be asked they are judged here.
-    fn judge_before_a_proxy(&self, url: &Url) -> Result<(), MirrorError> {
-        let Upstream { proxy, reach, .. } = self.attempt.upstream;
+    /// A proxy resolves host names itself, so the egress policy is applied to them here.
+    fn check_proxied_address(&self, url: &Url) -> Result<(), MirrorError> {
+        let Upstream { proxy, reach, .. } = self.session.upstream;
         if proxy.is_none() {
             return Ok(());
         }
-        let reach = if redirects::stays(&self.home, url) { reach } else { &self.beyond };
+        let reach = if redirects::same_host(&self.upstream_url, url) { reach } else { &self.external_policy };
         let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
-        Ok(self.attempt.wait(reach.judge(host, port))??)
+        Ok(self.session.wait(reach.judge(host, port))??)
     }
 
     fn http_for(&self, url: &Url) -> Result<&reqwest::Client, MirrorError> {
-        if redirects::stays(&self.home, url) {
+        if redirects::same_host(&self.upstream_url, url) {
             return Ok(&self.http);
         }
-        if let Some(elsewhere) = self.elsewhere.get() {
-            return Ok(elsewhere);
+        if let Some(external) = self.external.get() {
+            return Ok(external);
         }
-        let Attempt { upstream, .. } = self.attempt;
-        let elsewhere = http_clients::elsewhere(upstream, &self.beyond, self.attempt.connect_timeout())?;
-        Ok(self.elsewhere.get_or_init(|| elsewhere))
+        let UpstreamSession { upstream, .. } = self.session;
+        let external = http_clients::elsewhere(upstream, &self.external_policy, self.session.connect_timeout())?;
+        Ok(self.external.get_or_init(|| external))
     }
 
-    /// Where an answer sends us, if that is to be followed.
-    pub(super) fn redirected(&self, from: &Url, answer: &Response) -> Result<Url, MirrorError> {
-        let Upstream { redirects, reach, .. } = self.attempt.upstream;
-        redirects::follow(redirects, reach, from, self.location(answer)?)
+    /// The target of a redirect, if it may be followed.
+    pub(super) fn redirected(&self, from: &Url, response: &Response) -> Result<Url, MirrorError> {
+        let Upstream { redirects, reach, .. } = self.session.upstream;
+        redirects::follow(redirects, reach, from, self.location(response)?)
     }
 
-    /// Where an answer says that something else is.
-    pub(super) fn location<'r>(&self, answer: &'r Response) -> Result<&'r str, MirrorError> {
-        let location = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-        location.ok_or_else(|| self.says_no(answer))
+    /// The `Location` of a response.
+    pub(super) fn location<'r>(&self, response: &'r Response) -> Result<&'r str, MirrorError> {
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+        location.ok_or_else(|| self.status_error(response))
     }
 
-    /// Takes an answer that says yes, in the words of Git's protocol.
-    fn expect(&self, answer: Response, kind: &str) -> Result<Response, MirrorError> {
-        let answer = self.expect_success(answer)?;
-        let found = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        // It may have parameters, of which Git's protocol knows none.
+    /// Checks the status and media type of a response.
+    fn expect(&self, response: Response, media_type: &str) -> Result<Response, MirrorError> {
+        let response = self.expect_success(response)?;
+        let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        // Git's protocol has no parameters of media types.
         let named = found.split_once(';').map_or(found, |(named, _)| named).trim();
-        if named.eq_ignore_ascii_case(kind) {
-            return Ok(answer);
+        if named.eq_ignore_ascii_case(media_type) {
+            return Ok(response);
         }
         let found: String = found.chars().filter(|c| !c.is_control()).take(60).collect();
         let cause = format!(
             "it answered with `{found}`, which is not Git's protocol: the URL may be that of a web page, or a proxy or \
-             a log-in page answers in its place"
+             a log-in page may respond instead"
         );
-        Err(MirrorError::Upstream { step: self.attempt.step(), cause })
+        Err(MirrorError::Upstream { step: self.session.step(), cause })
     }
 
-    /// Takes an answer that says yes.
-    pub(super) fn expect_success(&self, answer: Response) -> Result<Response, MirrorError> {
-        match answer.status() {
-            StatusCode::OK => Ok(answer),
-            StatusCode::UNAUTHORIZED => Err(MirrorError::Authenticate(self.unauthorized(answer.url()).to_owned())),
-            _ => Err(self.says_no(&answer)),
+    /// Checks that the status is 200.
+    pub(super) fn expect_success(&self, response: Response) -> Result<Response, MirrorError> {
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            StatusCode::UNAUTHORIZED => Err(MirrorError::Authenticate(self.unauthorized(response.url()).to_owned())),
+            _ => Err(self.status_error(&response)),
         }
     }
 
-    fn says_no(&self, answer: &Response) -> MirrorError {
-        match self.answered(answer) {
-            MirrorError::Answered { status: 403, retry_after: None, .. } => {
-                MirrorError::Authenticate("it answered 403: what it was shown does not open this repository".to_owned())
-            }
-            MirrorError::Answered { status: status @ (404 | 410), .. } => {
+    fn status_error(&self, response: &Response) -> MirrorError {
+        match self.response_error(response) {
+            MirrorError::HttpStatus { status: 403, retry_after: None, .. } => MirrorError::Authenticate(
+                "it answered 403: the credentials do not give access to this repository".to_owned(),
+            ),
+            MirrorError::HttpStatus { status: status @ (404 | 410), .. } => {
                 MirrorError::NotFound(format!("it answered {status}"))
             }
             other => other,
         }
     }
 
-    /// An answer's status as an error, whatever it is.
-    pub(in super::super) fn answered(&self, answer: &Response) -> MirrorError {
-        let status = answer.status().as_u16();
-        let pause = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    /// The error for a response's status.
+    pub(in super::super) fn response_error(&self, response: &Response) -> MirrorError {
+        let status = response.status().as_u16();
+        let pause = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = pause.and_then(|pause| retry_after::parse(pause, SystemTime::now()));
-        MirrorError::Answered { step: self.attempt.step(), status, retry_after }
+        MirrorError::HttpStatus { step: self.session.step(), status, retry_after }
     }
 
-    fn unauthorized(&self, asked: &Url) -> &'static str {
-        let Upstream { username, token_file, .. } = self.attempt.upstream;
-        if self.authorization.is_some() && !redirects::same_origin(asked, &self.home) {
-            "it was redirected to another host, which is not given the credentials"
+    fn unauthorized(&self, url: &Url) -> &'static str {
+        let Upstream { username, token_file, .. } = self.session.upstream;
+        if self.authorization.is_some() && !redirects::same_origin(url, &self.upstream_url) {
+            "it redirected to another host, which does not receive the credentials"
         } else if token_file.is_some() {
-            "it does not accept the token in `token_file`: it may have ended, or not open this repository"
+            "it does not accept the token in `token_file`: it may have expired, or give no access to this repository"
         } else if username.is_some() {
             "it does not accept the configured user name and password (`username`, `password_file`)"
         } else {
-            "it asks for credentials, and none are configured (`username` with `password_file`, or `token_file`)"
+            "it requires credentials, but none are configured (`username` with `password_file`, or `token_file`)"
         }
     }
 }
 
-/// What an upstream is shown to let us in.
+/// The upstream's credentials as a header.
 fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError> {
     let value = if let Some(file) = &upstream.token_file {
         format!("Bearer {}", secret::read(file, "token_file")?)
@@ -240,8 +245,8 @@ fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError
     } else {
         return Ok(None);
     };
-    let wrong = || MirrorError::Authenticate("the token or password holds what no header may".to_owned());
-    let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+    let invalid = || MirrorError::Authenticate("the token or password contains invalid characters".to_owned());
+    let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

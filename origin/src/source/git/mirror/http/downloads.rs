@@ -1,7 +1,7 @@
-//! Requests of an LFS server and its storage: what is no part of Git's protocol.
+//! Requests to an LFS server and its storage.
 //!
-//! A storage may be any host with a public address: of large services it is another than their own, and changes without
-//! notice. It is given what the LFS server gives for it, and nothing that the upstream is shown.
+//! The storage may be any host with a public address, because large services use other hosts, which change without
+//! notice. It receives the headers from the LFS server, and never the upstream's credentials.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,13 +12,13 @@ use reqwest::{Method, Response, Url};
 
 use super::super::{MirrorError, Redirects};
 use super::client::Client;
-use super::redirects::{self, LONGEST_CHAIN, too_many};
+use super::redirects::{self, MAX_REDIRECTS, too_many};
 
-/// An answer comes within so many stall timeouts, however little comes at a time: others wait for the place.
-const LATE_AFTER_STALLS: u32 = 4;
+/// The timeout of a response, in stall timeouts: it holds a permit for which others wait.
+const RESPONSE_STALL_TIMEOUTS: u32 = 4;
 
-/// Headers that are no business of a server which says what to send elsewhere: they frame a request, or are for proxies.
-const OWN_HEADERS: [&str; 9] = [
+/// Headers that an LFS server must not set for a download: they frame the request, or are for proxies.
+const FORBIDDEN_HEADERS: [&str; 9] = [
     "host",
     "content-length",
     "transfer-encoding",
@@ -31,86 +31,88 @@ const OWN_HEADERS: [&str; 9] = [
 ];
 
 impl Client<'_> {
-    /// Asks the upstream something, and takes an answer of at most so many bytes. Where the answer came from, and the answer.
-    /// Redirects are followed like those of a poll. What is asked goes along whatever their status says of methods: a server
-    /// that sends a question elsewhere wants it asked there, and Git LFS does.
-    pub(in super::super) fn ask(
+    /// Sends a POST request and reads a response of at most `max_bytes`. Returns the final URL and the response.
+    /// Redirects are followed with method and body, as Git LFS does.
+    pub(in super::super) fn query(
         &self,
         url: &Url,
-        kind: &'static str,
-        question: Vec<u8>,
+        content_type: &'static str,
+        body: Vec<u8>,
         max_bytes: usize,
     ) -> Result<(Url, Vec<u8>), MirrorError> {
-        let headers = HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(kind))));
-        let (mut url, question) = (url.clone(), Bytes::from(question));
-        for _ in 0..=LONGEST_CHAIN {
-            let answer = self.send_with(&Method::POST, &url, headers.clone(), Some(&question))?;
-            if !answer.status().is_redirection() {
-                return Ok((url, self.read(answer, max_bytes)?));
+        let headers =
+            HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(content_type))));
+        let (mut url, body) = (url.clone(), Bytes::from(body));
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send_with(&Method::POST, &url, headers.clone(), Some(&body))?;
+            if !response.status().is_redirection() {
+                return Ok((url, self.read(response, max_bytes)?));
             }
-            url = self.redirected(&url, &answer)?;
+            url = self.redirected(&url, &response)?;
         }
         Err(too_many(&url))
     }
 
-    fn read(&self, answer: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
-        let mut answer = self.expect_success(answer)?;
-        let (mut bytes, begun) = (Vec::new(), Instant::now());
-        let longest = self.attempt().upstream.stall_timeout * LATE_AFTER_STALLS;
+    fn read(&self, response: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
+        let mut response = self.expect_success(response)?;
+        let (mut bytes, start) = (Vec::new(), Instant::now());
+        let timeout = self.session().upstream.stall_timeout * RESPONSE_STALL_TIMEOUTS;
         loop {
-            let more = self.more(&mut answer)?;
-            if more.is_empty() {
+            let chunk = self.next_chunk(&mut response)?;
+            if chunk.is_empty() {
                 return Ok(bytes);
             }
-            if begun.elapsed() >= longest {
-                let cause = format!("its answer did not come within {} s", longest.as_secs());
-                return Err(MirrorError::Upstream { step: self.attempt().step(), cause });
+            if start.elapsed() >= timeout {
+                let cause = format!("its response took more than {} s", timeout.as_secs());
+                return Err(MirrorError::Upstream { step: self.session().step(), cause });
             }
-            bytes.extend_from_slice(&more);
+            bytes.extend_from_slice(&chunk);
             if bytes.len() > max_bytes {
-                let cause = format!("it answers with more than {max_bytes} bytes");
-                return Err(MirrorError::Upstream { step: self.attempt().step(), cause });
+                let cause = format!("its response has more than {max_bytes} bytes");
+                return Err(MirrorError::Upstream { step: self.session().step(), cause });
             }
         }
     }
 
-    /// Asks for what the answer from `from` points at, with the headers that go with it, which stay with the place that
-    /// they are for. Redirects are followed like what is pointed at, unless none are to be followed at all. The answer may
-    /// say no.
+    /// Sends a GET request for the `href` of a response from `from`. The headers are sent only to the origin of `href`.
+    /// Redirects are followed unless all are disabled. The response may have any status.
     pub(in super::super) fn download(
         &self,
         from: &Url,
         href: &str,
         headers: &HashMap<String, String>,
     ) -> Result<Response, MirrorError> {
-        let (rules, reach) = (&self.attempt().upstream.redirects, &self.attempt().upstream.reach);
-        let first = redirects::storage(&self.home, &self.beyond, from, href)?;
+        let (rules, reach) = (&self.session().upstream.redirects, &self.session().upstream.reach);
+        let storage_url =
+            |from: &Url, href: &str| redirects::storage_url(&self.upstream_url, &self.external_policy, from, href);
+        let first = storage_url(from, href)?;
         let mut url = first.clone();
-        for _ in 0..=LONGEST_CHAIN {
-            let given = if redirects::same_origin(&url, &first) { given(headers)? } else { HeaderMap::new() };
-            let answer = self.send_with(&Method::GET, &url, given, None)?;
-            if !answer.status().is_redirection() {
-                return Ok(answer);
+        for _ in 0..=MAX_REDIRECTS {
+            let given =
+                if redirects::same_origin(&url, &first) { download_headers(headers)? } else { HeaderMap::new() };
+            let response = self.send_with(&Method::GET, &url, given, None)?;
+            if !response.status().is_redirection() {
+                return Ok(response);
             }
-            let location = self.location(&answer)?;
+            let location = self.location(&response)?;
             url = match rules {
                 Redirects::None => redirects::follow(rules, reach, &url, location)?,
-                Redirects::SameHost | Redirects::To(_) => redirects::storage(&self.home, &self.beyond, &url, location)?,
+                Redirects::SameHost | Redirects::To(_) => storage_url(&url, location)?,
             };
         }
         Err(too_many(&url))
     }
 }
 
-/// What goes with a download, by the word of an LFS server. It may be secret.
-fn given(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
+/// The headers that an LFS server sets for a download, which may be secret.
+fn download_headers(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
     let mut given = HeaderMap::new();
     for (name, value) in headers {
-        let wrong = || MirrorError::Upstream { step: "lfs", cause: "it asks for a header that none can be".to_owned() };
-        let name = HeaderName::try_from(name).map_err(|_| wrong())?;
-        let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+        let invalid = || MirrorError::Upstream { step: "lfs", cause: "it sets an invalid header".to_owned() };
+        let name = HeaderName::try_from(name).map_err(|_| invalid())?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
         value.set_sensitive(true);
-        if !OWN_HEADERS.contains(&name.as_str()) {
+        if !FORBIDDEN_HEADERS.contains(&name.as_str()) {
             given.insert(name, value);
         }
     }

@@ -1,12 +1,12 @@
-//! Fetching over HTTP: Git's smart protocol by gix, over a client of our own.
+//! The transport over HTTP: gix speaks Git's smart protocol over a client of our own.
 //!
-//! The client of gix loses what people want to know of a refusal (`Retry-After`, why a certificate does not do), follows
-//! redirects by rules of its own, and reads proxies from the environment. The trait that it fulfils is small.
+//! The HTTP clients of gix do not report `Retry-After` or the reason of a TLS error, follow redirects by their own
+//! rules, and read proxies from the environment.
 
 mod client;
 mod downloads;
+mod errors;
 mod redirects;
-mod trouble;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -28,19 +28,22 @@ pub use self::redirects::Redirects;
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::redirects::fuzz_redirect;
 use super::MirrorError;
-use super::attempt::Attempt;
+use super::upstream_session::UpstreamSession;
 
-/// What the answer to the first request holds.
-const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
+/// The media type of the first response.
+const ADVERTISEMENT_TYPE: &str = "application/x-git-upload-pack-advertisement";
 
-/// What every other answer holds.
-const RESULT: &str = "application/x-git-upload-pack-result";
+/// The media type of all other responses.
+const RESULT_TYPE: &str = "application/x-git-upload-pack-result";
 
 /// The transport to an `https://` or `http://` upstream.
-pub(super) fn transport<'a>(attempt: &'a Attempt<'a>, url: &Url) -> Result<Transport<SmartHttp<'a>>, MirrorError> {
-    let http = SmartHttp { client: Rc::new(Client::new(attempt)?), base: url.clone() };
-    // Of what gix makes of an address only the last part counts.
-    let named = gix::Url::from_parts(
+pub(super) fn transport<'a>(
+    session: &'a UpstreamSession<'a>,
+    url: &Url,
+) -> Result<Transport<SmartHttp<'a>>, MirrorError> {
+    let http = SmartHttp { client: Rc::new(Client::new(session)?), base: url.clone() };
+    // gix uses the path below this URL only.
+    let gix_url = gix::Url::from_parts(
         gix::url::Scheme::Https,
         None,
         None,
@@ -49,14 +52,14 @@ pub(super) fn transport<'a>(attempt: &'a Attempt<'a>, url: &Url) -> Result<Trans
         "/".into(),
         false,
     );
-    let named = named.map_err(|error| MirrorError::exchange("list refs", &error))?;
-    Ok(connect_http(http, named, Protocol::V2, false))
+    let gix_url = gix_url.map_err(|error| MirrorError::protocol("list refs", &error))?;
+    Ok(connect_http(http, gix_url, Protocol::V2, false))
 }
 
-/// What gix asks of an HTTP client.
+/// The HTTP client for gix.
 pub(super) struct SmartHttp<'a> {
     client: Rc<Client<'a>>,
-    /// Where the repository is: as configured, or where the first request was redirected to.
+    /// The repository's URL: the configured one, or the target of a redirect of the first request.
     base: Url,
 }
 
@@ -66,25 +69,25 @@ impl<'a> SmartHttp<'a> {
         url: &str,
         base_url: &str,
         headers: &HeaderMap,
-    ) -> Result<GetResponse<Head<'a>, Body<'a>>, MirrorError> {
-        let last_part = last_part(url, base_url);
-        let asked = below(&self.base, last_part);
-        let (from, answer) = self.client.get(asked.clone(), headers, ADVERTISEMENT)?;
-        if from != asked {
-            let base = from.as_str().strip_suffix(last_part).and_then(|base| from.join(base).ok());
-            let reason = "it is not where a repository's refs are listed";
-            self.base = base.ok_or_else(|| MirrorError::Redirected { to: redirects::place(&from), reason })?;
+    ) -> Result<GetResponse<ResponseHeaders<'a>, ResponseBody<'a>>, MirrorError> {
+        let suffix = suffix(url, base_url);
+        let requested = below(&self.base, suffix);
+        let (from, response) = self.client.get(requested.clone(), headers, ADVERTISEMENT_TYPE)?;
+        if from != requested {
+            let base = from.as_str().strip_suffix(suffix).and_then(|base| from.join(base).ok());
+            let reason = "the target does not end like a listing of refs";
+            self.base = base.ok_or_else(|| MirrorError::Redirected { to: redirects::display_origin(&from), reason })?;
         }
-        let call = Rc::new(RefCell::new(Call::Answered(answer)));
-        let body = Body { client: self.client.clone(), call, chunk: Bytes::new() };
-        Ok(GetResponse { headers: Head::of(ADVERTISEMENT), body })
+        let exchange = Rc::new(RefCell::new(HttpExchange::Received(response)));
+        let body = ResponseBody { client: self.client.clone(), exchange, chunk: Bytes::new() };
+        Ok(GetResponse { headers: ResponseHeaders::with_type(ADVERTISEMENT_TYPE), body })
     }
 }
 
 impl<'a> Http for SmartHttp<'a> {
-    type Headers = Head<'a>;
-    type ResponseBody = Body<'a>;
-    type PostBody = Question;
+    type Headers = ResponseHeaders<'a>;
+    type ResponseBody = ResponseBody<'a>;
+    type PostBody = RequestBody;
 
     fn get(
         &mut self,
@@ -92,8 +95,8 @@ impl<'a> Http for SmartHttp<'a> {
         base_url: &str,
         headers: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> gix::Result<GetResponse<Self::Headers, Self::ResponseBody>> {
-        let answer = self.advertisement(url, base_url, &header_map(headers));
-        answer.map_err(|error| self.client.attempt().fail(error).raise())
+        let response = self.advertisement(url, base_url, &header_map(headers));
+        response.map_err(|error| self.client.session().record(error).raise())
     }
 
     fn post(
@@ -103,13 +106,13 @@ impl<'a> Http for SmartHttp<'a> {
         headers: impl IntoIterator<Item = impl AsRef<str>>,
         _body: PostBodyDataKind,
     ) -> gix::Result<PostResponse<Self::Headers, Self::ResponseBody, Self::PostBody>> {
-        // What is asked is written later; it is sent when somebody wants the answer.
-        let url = below(&self.base, last_part(url, base_url));
-        let call = Call::Unsent { url, headers: header_map(headers), body: Vec::new() };
-        let call = Rc::new(RefCell::new(call));
-        let body = || Body { client: self.client.clone(), call: call.clone(), chunk: Bytes::new() };
-        let headers = Head { awaits: Some(body()), text: Cursor::default() };
-        Ok(PostResponse { post_body: Question(call.clone()), headers, body: body() })
+        // gix writes the body next. The request is sent when the response is read.
+        let url = below(&self.base, suffix(url, base_url));
+        let exchange = HttpExchange::Unsent { url, headers: header_map(headers), body: Vec::new() };
+        let exchange = Rc::new(RefCell::new(exchange));
+        let body = || ResponseBody { client: self.client.clone(), exchange: exchange.clone(), chunk: Bytes::new() };
+        let headers = ResponseHeaders { pending: Some(body()), text: Cursor::default() };
+        Ok(PostResponse { post_body: RequestBody(exchange.clone()), headers, body: body() })
     }
 
     fn configure(&mut self, _config: &dyn Any) -> gix::Result {
@@ -117,14 +120,14 @@ impl<'a> Http for SmartHttp<'a> {
     }
 }
 
-/// What gix asks for below the address that it was given.
-fn last_part<'u>(url: &'u str, base_url: &str) -> &'u str {
+/// The part of a request URL below the base URL that gix was given.
+fn suffix<'u>(url: &'u str, base_url: &str) -> &'u str {
     url.strip_prefix(base_url).unwrap_or_default().trim_start_matches('/')
 }
 
-/// A path, with its query if it has one, below a repository.
-fn below(base: &Url, last_part: &str) -> Url {
-    let (path, query) = last_part.split_once('?').map_or((last_part, None), |(path, query)| (path, Some(query)));
+/// A path with an optional query below a repository.
+fn below(base: &Url, suffix: &str) -> Url {
+    let (path, query) = suffix.split_once('?').map_or((suffix, None), |(path, query)| (path, Some(query)));
     let mut url = base.clone();
     url.set_path(&format!("{}/{path}", base.path().trim_end_matches('/')));
     url.set_query(query);
@@ -139,24 +142,24 @@ fn header_map(lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
     lines.into_iter().filter_map(|line| parse(line.as_ref())).collect()
 }
 
-/// A request and its answer.
-enum Call {
+/// A request and its response.
+enum HttpExchange {
     Unsent { url: Url, headers: HeaderMap, body: Vec<u8> },
-    Answered(Response),
-    Over,
+    Received(Response),
+    Done,
 }
 
-/// What is asked, as it is written.
-pub(super) struct Question(Rc<RefCell<Call>>);
+/// The body of a request, to which gix writes.
+pub(super) struct RequestBody(Rc<RefCell<HttpExchange>>);
 
-impl Write for Question {
+impl Write for RequestBody {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut *self.0.borrow_mut() {
-            Call::Unsent { body, .. } => {
+            HttpExchange::Unsent { body, .. } => {
                 body.extend_from_slice(bytes);
                 Ok(bytes.len())
             }
-            Call::Answered(_) | Call::Over => Err(io::Error::other("the question was sent already")),
+            HttpExchange::Received(_) | HttpExchange::Done => Err(io::Error::other("the request was sent already")),
         }
     }
 
@@ -165,23 +168,23 @@ impl Write for Question {
     }
 }
 
-/// The headers of an answer, as far as gix looks at them: its kind, which was checked.
-pub(super) struct Head<'a> {
-    awaits: Option<Body<'a>>,
+/// The headers of a response for gix: the media type, which was checked before.
+pub(super) struct ResponseHeaders<'a> {
+    pending: Option<ResponseBody<'a>>,
     text: Cursor<Vec<u8>>,
 }
 
-impl Head<'_> {
-    fn of(kind: &str) -> Self {
-        Self { awaits: None, text: Cursor::new(format!("content-type: {kind}\n").into_bytes()) }
+impl ResponseHeaders<'_> {
+    fn with_type(kind: &str) -> Self {
+        Self { pending: None, text: Cursor::new(format!("content-type: {kind}\n").into_bytes()) }
     }
 }
 
-impl BufRead for Head<'_> {
+impl BufRead for ResponseHeaders<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if let Some(body) = self.awaits.take() {
-            body.ask()?;
-            self.text = Head::of(RESULT).text;
+        if let Some(body) = self.pending.take() {
+            body.send()?;
+            self.text = ResponseHeaders::with_type(RESULT_TYPE).text;
         }
         self.text.fill_buf()
     }
@@ -191,7 +194,7 @@ impl BufRead for Head<'_> {
     }
 }
 
-impl Read for Head<'_> {
+impl Read for ResponseHeaders<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.fill_buf()?.read(into)?;
         self.consume(read);
@@ -199,39 +202,39 @@ impl Read for Head<'_> {
     }
 }
 
-/// The body of an answer, as it comes.
-pub(super) struct Body<'a> {
+/// The body of a response, while it is received.
+pub(super) struct ResponseBody<'a> {
     client: Rc<Client<'a>>,
-    call: Rc<RefCell<Call>>,
+    exchange: Rc<RefCell<HttpExchange>>,
     chunk: Bytes,
 }
 
-impl Body<'_> {
-    /// Sends what was written, if that was not done.
-    fn ask(&self) -> io::Result<()> {
-        let mut call = self.call.borrow_mut();
-        match std::mem::replace(&mut *call, Call::Over) {
-            Call::Unsent { url, headers, body } => {
-                let answer = self.client.post(&url, &headers, &body.into(), RESULT);
-                *call = Call::Answered(answer.map_err(|error| self.client.attempt().fail(error))?);
+impl ResponseBody<'_> {
+    /// Sends the request, unless this was done.
+    fn send(&self) -> io::Result<()> {
+        let mut exchange = self.exchange.borrow_mut();
+        match std::mem::replace(&mut *exchange, HttpExchange::Done) {
+            HttpExchange::Unsent { url, headers, body } => {
+                let response = self.client.post(&url, &headers, &body.into(), RESULT_TYPE);
+                *exchange = HttpExchange::Received(response.map_err(|error| self.client.session().record(error))?);
             }
-            other => *call = other,
+            other => *exchange = other,
         }
         Ok(())
     }
 }
 
-impl BufRead for Body<'_> {
+impl BufRead for ResponseBody<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.chunk.is_empty() {
-            self.ask()?;
-            let mut call = self.call.borrow_mut();
-            if let Call::Answered(answer) = &mut *call {
-                let more = self.client.more(answer);
-                if more.as_ref().map_or(true, Bytes::is_empty) {
-                    *call = Call::Over;
+            self.send()?;
+            let mut exchange = self.exchange.borrow_mut();
+            if let HttpExchange::Received(response) = &mut *exchange {
+                let chunk = self.client.next_chunk(response);
+                if chunk.as_ref().map_or(true, Bytes::is_empty) {
+                    *exchange = HttpExchange::Done;
                 }
-                self.chunk = more.map_err(|error| self.client.attempt().fail(error))?;
+                self.chunk = chunk.map_err(|error| self.client.session().record(error))?;
             }
         }
         Ok(&self.chunk)
@@ -242,7 +245,7 @@ impl BufRead for Body<'_> {
     }
 }
 
-impl Read for Body<'_> {
+impl Read for ResponseBody<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.fill_buf()?.read(into)?;
         self.consume(read);

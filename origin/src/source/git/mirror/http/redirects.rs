@@ -1,4 +1,4 @@
-//! Which redirects are followed: a decision on two addresses.
+//! Which redirects are followed. Pure.
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
@@ -6,23 +6,24 @@ use serde::{Deserialize, Serialize};
 use super::super::MirrorError;
 use crate::source::{Hosts, Reach};
 
-/// So many redirects are followed in a row.
-pub(super) const LONGEST_CHAIN: usize = 5;
+/// The most consecutive redirects.
+pub(super) const MAX_REDIRECTS: usize = 5;
 
-/// Which redirects are followed. In each case `https://` never leads to `http://`, and no credential leaves its host.
+/// Which redirects are followed. They never lead from `https://` to `http://`, and credentials are never sent to
+/// another origin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum Redirects {
     /// None.
     None,
-    /// Those that stay with the host: another path, or from `http://` to `https://`.
+    /// Redirects to the same host: another path, or from `http://` to `https://`.
     #[default]
     SameHost,
-    /// Besides, those to hosts of a list.
+    /// Also redirects to these hosts.
     To(Hosts),
 }
 
-/// The rules as they are written: a word, or a list of hosts.
+/// The configured value: a word or a list of hosts.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -37,7 +38,7 @@ impl TryFrom<Written> for Redirects {
         match written {
             Written::Word(word) if word == "none" => Ok(Self::None),
             Written::Word(word) if word == "same-host" => Ok(Self::SameHost),
-            Written::Word(word) => Err(format!("`{word}` is none of `none`, `same-host` and a list of hosts")),
+            Written::Word(word) => Err(format!("`{word}` is neither `none` nor `same-host` nor a list of hosts")),
             Written::Hosts(hosts) => Hosts::try_from(hosts).map(Self::To),
         }
     }
@@ -53,37 +54,36 @@ impl From<Redirects> for Written {
     }
 }
 
-/// Where a redirect leads, if it is to be followed. `location` is relative to `from`, as RFC 9110 has it.
+/// The target of a redirect, if it may be followed. `location` is relative to `from` (RFC 9110).
 pub(super) fn follow(rules: &Redirects, reach: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
     let to = target(from, location)?;
     let host = to.host_str().unwrap_or_default();
     let allowed = match rules {
-        Redirects::None => return refused(&to, "`redirects` is `none`: change `url` to where it leads"),
-        Redirects::SameHost => stays(from, &to),
-        Redirects::To(hosts) => stays(from, &to) || hosts.lists(host),
+        Redirects::None => return refused(&to, "`redirects` is `none`: change `url` to the target"),
+        Redirects::SameHost => same_host(from, &to),
+        Redirects::To(hosts) => same_host(from, &to) || hosts.lists(host),
     };
     if !allowed {
-        return refused(&to, "it is another host: change `url`, or name the host in `redirects`");
+        return refused(&to, "it is another host: change `url`, or add the host to `redirects`");
     }
     reach.check_host(host)?;
     Ok(to)
 }
 
-/// Where an LFS server, or a storage that it names, says that an object is, if that may be asked: at the upstream, or
-/// where it may lead.
-pub(super) fn storage(home: &Url, beyond: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
+/// The URL of an LFS object, if its host may be contacted: the upstream itself, or one that the egress policy permits.
+pub(super) fn storage_url(upstream: &Url, beyond: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
     let to = target(from, location)?;
-    if !stays(home, &to) {
+    if !same_host(upstream, &to) {
         beyond.check_host(to.host_str().unwrap_or_default())?;
     }
     Ok(to)
 }
 
-/// What `location` names, if that may be asked at all: over HTTP, not from https to http, and with no credential in it.
+/// The URL of `location`, if it is HTTP, no downgrade to http, and without credentials.
 fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
     let Ok(to) = from.join(location) else {
-        let to = "what is no address".to_owned();
-        return Err(MirrorError::Redirected { to, reason: "its `Location` makes no sense" });
+        let to = "an invalid URL".to_owned();
+        return Err(MirrorError::Redirected { to, reason: "its `Location` cannot be parsed" });
     };
     let secure = match (from.scheme(), to.scheme()) {
         ("http" | "https", "https") | ("http", "http") => true,
@@ -94,39 +94,39 @@ fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
         return refused(&to, "it leads from https to http");
     }
     if !to.username().is_empty() || to.password().is_some() {
-        return refused(&to, "its address holds a user name or a password");
+        return refused(&to, "its URL contains a user name or a password");
     }
     if to.host_str().is_none() {
-        return refused(&to, "it names no host");
+        return refused(&to, "its URL has no host");
     }
     Ok(to)
 }
 
 fn refused(to: &Url, reason: &'static str) -> Result<Url, MirrorError> {
-    Err(MirrorError::Redirected { to: place(to), reason })
+    Err(MirrorError::Redirected { to: display_origin(to), reason })
 }
 
-/// Redirects that do not come to an end.
+/// The error for too many redirects.
 pub(super) fn too_many(last: &Url) -> MirrorError {
-    MirrorError::Redirected { to: place(last), reason: "these are too many redirects in a row" }
+    MirrorError::Redirected { to: display_origin(last), reason: "there are too many consecutive redirects" }
 }
 
-/// Whether a redirect stays with its host. From http to https the port changes with the scheme.
-pub(super) fn stays(from: &Url, to: &Url) -> bool {
+/// Whether two URLs have the same host and port. From http to https the default port changes with the scheme.
+pub(super) fn same_host(from: &Url, to: &Url) -> bool {
     let ports = (from.port_or_known_default(), to.port_or_known_default());
     let same_port = ports.0 == ports.1 || (from.scheme() != to.scheme() && ports == (Some(80), Some(443)));
     from.host_str() == to.host_str() && same_port
 }
 
-/// Whether a credential that belongs to one address may be sent to another.
+/// Whether two URLs have the same origin, and so may receive the same credentials.
 pub(super) fn same_origin(one: &Url, other: &Url) -> bool {
     one.scheme() == other.scheme()
         && one.host_str() == other.host_str()
         && one.port_or_known_default() == other.port_or_known_default()
 }
 
-/// Scheme, host and port of an address, for people.
-pub(super) fn place(url: &Url) -> String {
+/// The origin of a URL, for messages.
+pub(super) fn display_origin(url: &Url) -> String {
     match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{}://{host}:{port}", url.scheme()),
         (Some(host), None) => format!("{}://{host}", url.scheme()),
@@ -134,7 +134,7 @@ pub(super) fn place(url: &Url) -> String {
     }
 }
 
-/// Wherever a redirect leads, it is within the rules.
+/// For the fuzzer: redirects obey the rules.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_redirect(location: &str) {
     for from in ["https://git.example/a/info/refs", "http://git.example:80/a"].map(Url::parse).into_iter().flatten() {
@@ -143,7 +143,7 @@ pub(crate) fn fuzz_redirect(location: &str) {
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
         }
         let beyond = Reach::default().beyond(&Redirects::SameHost);
-        if let Ok(to) = storage(&from, &beyond, &from, location) {
+        if let Ok(to) = storage_url(&from, &beyond, &from, location) {
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
             assert!(to.username().is_empty() && beyond.check_host(to.host_str().unwrap_or_default()).is_ok(), "{to}");
         }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_stays_with_its_host_unless_others_are_listed() {
+    fn redirects_to_other_hosts_are_followed_only_if_listed() {
         let same = Redirects::SameHost;
         assert_eq!(to(&same, FROM, "/new/info/refs").unwrap(), "https://git.example/new/info/refs");
         assert_eq!(to(&same, FROM, "https://GIT.example:443/x").unwrap(), "https://git.example/x");
@@ -179,13 +179,13 @@ mod tests {
         assert!(to(&listed, FROM, "https://evil.example/x").is_err());
         assert!(
             to(&Redirects::To(Hosts::default()), FROM, "https://evil.example/x").is_err(),
-            "an empty list is nobody"
+            "an empty list permits no host"
         );
         assert!(to(&Redirects::None, FROM, "/x").unwrap_err().contains("`none`"));
     }
 
     #[test]
-    fn never_from_https_to_http_nor_out_of_http_nor_out_of_reach() {
+    fn redirects_never_leave_https_or_http_or_the_egress_policy() {
         let hosts = Hosts::new(["git.example".to_owned(), "evil.example".to_owned()]).unwrap();
         for rules in [Redirects::SameHost, Redirects::To(hosts)] {
             for location in [
@@ -208,11 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn a_storage_is_at_the_upstream_in_public_or_listed() {
-        let home = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
+    fn a_storage_is_the_upstream_or_public_or_listed() {
+        let upstream = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
         let to = |rules: &Redirects, reach: &Reach, href: &str| {
             let beyond = reach.beyond(rules);
-            storage(&home, &beyond, &home, href).map(String::from).map_err(|error| error.to_string())
+            storage_url(&upstream, &beyond, &upstream, href).map(String::from).map_err(|error| error.to_string())
         };
         let anywhere = Reach::default();
         for href in ["/x", "https://10.0.0.1/x", "https://storage.example/x", "https://1.1.1.1/x"] {
@@ -228,7 +228,7 @@ mod tests {
         let listed = Redirects::To(Hosts::new(["10.0.0.2".to_owned()]).unwrap());
         to(&listed, &anywhere, "https://10.0.0.2/x").unwrap();
         to(&listed, &anywhere, "https://storage.example/x").unwrap();
-        // Who creates repositories at run time lists nobody's neighbours.
+        // For repositories of operators, listed hosts must be public as well.
         let public = Reach { public_only: true, ..Reach::default() };
         assert!(to(&listed, &public, "https://10.0.0.2/x").is_err());
         let few = Reach { hosts: Hosts::new(["10.0.0.1".to_owned()]).unwrap(), ..Reach::default() };

@@ -1,107 +1,103 @@
-//! Why LFS objects could not be had.
-
 use std::time::Duration;
 
-use crate::source::git::lfs::ReceiveError;
-use crate::source::git::lfs::batch::AnswerError;
+use crate::source::git::lfs::LfsWriteError;
+use crate::source::git::lfs::batch::BatchError;
 use crate::source::git::mirror::MirrorError;
 
-/// Why LFS objects could not be had.
+/// Why LFS objects could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum LfsError {
-    /// There is no API to be asked at such a URL.
+    /// The upstream's URL has no LFS API.
     #[error(
-        "the LFS objects cannot be asked for at `{url}`: that is done over https:// (and http://) only. Over SSH it would \
-         take `git-lfs-authenticate`, which is not supported: use the repository's https:// URL, or `lfs = false`"
+        "`{url}` has no LFS API: it needs https:// (or http://). `git-lfs-authenticate` over SSH is not supported: use the \
+         repository's https:// URL, or set `lfs = false`"
     )]
     NoApi {
-        /// Without user info.
+        /// The upstream's URL, without user info.
         url: String,
     },
-    /// An object is larger than is taken.
-    #[error("the LFS object of `{path}` has {size} bytes, more than `[upstreams] max_lfs_object` = {limit} allows")]
+    /// The object exceeds the size limit.
+    #[error("the LFS object of `{path}` has {size} bytes, but `[upstreams] max_lfs_object` = {limit}")]
     TooLarge {
-        /// Below the folder.
+        /// The path below the folder.
         path: String,
-        /// By its pointer.
+        /// The size in the pointer, in bytes.
         size: u64,
         /// [`max_lfs_object`](crate::source::Upstream::max_lfs_object).
         limit: u64,
     },
-    /// The upstream's API cannot be asked.
-    #[error("the LFS objects cannot be asked for: {0}")]
+    /// A request to the upstream's LFS API failed.
+    #[error("the request to the LFS API failed: {0}")]
     Api(MirrorError),
-    /// There is no API where it should be.
-    #[error("the upstream has no LFS API for this repository, or shows it to others only: {0}")]
+    /// The upstream has no LFS API at its URL.
+    #[error("the upstream has no LFS API for this repository, or hides it without the right credentials: {0}")]
     NotFound(String),
-    /// What it answers cannot be used.
-    #[error("the LFS objects cannot be asked for: {0}")]
-    Answer(#[from] AnswerError),
-    /// It does not give an object.
-    #[error("the upstream does not give the LFS object of `{path}`: {reason}")]
+    /// The response of the LFS API is invalid.
+    #[error("the request to the LFS API failed: {0}")]
+    Answer(#[from] BatchError),
+    /// The upstream does not provide the object.
+    #[error("the upstream does not provide the LFS object of `{path}`: {reason}")]
     Refused {
-        /// Below the folder.
+        /// The path below the folder.
         path: String,
-        /// In its own words.
+        /// The upstream's message.
         reason: String,
     },
-    /// It is not where the API says that it is.
-    #[error(
-        "the LFS object of `{path}` is not where the upstream's API says that it is: the answer there was {status}"
-    )]
+    /// The location of an object returned a client error.
+    #[error("the LFS object of `{path}` is not at the URL from the LFS API: the response there was {status}")]
     Withheld {
-        /// Below the folder.
+        /// The path below the folder.
         path: String,
-        /// What was answered there.
+        /// The HTTP status.
         status: u16,
     },
-    /// It is said to be where no storage is asked.
+    /// The location of an object has no public address.
     #[error(
-        "the LFS object of `{path}` is said to be at `{host}`, which has no public address: name that host in `redirects` \
-         of the repository (in the configuration file), or in `[upstreams] hosts`"
+        "the LFS object of `{path}` is at `{host}`, which has no public address: add that host to `redirects` of the \
+         repository (in the configuration file), or to `[upstreams] hosts`"
     )]
     NotPublic {
-        /// Below the folder.
+        /// The path below the folder.
         path: String,
-        /// Where.
+        /// The host.
         host: String,
     },
-    /// An object cannot be downloaded.
+    /// The download failed.
     #[error("the LFS object of `{path}` cannot be fetched: {cause}")]
     Download {
-        /// Below the folder.
+        /// The path below the folder.
         path: String,
-        /// What went wrong.
+        /// The cause.
         cause: MirrorError,
     },
-    /// An object comes too slowly.
+    /// The download is slower than the minimum rate.
     #[error(
-        "the LFS object of `{path}` cannot be fetched: {bytes} bytes of it came within {} s, and `[upstreams] min_rate` \
-         = {min_rate} in a second",
+        "the LFS object of `{path}` cannot be fetched: it was too slow, {bytes} bytes in {} s; `[upstreams] min_rate` = \
+         {min_rate} bytes per second",
         .within.as_secs()
     )]
     TooSlow {
-        /// Below the folder.
+        /// The path below the folder.
         path: String,
-        /// That came.
+        /// The received bytes.
         bytes: u64,
-        /// In which time.
+        /// The time in which they were received.
         within: Duration,
         /// [`min_rate`](crate::source::Upstream::min_rate).
         min_rate: u64,
     },
-    /// What came is not the object, or cannot be stored.
-    #[error("the LFS object of `{path}` is not kept: {cause}")]
+    /// The object does not match its pointer, or cannot be stored.
+    #[error("the LFS object of `{path}` is not stored: {cause}")]
     Object {
-        /// Below the folder.
+        /// The path below the folder.
         path: String,
-        /// What is wrong with it.
-        cause: ReceiveError,
+        /// The cause.
+        cause: LfsWriteError,
     },
 }
 
 impl LfsError {
-    /// How long the upstream, or a storage, asks to be left alone, a day at the most.
+    /// The `Retry-After` of the upstream or a storage, up to a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Api(cause) | Self::Download { cause, .. } => cause.retry_after(),
@@ -109,16 +105,16 @@ impl LfsError {
         }
     }
 
-    /// Whether somebody asked to stop.
+    /// Whether the fetch was interrupted.
     pub fn is_interrupted(&self) -> bool {
         matches!(self, Self::Api(MirrorError::Interrupted) | Self::Download { cause: MirrorError::Interrupted, .. })
     }
 
-    /// Whether other objects cannot be had either: it is not about one of them alone.
-    pub(super) fn concerns_all(&self) -> bool {
+    /// Whether the error concerns all objects.
+    pub(super) fn is_fatal(&self) -> bool {
         match self {
             Self::NoApi { .. } | Self::Api(_) | Self::NotFound(_) | Self::Answer(_) => true,
-            Self::Object { cause, .. } => matches!(cause, ReceiveError::Store(_)),
+            Self::Object { cause, .. } => matches!(cause, LfsWriteError::Store(_)),
             Self::Download { .. } => self.is_interrupted() || self.retry_after().is_some(),
             Self::TooLarge { .. }
             | Self::Refused { .. }

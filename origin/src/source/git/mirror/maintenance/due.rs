@@ -1,96 +1,96 @@
-//! What upkeep is due, by what is found and what failed before.
+//! Decides which repack is due, from the mirror's state and former results. Pure.
 
 use std::time::{Duration, SystemTime};
 
-use super::Upkeep;
+use super::Repack;
 use crate::source::git::mirror::MirrorSize;
 
-/// Packs that are left alone.
+/// The packs at which a geometric repack is due.
 const PACKS_BEFORE_REPACK: usize = 16;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// From one full repack to the next.
-const FULL_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The interval of full repacks.
+const FULL_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// After a full repack that failed: a day, and a month at the most.
-const FULL_PAUSE: Pause = Pause { first: DAY, most_doublings: 5 };
+/// After a failed full repack: one day, up to a month.
+const FULL_BACKOFF: Backoff = Backoff { first: DAY, max_doublings: 5 };
 
-/// After a failure to join: ten minutes, and a week at the most.
-const JOIN_PAUSE: Pause = Pause { first: Duration::from_secs(600), most_doublings: 10 };
+/// After a failed geometric repack: ten minutes, up to a week.
+const GEOMETRIC_BACKOFF: Backoff = Backoff { first: Duration::from_secs(600), max_doublings: 10 };
 
-/// How long something is left alone that failed: doubled with each further failure in a row.
-struct Pause {
+/// A back-off that doubles with each consecutive failure.
+struct Backoff {
     first: Duration,
-    most_doublings: u32,
+    max_doublings: u32,
 }
 
-/// What a mirror looks like.
+/// The state of a mirror.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct MirrorState {
     pub(super) size: MirrorSize,
-    /// Since the last full repack, or the first look.
+    /// The time since the last full repack, or since the first check.
     pub(super) since_full: Duration,
-    /// Whether refs were moved or deleted since then: something may have been left behind, though nothing was fetched.
-    pub(super) refs_moved: bool,
+    /// Whether refs changed since then, which may leave unreachable objects even without a fetch.
+    pub(super) refs_changed: bool,
 }
 
-/// How upkeep went so far. What failed is left alone for a while.
+/// The results of former repacks.
 #[derive(Debug, Default)]
-pub(in super::super) struct Past {
-    full: Row,
-    join: Row,
-    /// What the mirror had after the last full repack.
+pub(in super::super) struct RepackHistory {
+    full: Failures,
+    geometric: Failures,
+    /// The mirror's size after the last full repack, in bytes.
     bytes_after_full: Option<u64>,
 }
 
-/// Failures since the last success.
+/// Consecutive failures.
 #[derive(Debug, Default)]
-struct Row {
-    length: u32,
+struct Failures {
+    count: u32,
     last: Option<SystemTime>,
 }
 
-impl Row {
-    /// A clock that was set back ends the pause.
-    fn holds(&self, pause: &Pause, now: SystemTime) -> bool {
-        let pause = pause.first * 2u32.pow(self.length.saturating_sub(1).min(pause.most_doublings));
+impl Failures {
+    /// A clock that was set back ends the back-off.
+    fn backs_off(&self, pause: &Backoff, now: SystemTime) -> bool {
+        let pause = pause.first * 2u32.pow(self.count.saturating_sub(1).min(pause.max_doublings));
         self.last.and_then(|last| now.duration_since(last).ok()).is_some_and(|since| since < pause)
     }
 }
 
-impl Past {
-    pub(super) fn failed(&mut self, failed: Upkeep, now: SystemTime) {
-        let row = self.row(failed);
-        *row = Row { length: row.length.saturating_add(1), last: Some(now) };
+impl RepackHistory {
+    pub(super) fn failed(&mut self, failed: Repack, now: SystemTime) {
+        let failures = self.failures(failed);
+        *failures = Failures { count: failures.count.saturating_add(1), last: Some(now) };
     }
 
-    /// It was done, and the mirror has so many bytes since.
-    pub(super) fn succeeded(&mut self, done: Upkeep, bytes: u64) {
-        *self.row(done) = Row::default();
-        if done == Upkeep::Full {
+    /// Records a success, and the mirror's size in bytes.
+    pub(super) fn succeeded(&mut self, done: Repack, bytes: u64) {
+        *self.failures(done) = Failures::default();
+        if done == Repack::Full {
             self.bytes_after_full = Some(bytes);
         }
     }
 
-    fn row(&mut self, of: Upkeep) -> &mut Row {
-        if of == Upkeep::Full { &mut self.full } else { &mut self.join }
+    fn failures(&mut self, of: Repack) -> &mut Failures {
+        if of == Repack::Full { &mut self.full } else { &mut self.geometric }
     }
 }
 
-/// What is to be done now.
-pub(super) fn due(found: &Found, max_mirror: u64, past: &Past, now: SystemTime) -> Upkeep {
-    let MirrorSize { packs, bytes } = found.size;
-    // Its bound is near, and what is left behind may be the reason: not when it was as large after the last time.
-    let grown = past.bytes_after_full.is_none_or(|after| bytes / 5 * 4 >= after);
-    let full_every = if grown && bytes >= max_mirror / 4 * 3 { DAY } else { FULL_EVERY };
-    let left_behind = packs > 1 || packs == 1 && found.refs_moved;
-    if left_behind && found.since_full >= full_every && !past.full.holds(&FULL_PAUSE, now) {
-        Upkeep::Full
-    } else if packs >= PACKS_BEFORE_REPACK && !past.join.holds(&JOIN_PAUSE, now) {
-        Upkeep::Joined
+/// The repack that is due now.
+pub(super) fn due(state: &MirrorState, max_mirror: u64, history: &RepackHistory, now: SystemTime) -> Option<Repack> {
+    let MirrorSize { packs, bytes } = state.size;
+    // Close to its limit the mirror is repacked daily, unless the last full repack did not make it smaller.
+    let grown = history.bytes_after_full.is_none_or(|after| bytes / 5 * 4 >= after);
+    let full_interval = if grown && bytes >= max_mirror / 4 * 3 { DAY } else { FULL_INTERVAL };
+    let has_garbage = packs > 1 || packs == 1 && state.refs_changed;
+    if has_garbage && state.since_full >= full_interval && !history.full.backs_off(&FULL_BACKOFF, now) {
+        Some(Repack::Full)
+    } else if packs >= PACKS_BEFORE_REPACK && !history.geometric.backs_off(&GEOMETRIC_BACKOFF, now) {
+        Some(Repack::Geometric)
     } else {
-        Upkeep::NotDue
+        None
     }
 }
 
@@ -100,54 +100,55 @@ mod tests {
 
     const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
-    fn found(packs: usize, since_full: Duration) -> Found {
-        Found { size: MirrorSize { packs, bytes: 100 }, since_full, refs_moved: false }
+    fn state(packs: usize, since_full: Duration) -> MirrorState {
+        MirrorState { size: MirrorSize { packs, bytes: 100 }, since_full, refs_changed: false }
     }
 
     #[test]
-    fn many_packs_are_joined_and_a_week_old_mirror_is_written_anew() {
+    fn a_geometric_repack_depends_on_packs_and_a_full_one_on_time() {
         for (packs, since_full, expected) in [
-            (0, 30 * DAY, Upkeep::NotDue),
-            (1, 30 * DAY, Upkeep::NotDue),
-            (15, DAY, Upkeep::NotDue),
-            (16, DAY, Upkeep::Joined),
-            (500, 6 * DAY, Upkeep::Joined),
-            (2, 7 * DAY, Upkeep::Full),
-            (500, 7 * DAY, Upkeep::Full),
+            (0, 30 * DAY, None),
+            (1, 30 * DAY, None),
+            (15, DAY, None),
+            (16, DAY, Some(Repack::Geometric)),
+            (500, 6 * DAY, Some(Repack::Geometric)),
+            (2, 7 * DAY, Some(Repack::Full)),
+            (500, 7 * DAY, Some(Repack::Full)),
         ] {
-            let due = due(&found(packs, since_full), 1000, &Past::default(), NOW);
+            let due = due(&state(packs, since_full), 1000, &RepackHistory::default(), NOW);
             assert_eq!(due, expected, "{packs} packs, {since_full:?}");
         }
-        // A push that forced a branch back to what was there before brings no pack.
-        let forced_back = Found { refs_moved: true, ..found(1, 7 * DAY) };
-        assert_eq!(due(&forced_back, 1000, &Past::default(), NOW), Upkeep::Full);
-        // Nearly as large as it may be.
-        assert_eq!(due(&found(2, DAY), 133, &Past::default(), NOW), Upkeep::Full);
-        let mut past = Past::default();
-        past.succeeded(Upkeep::Full, 90);
-        assert_eq!(due(&found(2, DAY), 133, &past, NOW), Upkeep::NotDue, "it is that large");
-        past.succeeded(Upkeep::Full, 80);
-        assert_eq!(due(&found(2, DAY), 133, &past, NOW), Upkeep::Full);
+        // A branch that was forced back to an earlier commit brings no pack.
+        let forced_back = MirrorState { refs_changed: true, ..state(1, 7 * DAY) };
+        assert_eq!(due(&forced_back, 1000, &RepackHistory::default(), NOW), Some(Repack::Full));
+        // Close to the limit.
+        assert_eq!(due(&state(2, DAY), 133, &RepackHistory::default(), NOW), Some(Repack::Full));
+        let mut history = RepackHistory::default();
+        history.succeeded(Repack::Full, 90);
+        assert_eq!(due(&state(2, DAY), 133, &history, NOW), None, "a full repack would not help");
+        history.succeeded(Repack::Full, 80);
+        assert_eq!(due(&state(2, DAY), 133, &history, NOW), Some(Repack::Full));
     }
 
     #[test]
-    fn what_fails_is_left_alone_for_longer_each_time_and_the_other_goes_on() {
-        let mut past = Past::default();
-        let many = found(20, 7 * DAY);
-        let at = |past: &Past, since: Duration| due(&many, 1000, past, NOW + since);
+    fn each_kind_of_repack_backs_off_on_its_own() {
+        let mut history = RepackHistory::default();
+        let many = state(20, 7 * DAY);
+        let at = |history: &RepackHistory, since: Duration| due(&many, 1000, history, NOW + since);
         for days in [1, 2, 4, 8, 16, 32, 32] {
-            assert_eq!(at(&past, Duration::ZERO), if days == 1 { Upkeep::Full } else { Upkeep::Joined });
-            past.failed(Upkeep::Full, NOW);
-            assert_eq!(at(&past, days * DAY - Duration::from_secs(1)), Upkeep::Joined);
-            assert_eq!(at(&past, days * DAY), Upkeep::Full);
+            let now_due = if days == 1 { Repack::Full } else { Repack::Geometric };
+            assert_eq!(at(&history, Duration::ZERO), Some(now_due));
+            history.failed(Repack::Full, NOW);
+            assert_eq!(at(&history, days * DAY - Duration::from_secs(1)), Some(Repack::Geometric));
+            assert_eq!(at(&history, days * DAY), Some(Repack::Full));
         }
-        past.failed(Upkeep::Joined, NOW);
-        assert_eq!(at(&past, JOIN_PAUSE.first - Duration::from_secs(1)), Upkeep::NotDue);
-        assert_eq!(at(&past, JOIN_PAUSE.first), Upkeep::Joined);
-        past.succeeded(Upkeep::Full, 100);
-        assert_eq!(at(&past, Duration::ZERO), Upkeep::Full);
+        history.failed(Repack::Geometric, NOW);
+        assert_eq!(at(&history, GEOMETRIC_BACKOFF.first - Duration::from_secs(1)), None);
+        assert_eq!(at(&history, GEOMETRIC_BACKOFF.first), Some(Repack::Geometric));
+        history.succeeded(Repack::Full, 100);
+        assert_eq!(at(&history, Duration::ZERO), Some(Repack::Full));
         // The clock was set back.
-        past.failed(Upkeep::Full, NOW + 100 * DAY);
-        assert_eq!(at(&past, Duration::ZERO), Upkeep::Full);
+        history.failed(Repack::Full, NOW + 100 * DAY);
+        assert_eq!(at(&history, Duration::ZERO), Some(Repack::Full));
     }
 }

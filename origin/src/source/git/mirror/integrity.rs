@@ -1,5 +1,5 @@
-//! Whether a mirror's files are whole. Git's files are not forced to the disk as they are written, so a power loss may
-//! leave any of them empty, cut short or filled with zeroes; and disks forget.
+//! Checks the files of a mirror. Git does not sync all its files, so a power loss may truncate, empty or zero any of
+//! them; and disks fail.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -11,62 +11,62 @@ use gix::{ObjectId, Repository};
 
 use super::error::describe;
 
-/// How much is read at a time while a checksum is made.
+/// The size of a read while a checksum is computed.
 const READ_BYTES: usize = 256 << 10;
 
-/// A quick look: whether every pack is the one that its index was made for and reaches its end, and whether everything
-/// that a ref names is there. The damage in plain words, if there is any.
+/// Checks that every pack matches its index and is complete, and that the objects of all refs exist. Returns a
+/// description of the damage, if any.
 ///
 /// # Errors
-/// The files cannot be looked at (too many are open, permission is missing): nothing is known then.
-pub(super) fn look(repository: &Repository) -> io::Result<Option<String>> {
-    // gix does without it, but the git program, which repacks, does not.
-    if let Some(damage) = head_is_a_ref(repository.git_dir()).or_else(damage_of)? {
+/// The files cannot be read for another reason (too many open files, no permission), so the result is unknown.
+pub(super) fn quick_check(repository: &Repository) -> io::Result<Option<String>> {
+    // gix does not need it, but the git program does, which repacks.
+    if let Some(damage) = head_is_a_ref(repository.git_dir()).or_else(damage_from_io)? {
         return Ok(Some(damage));
     }
     for pack in packs(repository.git_dir())? {
-        if let Some(damage) = ends_fit(&pack, repository.object_hash()).or_else(damage_of)? {
+        if let Some(damage) = trailers_match(&pack, repository.object_hash()).or_else(damage_from_io)? {
             return Ok(Some(damage));
         }
     }
     match first_missing_tip(repository) {
         Ok(None) => Ok(None),
-        Ok(Some(name)) => Ok(Some(format!("what `{name}` points at is missing"))),
-        Err(error) => unreadable(repository.git_dir(), &error),
+        Ok(Some(name)) => Ok(Some(format!("the object of `{name}` is missing"))),
+        Err(error) => classify(repository.git_dir(), &error),
     }
 }
 
-/// A thorough look: reads every pack and every index in full and compares their checksums.
+/// Also verifies the checksums of all packs and indices.
 ///
 /// # Errors
-/// As [`look`]; and somebody asked to stop.
-pub(super) fn look_closely(repository: &Repository, stop: &AtomicBool) -> io::Result<Option<String>> {
+/// As [`quick_check`], and if `stop` is set.
+pub(super) fn full_check(repository: &Repository, stop: &AtomicBool) -> io::Result<Option<String>> {
     for pack in packs(repository.git_dir())? {
         for file in [&pack, &pack.with_extension("idx")] {
-            if let Some(damage) = checksum_holds(file, repository.object_hash(), stop).or_else(damage_of)? {
+            if let Some(damage) = checksum_matches(file, repository.object_hash(), stop).or_else(damage_from_io)? {
                 return Ok(Some(damage));
             }
         }
     }
-    look(repository)
+    quick_check(repository)
 }
 
-/// Whether an object that gave trouble is missing or broken: the damage in plain words, if it is.
+/// Whether an object is missing or corrupt. Returns a description of the damage, if any.
 ///
 /// # Errors
-/// As [`look`].
-pub(super) fn look_at(repository: &Repository, id: ObjectId) -> io::Result<Option<String>> {
+/// As [`quick_check`].
+pub(super) fn check_object(repository: &Repository, id: ObjectId) -> io::Result<Option<String>> {
     match repository.find_object(id) {
         Ok(object) => match gix::objs::compute_hash(id.kind(), object.kind, &object.data) {
             Ok(found) if found == id => Ok(None),
-            _ => Ok(Some(format!("object {id} has other bytes than its id says"))),
+            _ => Ok(Some(format!("the contents of object {id} do not match its id"))),
         },
-        Err(error) => unreadable(repository.git_dir(), &error),
+        Err(error) => classify(repository.git_dir(), &error),
     }
 }
 
-/// What an error of gix means: damage, unless the system does not let us read the files just now.
-pub(super) fn unreadable(directory: &Path, error: &gix::Error) -> io::Result<Option<String>> {
+/// Classifies an error of gix: damage, unless the files cannot be read at the moment.
+pub(super) fn classify(directory: &Path, error: &gix::Error) -> io::Result<Option<String>> {
     for name in ["HEAD", "config", "packed-refs"] {
         can_be_read(&directory.join(name))?;
     }
@@ -85,15 +85,15 @@ fn can_be_read(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether an error of the file system says that the file is gone, cut short or unreadable for good.
+/// Whether an I/O error means that a file is missing, truncated or unreadable for good.
 fn is_damage(error: &io::Error) -> bool {
-    /// A block that the disk cannot read back.
+    /// The disk cannot read a block.
     const EIO: i32 = 5;
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData)
         || error.raw_os_error() == Some(EIO)
 }
 
-fn damage_of(error: io::Error) -> io::Result<Option<String>> {
+fn damage_from_io(error: io::Error) -> io::Result<Option<String>> {
     if is_damage(&error) {
         Ok(Some(format!("a pack or its index cannot be read: {}", error.kind())))
     } else {
@@ -112,20 +112,21 @@ fn packs(directory: &Path) -> io::Result<Vec<std::path::PathBuf>> {
 
 fn head_is_a_ref(directory: &Path) -> io::Result<Option<String>> {
     let head = fs::read(directory.join("HEAD"))?;
-    Ok((!head.starts_with(b"ref: refs/")).then(|| "its HEAD is empty or makes no sense".to_owned()))
+    Ok((!head.starts_with(b"ref: refs/")).then(|| "its HEAD is empty or malformed".to_owned()))
 }
 
-/// Whether a pack begins and ends as its index says. Both end in a checksum of the repository's format.
-fn ends_fit(pack: &Path, format: Kind) -> io::Result<Option<String>> {
+/// Whether a pack has its signature and the checksum in its index.
+fn trailers_match(pack: &Path, format: Kind) -> io::Result<Option<String>> {
     let mut start = [0; 4];
     File::open(pack)?.read_exact(&mut start)?;
-    let of_pack = end_of(pack, format.len_in_bytes())?;
-    let of_index = end_of(&pack.with_extension("idx"), 2 * format.len_in_bytes())?;
-    let fits = start == *b"PACK" && of_index.starts_with(&of_pack) && of_pack.iter().any(|byte| *byte != 0);
-    Ok((!fits).then(|| "a pack is not the one that its index was made for".to_owned()))
+    let pack_trailer = trailer(pack, format.len_in_bytes())?;
+    let index_trailer = trailer(&pack.with_extension("idx"), 2 * format.len_in_bytes())?;
+    let matches =
+        start == *b"PACK" && index_trailer.starts_with(&pack_trailer) && pack_trailer.iter().any(|byte| *byte != 0);
+    Ok((!matches).then(|| "a pack does not match its index".to_owned()))
 }
 
-fn end_of(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
+fn trailer(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
     let mut file = File::open(file)?;
     if file.metadata()?.len() < bytes as u64 {
         return Err(ErrorKind::UnexpectedEof.into());
@@ -136,9 +137,9 @@ fn end_of(file: &Path, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(end)
 }
 
-/// Whether a file's last bytes are the checksum of all before them, as in packs and in their indices.
-fn checksum_holds(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Option<String>> {
-    let expected = end_of(path, format.len_in_bytes())?;
+/// Whether the checksum at the end of a pack or index is right.
+fn checksum_matches(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Option<String>> {
+    let expected = trailer(path, format.len_in_bytes())?;
     let file = File::open(path)?;
     let mut rest = file.metadata()?.len() - expected.len() as u64;
     let mut hasher = gix::hash::hasher(format);
@@ -146,7 +147,7 @@ fn checksum_holds(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Op
     let mut buffer = vec![0; READ_BYTES];
     while rest > 0 {
         if stop.load(Ordering::Relaxed) {
-            return Err(io::Error::other("somebody asked to stop"));
+            return Err(io::Error::other("the check was interrupted"));
         }
         let read = reader.read(&mut buffer)?;
         if read == 0 {
@@ -155,8 +156,8 @@ fn checksum_holds(path: &Path, format: Kind, stop: &AtomicBool) -> io::Result<Op
         hasher.update(&buffer[..read]);
         rest -= read as u64;
     }
-    let holds = hasher.try_finalize().is_ok_and(|found| found.as_slice() == expected);
-    Ok((!holds).then(|| "a pack or its index has other bytes than its checksum says".to_owned()))
+    let matches = hasher.try_finalize().is_ok_and(|found| found.as_slice() == expected);
+    Ok((!matches).then(|| "the checksum of a pack or its index is wrong".to_owned()))
 }
 
 fn first_missing_tip(repository: &Repository) -> gix::Result<Option<String>> {
@@ -176,34 +177,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_is_no_damage() {
+    fn temporary_errors_are_not_damage() {
         for error in [ErrorKind::NotFound.into(), ErrorKind::UnexpectedEof.into(), io::Error::from_raw_os_error(5)] {
             assert!(is_damage(&error), "{error}");
         }
         // Too many open files, no permission, no memory.
         for code in [24, 13, 12] {
             let error = io::Error::from_raw_os_error(code);
-            assert!(!is_damage(&error) && damage_of(error).is_err(), "{code}");
+            assert!(!is_damage(&error) && damage_from_io(error).is_err(), "{code}");
         }
     }
 
     #[test]
-    fn a_close_look_ends_when_somebody_asks_and_that_is_no_damage() {
+    fn an_interrupted_check_reports_no_damage() {
         let dir = tempfile::tempdir().unwrap();
         let pack = dir.path().join("pack-1.pack");
         fs::write(&pack, [0; 100]).unwrap();
-        let look = |stop| checksum_holds(&pack, Kind::Sha1, &AtomicBool::new(stop)).or_else(damage_of);
-        assert!(look(false).unwrap().is_some() && look(true).is_err());
+        let check = |stop| checksum_matches(&pack, Kind::Sha1, &AtomicBool::new(stop)).or_else(damage_from_io);
+        assert!(check(false).unwrap().is_some() && check(true).is_err());
     }
 
     #[test]
-    fn a_pack_must_reach_the_end_that_its_index_names() {
+    fn a_pack_must_match_its_index() {
         let dir = tempfile::tempdir().unwrap();
         let pack = dir.path().join("pack-1.pack");
         let put = |pack_bytes: &[u8], index_bytes: &[u8]| {
             fs::write(&pack, pack_bytes).unwrap();
             fs::write(pack.with_extension("idx"), index_bytes).unwrap();
-            ends_fit(&pack, Kind::Sha1).or_else(damage_of).unwrap().is_none()
+            trailers_match(&pack, Kind::Sha1).or_else(damage_from_io).unwrap().is_none()
         };
         let (sum, own, zero) = ([7; 20], [9; 20], [0; 20]);
         let whole = [&b"PACK..."[..], &sum].concat();
@@ -213,6 +214,6 @@ mod tests {
         assert!(!put(b"", &index) && !put(&whole, b""), "empty");
         assert!(!put(&[&b"PACK..."[..], &zero].concat(), &[zero, zero].concat()), "zeroes");
         fs::remove_file(pack.with_extension("idx")).unwrap();
-        assert!(ends_fit(&pack, Kind::Sha1).or_else(damage_of).unwrap().is_some(), "gone");
+        assert!(trailers_match(&pack, Kind::Sha1).or_else(damage_from_io).unwrap().is_some(), "gone");
     }
 }

@@ -1,32 +1,32 @@
-//! What the `ssh` program, or the server behind it, complains about, in plain words.
+//! Classifies error messages of the `ssh` program, and of the server behind it.
 
 use super::super::MirrorError;
 
-/// What the complaint comes down to; nothing when there is none.
-pub(crate) fn complaint(step: &'static str, said: &str) -> Option<MirrorError> {
-    let has = |words: &str| said.contains(words);
+/// The error for the standard error of `ssh`; `None` if it is empty.
+pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<MirrorError> {
+    let has = |words: &str| stderr.contains(words);
     let trust = |what: &str| Some(MirrorError::Trust(what.to_owned()));
     let refused = |what: &str| Some(MirrorError::Authenticate(what.to_owned()));
     let connect = |cause: &str, timeout| Some(MirrorError::Connect { cause: cause.to_owned(), timeout });
     if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
         return trust(
-            "its host shows another key than the one in `ssh_known_hosts`: somebody may sit in between. If its key was \
-             changed on purpose, compare the new one with what its operators publish and put it into the file",
+            "its host has another key than in `ssh_known_hosts`, which may be an attack. If the key was changed on purpose, \
+             compare the new one with the key that its operators publish, and put it into the file",
         );
     }
     if has("host key is known for") || has("Host key verification failed") {
         return trust(
-            "no key of its host is in `ssh_known_hosts`: put one there (as `ssh-keyscan HOST` prints it) after comparing \
-             it with what its operators publish",
+            "no key of its host is in `ssh_known_hosts`: add the output of `ssh-keyscan HOST`, after comparing it with the \
+             key that its operators publish",
         );
     }
     if has("UNPROTECTED PRIVATE KEY FILE") || has("bad permissions") {
         return refused(
-            "the file of `ssh_key` may be read by others, and `ssh` takes no such key: give it mode 0600 or 0400",
+            "the file of `ssh_key` is readable by others, and `ssh` refuses such keys: set its mode to 0600 or 0400",
         );
     }
     if has("Load key") || has("invalid format") {
-        return refused("the file of `ssh_key` holds no private key that can be used: it may have a passphrase");
+        return refused("the file of `ssh_key` is not a usable private key: it may have a passphrase");
     }
     if has("Permission denied (") || has("Too many authentication failures") {
         return refused("it does not accept the key in `ssh_key` for this user name");
@@ -35,7 +35,7 @@ pub(crate) fn complaint(step: &'static str, said: &str) -> Option<MirrorError> {
         return connect("its host name has no address", false);
     }
     if has("Connection timed out") || has("Operation timed out") {
-        return connect("no connection came about in time", true);
+        return connect("the connection timed out", true);
     }
     for words in ["Connection refused", "No route to host", "Network is unreachable"] {
         if has(words) {
@@ -45,13 +45,13 @@ pub(crate) fn complaint(step: &'static str, said: &str) -> Option<MirrorError> {
     let absent =
         ["does not appear to be a git repository", "Repository not found", "could not be found", "does not exist"];
     if absent.iter().any(|words| has(words)) {
-        return Some(MirrorError::NotFound("its server says that there is none at this path".to_owned()));
+        return Some(MirrorError::NotFound("its server reports none at this path".to_owned()));
     }
-    let last = said.lines().rev().map(plain).find(|line| !line.is_empty())?;
+    let last = stderr.lines().rev().map(plain).find(|line| !line.is_empty())?;
     Some(MirrorError::Upstream { step, cause: format!("ssh: {last}") })
 }
 
-/// A line that came from outside, as it may be shown.
+/// A line from outside for display.
 fn plain(line: &str) -> String {
     let shown: String = line.chars().filter(|c| !c.is_control()).take(200).collect();
     shown.trim().to_owned()
@@ -62,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_complaint_says_what_to_do() {
-        for (said, step, part) in [
+    fn errors_say_what_to_do() {
+        for (stderr, step, part) in [
             (
                 "No ED25519 host key is known for [h]:22 and you have requested strict checking.\r\nHost key verification failed.\r\n",
                 "connect",
@@ -78,7 +78,7 @@ mod tests {
             (
                 "Load key \"/k\": error in libcrypto\r\ngit@h: Permission denied (publickey).",
                 "authenticate",
-                "holds no private key",
+                "not a usable private key",
             ),
             ("ssh: connect to host h port 22: Connection refused\r\n", "connect", "Connection refused"),
             ("ERROR: Repository not found.\nfatal: x", "list refs", "no such repository"),
@@ -88,10 +88,10 @@ mod tests {
                 "ssh: kex_exchange_identification: [31mread: reset",
             ),
         ] {
-            let error = complaint("list refs", said).unwrap();
-            assert_eq!(error.step(), step, "{said}");
+            let error = classify_stderr("list refs", stderr).unwrap();
+            assert_eq!(error.step(), step, "{stderr}");
             assert!(error.to_string().contains(part), "{error}");
         }
-        assert!(complaint("fetch", " \r\n").is_none());
+        assert!(classify_stderr("fetch", " \r\n").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What a killed process or a failed fetch leaves behind in a bare repository.
+//! Removes files that a killed process or a failed fetch left in a mirror.
 
 use std::fs;
 use std::io;
@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::source::git::commit_policy::SIGNATURE_FILE_PREFIX;
 
-/// What the folder of a fetch is called, in a mirror.
+/// The prefix of quarantine folders.
 pub(super) const INCOMING_PREFIX: &str = "incoming-";
 
-/// Removes what fetches left, half-written packs, `.keep` files without a meaning any more, and locks. Only while nobody
-/// fetches.
+/// Removes quarantines, incomplete packs, `.keep` files and locks. Must not run during a fetch.
 pub(super) fn remove(repository: &Path) -> io::Result<()> {
     let packs = repository.join("objects/pack");
     let names = names_in(&packs)?;
@@ -31,7 +30,7 @@ pub(super) fn remove(repository: &Path) -> io::Result<()> {
     remove_ref_locks(&repository.join("refs"))
 }
 
-/// Removes signatures that were being verified. Only while nobody verifies any.
+/// Removes files of signatures. Must not run while signatures are verified.
 pub(super) fn remove_signature_files(repository: &Path) -> io::Result<()> {
     for name in names_in(repository)? {
         if name.starts_with(SIGNATURE_FILE_PREFIX) {
@@ -41,22 +40,21 @@ pub(super) fn remove_signature_files(repository: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what a repack left that was stopped. Only while no repack runs; fetches have folders of their own.
-pub(super) fn remove_of_repack(repository: &Path) -> io::Result<()> {
+/// Removes files of an interrupted repack. Must not run during a repack; fetches have their own folders.
+pub(super) fn remove_repack_files(repository: &Path) -> io::Result<()> {
     let packs = repository.join("objects/pack");
-    let mut temporary = names_in(&packs)?.into_iter().filter(|name| is_of_repack(name));
+    let mut temporary = names_in(&packs)?.into_iter().filter(|name| is_repack_file(name));
     temporary.try_for_each(|name| fs::remove_file(packs.join(name)))
 }
 
-/// Whether a file among the packs is one that a repack has not finished.
-pub(super) fn is_of_repack(name: &str) -> bool {
+/// Whether a file among the packs belongs to an unfinished repack.
+pub(super) fn is_repack_file(name: &str) -> bool {
     name.starts_with("tmp_") || name.starts_with(".tmp-")
 }
 
-/// Removes directories without anything in them below `directory`, but not itself: an empty `refs/heads/del/` stands in
-/// the way of a branch `del`.
+/// Removes empty directories below `directory`: an empty `refs/heads/del/` would prevent a branch `del`.
 pub(super) fn remove_empty_directories(directory: &Path) -> io::Result<()> {
-    // Deeper ones come later, so the way back empties a directory before it is looked at.
+    // In reverse order a directory comes after its subdirectories.
     for below in directories(directory)?.iter().skip(1).rev() {
         match fs::remove_dir(below) {
             Err(error) if !matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound) => {
@@ -79,8 +77,8 @@ fn remove_ref_locks(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A directory and all below it, each after the one that it is in. Not by recursion: names of refs come from outside, and
-/// a deep one would take a file descriptor and a piece of the stack for each level.
+/// A directory and all below it, parents first. Iterative, because names of refs come from outside and may be nested
+/// deeply.
 fn directories(top: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![top.to_owned()];
     let mut next = 0;
@@ -96,12 +94,12 @@ fn directories(top: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// No ref's name may end like this, so it is nothing but a lock.
+/// No ref may have a name with this end.
 fn is_lock(name: &str) -> bool {
     name.ends_with(".lock")
 }
 
-/// A pack counts once its index is there too; what is neither pack nor index is temporary.
+/// A pack needs its index; files that are neither are temporary.
 fn is_leftover_pack_file(name: &str, all: &[String]) -> bool {
     let has = |name: String| all.contains(&name);
     match name.strip_prefix("pack-").and_then(|rest| rest.rsplit_once('.')) {
@@ -138,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_half_done_goes_and_what_is_whole_stays() {
+    fn incomplete_files_are_removed_and_complete_ones_stay() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for parent in ["objects/pack", "refs/heads/a", "refs/tags", "incoming-a1b2c3/pack"] {
@@ -155,7 +153,7 @@ mod tests {
         }
         remove(dir.path()).unwrap();
         remove(dir.path()).unwrap();
-        assert!(scratch.exists(), "somebody may be reading it");
+        assert!(scratch.exists(), "a verification may read it");
         remove_signature_files(dir.path()).unwrap();
         assert!(!scratch.exists());
         for name in [&whole[..], &also].concat() {
@@ -167,23 +165,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_repack_left_goes_and_what_a_fetch_is_about_to_let_in_stays() {
+    fn files_of_a_repack_are_removed_and_those_of_a_fetch_stay() {
         let dir = tempfile::tempdir().unwrap();
         let packs = dir.path().join("objects/pack");
         fs::create_dir_all(&packs).unwrap();
-        // The index of the second comes in a moment.
+        // The fetch moves the index of the second pack last.
         let stay = ["multi-pack-index", "pack-1.idx", "pack-1.pack", "pack-2.pack"];
         for name in [&stay[..], &["tmp_pack_a1b2c3", ".tmp-17-pack-3.idx"]].concat() {
             fs::write(packs.join(name), "").unwrap();
         }
-        remove_of_repack(dir.path()).unwrap();
+        remove_repack_files(dir.path()).unwrap();
         let mut left = names_in(&packs).unwrap();
         left.sort();
         assert_eq!(left, stay);
     }
 
     #[test]
-    fn a_deep_name_takes_neither_stack_nor_descriptors() {
+    fn a_deeply_nested_ref_needs_little_stack() {
         let dir = tempfile::tempdir().unwrap();
         let refs = dir.path().join("refs");
         let deep = refs.join("a/".repeat(1900));
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_empty_directories_go() {
+    fn only_empty_directories_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["heads/del/deep/er", "heads/keep/x", "tags"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();

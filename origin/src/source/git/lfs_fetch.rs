@@ -1,4 +1,4 @@
-//! The LFS objects of contents: fetched once there is room for them.
+//! Fetches the LFS objects of tarball contents, once there is disk space for them.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicBool;
@@ -13,41 +13,41 @@ use super::mirror::{LfsError, LfsFetch};
 use crate::disk_watch;
 use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
 
-/// Room for objects that are not here yet.
-struct Reserved<'a> {
-    of_all: &'a Mutex<u64>,
+/// Reserved disk space for objects that are being fetched, in bytes.
+struct DiskReservation<'a> {
+    total: &'a Mutex<u64>,
     bytes: Cell<u64>,
 }
 
-impl Reserved<'_> {
-    /// An object of so many bytes is here.
-    fn used(&self, bytes: u64) {
+impl DiskReservation<'_> {
+    /// Releases the space of an object that is on disk now.
+    fn release(&self, bytes: u64) {
         let bytes = bytes.min(self.bytes.get());
         self.bytes.set(self.bytes.get() - bytes);
-        *locked(self.of_all) -= bytes;
+        *locked(self.total) -= bytes;
     }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for DiskReservation<'_> {
     fn drop(&mut self) {
-        self.used(self.bytes.get());
+        self.release(self.bytes.get());
     }
 }
 
 impl GitSource {
-    /// Fetches objects, if there is room for them.
-    pub(super) fn fetch_files(
+    /// Fetches objects, if there is space for them.
+    pub(super) fn fetch_lfs_files(
         &self,
         request: &NeededRequest<'_>,
         stop: &AtomicBool,
     ) -> Result<Fetched, ServiceFailure> {
-        let room = self.reserve(request, stop)?;
+        let reservation = self.reserve(request, stop)?;
         let fetched = RefCell::new(Fetched::default());
-        let ended = |file: &LfsFile, result: Result<(), &LfsError>| match result {
+        let on_result = |file: &LfsFile, result: Result<(), &LfsError>| match result {
             Ok(()) => {
                 self.shared.metrics.lfs_objects.inc();
                 self.shared.metrics.lfs_bytes.inc_by(file.pointer.size);
-                room.used(file.pointer.size);
+                reservation.release(file.pointer.size);
                 fetched.borrow_mut().brought += 1;
             }
             Err(error) if error.is_interrupted() => {}
@@ -57,8 +57,8 @@ impl GitSource {
             upstream: &self.upstream(request.config),
             objects: &self.mirror.lfs_objects(),
             budget: request.budget,
-            wanted: request.wanted,
-            ended: &ended,
+            is_needed: request.wanted,
+            on_result: &on_result,
             interrupt: stop,
         };
         let result = fetch.run(request.files);
@@ -73,48 +73,47 @@ impl GitSource {
         Ok(fetched)
     }
 
-    /// Sees to it that there is room for objects: on the disk, and among the objects of the mirror, from which those go first
-    /// that nothing needs, unless the repository is being cloned anew.
-    fn reserve(&self, request: &NeededRequest<'_>, stop: &AtomicBool) -> Result<Reserved<'_>, ServiceFailure> {
+    /// Reserves space for objects, on the disk and within `max_mirror`. Collects garbage first if it is needed, unless
+    /// the repository is being cloned again.
+    fn reserve(&self, request: &NeededRequest<'_>, stop: &AtomicBool) -> Result<DiskReservation<'_>, ServiceFailure> {
         let NeededRequest { files, services, published, mirrored, .. } = *request;
-        // One at a time looks for room, and makes some.
-        let mut reserved = locked(&self.reserved);
+        // Held throughout, so that one thread at a time collects garbage.
+        let mut reserved = locked(&self.reserved_lfs_bytes);
         let failed = |reason: String| ServiceFailure { again: Again::Later, ..ServiceFailure::passing("lfs", reason) };
         let bytes = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
         let max_mirror = self.shared.upstreams.max_mirror.as_u64();
-        let mut held = self.mirror.lfs_objects().held().map_err(|error| failed(error.to_string()))?;
-        let has_room = |held: u64, reserved: u64| {
-            let others = held.saturating_add(reserved);
+        let mut usage = self.mirror.lfs_objects().usage().map_err(|error| failed(error.to_string()))?;
+        let has_room = |usage: u64, reserved: u64| {
+            let others = usage.saturating_add(reserved);
             if others.saturating_add(bytes) > max_mirror {
                 let (others, limit) = (ByteSize(others), ByteSize(max_mirror));
-                return Err(format!(
-                    "with the {others} that are here they would be more than `[upstreams] max_mirror` = {limit} allows"
-                ));
+                return Err(format!("with the {others} on disk they would exceed `[upstreams] max_mirror` = {limit}"));
             }
             let needed = self.shared.min_free.saturating_add(reserved).saturating_add(bytes);
             disk_watch::require_room(&self.shared.data_dir, needed)
         };
-        let mut why = String::new();
-        if has_room(held.bytes, *reserved).is_err() {
+        let mut note = String::new();
+        if has_room(usage.bytes, *reserved).is_err() {
             if mirrored {
-                match self.sweep(services, published, Duration::ZERO, stop) {
-                    Ok(stays) => held = stays,
-                    Err(failure) => why = format!("; none of them goes, because {}", failure.reason),
+                match self.collect_lfs_garbage(services, published, Duration::ZERO, stop) {
+                    Ok(remaining) => usage = remaining,
+                    Err(failure) => note = format!("; no object was removed, because {}", failure.reason),
                 }
-                if why.is_empty() {
-                    "; current and retained versions need them: raise it, or retain less".clone_into(&mut why);
+                if note.is_empty() {
+                    "; current and retained versions need the others: raise the limit, or retain fewer versions"
+                        .clone_into(&mut note);
                 }
             } else {
-                "; none of them goes before the repository is cloned again".clone_into(&mut why);
+                "; no object is removed before the repository is cloned again".clone_into(&mut note);
             }
         }
-        match has_room(held.bytes, *reserved) {
+        match has_room(usage.bytes, *reserved) {
             Ok(()) => {
                 *reserved += bytes;
-                Ok(Reserved { of_all: &self.reserved, bytes: Cell::new(bytes) })
+                Ok(DiskReservation { total: &self.reserved_lfs_bytes, bytes: Cell::new(bytes) })
             }
             Err(reason) => Err(failed(format!(
-                "{} LFS objects of {} are to be fetched, but {reason}{why}",
+                "{} LFS objects with {} have to be fetched, but {reason}{note}",
                 files.len(),
                 ByteSize(bytes)
             ))),

@@ -1,37 +1,34 @@
-//! Looking after a mirror: what is counted and logged of it.
+//! Maintenance of a mirror: calls it, and counts and logs the result.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::GitSource;
-use super::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
+use super::mirror::{MaintenanceError, MaintenanceLimits, MirrorSize, Repack};
 use crate::source::UpkeepRequest;
 
-/// LFS objects that came within this time stay: a build that needs them may be about to begin.
-const SPARED: Duration = Duration::from_secs(24 * 3600);
+/// LFS objects younger than this are kept: a build that needs them may be about to start.
+const GRACE_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 impl GitSource {
-    /// Keeps the mirror up, and removes LFS objects that nothing needs, if that is asked for.
-    pub(super) fn keep_mirror_up(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
-        match self.kept_up(request, stop) {
+    /// Repacks the mirror if this is due, and collects LFS garbage if the request says so.
+    pub(super) fn maintain_mirror(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
+        match self.maintain(request, stop) {
             Ok((done, MirrorSize { packs, bytes })) => {
                 let (name, metrics) = (self.repository.as_str(), &self.shared.metrics);
                 metrics.mirror_packs.with_label_values(&[name]).set(i64::try_from(packs).unwrap_or(i64::MAX));
                 metrics.mirror_bytes.with_label_values(&[name]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-                match done {
-                    Upkeep::NotDue => {}
-                    Upkeep::Joined => self.count_repack("joined"),
-                    Upkeep::Full => self.count_repack("full"),
-                }
-                if done != Upkeep::NotDue {
-                    tracing::info!(repository = name, packs, full = done == Upkeep::Full, "the mirror was repacked");
+                if let Some(repack) = done {
+                    let full = repack == Repack::Full;
+                    self.count_repack(if full { "full" } else { "joined" });
+                    tracing::info!(repository = name, packs, full, "the mirror was repacked");
                 }
             }
             Err(error) => {
                 match &error {
-                    // It may have found a pack that is damaged.
-                    MaintenanceError::Repack(_) => self.mirror.trouble(Instant::now()),
-                    MaintenanceError::Lost(_) => self.mirror.is_of_no_use(error.to_string()),
+                    // The repack may have failed over a damaged pack.
+                    MaintenanceError::Repack(_) => self.mirror.mark_suspect(Instant::now()),
+                    MaintenanceError::LostObjects(_) => self.mirror.mark_unusable(error.to_string()),
                     _ => {}
                 }
                 self.repack_failed(&error);
@@ -39,26 +36,26 @@ impl GitSource {
         }
     }
 
-    fn kept_up(
+    fn maintain(
         &self,
         request: &UpkeepRequest<'_>,
         stop: &AtomicBool,
-    ) -> Result<(Upkeep, MirrorSize), MaintenanceError> {
+    ) -> Result<(Option<Repack>, MirrorSize), MaintenanceError> {
         let UpkeepRequest { published, sweep } = *request;
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
         let mirror = self.mirror.get().map_err(|error| failed(&error))?;
-        let kept = || {
+        let retained = || {
             let commits = published.as_ref().map_err(|error| failed(error))?;
             Ok(commits.iter().map(|(_, commit)| commit.clone()).collect())
         };
         let (min_free, max_mirror) = (self.shared.min_free, self.shared.upstreams.max_mirror.as_u64());
-        let done = mirror.keep_up(kept, &UpkeepBounds { min_free, max_mirror }, SystemTime::now(), stop);
-        // Also when there is no room for a repack: these objects may be what takes it.
+        let done = mirror.maintain(retained, &MaintenanceLimits { min_free, max_mirror }, SystemTime::now(), stop);
+        // Also after a repack failed for lack of disk space: these objects may be the cause.
         if let Some(services) = sweep
-            && let Err(failure) = self.sweep(services, published, SPARED, stop)
+            && let Err(failure) = self.collect_lfs_garbage(services, published, GRACE_PERIOD, stop)
         {
             let reason = self.shared.data_dir.redact(&failure.reason);
-            tracing::warn!(repository = %self.repository, reason, "LFS objects that nothing needs are not removed");
+            tracing::warn!(repository = %self.repository, reason, "unneeded LFS objects were not removed");
         }
         let done = done?;
         Ok((done, mirror.size().map_err(|error| failed(&error))?))
@@ -67,7 +64,7 @@ impl GitSource {
     pub(super) fn repack_failed(&self, error: &MaintenanceError) {
         self.count_repack("failed");
         let error = self.shared.data_dir.redact(&error.to_string());
-        tracing::warn!(repository = %self.repository, error, "the mirror was not repacked; it is tried again, later each time");
+        tracing::warn!(repository = %self.repository, error, "the mirror was not repacked; the next attempt follows after a back-off");
     }
 
     fn count_repack(&self, result: &str) {

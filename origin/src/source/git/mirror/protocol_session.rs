@@ -1,7 +1,7 @@
-//! What is said to an upstream in Git's protocol: which refs it has, and what of them is wanted.
+//! A session of Git's protocol: lists refs, negotiates and requests a pack.
 //!
-//! The words are gix's. What it has for whole fetches would resolve the pack and move the refs as well; both are done
-//! elsewhere, where it is known how much a mirror may take and that its refs go wherever the upstream's go.
+//! The messages are those of gix. Its high-level fetch is not used, because it also resolves the pack and updates refs,
+//! without the limits and rules of a mirror.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -19,35 +19,35 @@ use gix::refspec::RefSpec;
 
 use super::{FetchProgress, USER_AGENT};
 
-/// An upstream that has listed its refs. It is told when nothing more is wanted.
-pub(super) struct Conversation<T: Transport> {
+/// A session after its listing of refs. Ends with a flush when it is dropped.
+pub(super) struct ProtocolSession<T: Transport> {
     transport: SendFlushOnDrop<T>,
     handshake: Handshake,
     refs: RefMap,
 }
 
-impl<T: Transport> Conversation<T> {
-    /// Asks for the refs that these refspecs name.
-    pub(super) fn begin(transport: T, fetch_refspecs: Vec<RefSpec>, progress: &FetchProgress) -> gix::Result<Self> {
+impl<T: Transport> ProtocolSession<T> {
+    /// Lists the refs that the refspecs match.
+    pub(super) fn open(transport: T, fetch_refspecs: Vec<RefSpec>, progress: &FetchProgress) -> gix::Result<Self> {
         let mut transport = SendFlushOnDrop::new(transport, false);
-        let wanted = refmap::init::Context { fetch_refspecs, extra_refspecs: Vec::new() };
-        // Credentials are the transport's own. Nobody else is asked for any.
+        let context = refmap::init::Context { fetch_refspecs, extra_refspecs: Vec::new() };
+        // The transport sends the credentials; no helper is asked for any.
         let nobody = |_| Ok(None);
         let inner = &mut transport.inner;
         let mut handshake =
             gix::protocol::handshake(&mut *inner, Service::UploadPack, nobody, Vec::new(), &mut progress.root())?;
-        let listing = handshake.prepare_lsrefs_or_extract_refmap(agent(), true, wanted)?;
+        let listing = handshake.prepare_lsrefs_or_extract_refmap(agent(), true, context)?;
         let refs = listing.fetch_blocking(progress.root(), inner, false)?;
         Ok(Self { transport, handshake, refs })
     }
 
-    /// The refs, as the upstream names them.
+    /// The listed refs.
     pub(super) fn refs(&self) -> &RefMap {
         &self.refs
     }
 
-    /// Asks for what the refs lead to and is not here; `receive` is given the pack. It is not called when all is here. `shallow`:
-    /// the list of commits without their parents, which the upstream changes.
+    /// Requests missing objects and passes the pack to `receive`, unless none is missing. `shallow` is the file of
+    /// shallow commits, which the upstream may change.
     pub(super) fn fetch(
         &mut self,
         repo: &gix::Repository,
@@ -57,7 +57,7 @@ impl<T: Transport> Conversation<T> {
         interrupt: &AtomicBool,
     ) -> gix::Result<()> {
         let mut known = repo.clone();
-        // What is not here is looked for once, and not again after each miss.
+        // A missing object is looked up once, without a refresh of the packs.
         known.objects.refresh = RefreshMode::Never;
         known.objects.unset_object_cache();
         let mut negotiation = Negotiation {
@@ -85,12 +85,12 @@ impl<T: Transport> Conversation<T> {
     }
 }
 
-/// How the origin calls itself.
+/// The origin's user agent.
 fn agent() -> (&'static str, Option<String>) {
     ("agent", Some(gix::protocol::agent(USER_AGENT)))
 }
 
-/// What both sides have, as gix finds it out.
+/// The negotiation of common commits by gix.
 struct Negotiation<'a> {
     repo: &'a gix::Repository,
     graph: Graph<'a, 'a>,
