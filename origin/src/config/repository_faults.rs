@@ -21,7 +21,7 @@ impl RepositoryConfig {
                 "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could ever be published";
             faults.push(Fault::new("verify", detail));
         }
-        if let Err(reason) = self.url.place() {
+        if let Err(reason) = self.url.address() {
             faults.push(Fault::new("url", reason));
         }
         match self.url.scheme() {

@@ -10,7 +10,7 @@ use super::RepositoryConfig;
 use super::fault::Fault;
 use crate::source::{
     DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,
-    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, Endpoint, Hosts, Reach, Upstream,
+    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, EgressPolicy, Endpoint, Hosts, Upstream,
 };
 
 /// Which upstreams are allowed, and how much is fetched from each.
@@ -75,7 +75,7 @@ impl UpstreamsConfig {
     /// A repository's upstream, within these bounds.
     pub fn upstream(&self, repository: &RepositoryConfig) -> Upstream {
         Upstream {
-            reach: Arc::new(self.reach(repository.named_by)),
+            egress: Arc::new(self.egress(repository.named_by)),
             max_refs: self.max_refs,
             max_pack: self.max_pack.as_u64(),
             max_mirror: self.max_mirror.as_u64(),
@@ -90,22 +90,22 @@ impl UpstreamsConfig {
     /// Where a repository leads that may not be asked, as far as its document says: by the rule of a poll, which judges
     /// addresses too, when it looks names up. Each names the key of `[upstreams]` that says so.
     pub fn faults(&self, repository: &RepositoryConfig) -> Vec<Fault> {
-        let reach = self.reach(repository.named_by);
+        let egress = self.egress(repository.named_by);
         let refused = |field: &'static str, url: &Endpoint| {
             // What is no address is told by the repository's own faults.
-            Some(Fault::new(field, reach.check_host(url.host()?).err()?.to_string()))
+            Some(Fault::new(field, egress.check_host(url.host()?).err()?.to_string()))
         };
         let mut faults: Vec<_> = refused("url", &repository.url).into_iter().collect();
         // Who may go anywhere may have any proxy.
-        if reach.public_only {
+        if egress.public_only {
             faults.extend(repository.proxy.as_ref().and_then(|proxy| refused("proxy", proxy)));
         }
         faults
     }
 
-    fn reach(&self, named_by: NamedBy) -> Reach {
+    fn egress(&self, named_by: NamedBy) -> EgressPolicy {
         let public_only = named_by == NamedBy::Operator && !self.private_addresses;
-        Reach { hosts: self.hosts.clone(), public_only, ..Reach::default() }
+        EgressPolicy { hosts: self.hosts.clone(), public_only, ..EgressPolicy::default() }
     }
 
     pub(super) fn bounds_faults(&self) -> Vec<String> {
@@ -169,8 +169,8 @@ mod tests {
         assert_eq!(upstreams.faults(&proxied("https://h/x")), []);
         let proxied = RepositoryConfig { named_by: NamedBy::Operator, ..proxied("https://h/x") };
         assert_eq!(upstreams.faults(&proxied)[0].field, "proxy");
-        assert!(upstreams.upstream(&by_operator("https://h/x")).reach.public_only);
-        assert!(!upstreams.upstream(&repository("https://h/x")).reach.public_only);
+        assert!(upstreams.upstream(&by_operator("https://h/x")).egress.public_only);
+        assert!(!upstreams.upstream(&repository("https://h/x")).egress.public_only);
         upstreams.private_addresses = true;
         assert_eq!(upstreams.faults(&by_operator("https://10.0.0.1/x")), []);
     }

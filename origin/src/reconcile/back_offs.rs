@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use weir_protocol::name::ServiceName;
 
 use super::back_off::{back_off, jittered, kept};
-use crate::source::{Again, ServiceFailure};
+use crate::source::{RetryPolicy, ServiceFailure};
 use crate::tarball::ContentKey;
 
 /// Of each service, the last content that failed and is not to be tried just now.
@@ -52,14 +52,14 @@ impl BackOffs {
         let before = self.0.remove(service).filter(|before| before.key == key);
         let (attempts, since) = before.map_or((0, clock), |before| (before.attempts, before.since));
         let attempts = attempts.saturating_add(1);
-        let until = match failure.again {
-            Again::Soon => return,
-            Again::Later => {
+        let until = match failure.retry {
+            RetryPolicy::NextPoll => return,
+            RetryPolicy::BackOff => {
                 let pause = jittered(back_off(interval, attempts), chance);
-                let asked_for = failure.pause.map_or(Duration::ZERO, |pause| kept(pause, chance));
+                let asked_for = failure.retry_after.map_or(Duration::ZERO, |pause| kept(pause, chance));
                 Some(now + pause.max(asked_for))
             }
-            Again::Never => None,
+            RetryPolicy::Never => None,
         };
         let setback = Setback { key, failure: failure.clone(), attempts, since, until, is_tried: false };
         self.0.insert(service.clone(), setback);
@@ -109,8 +109,8 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(120);
 
-    fn failure(again: Again) -> ServiceFailure {
-        ServiceFailure { again, ..ServiceFailure::passing("build", "it failed".to_owned()) }
+    fn failure(retry: RetryPolicy) -> ServiceFailure {
+        ServiceFailure { retry, ..ServiceFailure::transient("build", "it failed".to_owned()) }
     }
 
     #[test]
@@ -119,14 +119,14 @@ mod tests {
         let [one, other] = [1, 2].map(|byte| ContentKey::from_bytes([byte; 32]));
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut back_offs = BackOffs::default();
-        let fails = |back_offs: &mut BackOffs, key, again, seconds| {
-            back_offs.failed(&service, key, &failure(again), INTERVAL, (at(seconds), SystemTime::UNIX_EPOCH), 0.5);
+        let fails = |back_offs: &mut BackOffs, key, retry, seconds| {
+            back_offs.failed(&service, key, &failure(retry), INTERVAL, (at(seconds), SystemTime::UNIX_EPOCH), 0.5);
         };
         let may = |back_offs: &BackOffs, key, seconds| back_offs.why_not(&service, &key, at(seconds)).is_none();
         assert!(may(&back_offs, one, 0));
-        fails(&mut back_offs, one, Again::Later, 0);
+        fails(&mut back_offs, one, RetryPolicy::BackOff, 0);
         assert_eq!([0, 4, 5].map(|seconds| may(&back_offs, one, seconds)), [false, false, true]);
-        fails(&mut back_offs, one, Again::Later, 5);
+        fails(&mut back_offs, one, RetryPolicy::BackOff, 5);
         assert_eq!([14, 15].map(|seconds| may(&back_offs, one, seconds)), [false, true]);
         assert!(may(&back_offs, other, 6), "another content may be smaller");
         assert_eq!((back_offs.next(), back_offs.take_due(at(14)).len()), (Some(at(15)), 0));
@@ -134,12 +134,12 @@ mod tests {
         assert_eq!(back_offs.forget_pauses(), std::slice::from_ref(&service));
         assert!(may(&back_offs, one, 6));
 
-        fails(&mut back_offs, other, Again::Later, 20);
+        fails(&mut back_offs, other, RetryPolicy::BackOff, 20);
         assert_eq!([24, 25].map(|seconds| may(&back_offs, other, seconds)), [false, true], "it begins anew");
-        fails(&mut back_offs, other, Again::Never, 25);
+        fails(&mut back_offs, other, RetryPolicy::Never, 25);
         back_offs.forget_pauses();
         assert!(!may(&back_offs, other, 1_000_000));
-        fails(&mut back_offs, other, Again::Soon, 26);
+        fails(&mut back_offs, other, RetryPolicy::NextPoll, 26);
         assert!(may(&back_offs, other, 26));
     }
 }

@@ -13,7 +13,7 @@ use crate::disk_watch;
 use crate::metrics::Metrics;
 use crate::publish::{Attempt, PublishError, Publisher};
 use crate::service::Service;
-use crate::source::{Again, ServiceFailure, Source};
+use crate::source::{RetryPolicy, ServiceFailure, Source};
 use crate::store::Area;
 use crate::tarball::{Base, BuildContext, Built, Limits, Recipe};
 
@@ -35,18 +35,18 @@ impl BuildOptions {
 
 impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
-        let again = match error {
-            PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => Again::Never,
-            PublishError::AttemptExpired(_) => Again::Later,
-            _ => Again::Soon,
+        let retry = match error {
+            PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => RetryPolicy::Never,
+            PublishError::AttemptExpired(_) => RetryPolicy::BackOff,
+            _ => RetryPolicy::NextPoll,
         };
-        Self { again, ..Self::passing("store", error.to_string()) }
+        Self { retry, ..Self::transient("store", error.to_string()) }
     }
 }
 
 /// What a build works with.
 pub(super) struct Builder {
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<dyn Source>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) options: BuildOptions,
     pub(super) data_dir: DataDir,
@@ -67,7 +67,7 @@ impl Builder {
     ) -> Result<Built, ServiceFailure> {
         let BuildOptions { limits, threads, min_free_bytes } = self.options;
         disk_watch::require_room(&self.data_dir, min_free_bytes)
-            .map_err(|reason| ServiceFailure::passing("store", reason))?;
+            .map_err(|reason| ServiceFailure::transient("store", reason))?;
         let base = recipe.map(|recipe| self.base(service, recipe, runtime));
         let context = BuildContext { limits: &limits, threads, base: base.as_ref(), interrupt };
         let built = self.source.build(service, commit, &context, attempt)?;

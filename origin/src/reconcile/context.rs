@@ -38,7 +38,7 @@ pub(crate) struct Context {
     /// The threads of all jobs.
     pub(crate) threads: Threads,
     /// What their sources share.
-    pub(crate) sources: Arc<source::Shared>,
+    pub(crate) sources: Arc<source::SourceContext>,
 }
 
 impl Context {
@@ -53,7 +53,7 @@ impl Context {
     ) -> Self {
         let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
-        let sources = Arc::new(source::Shared::new(data_dir.clone(), metrics.clone(), limits, upstreams));
+        let sources = Arc::new(source::SourceContext::new(data_dir.clone(), metrics.clone(), limits, upstreams));
         Self {
             publisher,
             data_dir,

@@ -10,14 +10,14 @@ use weir_protocol::event::EventKind;
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
 
-use super::job::JobFault;
+use super::job::JobPanicked;
 use super::lfs::{Ask, LfsNews, Narrowed};
 use super::state::{LfsFailure, LfsState};
 use super::work_list::{Cause, Next};
 use super::worker::Worker;
 use crate::publish::{Cached, Candidate, PublishError};
 use crate::service::Service;
-use crate::source::{Again, Resolved, ServiceFailure};
+use crate::source::{ResolvedServices, RetryPolicy, ServiceFailure};
 
 /// While more services than this are at work, edges are not told of refs after each: that takes a time that grows with the
 /// number of services.
@@ -64,9 +64,9 @@ impl Worker {
     }
 
     /// Refs were resolved. None: that panicked.
-    pub(super) fn looked(&mut self, found: Option<Result<Resolved, ServiceFailure>>) {
+    pub(super) fn looked(&mut self, found: Option<Result<ResolvedServices, ServiceFailure>>) {
         let looking = std::mem::take(&mut self.looking);
-        let fault = || Err(ServiceFailure::passing("resolve", JobFault.to_string()));
+        let fault = || Err(ServiceFailure::transient("resolve", JobPanicked.to_string()));
         let found = found
             .unwrap_or_else(fault)
             .unwrap_or_else(|failure| looking.into_iter().map(|service| (service, Err(failure.clone()))).collect());
@@ -111,7 +111,7 @@ impl Worker {
         let decided: Vec<Result<Cached, ServiceFailure>> = match decided {
             Some(Ok(cached)) => cached.into_iter().map(Ok).collect(),
             Some(Err(error)) => failed(error.into()),
-            None => failed(ServiceFailure::passing("store", JobFault.to_string())),
+            None => failed(ServiceFailure::transient("store", JobPanicked.to_string())),
         };
         for (candidate, decided) in candidates.into_iter().zip(decided) {
             let service = candidate.service.clone();
@@ -143,7 +143,7 @@ impl Worker {
         let narrowed = Narrowed::default();
         let ask = Ask { may_ask, told: Some(self.lfs_news.0.clone()), narrowed: narrowed.clone() };
         let of = candidate.clone();
-        let work = self.works.spawn(self.context.threads.counted(async move {
+        let work = self.works.spawn(self.context.threads.track(async move {
             let result = work.publish(&of, &ask).await;
             (of, result)
         }));
@@ -171,7 +171,7 @@ impl Worker {
                 // Nobody waits for what was told to stop.
                 let panicked = self.running.iter().find(|(_, running)| running.work.id() == error.id());
                 let Some(running) = panicked.filter(|_| error.is_panic()) else { return };
-                (running.1.candidate.clone(), Err(ServiceFailure::passing("build", JobFault.to_string())))
+                (running.1.candidate.clone(), Err(ServiceFailure::transient("build", JobPanicked.to_string())))
             }
         };
         let Candidate { service, commit, key } = candidate;
@@ -218,11 +218,11 @@ impl Worker {
             let reason = self.context.data_dir.redact(&failure.reason);
             service.mark_failed(failure.step, reason, SystemTime::now());
         }
-        let with_the_next_poll = match failure.again {
-            Again::Soon => true,
+        let with_the_next_poll = match failure.retry {
+            RetryPolicy::NextPoll => true,
             // Unless it has a time of its own.
-            Again::Later => !self.back_offs.holds(name),
-            Again::Never => false,
+            RetryPolicy::BackOff => !self.back_offs.holds(name),
+            RetryPolicy::Never => false,
         };
         if is_quiet || with_the_next_poll {
             self.needs_reconcile.insert(name.clone());
@@ -260,7 +260,7 @@ impl Worker {
     /// A mirror that was found damaged is set aside by the next poll: soon.
     pub(super) fn mend_mirror(&mut self) {
         let now = Instant::now();
-        if self.source.wants_poll(now) {
+        if self.source.needs_repair(now) {
             self.schedule.kick(now);
         }
     }

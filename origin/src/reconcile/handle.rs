@@ -65,7 +65,7 @@ pub(crate) struct Handle {
     pub(super) publisher: Arc<Publisher>,
     /// What it publishes.
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<dyn Source>,
     pub(super) data_dir: DataDir,
     pub(super) threads: Threads,
     pub(super) stop: CancellationToken,

@@ -18,7 +18,7 @@ use super::state::WaitsFor;
 use super::work::Work;
 use crate::service::Service;
 use crate::source::git::lfs::{LfsFile, LfsOid};
-use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
+use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure};
 
 /// What the fetches of a repository share.
 #[derive(Debug, Default)]
@@ -123,7 +123,7 @@ impl Work {
             return Ok(true);
         }
         if !ask.may_ask {
-            return Err(ServiceFailure::passing("lfs", "its LFS objects come with the next poll".to_owned()));
+            return Err(ServiceFailure::transient("lfs", "its LFS objects come with the next poll".to_owned()));
         }
         ask.tell(service, Some(missing.len()));
         let fetched = self.fetch_missing(service, commit, ask, missing).await;
@@ -162,7 +162,7 @@ impl Work {
     }
 
     /// One fetch with a permit, until its deadline. Nothing: the service has moved on before it could begin.
-    async fn fetch(&self, files: Vec<LfsFile>, ask: &Ask) -> Result<Option<Fetched>, ServiceFailure> {
+    async fn fetch(&self, files: Vec<LfsFile>, ask: &Ask) -> Result<Option<LfsFetchResult>, ServiceFailure> {
         let poller = self.poller.clone();
         let waits = |what: Option<WaitsFor>| {
             poller.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
@@ -174,27 +174,31 @@ impl Work {
         // Whoever had a permit before may have been told.
         if let Some((until, said)) = self.lfs.held_until(Instant::now()) {
             let pause = Some(until.saturating_duration_since(Instant::now()));
-            return Err(ServiceFailure { again: Again::Later, pause, ..ServiceFailure::passing("lfs", said) });
+            return Err(ServiceFailure {
+                retry: RetryPolicy::BackOff,
+                retry_after: pause,
+                ..ServiceFailure::transient("lfs", said)
+            });
         }
         let deadline = poller.config.borrow().poll_timeout;
         let published = self.context.publisher.commits(&poller.name).await;
         let (of, narrowed) = (poller.clone(), ask.narrowed.clone());
-        let job = Job::begin("lfs", &poller.threads, move |stop| {
+        let job = Job::start("lfs", &poller.threads, move |stop| {
             let (config, services) = (of.config.borrow().clone(), of.services.borrow().clone());
-            let wanted = |oid: &LfsOid| narrowed.borrow().as_ref().is_none_or(|only| only.contains(oid));
-            let request = NeededRequest {
+            let is_needed = |oid: &LfsOid| narrowed.borrow().as_ref().is_none_or(|only| only.contains(oid));
+            let request = LfsFetchRequest {
                 config: &config,
                 files: &files,
                 mirrored: of.state.borrow().mirrored,
                 services: &services,
                 published: &published,
                 budget: &|| of.limiter.request(),
-                wanted: &wanted,
+                is_needed: &is_needed,
             };
-            of.source.fetch(&request, stop)
+            of.source.fetch_lfs_files(&request, stop)
         });
         let mut job =
-            job.map_err(|error| ServiceFailure::passing("lfs", format!("no thread can be started: {error}")))?;
+            job.map_err(|error| ServiceFailure::transient("lfs", format!("no thread can be started: {error}")))?;
         let in_time = tokio::time::timeout(deadline, &mut job).await;
         if in_time.is_err() {
             job.interrupt();
@@ -208,15 +212,15 @@ impl Work {
         };
         let ended = ended.map_err(|fault| self.fault("lfs", &fault)).flatten();
         let mut fetched = ended.inspect_err(|_| self.context.metrics.lfs_failures.inc())?;
-        if fetched.interrupted && fetched.brought == 0 && fetched.failures.is_empty() {
+        if fetched.interrupted && fetched.fetched == 0 && fetched.failures.is_empty() {
             let late = format!("its LFS objects did not come within {} s (`poll_timeout`)", deadline.as_secs());
             fetched.failures.push(late);
         }
         Ok(Some(fetched))
     }
 
-    fn failure_of(&self, fetched: Fetched, ask: &Ask) -> Option<ServiceFailure> {
-        let Fetched { failures, pause, .. } = fetched;
+    fn failure_of(&self, fetched: LfsFetchResult, ask: &Ask) -> Option<ServiceFailure> {
+        let LfsFetchResult { failures, retry_after: pause, .. } = fetched;
         let others = failures.len().saturating_sub(1);
         let first = failures.into_iter().next()?;
         let reason = if others == 0 { first.clone() } else { format!("{first} (and {others} more)") };
@@ -230,9 +234,9 @@ impl Work {
         }
         // What a newer content needs is asked for at once.
         (!ask.is_narrowed()).then(|| ServiceFailure {
-            again: Again::Later,
-            pause,
-            ..ServiceFailure::passing("lfs", reason)
+            retry: RetryPolicy::BackOff,
+            retry_after: pause,
+            ..ServiceFailure::transient("lfs", reason)
         })
     }
 
@@ -243,7 +247,7 @@ impl Work {
         commit: &CommitId,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
         let (source, of, at) = (self.poller.source.clone(), service.clone(), commit.clone());
-        let job = Job::begin("lfs", &self.context.threads, move |stop| source.missing(&of, &at, stop));
+        let job = Job::start("lfs", &self.context.threads, move |stop| source.missing_lfs_files(&of, &at, stop));
         self.awaited("lfs", job, (), self.build_timeout()).await
     }
 }

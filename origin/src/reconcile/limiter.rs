@@ -148,7 +148,7 @@ impl Limiter {
 
     /// The limiter for a repository there. Repositories on this machine share a host too.
     pub(super) fn at_host(self: &Arc<Self>, upstream: &Endpoint) -> HostLimiter {
-        let listing = upstream.requests_to_list();
+        let listing = upstream.requests_per_listing();
         let name = upstream.host().unwrap_or_default().to_owned();
         let mut hosts = self.hosts();
         hosts.retain(|_, host| host.strong_count() > 0);

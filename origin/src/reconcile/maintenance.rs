@@ -14,7 +14,7 @@ use super::job::Job;
 use super::poll::Poller;
 use super::worker::Worker;
 use crate::service::Service;
-use crate::source::UpkeepRequest;
+use crate::source::MaintenanceRequest;
 
 /// A mirror is looked after so often though nothing is fetched: what was left behind before goes by time.
 const LOOK_EVERY: Duration = Duration::from_secs(24 * 3600);
@@ -72,17 +72,17 @@ async fn keep_up(
 ) {
     let (source, mut published) = (poller.source.clone(), context.publisher.commits(&poller.name).await);
     published.iter_mut().for_each(|published| published.extend_from_slice(&in_work));
-    let job = Job::begin("upkeep", &context.threads, move |stop| {
+    let job = Job::start("upkeep", &context.threads, move |stop| {
         // Others have their turn when this ends, whatever the agent does at that time.
         let _permit = permit;
-        source.keep_up(&UpkeepRequest { published: &published, sweep: services.as_deref() }, stop);
+        source.maintain(&MaintenanceRequest { published: &published, sweep: services.as_deref() }, stop);
     });
     match job {
         Ok(job) => {
             if let Err(fault) = job.await {
-                poller.source.not_kept_up(&fault.to_string());
+                poller.source.maintenance_failed(&fault.to_string());
             }
         }
-        Err(error) => poller.source.not_kept_up(&format!("no thread can be started: {error}")),
+        Err(error) => poller.source.maintenance_failed(&format!("no thread can be started: {error}")),
     }
 }

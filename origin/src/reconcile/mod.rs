@@ -38,6 +38,6 @@ mod worker;
 
 pub(crate) use context::Context;
 pub(crate) use handle::{Gone, Handle, MirrorFate};
-pub(crate) use preview::{PreviewError, Wanted};
+pub(crate) use preview::{PreviewError, PreviewRequest};
 pub(crate) use start::{Begin, start};
 pub use state::{Failure, Health, LfsFailure, LfsState, Phase, RepositoryState, WaitsFor};

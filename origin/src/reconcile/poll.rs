@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
 
-use super::job::{Job, JobFault};
+use super::job::{Job, JobPanicked};
 use super::limiter::{HostLimiter, Kind};
 use super::pace::{Expected, Pace};
 use super::poll_permit::PollPermit;
@@ -16,7 +16,7 @@ use crate::config::RepositoryConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::source::{FetchProgress, FetchSnapshot, PollFailure, PollRequest, Polled, Source};
+use crate::source::{FetchProgress, FetchSnapshot, PollFailure, PollOutcome, PollRequest, Source};
 
 /// How often the progress of a poll is looked at and shown.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -29,7 +29,7 @@ pub(super) struct Poller {
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
     /// The fewest bytes of a pack in a second.
     pub(super) min_rate: u64,
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<dyn Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
     pub(super) threads: Threads,
@@ -57,14 +57,14 @@ pub(super) struct Looked {
 impl PollEnd {
     /// The end of a poll whose watcher panicked.
     pub(super) fn fault() -> Self {
-        Self { result: Err(failed("fetch", JobFault.to_string())), begun: Instant::now(), took: Duration::ZERO }
+        Self { result: Err(failed("fetch", JobPanicked.to_string())), begun: Instant::now(), took: Duration::ZERO }
     }
 }
 
 impl Poller {
     /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
     pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
-        if self.source.gave_trouble() {
+        if self.source.needs_check() {
             self.examine().await;
         }
         let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
@@ -99,8 +99,8 @@ impl Poller {
         let _permit = self.limiter.close_look().await;
         self.state.send_modify(|state| state.phase = Phase::Examining);
         let source = self.source.clone();
-        let job = Job::begin(&format!("look {}", self.name), &self.threads, move |stop| {
-            source.examine(Instant::now(), stop);
+        let job = Job::start(&format!("look {}", self.name), &self.threads, move |stop| {
+            source.check(Instant::now(), stop);
         });
         if let Ok(mut job) = job {
             let ended = tokio::time::timeout(poll_timeout, &mut job).await;
@@ -128,14 +128,14 @@ impl Poller {
         self.show(pace.progress());
         let (source, inner, may_fetch) =
             (self.source.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.large()));
-        let set_aside = self.on_set_aside();
-        let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
+        let on_set_aside = self.on_set_aside();
+        let mut job = Job::start(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let request = PollRequest {
                 config: &config,
                 services: &services,
                 progress: &inner,
                 may_fetch: &may_fetch,
-                set_aside: &set_aside,
+                on_set_aside: &on_set_aside,
             };
             source.poll(&request, interrupt)
         })
@@ -145,18 +145,18 @@ impl Poller {
             tokio::select! {
                 ended = &mut job => return match ended {
                     // It lost its permit.
-                    Ok(Ok(Polled::Moved)) => overdue.map_or(Ok(None), Err),
-                    Ok(Ok(polled)) => Ok(Some(Looked { changed: polled == Polled::Changed, astray: None })),
+                    Ok(Ok(PollOutcome::FetchPending)) => overdue.map_or(Ok(None), Err),
+                    Ok(Ok(polled)) => Ok(Some(Looked { changed: polled == PollOutcome::Changed, astray: None })),
                     Ok(Err(error)) => {
                         let kind = if overdue.is_some() { "timeout" } else { error.kind };
                         self.metrics.poll_failures.with_label_values(&[kind]).inc();
-                        match (overdue, error.all_but_a_ref) {
+                        match (overdue, error.partial_success) {
                             (None, Some(changed)) => Ok(Some(Looked { changed, astray: Some(error.into()) })),
                             (overdue, _) => Err(overdue.unwrap_or_else(|| error.into())),
                         }
                     }
                     Err(fault) => {
-                        self.source.trouble(Instant::now());
+                        self.source.suspect_damage(Instant::now());
                         Err(failed("fetch", fault.to_string()))
                     }
                 },

@@ -102,7 +102,7 @@ impl Worker {
 
     fn remove_other_mirrors(&self) {
         let source = self.source.clone();
-        let removed = Job::begin("clean up", &self.context.threads, move |_| source.remove_others());
+        let removed = Job::start("clean up", &self.context.threads, move |_| source.remove_other_mirrors());
         drop(removed);
     }
 

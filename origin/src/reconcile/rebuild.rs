@@ -16,7 +16,7 @@ use super::work::Work;
 use super::work_list::Cause;
 use super::worker::Worker;
 use crate::service::Service;
-use crate::source::{Again, ServiceFailure};
+use crate::source::{RetryPolicy, ServiceFailure};
 use crate::store::{Area, ObjectError};
 
 /// Requests that wait for the agent at the most; who comes later waits for a slot, as long as it wants.
@@ -53,7 +53,7 @@ fn pause_after(took: Duration) -> Duration {
 pub(super) struct RebuildEnd {
     request: Rebuild,
     service: Arc<Service>,
-    /// Nothing: a rebuild before this one brought the object back, or the version was tried not long ago.
+    /// Nothing: a rebuild before this one fetched the object back, or the version was tried not long ago.
     tried: Option<Tried>,
 }
 
@@ -97,7 +97,7 @@ impl Worker {
         let may_try = self.lost_versions.get(&version).is_none_or(|until| *until <= Instant::now());
         self.rebuilding.insert(version, Vec::new());
         let work = self.work.clone();
-        rebuilds.spawn(self.context.threads.counted(async move {
+        rebuilds.spawn(self.context.threads.track(async move {
             let _permit = work.rebuilds.acquire().await;
             // Who does not wait any more asks again.
             let is_closed = request.done.is_closed();
@@ -160,7 +160,7 @@ impl Worker {
         if !is_current {
             return;
         }
-        // A service that follows its ref is brought there; one that is pinned to what is lost says so. What the mirror will
+        // A service that follows its ref is fetched there; one that is pinned to what is lost says so. What the mirror will
         // hold is not known while it is cloned.
         if !service.is_pinned() {
             self.list.due(&service.name, Cause::Follow);
@@ -190,7 +190,7 @@ impl Work {
         let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
         let mut result = self.rebuild_from(&publication.commit, service, version).await;
         if is_current
-            && matches!(&result, Err(Fault::Failed(failure)) if failure.again == Again::Soon)
+            && matches!(&result, Err(Fault::Failed(failure)) if failure.retry == RetryPolicy::NextPoll)
             && let Some(commit) = self.commit_of_the_same(service).await
             && commit != publication.commit
             && self.rebuild_from(&commit, service, version).await.is_ok()

@@ -25,7 +25,7 @@ use super::work_list::WorkList;
 use super::worker::{Worker, by_name};
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::source::Source;
+use crate::source;
 
 /// When an agent begins.
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ pub(crate) fn start(
     let calls = Calls::default();
     let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
     let (seen, seen_by_others) = watch::channel(Vec::new());
-    let source = Arc::new(Source::new(&config, context.sources.clone()));
+    let source = source::open(&config, context.sources.clone());
     let (publish, assigned) = watch::channel(services.to_vec());
     let handle = Handle {
         state: state.subscribe(),
@@ -162,7 +162,7 @@ async fn free_mirror(agent: Handle, before: Option<Gone>) {
     if let Some(before) = before {
         before.wait().await;
     }
-    agent.threads.ended().await;
+    agent.threads.all_ended().await;
     if agent.remove_mirror.load(Ordering::Relaxed) {
         let source = agent.source.clone();
         // A fault there is logged by the runtime, and the name is free all the same.

@@ -11,12 +11,12 @@ use weir_protocol::commit_id::CommitId;
 
 use super::build::Builder;
 use super::context::Context;
-use super::job::{Job, JobFault};
+use super::job::{Job, JobPanicked};
 use super::lfs::{Ask, LfsFetches};
 use super::poll::Poller;
 use crate::publish::{Attempt, Candidate};
 use crate::service::Service;
-use crate::source::{Again, Resolved, ServiceFailure};
+use crate::source::{ResolvedServices, RetryPolicy, ServiceFailure};
 use crate::tarball::{Built, Recipe};
 
 /// Contents of a repository that are built or being published: the writer of its record puts all that wait into one write.
@@ -47,10 +47,10 @@ impl Work {
     }
 
     /// Finds out where the refs of services are, among the few look-ups at a time: after a start all mirrors are opened.
-    pub(super) async fn resolve(&self, services: Vec<Arc<Service>>) -> Result<Resolved, ServiceFailure> {
+    pub(super) async fn resolve(&self, services: Vec<Arc<Service>>) -> Result<ResolvedServices, ServiceFailure> {
         let permit = self.context.ref_lookups.clone().acquire_owned().await.ok();
         let (source, config) = (self.poller.source.clone(), self.poller.config.borrow().clone());
-        let job = Job::begin("resolve", &self.context.threads, move |stop| source.resolve(&config, &services, stop));
+        let job = Job::start("resolve", &self.context.threads, move |stop| source.resolve(&config, &services, stop));
         self.awaited("resolve", job, permit, self.build_timeout()).await
     }
 
@@ -91,7 +91,7 @@ impl Work {
         let recipe = if reuse { self.recipe(service).await } else { None };
         let deadline = self.build_timeout().min(attempt.longest());
         let (of, at, runtime) = (service.clone(), commit.clone(), tokio::runtime::Handle::current());
-        let job = Job::begin(&format!("build {}", service.name), &self.context.threads, move |stop| {
+        let job = Job::start(&format!("build {}", service.name), &self.context.threads, move |stop| {
             let built = builder.build(&of, &at, recipe, &attempt, &runtime, stop)?;
             Ok((built, attempt))
         });
@@ -130,7 +130,7 @@ impl Work {
         deadline: Duration,
     ) -> Result<T, ServiceFailure> {
         let mut job =
-            job.map_err(|error| ServiceFailure::passing(step, format!("no thread can be started: {error}")))?;
+            job.map_err(|error| ServiceFailure::transient(step, format!("no thread can be started: {error}")))?;
         if let Ok(ended) = tokio::time::timeout(deadline, &mut job).await {
             return ended.map_err(|fault| self.fault(step, &fault))?;
         }
@@ -139,15 +139,15 @@ impl Work {
         tracing::warn!(repository = %self.poller.name, step, seconds = deadline.as_secs(), "a build is overdue");
         let late = |_| {
             let reason = format!("it took longer than {} s", deadline.as_secs());
-            ServiceFailure { again: Again::Later, ..ServiceFailure::passing(step, reason) }
+            ServiceFailure { retry: RetryPolicy::BackOff, ..ServiceFailure::transient(step, reason) }
         };
         (&mut job).await.map_err(|fault| self.fault(step, &fault))?.map_err(late)
     }
 
     /// What panics may have come upon a pack that is cut short.
-    pub(super) fn fault(&self, step: &'static str, fault: &JobFault) -> ServiceFailure {
-        self.poller.source.trouble(Instant::now());
-        ServiceFailure::passing(step, fault.to_string())
+    pub(super) fn fault(&self, step: &'static str, fault: &JobPanicked) -> ServiceFailure {
+        self.poller.source.suspect_damage(Instant::now());
+        ServiceFailure::transient(step, fault.to_string())
     }
 }
 

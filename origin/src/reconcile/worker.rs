@@ -26,7 +26,7 @@ use super::work_list::{Cause, WorkList};
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::{Condition, Service};
-use crate::source::{Resolved, ServiceFailure, Source};
+use crate::source::{ResolvedServices, ServiceFailure, Source};
 
 /// Services by their names.
 pub(super) type Services = BTreeMap<ServiceName, Arc<Service>>;
@@ -39,7 +39,7 @@ pub(super) struct Worker {
     pub(super) services: Services,
     /// The same, as they change.
     pub(super) assigned: watch::Receiver<Vec<Arc<Service>>>,
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<dyn Source>,
     pub(super) poller: Arc<Poller>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) schedule: Schedule,
@@ -72,7 +72,7 @@ pub(super) struct Worker {
     pub(super) work: Work,
     /// The services whose refs are being resolved.
     pub(super) looking: Vec<Arc<Service>>,
-    pub(super) look: Option<AbortOnDropHandle<Result<Resolved, ServiceFailure>>>,
+    pub(super) look: Option<AbortOnDropHandle<Result<ResolvedServices, ServiceFailure>>>,
     /// Contents that were resolved, and wait for a decision.
     pub(super) to_decide: Vec<Candidate>,
     /// Those that are being decided on.
@@ -154,7 +154,7 @@ impl Worker {
                 () = reached(poll_due) => {
                     self.schedule.begin(Instant::now());
                     let poll = self.poller.clone().poll();
-                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(poll))));
+                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.context.threads.track(poll))));
                 }
             }
         }
@@ -163,10 +163,10 @@ impl Worker {
     /// What the mirror holds since before the start is published without asking the upstream. What fails here is not
     /// held against a service: the poll that follows will tell.
     fn restore(&mut self) {
-        if !self.source.holds_anything() {
+        if !self.source.has_content() {
             return;
         }
-        if let Some(named_at) = self.source.moved_at() {
+        if let Some(named_at) = self.source.refs_changed_at() {
             self.revisions.restored(named_at);
         }
         self.starting = !self.services.is_empty();
@@ -215,7 +215,7 @@ impl Worker {
         self.lfs_swept = None;
         for new in not_among(&self.services, &before) {
             self.needs_reconcile.insert(new.name.clone());
-            if self.source.holds_anything() {
+            if self.source.has_content() {
                 self.list.due(&new.name, Cause::Assigned);
             } else {
                 self.schedule.kick(Instant::now());
@@ -252,7 +252,7 @@ impl Worker {
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropHandle<T> {
-        AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(task)))
+        AbortOnDropHandle::new(tokio::spawn(self.context.threads.track(task)))
     }
 }
 

@@ -63,17 +63,18 @@ fn a_storage_elsewhere_is_public_or_listed_and_gets_no_credentials() {
         // A list in the document of somebody who may not reach private addresses changes nothing.
         let mut of_operators = allowed.clone();
         let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
-        of_operators.reach = Reach { hosts: Hosts::default(), public_only: true, excepted: hosts }.into();
+        of_operators.egress = EgressPolicy { hosts: Hosts::default(), public_only: true, exempt: hosts }.into();
         let error = fetch("operators", &of_operators).unwrap_err();
         assert!(error.contains("no public address"), "{error}");
         assert!(storage.take_requests().is_empty());
 
         // And `hosts` holds for storages too.
         let mut few = upstream.clone();
-        few.reach = Reach { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..Reach::default() }.into();
+        few.egress =
+            EgressPolicy { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..EgressPolicy::default() }.into();
         few.url = few.url.as_str().replace("127.0.0.1", "localhost").into();
         let error = fetch("few", &few).unwrap_err();
-        assert!(error.contains("`127.0.0.1` may not be asked"), "{error}");
+        assert!(error.contains("`127.0.0.1` is not allowed"), "{error}");
     }
     // No redirects at all: what the API names is none.
     let mut none = allowed.clone();

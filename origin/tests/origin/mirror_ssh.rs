@@ -30,10 +30,10 @@ fn a_repository_behind_a_pinned_host_is_followed() {
 
     // The address that was judged is the one that is asked, and the host's key is that of its name.
     pair.upstream.url = server.url(&pair.git.dir).into();
-    pair.upstream.reach = Arc::new(Reach { public_only: true, ..Reach::default() });
+    pair.upstream.egress = Arc::new(EgressPolicy { public_only: true, ..EgressPolicy::default() });
     assert_eq!(pair.try_poll().unwrap_err().kind(), "not_allowed");
     let hosts = Hosts::new([server.address.ip().to_string()]).unwrap();
-    pair.upstream.reach = Arc::new(Reach { hosts, public_only: true, ..Reach::default() });
+    pair.upstream.egress = Arc::new(EgressPolicy { hosts, public_only: true, ..EgressPolicy::default() });
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
 }
 

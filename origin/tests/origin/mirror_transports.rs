@@ -76,8 +76,8 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
     };
     assert_eq!(full_handshakes(&pair.upstream), 0);
     let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
-    let reach = Arc::new(Reach { hosts, ..Reach::default() });
-    assert_eq!(full_handshakes(&weir_origin::source::Upstream { reach, ..pair.upstream.clone() }), 1);
+    let egress = Arc::new(EgressPolicy { hosts, ..EgressPolicy::default() });
+    assert_eq!(full_handshakes(&weir_origin::source::Upstream { egress, ..pair.upstream.clone() }), 1);
 
     // The files are read again for each poll, and count when they say something else.
     let ca = pair.upstream.ca.clone().unwrap();

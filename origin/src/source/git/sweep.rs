@@ -15,7 +15,7 @@ use super::lfs::{Amount, LfsOid};
 use super::revision::{self, Reach, RevisionError};
 use super::tree::{content_key, lfs_files};
 use crate::service::Service;
-use crate::source::{Commits, ServiceFailure};
+use crate::source::{RetainedCommits, ServiceFailure};
 use crate::tarball::TarballError;
 
 /// Parts that are older were left behind: what comes just now has newer ones.
@@ -27,12 +27,12 @@ impl GitSource {
     pub(super) fn sweep(
         &self,
         services: &[Arc<Service>],
-        published: &Commits,
+        published: &RetainedCommits,
         spared: Duration,
         stop: &AtomicBool,
     ) -> Result<Amount, ServiceFailure> {
         let (objects, failed) =
-            (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::passing("lfs", error.to_string()));
+            (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::transient("lfs", error.to_string()));
         let before = SystemTime::now().checked_sub(spared).unwrap_or(SystemTime::UNIX_EPOCH);
         let left_behind = SystemTime::now().checked_sub(LEFT_BEHIND).unwrap_or(SystemTime::UNIX_EPOCH);
         objects.remove_leftovers(left_behind).map_err(failed)?;
@@ -52,12 +52,12 @@ impl GitSource {
     fn needed(
         &self,
         services: &[Arc<Service>],
-        published: &Commits,
+        published: &RetainedCommits,
         stop: &AtomicBool,
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
         let mirror = self.open()?;
         let unclear = |service: &Service, error: &dyn std::fmt::Display| {
-            ServiceFailure::passing("lfs", format!("what service `{}` needs is unclear: {error}", service.name))
+            ServiceFailure::transient("lfs", format!("what service `{}` needs is unclear: {error}", service.name))
         };
         let (mut needed, mut known) = (HashSet::new(), HashSet::new());
         for service in services.iter().filter(|service| service.selection.lfs) {

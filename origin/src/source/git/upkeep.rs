@@ -5,14 +5,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::GitSource;
 use super::mirror::{MaintenanceError, MirrorSize, Upkeep, UpkeepBounds};
-use crate::source::UpkeepRequest;
+use crate::source::MaintenanceRequest;
 
 /// LFS objects that came within this time stay: a build that needs them may be about to begin.
 const SPARED: Duration = Duration::from_secs(24 * 3600);
 
 impl GitSource {
     /// Keeps the mirror up, and removes LFS objects that nothing needs, if that is asked for.
-    pub(super) fn keep_mirror_up(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
+    pub(super) fn keep_mirror_up(&self, request: &MaintenanceRequest<'_>, stop: &AtomicBool) {
         match self.kept_up(request, stop) {
             Ok((done, MirrorSize { packs, bytes })) => {
                 let (name, metrics) = (self.repository.as_str(), &self.shared.metrics);
@@ -41,10 +41,10 @@ impl GitSource {
 
     fn kept_up(
         &self,
-        request: &UpkeepRequest<'_>,
+        request: &MaintenanceRequest<'_>,
         stop: &AtomicBool,
     ) -> Result<(Upkeep, MirrorSize), MaintenanceError> {
-        let UpkeepRequest { published, sweep } = *request;
+        let MaintenanceRequest { published, sweep } = *request;
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
         let mirror = self.mirror.get().map_err(|error| failed(&error))?;
         let kept = || {

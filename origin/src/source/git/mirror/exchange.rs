@@ -22,7 +22,7 @@ use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
 use super::wire::{Incoming, Outgoing};
 use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
-use crate::source::{Place, Upstream};
+use crate::source::{Address, Upstream};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -46,12 +46,12 @@ pub(super) fn poll(
 
 /// Opens a connection over TCP, to the first address that answers.
 fn connect(attempt: &Attempt, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
-    let reach = &attempt.upstream.reach;
-    reach.check_host(host)?;
+    let egress = &attempt.upstream.egress;
+    egress.check_host(host)?;
     attempt.asks();
     attempt.wait(async {
         let mut last = MirrorError::Connect { cause: "it has no address".to_owned(), timeout: false };
-        for address in reach.resolve(host, port).await? {
+        for address in egress.resolve(host, port).await? {
             last = match tokio::time::timeout(attempt.connect_timeout(), TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => return Ok(socket),
                 Ok(Err(error)) => MirrorError::Connect { cause: error.to_string(), timeout: false },
@@ -84,23 +84,23 @@ impl Exchange<'_> {
     fn begin(&self) -> Result<Poll, MirrorError> {
         let upstream = self.attempt.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
-        match upstream.url.place().map_err(unsupported)? {
-            Place::Http(url) => self.run(http::transport(self.attempt, url)?),
-            Place::Daemon { host, port, path } => {
+        match upstream.url.address().map_err(unsupported)? {
+            Address::Http(url) => self.run(http::transport(self.attempt, url)?),
+            Address::Git { host, port, path } => {
                 let socket = connect(self.attempt, host, port.unwrap_or(GIT_DAEMON_PORT))?;
                 let (path, virtual_host) = (path.as_str(), Some((host.as_str(), *port)));
                 let (incoming, outgoing) = halves(self.attempt, socket.into_split());
                 let mode = ConnectMode::Daemon;
                 self.run(Connection::new(incoming, outgoing, Protocol::V2, path, virtual_host, mode, false))
             }
-            Place::Local(path) => {
+            Address::Local(path) => {
                 let path = path.as_os_str().as_bytes();
                 let command = git_program::upload_pack(path);
                 let started = Program::start(self.attempt, command);
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
                 self.with_program(path, started, |step, said| git_program::complaint(step, said, path))
             }
-            Place::Ssh(address) => ssh::in_turn(
+            Address::Ssh(address) => ssh::in_turn(
                 ssh::tries(self.attempt, address)?,
                 || self.attempt.has_heard(),
                 |each| {

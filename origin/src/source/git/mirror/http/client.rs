@@ -15,7 +15,7 @@ use super::super::{MirrorError, retry_after};
 use super::redirects::{self, LONGEST_CHAIN};
 use super::trouble;
 use crate::source::http_clients::{self, IDLE_CONNECTIONS_PER_HOST};
-use crate::source::{Reach, Upstream, secret};
+use crate::source::{EgressPolicy, Upstream, secret};
 
 /// Git servers tell Git clients from browsers by the first four letters.
 const NAME: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
@@ -28,7 +28,7 @@ pub(in super::super) struct Client<'a> {
     /// For wherever else it leads.
     elsewhere: OnceCell<reqwest::Client>,
     /// Where it may lead.
-    pub(super) beyond: Arc<Reach>,
+    pub(super) beyond: Arc<EgressPolicy>,
     /// The upstream's own address: credentials are for it alone.
     pub(super) home: Url,
     authorization: Option<HeaderValue>,
@@ -40,14 +40,14 @@ impl<'a> Client<'a> {
         let upstream = attempt.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
         let home = upstream.url.http().map_err(unsupported)?.clone();
-        upstream.reach.check_host(home.host_str().unwrap_or_default())?;
+        upstream.egress.check_host(home.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
         if authorization.is_some() && home.scheme() != "https" {
             let reason = "a password or token is not sent over http://, where others can read it: use https://";
             return Err(MirrorError::Authenticate(reason.to_owned()));
         }
-        let http = http_clients::home(upstream, attempt.connect_timeout())?;
-        let beyond = Arc::new(upstream.reach.beyond(&upstream.redirects));
+        let http = http_clients::for_upstream(upstream, attempt.connect_timeout())?;
+        let beyond = Arc::new(upstream.egress.for_other_hosts(&upstream.redirects));
         Ok(Self { attempt, http, elsewhere: OnceCell::new(), beyond, home, authorization })
     }
 
@@ -137,13 +137,13 @@ impl<'a> Client<'a> {
 
     /// What a proxy connects to it looks up itself, so where only some addresses may be asked they are judged here.
     fn judge_before_a_proxy(&self, url: &Url) -> Result<(), MirrorError> {
-        let Upstream { proxy, reach, .. } = self.attempt.upstream;
+        let Upstream { proxy, egress, .. } = self.attempt.upstream;
         if proxy.is_none() {
             return Ok(());
         }
-        let reach = if redirects::stays(&self.home, url) { reach } else { &self.beyond };
+        let egress = if redirects::stays(&self.home, url) { egress } else { &self.beyond };
         let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
-        Ok(self.attempt.wait(reach.judge(host, port))??)
+        Ok(self.attempt.wait(egress.check_behind_proxy(host, port))??)
     }
 
     fn http_for(&self, url: &Url) -> Result<&reqwest::Client, MirrorError> {
@@ -154,14 +154,14 @@ impl<'a> Client<'a> {
             return Ok(elsewhere);
         }
         let Attempt { upstream, .. } = self.attempt;
-        let elsewhere = http_clients::elsewhere(upstream, &self.beyond, self.attempt.connect_timeout())?;
+        let elsewhere = http_clients::for_other_hosts(upstream, &self.beyond, self.attempt.connect_timeout())?;
         Ok(self.elsewhere.get_or_init(|| elsewhere))
     }
 
     /// Where an answer sends us, if that is to be followed.
     pub(super) fn redirected(&self, from: &Url, answer: &Response) -> Result<Url, MirrorError> {
-        let Upstream { redirects, reach, .. } = self.attempt.upstream;
-        redirects::follow(redirects, reach, from, self.location(answer)?)
+        let Upstream { redirects, egress, .. } = self.attempt.upstream;
+        redirects::follow(redirects, egress, from, self.location(answer)?)
     }
 
     /// Where an answer says that something else is.

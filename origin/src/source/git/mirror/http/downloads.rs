@@ -83,7 +83,7 @@ impl Client<'_> {
         href: &str,
         headers: &HashMap<String, String>,
     ) -> Result<Response, MirrorError> {
-        let (rules, reach) = (&self.attempt().upstream.redirects, &self.attempt().upstream.reach);
+        let (rules, egress) = (&self.attempt().upstream.redirects, &self.attempt().upstream.egress);
         let first = redirects::storage(&self.home, &self.beyond, from, href)?;
         let mut url = first.clone();
         for _ in 0..=LONGEST_CHAIN {
@@ -94,7 +94,7 @@ impl Client<'_> {
             }
             let location = self.location(&answer)?;
             url = match rules {
-                Redirects::None => redirects::follow(rules, reach, &url, location)?,
+                Redirects::None => redirects::follow(rules, egress, &url, location)?,
                 Redirects::SameHost | Redirects::To(_) => redirects::storage(&self.home, &self.beyond, &url, location)?,
             };
         }

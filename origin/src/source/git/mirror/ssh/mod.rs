@@ -59,13 +59,13 @@ pub(super) struct Try {
 
 /// The ways to a host. Where addresses are judged, each of them is one, and they share the time for a connection.
 pub(super) fn tries(attempt: &Attempt, address: &SshAddress) -> Result<Vec<Try>, MirrorError> {
-    let reach = &attempt.upstream.reach;
-    reach.check_host(&address.host)?;
+    let egress = &attempt.upstream.egress;
+    egress.check_host(&address.host)?;
     let connect_timeout = attempt.connect_timeout();
-    if !reach.public_only {
+    if !egress.public_only {
         return Ok(vec![Try { judged: None, connect_timeout }]);
     }
-    let resolved = attempt.wait(reach.resolve(&address.host, address.port.unwrap_or(PORT)))??;
+    let resolved = attempt.wait(egress.resolve(&address.host, address.port.unwrap_or(PORT)))??;
     Ok(share(&resolved, connect_timeout))
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::source::Place;
+    use crate::source::Address;
 
     #[test]
     fn a_path_is_one_word_for_the_shell() {
@@ -196,7 +196,7 @@ mod tests {
         let mut upstream = Upstream::new("ssh://me@git.example:2222/x");
         let interrupt = AtomicBool::new(false);
         let build = |upstream: &Upstream| {
-            let Ok(Place::Ssh(address)) = upstream.url.place() else { panic!("{upstream:?}") };
+            let Ok(Address::Ssh(address)) = upstream.url.address() else { panic!("{upstream:?}") };
             let attempt = Attempt::new(upstream, &interrupt).unwrap();
             let tries = tries(&attempt, address)?;
             upload_pack(&attempt, address, tries[0])
