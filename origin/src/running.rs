@@ -278,8 +278,8 @@ impl Running {
     }
 
     /// Triggers a poll of a repository, like a webhook. Returns false if there is no such repository.
-    pub fn kick(&self, name: &RepositoryName) -> bool {
-        self.catalog.repository(name).inspect(Handle::kick).is_some()
+    pub fn trigger_poll(&self, name: &RepositoryName) -> bool {
+        self.catalog.repository(name).inspect(Handle::trigger_poll).is_some()
     }
 
     /// Applies the repositories and services of a changed configuration file, and reloads certificates and keys.

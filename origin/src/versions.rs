@@ -224,7 +224,7 @@ impl Versions {
         // Without a worker the unpin is complete; the service follows its ref once there is one. After an error it
         // may still have been committed.
         if let Some(worker) = self.catalog.repository(&service.repository) {
-            worker.look();
+            worker.resolve_all();
         }
         Ok(was_pinned?)
     }

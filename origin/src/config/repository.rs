@@ -170,7 +170,7 @@ impl RepositoryConfig {
 
     /// Whether the same upstream is asked in the same way, so that a poll under way may go on. How often, how long and what
     /// for it is asked may be another.
-    pub(crate) fn is_asked_as(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_upstream(&self, other: &Self) -> bool {
         let asked = |config: &Self| Upstream { stall_timeout: Duration::ZERO, ..config.upstream() };
         self.named_by == other.named_by && asked(self) == asked(other)
     }

@@ -275,7 +275,7 @@ impl OperatorApi {
             return Err(OperatorError::NoSuchRepository(name.clone()));
         }
         if let Some(worker) = self.catalog.repository(name) {
-            worker.look();
+            worker.resolve_all();
         }
         if is_defined() { repository(&self.catalog.snapshot(), name, StatusCode::OK, head) } else { Ok(no_content()) }
     }
@@ -283,7 +283,7 @@ impl OperatorApi {
     /// Polls an upstream as soon as the minimum interval allows, and retries failed builds.
     fn refresh(&self, name: &RepositoryName) -> Result<Response<Body>, OperatorError> {
         let worker = self.catalog.repository(name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
-        let polls = worker.state().attempts;
+        let polls = worker.state().applied_polls;
         worker.refresh();
         let mut response = admin::json(&json!({ "repository": name, "polls": polls }));
         *response.status_mut() = StatusCode::ACCEPTED;

@@ -73,7 +73,7 @@ impl Webhooks {
                     let first = refs.first().map(|name| name.chars().take(200).collect::<String>());
                     tracing::info!(repository = %name, %provider, refs = refs.len(), first, "a webhook triggers a poll");
                     if let Some(worker) = self.catalog.repository(name) {
-                        worker.kick();
+                        worker.trigger_poll();
                     }
                 }
                 let mut response = admin::json(&json!({ "repository": name, "result": result.as_str() }));

@@ -1,4 +1,4 @@
-//! Building the content of a service. All of this blocks.
+//! Builds the tarball of a service. All of this blocks.
 
 use std::io;
 use std::sync::Arc;
@@ -17,17 +17,16 @@ use crate::source::{RetryPolicy, ServiceFailure, Source};
 use crate::store::Area;
 use crate::tarball::{Base, BuildContext, Built, Limits, Recipe};
 
-/// How a build may use the machine.
+/// The limits of builds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BuildOptions {
     pub(crate) limits: Limits,
     pub(crate) threads: usize,
-    /// Room that the disk must have before a build begins.
+    /// Free bytes on the disk below which no build starts.
     pub(crate) min_free_bytes: u64,
 }
 
 impl BuildOptions {
-    /// As the configuration has it.
     pub(super) fn new(limits: &LimitsConfig) -> Self {
         Self { limits: limits.tarball(), threads: limits.build_threads, min_free_bytes: limits.min_free.as_u64() }
     }
@@ -44,7 +43,7 @@ impl From<PublishError> for ServiceFailure {
     }
 }
 
-/// What a build works with.
+/// The dependencies of a build.
 pub(super) struct Builder {
     pub(super) source: Arc<dyn Source>,
     pub(super) publisher: Arc<Publisher>,
@@ -54,8 +53,8 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// Builds the content of a service at a commit, its frames through an attempt to publish it. `recipe`: that of a version
-    /// to take frames from.
+    /// Builds the tarball of a service at a commit, and writes its frames through a publish attempt. `recipe`: that of a version
+    /// whose frames are reused.
     pub(super) fn build(
         &self,
         service: &Service,

@@ -55,7 +55,7 @@ async fn a_repository_is_cloned_though_it_has_a_tag_that_cannot_be_followed() {
     let (home, upstream) = (Home::new(), Upstream::small());
     push_nested_tags(&upstream, 40);
     let (node, _) = home.start_published(&upstream).await;
-    shows_the_tag(&node.repository(|state| state.attempts > 0).await);
+    shows_the_tag(&node.repository(|state| state.applied_polls > 0).await);
     is_at(&node, &upstream.git(&["rev-parse", "HEAD"])).await;
     node.stop().await;
 }

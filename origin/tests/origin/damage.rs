@@ -50,7 +50,7 @@ pub(crate) fn lose_packs(home: &Home) {
 /// What is pushed now arrives, and the mirror is whole.
 async fn follows_again(home: &Home, node: &Node, upstream: &Upstream, damage: &str) {
     let commit = upstream.push("deploy/app.yaml", damage.as_bytes());
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
     node.tarball(&descriptor).await;
     assert_eq!(node.metric(SET_ASIDE).await, 1.0, "{damage}");
@@ -99,7 +99,7 @@ async fn objects_that_go_bad_under_a_running_origin_are_fetched_again() {
     packs(&mirror(&home), "pack").iter().for_each(|pack| spoil_the_middle(pack));
     // Only the new file comes with the push; the other one is asked of the mirror.
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
     assert_eq!(crate::node::names(&node.tarball(&descriptor).await), ["app.yaml", "db.yaml"]);
     assert_eq!(node.metric(SET_ASIDE).await, 1.0);
@@ -115,7 +115,7 @@ async fn a_bad_mirror_stays_where_it_is_while_the_upstream_is_away_and_what_is_p
     upstream.take_away();
     fs::write(mirror(&home).join("HEAD"), "").unwrap();
     let node = home.start(home.config(&upstream.url())).await;
-    node.repository(|state| state.attempts > 0 && !state.mirrored).await;
+    node.repository(|state| state.applied_polls > 0 && !state.mirrored).await;
     assert_eq!(node.descriptor().await.bytes(), before.bytes());
     node.tarball(&before).await;
     upstream.give_back();

@@ -71,7 +71,7 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
         for (_, begun) in &servers {
             begun.acquire_many(u32::try_from(each).unwrap()).await.unwrap().forget();
         }
-        let waits = if drips == Drips::InTheListing { WaitsFor::HostPlace } else { WaitsFor::LargePlace };
+        let waits = if drips == Drips::InTheListing { WaitsFor::HostPermit } else { WaitsFor::LargePermit };
         waits_for(&node, "one-7", waits).await;
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.poll().await;
@@ -106,7 +106,7 @@ async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
             let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
             let begun = |state: &RepositoryState| match &state.phase {
                 Phase::Cloning { progress } => progress.phase == "preparing",
-                _ => state.waits_for == Some(WaitsFor::LargePlace),
+                _ => state.waits_for == Some(WaitsFor::LargePermit),
             };
             in_time(state.wait_for(begun)).await.unwrap();
         }
@@ -167,8 +167,8 @@ async fn beside_a_fetch_that_drips(
         node.published_of(&service, |_| true).await;
     }
     let mut state = node.running.repository(&drips).unwrap();
-    in_time(state.wait_for(|state| state.mirrored && state.attempts > 0)).await.unwrap();
-    assert!(node.running.kick(&drips));
+    in_time(state.wait_for(|state| state.mirrored && state.applied_polls > 0)).await.unwrap();
+    assert!(node.running.trigger_poll(&drips));
     let fetches = |state: &RepositoryState| matches!(&state.phase, Phase::Polling { progress } if ["preparing", "receiving"].contains(&progress.phase));
     in_time(state.wait_for(fetches)).await.unwrap();
     (node, state)
@@ -185,8 +185,8 @@ async fn a_branch_that_goes_waits_for_no_fetch() {
     let (node, _) = beside_a_fetch_that_drips(&home, config, &dripping_later(&other, true)).await;
     upstream.push("deploy/app.yaml", b"replicas: 2\n");
     upstream.git(&["push", "--quiet", "origin", ":refs/heads/old"]);
-    node.running.kick(&repository());
-    node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
+    node.running.trigger_poll(&repository());
+    node.repository(|state| state.waits_for == Some(WaitsFor::Permit)).await;
     let branches = Git::at(mirror(&home)).line(["for-each-ref", "--format=%(refname)", "refs/heads"]);
     assert_eq!(branches, "refs/heads/main");
 
@@ -199,13 +199,13 @@ async fn a_branch_that_goes_waits_for_no_fetch() {
 
 #[tokio::test]
 async fn what_was_mirrored_and_drips_then_gives_its_place_to_others() {
-    for (bytes, words) in [(true, "`[upstreams] min_rate` = 1024"), (false, "did not begin to send")] {
+    for (bytes, words) in [(true, "`[upstreams] min_rate` = 1024"), (false, "did not start to send")] {
         let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
         let server = dripping_later(&other, bytes);
         let (node, mut state) = beside_a_fetch_that_drips(&home, home.config(&upstream.url()), &server).await;
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
-        node.running.kick(&repository());
-        node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
+        node.running.trigger_poll(&repository());
+        node.repository(|state| state.waits_for == Some(WaitsFor::Permit)).await;
         node.published(|descriptor| descriptor.publication().commit.as_str() == commit).await;
         let state = in_time(state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. }))).await.unwrap();
         let Health::Unhealthy { failure, .. } = &state.health else { unreachable!() };
@@ -247,7 +247,7 @@ async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
     begun.acquire().await.unwrap().forget();
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
-    node.repository(|state| state.waits_for == Some(WaitsFor::LargePlace)).await;
+    node.repository(|state| state.waits_for == Some(WaitsFor::LargePermit)).await;
     assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["waits_for"], "large_permit");
     // The deadline of the first clone ends the wait.
     node.published(|_| true).await;
@@ -269,8 +269,8 @@ async fn a_ref_that_is_asked_for_while_a_poll_waits_for_its_turn_is_fetched_by_t
     let operator = Operator::of(&home, &node);
     operator.put("/v1/repositories/silent", json!({ "url": silent.url() })).await;
     asked.acquire().await.unwrap().forget();
-    node.running.kick(&repository());
-    node.repository(|state| state.waits_for == Some(WaitsFor::HostPlace)).await;
+    node.running.trigger_poll(&repository());
+    node.repository(|state| state.waits_for == Some(WaitsFor::HostPermit)).await;
     let pull = json!({ "repository": "shop", "ref": "refs/pull/7/head" });
     assert_eq!(operator.put("/v1/services/pull", pull).await.status, 201);
     drop(release);
@@ -319,7 +319,7 @@ async fn a_host_that_hangs_with_eight_repositories_delays_no_other() {
         let mut state = node.running.repository(name).unwrap();
         let asked = |state: &RepositoryState| state.waits_for.is_some() || matches!(state.phase, Phase::Cloning { .. });
         let state = state.wait_for(asked).await.unwrap().clone();
-        waiting += usize::from(state.waits_for == Some(WaitsFor::HostPlace));
+        waiting += usize::from(state.waits_for == Some(WaitsFor::HostPermit));
     }
     assert_eq!(waiting, names.len() - limit);
     node.published(|_| true).await;
@@ -340,7 +340,7 @@ async fn an_unchanged_poll_is_one_listing_and_a_small_budget_makes_polls_wait() 
     let node = home.start(config).await;
     node.published(|_| true).await;
     server.take_requests();
-    node.running.kick(&repository());
+    node.running.trigger_poll(&repository());
     node.repository(|state| state.waits_for == Some(WaitsFor::HostBudget)).await;
     let shown = node.status().await;
     assert_eq!(shown["repositories"][0]["waits_for"], "host_budget");

@@ -49,11 +49,11 @@ impl WithSlowFolder {
 async fn goes_on(node: &Node, service: &str, push: impl FnOnce() -> String) {
     node.published_of(service, |_| true).await;
     let commit = push();
-    node.running.kick(&repository());
+    node.running.trigger_poll(&repository());
     let is_new = |descriptor: &Descriptor| descriptor.publication().commit.as_str() == commit;
     let descriptor = node.published_of(service, is_new).await;
     let polls = node.repository(|_| true).await.polls;
-    node.running.kick(&repository());
+    node.running.trigger_poll(&repository());
     node.repository(|state| state.polls > polls).await;
     assert!(!node.tarball(&descriptor).await.is_empty());
 }

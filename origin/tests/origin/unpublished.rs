@@ -37,7 +37,7 @@ async fn an_upstream_that_fails_is_502_with_the_step_until_it_answers() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.take_away();
     let node = home.start(home.config(&upstream.url())).await;
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     let path = format!("/v1/services/{SERVICE}");
     let answer = node.get(&path).await;
     let (kind, detail) = answer.problem();
@@ -53,14 +53,14 @@ async fn an_upstream_that_fails_is_502_with_the_step_until_it_answers() {
     degraded().await;
 
     upstream.give_back();
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     node.published(|_| true).await;
     assert_eq!(node.get(&path).await.status, 200);
     assert_eq!(node.admin("/readyz").await, (200, "ready\n".to_owned()));
 
     // What is published is followed as far as the mirror goes, and it is told that it goes no further.
     upstream.take_away();
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
     degraded().await;
     let status = node.status().await;
@@ -77,7 +77,7 @@ async fn a_ref_that_never_was_is_502_and_says_which() {
     let mut config = home.config(&upstream.url());
     config.services[0].revision = "release/9".parse().unwrap();
     let node = home.start(config).await;
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     let answer = node.get(&format!("/v1/services/{SERVICE}")).await;
     let (_, detail) = answer.problem();
     assert_eq!(answer.status, 502, "{detail}");
