@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
-use weir_origin::config::{Config, FileFaults};
+use weir_origin::config::{Config, FileCheck};
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
@@ -106,7 +106,7 @@ fn ended(done: &anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// All that is wrong, a line each; what may come later is told, and is no fault.
+/// Prints all errors, one on each line. Files that may be created later are printed, and are no errors.
 async fn check(file: &Path) -> ExitCode {
     let config = match Config::read(file) {
         Ok(config) => config,
@@ -119,12 +119,12 @@ async fn check(file: &Path) -> ExitCode {
     if let Some(error) = &invalid {
         eprintln!("{PROGRAM}: {error}");
     }
-    let FileFaults { faults, missing, warnings } = config.check_files();
-    for line in faults.iter().chain(&missing) {
+    let FileCheck { errors, missing, warnings } = config.check_files();
+    for line in errors.iter().chain(&missing) {
         eprintln!("{PROGRAM}: {line}");
     }
     warnings.iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
-    if invalid.is_some() || !faults.is_empty() {
+    if invalid.is_some() || !errors.is_empty() {
         return ExitCode::from(2);
     }
     match weir_origin::stored_documents(&config).await {

@@ -29,7 +29,7 @@ use crate::reconcile::{Handle, Health};
 use crate::service::Service;
 
 pub(crate) use collector::{CatalogCollector, CatalogMetrics};
-pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
+pub(crate) use definitions::{Defined, Definitions, Documents, version};
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use edits::{AppliedEdit, EditError, Editor};
 pub(crate) use owner::{Dependencies, begin};

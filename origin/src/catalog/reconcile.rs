@@ -11,13 +11,13 @@ use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
 
-use super::definitions::{DefinedBy, Definitions, Documents};
+use super::definitions::{Definitions, Documents};
 use super::edit::Write;
 use super::owner::Owner;
 use super::permitted::permitted;
 use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
-use crate::config::ServiceConfig;
+use crate::config::{DefinedBy, ServiceConfig};
 use crate::publish::Started;
 use crate::reconcile::{self, MirrorDisposal, StartOptions};
 use crate::service::Service;

@@ -111,7 +111,8 @@ impl Webhooks {
         let whole = async {
             let mut length = 0;
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| OperatorError::Malformed("the request's body broke off.".to_owned()))?;
+                let frame =
+                    frame.map_err(|_| OperatorError::Malformed("the request's body ended early.".to_owned()))?;
                 if let Ok(data) = frame.into_data() {
                     length += data.len();
                     if length > MAX_BODY_BYTES {

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use weir_origin::config::FileFaults;
+use weir_origin::config::FileCheck;
 use weir_origin::source::git::revision::Revision;
 
 use crate::prelude::*;
@@ -148,24 +148,24 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
                 [signing]\nkeys = [\"signing.key\"]\n[[repository]]";
     std::fs::write(at("origin.toml"), EXAMPLE.replacen("[[repository]]", more, 1)).unwrap();
     let check = || Config::load(&at("origin.toml")).unwrap().check_files();
-    let good = |found: FileFaults| assert!(found.faults.is_empty() && found.missing.is_empty(), "{found:?}");
+    let good = |found: FileCheck| assert!(found.errors.is_empty() && found.missing.is_empty(), "{found:?}");
     good(check());
     let for_the_start = ["origin.pem", "origin.key", "ca.pem", "operator-token", "denied", "signing.key"];
     for name in for_the_start {
         std::fs::rename(at(name), at("aside")).unwrap();
         let found = check();
-        assert!(found.faults.len() == 1 && found.missing.is_empty(), "{name}: {found:?}");
-        assert!(found.faults[0].contains(&at(name).display().to_string()), "{found:?}");
+        assert!(found.errors.len() == 1 && found.missing.is_empty(), "{name}: {found:?}");
+        assert!(found.errors[0].contains(&at(name).display().to_string()), "{found:?}");
         std::fs::rename(at("aside"), at(name)).unwrap();
     }
     for name in ["git-ca.pem", "git-password"] {
         std::fs::rename(at(name), at("aside")).unwrap();
         let found = check();
-        assert!(found.faults.is_empty() && found.missing.len() == 1, "{name}: {found:?}");
+        assert!(found.errors.is_empty() && found.missing.len() == 1, "{name}: {found:?}");
         assert!(found.missing[0].contains(&at(name).display().to_string()), "{found:?}");
         std::fs::write(at(name), "").unwrap();
         let found = check();
-        assert!(found.faults.len() == 1 && found.faults[0].contains(name), "{found:?}");
+        assert!(found.errors.len() == 1 && found.errors[0].contains(name), "{found:?}");
         std::fs::rename(at("aside"), at(name)).unwrap();
     }
     good(check());
@@ -176,9 +176,9 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
     std::fs::write(at("denied"), "tokn t1\n").unwrap();
     std::fs::write(at("origin-data"), "").unwrap();
     let found = check();
-    assert_eq!((found.faults.len(), found.missing.len()), (3, 1), "{found:?}");
+    assert_eq!((found.errors.len(), found.missing.len()), (3, 1), "{found:?}");
     for part in ["mode 0644", "[access]", "is not a directory"] {
-        assert!(found.faults.iter().any(|fault| fault.contains(part)), "{part}: {found:?}");
+        assert!(found.errors.iter().any(|error| error.contains(part)), "{part}: {found:?}");
     }
     let run = Command::new(env!("CARGO_BIN_EXE_weir-origin"))
         .args(["--check-config", "--config"])
