@@ -131,15 +131,15 @@ async fn check(file: &Path) -> ExitCode {
         Ok(stored) => {
             for (service, repository) in stored.without_repository {
                 eprintln!(
-                    "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which nobody \
-                     defines: its version stays as it is"
+                    "{PROGRAM}: the repository {repository} of the operators' service {service} is not defined: the service \
+                     keeps its published version"
                 );
             }
             for (object, reason) in stored.refused {
-                eprintln!("{PROGRAM}: {object}, which an operator stored, is refused by this version: {reason}");
+                eprintln!("{PROGRAM}: the operators' definition of {object} is invalid in this version: {reason}");
             }
         }
-        Err(error) => eprintln!("{PROGRAM}: what operators stored was not looked at: {error:#}"),
+        Err(error) => eprintln!("{PROGRAM}: the operators' definitions were not checked: {error:#}"),
     }
     println!("configuration ok");
     ExitCode::SUCCESS
@@ -147,7 +147,7 @@ async fn check(file: &Path) -> ExitCode {
 
 async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     telemetry::init_logs("info", LogFormat::of_role())?;
-    // From the first moment on: without a handler the signal would end the process.
+    // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     config.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let name = config.name.clone();
@@ -159,7 +159,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            // How it went is logged.
+            // The result is logged.
             Some(()) = hangups.recv() => drop(running.reload_file(file).await),
         }
     }

@@ -180,7 +180,7 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
     write_file(&home, &upstream);
     certificates::write_ended(&home.file(""), "origin").unwrap();
     let error = reload(&home, &node).await.unwrap_err();
-    assert!(error.contains("origin.pem") && error.contains("has ended"), "{error}");
+    assert!(error.contains("origin.pem") && error.contains("has expired"), "{error}");
     std::fs::write(home.file("origin.key"), "").unwrap();
     assert!(reload(&home, &node).await.unwrap_err().contains("origin.key"));
     assert_eq!(node.admin("/readyz").await.0, 200);

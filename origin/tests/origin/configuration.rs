@@ -51,7 +51,7 @@ fn refused(line: &str, by: &str) -> String {
 }
 
 #[test]
-fn the_contract_s_example_is_read() {
+fn the_example_is_valid() {
     let config = load(EXAMPLE).unwrap();
     let (repository, service) = (&config.repositories[0], &config.services[0]);
     assert_eq!(repository.poll_interval, Duration::from_secs(120));
@@ -104,7 +104,7 @@ fn an_error_names_the_object_and_says_what_to_do() {
 }
 
 #[test]
-fn all_sections_are_told_of_and_a_size_is_shown_as_it_should_be() {
+fn errors_of_all_sections_are_reported_with_the_right_notation_of_sizes() {
     let limits = "[limits]\nconcurrent_builds = 0\nevents = 0\n[retention]\nversions = 20000\n[upstreams]\nmax_refs = 0\nhosts = [\"other.example\"]\n\
                   max_pack = \"1KiB\"\n[operator]\nkey = \"x\"\n[[repository]]\nname = \"shop\"\nurl = \"https://x/y\"\n[[repository]]";
     let text = EXAMPLE
@@ -135,7 +135,7 @@ fn all_sections_are_told_of_and_a_size_is_shown_as_it_should_be() {
 }
 
 #[test]
-fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting() {
+fn a_check_reads_each_file_and_reports_everything_that_prevents_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     weir_runtime::certificates::write(dir.path(), &[]).unwrap();
@@ -169,7 +169,7 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
         std::fs::rename(at("aside"), at(name)).unwrap();
     }
     good(check());
-    // What is missing does not hide what is wrong.
+    // Missing files do not hide errors of others.
     std::fs::remove_file(at("git-password")).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(at("signing.key"), open).unwrap();
@@ -191,7 +191,7 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
 }
 
 #[test]
-fn a_start_that_fails_says_why_in_one_line_of_its_log() {
+fn a_failed_start_logs_one_line_with_the_reason() {
     let home = Home::new();
     std::fs::create_dir_all(home.data_dir()).unwrap();
     let run = |more: &str| {

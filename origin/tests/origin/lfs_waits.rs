@@ -108,7 +108,7 @@ async fn objects_that_drip_hold_up_neither_the_change_of_a_service_nor_the_end_o
     operator.delete("/v1/services/shop-prod").await;
     let mut gone = node.running.repository(&repository()).unwrap();
     assert_eq!(operator.delete("/v1/repositories/shop").await.status, 204);
-    // Its agent has ended when nobody can tell any more how it is.
+    // The worker has terminated once its state is dropped.
     in_time(async { while gone.changed().await.is_ok() {} }).await;
     node.stop().await;
 }
