@@ -136,7 +136,7 @@ async fn check(file: &Path) -> ExitCode {
                 );
             }
             for (object, reason) in stored.refused {
-                eprintln!("{PROGRAM}: the operators' definition of {object} is invalid in this version: {reason}");
+                eprintln!("{PROGRAM}: {object}: the operators' definition is invalid in this version: {reason}");
             }
         }
         Err(error) => eprintln!("{PROGRAM}: the operators' definitions were not checked: {error:#}"),

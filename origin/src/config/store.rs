@@ -83,7 +83,7 @@ impl StoreConfig {
                 return Ok(StoreLocation::Folder(folder));
             }
             "s3" | "gs" | "az" => {}
-            scheme => return Err(wrong(&format!("the scheme `{scheme}://` must be file, s3, gs or az"))),
+            scheme => return Err(wrong(&format!("the scheme is `{scheme}://`, but must be file, s3, gs or az"))),
         }
         if url.host_str().is_none_or(str::is_empty) {
             return Err(wrong("it has no bucket"));

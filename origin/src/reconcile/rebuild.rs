@@ -164,8 +164,8 @@ impl Worker {
         if !is_current {
             return;
         }
-        // A service that follows its ref is fetched there; one that is pinned to what is lost says so. What the mirror will
-        // hold is not known while it is cloned.
+        // A service that follows its ref publishes its current content. A pinned one shows the loss, unless the mirror is being
+        // cloned and may get the commit.
         if !service.is_pinned() {
             self.states.mark_due(&service.name, Cause::Changed);
         } else if is_lost && self.state.borrow().mirrored {

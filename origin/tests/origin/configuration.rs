@@ -93,7 +93,7 @@ fn an_error_names_the_object_and_says_what_to_do() {
         (refused("name = \"shop-prod\"", "name = \"Shop\""), ["Shop", "service"]),
         (refused("poll_interval", "pol_interval"), ["pol_interval", "unknown field"]),
         (refused("ref = \"main\"", "ref = \"a..b\""), ["a..b", "branch"]),
-        (refused("[tls]", "[limits]\nconcurrent_builds = 0\n[tls]"), ["concurrent_builds", "at least 1"]),
+        (refused("[tls]", "[limits]\nconcurrent_builds = 0\n[tls]"), ["concurrent_builds", "between 1"]),
         (
             refused("username = \"ci\"", "username = \"ci\"\nverify = { mode = \"commit\" }"),
             ["shop", "ssh_allowed_signers"],

@@ -109,7 +109,7 @@ fn what_a_proxy_looks_up_itself_is_judged_here_before() {
     let error = fetch(&upstream, by_name.clone(), "refused").unwrap_err();
     assert!(error.contains("`localhost`, which has no public address"), "{error}");
     let error = fetch(&upstream, "https://storage.invalid".to_owned(), "refused").unwrap_err();
-    assert!(error.contains("name the host in `redirects`"), "{error}");
+    assert!(error.contains("list the host in `redirects`"), "{error}");
     assert!(heads.lock().unwrap().iter().all(|head| head.contains(" 127.0.0.1:")), "the proxy is not asked for them");
     assert!(storage.take_requests().is_empty());
 

@@ -124,7 +124,7 @@ fn another_authority_is_not_trusted_and_a_bad_file_is_said_to_be_bad() {
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust", "the authorities of the system do not know ours: {error}");
     pair.upstream.ca = Some(other.join("ca.key"));
-    assert!(pair.try_poll().unwrap_err().to_string().contains("holds no certificate"));
+    assert!(pair.try_poll().unwrap_err().to_string().contains("contains no valid certificate"));
     pair.upstream.ca = Some(other.join("none"));
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::File { key: "ca", .. }) && !error.may_be_damage(), "{error}");
