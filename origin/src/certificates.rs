@@ -1,6 +1,6 @@
-//! The certificates that edges and operators see. SIGHUP replaces them without dropping a connection.
+//! The certificates of the listeners for edges and operators. SIGHUP replaces them without closing a connection.
 //!
-//! All files are read before anything changes: they are taken over together, or not at all.
+//! All files are read before anything changes, so either all are replaced or none.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,70 +15,73 @@ use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use crate::config::Config;
 
-/// The files of one listener as they are now.
-pub(crate) struct Read {
+/// The TLS files of a listener, read.
+pub(crate) struct ListenerTls {
     tls: ServerConfig,
-    shown: Shown,
+    shown: ListenerCertificate,
 }
 
-/// What a listener shows.
+/// The certificate of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Shown {
+struct ListenerCertificate {
     certificate: PathBuf,
     not_after: SystemTime,
 }
 
-/// Those of all listeners.
-pub(crate) struct ReadAll {
-    edges: Read,
-    /// None: operators connect nowhere.
-    operators: Option<Read>,
+/// The TLS files of all listeners, read.
+pub(crate) struct LoadedCertificates {
+    edges: ListenerTls,
+    /// `None`: there is no listener for operators.
+    operators: Option<ListenerTls>,
 }
 
-impl ReadAll {
+impl LoadedCertificates {
     /// Reads the files. Blocks.
     ///
     /// # Errors
-    /// One cannot be read, or they do not fit each other.
+    /// A file cannot be read, or a key does not match its certificate.
     pub(crate) fn of(config: &Config) -> anyhow::Result<Self> {
         let of_edges = &config.tls;
         let required = ClientAuth::Required { ca: &of_edges.client_ca };
-        let edges =
-            Read::new(tls::server_config(&of_edges.certificate, &of_edges.key, required)?, &of_edges.certificate)?;
+        let edges = ListenerTls::new(
+            tls::server_config(&of_edges.certificate, &of_edges.key, required)?,
+            &of_edges.certificate,
+        )?;
         let operators = config.operator_listen.map(|_| {
             let certificate = config.operator.tls(of_edges).certificate;
-            Read::new(config.operator.server_tls(of_edges)?, &certificate)
+            ListenerTls::new(config.operator.server_tls(of_edges)?, &certificate)
         });
         Ok(Self { edges, operators: operators.transpose().context("[operator]")? })
     }
 
-    /// Whether they may take the place of others.
+    /// Checks that no certificate has expired.
     ///
     /// # Errors
-    /// A certificate has ended.
-    pub(crate) fn check_ends(&self, now: SystemTime) -> anyhow::Result<()> {
+    /// A certificate has expired.
+    pub(crate) fn check_expiry(&self, now: SystemTime) -> anyhow::Result<()> {
         match self.each().find(|(_, shown)| shown.not_after < now) {
             None => Ok(()),
-            Some((_, Shown { certificate, .. })) => {
-                bail!("the certificate {} has ended: nobody would connect who looks at it", certificate.display())
+            Some((_, ListenerCertificate { certificate, .. })) => {
+                bail!("the certificate {} has expired: replace it and send SIGHUP again", certificate.display())
             }
         }
     }
 
-    fn each(&self) -> impl Iterator<Item = (&'static str, &Shown)> {
+    fn each(&self) -> impl Iterator<Item = (&'static str, &ListenerCertificate)> {
         let operators = self.operators.iter().map(|read| (OPERATORS, &read.shown));
         [(EDGES, &self.edges.shown)].into_iter().chain(operators)
     }
 }
 
-impl Read {
+impl ListenerTls {
     fn new(tls: ServerConfig, certificate: &Path) -> Result<Self, TlsError> {
-        let shown = Shown { certificate: certificate.to_owned(), not_after: tls::not_after(certificate)? };
+        let shown =
+            ListenerCertificate { certificate: certificate.to_owned(), not_after: tls::not_after(certificate)? };
         Ok(Self { tls, shown })
     }
 }
 
-/// The listeners, as metrics call them.
+/// The listeners, as labels of metrics.
 const EDGES: &str = "edge";
 const OPERATORS: &str = "operators";
 
@@ -90,60 +93,60 @@ metric_families! {
     }
 }
 
-/// What listeners show now.
+/// The current certificates of the listeners.
 pub(crate) struct Certificates {
     edges: ServerTls,
     operators: Option<ServerTls>,
-    shown: Mutex<Vec<(&'static str, Shown)>>,
+    shown: Mutex<Vec<(&'static str, ListenerCertificate)>>,
     metrics: CertificateMetrics,
 }
 
 impl Certificates {
-    /// Begins with what was read at the start.
+    /// Starts with the certificates that were read at the start.
     ///
     /// # Errors
     /// The metrics were registered before.
-    pub(crate) fn new(read: ReadAll, registry: &Registry) -> prometheus::Result<Self> {
+    pub(crate) fn new(read: LoadedCertificates, registry: &Registry) -> prometheus::Result<Self> {
         let metrics = CertificateMetrics::register(registry)?;
         let shown: Vec<_> = read.each().map(|(listener, shown)| (listener, shown.clone())).collect();
-        for file in ended(&shown, SystemTime::now()).map(|(_, shown)| shown.certificate.display()) {
-            tracing::warn!(%file, "the certificate has ended: nobody will connect who looks at it");
+        for file in expired(&shown, SystemTime::now()).map(|(_, shown)| shown.certificate.display()) {
+            tracing::warn!(%file, "the certificate has expired: clients will refuse to connect; replace it and send SIGHUP");
         }
         let (edges, operators) = (read.edges.tls.into(), read.operators.map(|read| read.tls.into()));
         let certificates = Self { edges, operators, shown: Mutex::new(shown), metrics };
-        certificates.count();
+        certificates.update_metrics();
         Ok(certificates)
     }
 
-    /// What edges see.
+    /// The TLS configuration of the listener for edges.
     pub(crate) fn of_edges(&self) -> ServerTls {
         self.edges.clone()
     }
 
-    /// What operators see.
+    /// The TLS configuration of the listener for operators.
     pub(crate) fn of_operators(&self) -> Option<ServerTls> {
         self.operators.clone()
     }
 
-    /// Takes over what was read, for all handshakes that begin from now on.
-    pub(crate) fn replace(&self, read: ReadAll) {
+    /// Replaces the certificates for all later handshakes.
+    pub(crate) fn replace(&self, read: LoadedCertificates) {
         let now = read.each().map(|(listener, shown)| (listener, shown.clone())).collect();
         self.edges.replace(read.edges.tls);
         if let (Some(operators), Some(read)) = (&self.operators, read.operators) {
             operators.replace(read.tls);
         }
         *self.shown() = now;
-        self.count();
+        self.update_metrics();
     }
 
-    /// The listeners whose certificate has ended: whether that of edges, and whether that of operators.
-    pub(crate) fn have_ended(&self, now: SystemTime) -> (bool, bool) {
+    /// Whether the certificate for edges has expired, and whether that for operators has.
+    pub(crate) fn have_expired(&self, now: SystemTime) -> (bool, bool) {
         let shown = self.shown();
-        let of = |wanted| ended(&shown, now).any(|(listener, _)| *listener == wanted);
+        let of = |wanted| expired(&shown, now).any(|(listener, _)| *listener == wanted);
         (of(EDGES), of(OPERATORS))
     }
 
-    fn count(&self) {
+    fn update_metrics(&self) {
         for (listener, shown) in self.shown().iter() {
             let ends = shown.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             self.metrics
@@ -153,11 +156,14 @@ impl Certificates {
         }
     }
 
-    fn shown(&self) -> MutexGuard<'_, Vec<(&'static str, Shown)>> {
+    fn shown(&self) -> MutexGuard<'_, Vec<(&'static str, ListenerCertificate)>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn ended<'s>(shown: &'s [(&'static str, Shown)], now: SystemTime) -> impl Iterator<Item = &'s (&'static str, Shown)> {
+fn expired<'s>(
+    shown: &'s [(&'static str, ListenerCertificate)],
+    now: SystemTime,
+) -> impl Iterator<Item = &'s (&'static str, ListenerCertificate)> {
     shown.iter().filter(move |(_, shown)| shown.not_after < now)
 }

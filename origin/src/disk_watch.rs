@@ -25,9 +25,9 @@ pub(crate) async fn start(
     metrics: Metrics,
     drain: &Drain,
 ) -> watch::Receiver<Option<String>> {
-    let look = async move || {
+    let check = async move || {
         let (data_dir, metrics) = (data_dir.clone(), metrics.clone());
-        let looked = spawn_blocking(move || {
+        let checked = spawn_blocking(move || {
             let free = free(data_dir.root());
             if let Ok(free) = free {
                 metrics.disk_free_bytes.set(i64::try_from(free.as_u64()).unwrap_or(i64::MAX));
@@ -36,9 +36,9 @@ pub(crate) async fn start(
             metrics.disk_usable.set(i64::from(problem.is_none()));
             problem
         });
-        looked.await.unwrap_or_else(|error| Some(format!("the disk of `data_dir` cannot be checked: {error}")))
+        checked.await.unwrap_or_else(|error| Some(format!("the disk of `data_dir` cannot be checked: {error}")))
     };
-    let (sender, updates) = watch::channel(look().await);
+    let (sender, updates) = watch::channel(check().await);
     let begun = drain.clone();
     drain.spawn(async move {
         loop {
@@ -46,19 +46,19 @@ pub(crate) async fn start(
                 () = begun.begun() => return,
                 () = sleep(INTERVAL) => {}
             }
-            let looked = look().await;
+            let problem = check().await;
             sender.send_if_modified(|known| {
-                let news = known.is_some() != looked.is_some();
-                if news {
-                    match &looked {
+                let has_changed = known.is_some() != problem.is_some();
+                if has_changed {
+                    match &problem {
                         Some(reason) => {
                             tracing::warn!(reason, "the disk accepts no new data: nothing new is published");
                         }
                         None => tracing::info!("the disk accepts new data again"),
                     }
                 }
-                *known = looked;
-                news
+                *known = problem;
+                has_changed
             });
         }
     });
@@ -80,9 +80,9 @@ fn free(directory: &Path) -> io::Result<ByteSize> {
 fn problem(free: io::Result<ByteSize>, min_free: ByteSize) -> Option<String> {
     match free {
         Err(error) => Some(format!("`data_dir` cannot be written: {error}")),
-        Ok(free) if free < min_free || free == ByteSize(0) => Some(format!(
-            "the disk of `data_dir` has {free} left, and nothing is built with less than {min_free} (`min_free`)"
-        )),
+        Ok(free) if free < min_free || free == ByteSize(0) => {
+            Some(format!("the disk of `data_dir` has {free} left, but builds need {min_free} (`min_free`)"))
+        }
         Ok(_) => None,
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_without_room_takes_nothing_whatever_is_asked_to_be_free() {
+    fn a_full_disk_is_reported_even_if_min_free_is_0() {
         let mib = ByteSize::mib;
         assert_eq!(problem(Ok(mib(64)), mib(64)), None);
         assert!(problem(Ok(mib(63)), mib(64)).unwrap().contains("63.0 MiB"));

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
-use weir_origin::config::{Config, FileFaults};
+use weir_origin::config::{Config, FileCheck};
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
@@ -106,7 +106,7 @@ fn ended(done: &anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// All that is wrong, a line each; what may come later is told, and is no fault.
+/// Prints all errors, one on each line. Files that may be created later are printed, and are no errors.
 async fn check(file: &Path) -> ExitCode {
     let config = match Config::read(file) {
         Ok(config) => config,
@@ -119,27 +119,27 @@ async fn check(file: &Path) -> ExitCode {
     if let Some(error) = &invalid {
         eprintln!("{PROGRAM}: {error}");
     }
-    let FileFaults { faults, missing, warnings } = config.check_files();
-    for line in faults.iter().chain(&missing) {
+    let FileCheck { errors, missing, warnings } = config.check_files();
+    for line in errors.iter().chain(&missing) {
         eprintln!("{PROGRAM}: {line}");
     }
     warnings.iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
-    if invalid.is_some() || !faults.is_empty() {
+    if invalid.is_some() || !errors.is_empty() {
         return ExitCode::from(2);
     }
     match weir_origin::stored_documents(&config).await {
         Ok(stored) => {
             for (service, repository) in stored.without_repository {
                 eprintln!(
-                    "{PROGRAM}: service {service}, which an operator stored, is of repository {repository}, which nobody \
-                     defines: its version stays as it is"
+                    "{PROGRAM}: the repository {repository} of the operators' service {service} is not defined: the service \
+                     keeps its published version"
                 );
             }
             for (object, reason) in stored.refused {
-                eprintln!("{PROGRAM}: {object}, which an operator stored, is refused by this version: {reason}");
+                eprintln!("{PROGRAM}: {object}: the operators' definition is invalid in this version: {reason}");
             }
         }
-        Err(error) => eprintln!("{PROGRAM}: what operators stored was not looked at: {error:#}"),
+        Err(error) => eprintln!("{PROGRAM}: the operators' definitions were not checked: {error:#}"),
     }
     println!("configuration ok");
     ExitCode::SUCCESS
@@ -147,7 +147,7 @@ async fn check(file: &Path) -> ExitCode {
 
 async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     telemetry::init_logs("info", LogFormat::of_role())?;
-    // From the first moment on: without a handler the signal would end the process.
+    // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     config.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let name = config.name.clone();
@@ -159,7 +159,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            // How it went is logged.
+            // The result is logged.
             Some(()) = hangups.recv() => drop(running.reload_file(file).await),
         }
     }

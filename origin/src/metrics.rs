@@ -126,11 +126,11 @@ impl std::ops::Deref for Metrics {
     }
 }
 
-/// How a poll ends.
+/// Results of polls.
 const POLL_RESULTS: [&str; 4] = ["changed", "unchanged", "failed", "timeout"];
-/// What a policy says of a commit or a tag.
+/// Results of verifying a commit or a tag.
 const VERIFICATION_RESULTS: [&str; 3] = ["verified", "refused", "failed"];
-/// What comes of a repack.
+/// Results of repacks.
 const REPACK_RESULTS: [&str; 3] = ["joined", "full", "failed"];
 
 /// The table of an origin's families, for the reference.
@@ -146,7 +146,7 @@ impl Metrics {
         Ok(Self { families: OriginMetrics::register(registry)?, bounds: Bounds::register(registry)? })
     }
 
-    /// Shows a repository with nothing counted yet: an alert on an increase does not see the one with which a series begins.
+    /// Creates a repository's series with 0, because alerts on increases do not see the first value of a series.
     pub(crate) fn expect_repository(&self, name: &str) {
         for result in POLL_RESULTS {
             self.polls.with_label_values(&[name, result]);
@@ -160,9 +160,9 @@ impl Metrics {
         self.mirrors_set_aside.with_label_values(&[name]);
     }
 
-    /// Forgets a repository that was deleted: its labels must not stay for good.
+    /// Removes the series of a deleted repository.
     pub(crate) fn forget_repository(&self, name: &str) {
-        // What is not there need not be removed.
+        // A missing series is no error.
         for result in POLL_RESULTS {
             let _ = self.polls.remove_label_values(&[name, result]);
         }
@@ -179,7 +179,7 @@ impl Metrics {
         }
     }
 
-    /// Shows the bounds of what is kept.
+    /// Sets the limits of retention.
     pub(crate) fn show_retention(&self, retention: &RetentionConfig) {
         for (bound, limit) in [
             ("versions", retention.versions as u64),
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_by_known_labels_is_there_before_anything_happened() {
+    fn series_with_known_labels_exist_from_the_start() {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).unwrap();
         metrics.expect_repository("shop");

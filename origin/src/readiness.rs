@@ -28,7 +28,7 @@ pub(crate) struct NodeHealth {
     /// A file of keys or denials cannot be used.
     pub(crate) access_files_unreadable: bool,
     /// Whether the certificates for edges and for operators have expired.
-    pub(crate) certificates_have_ended: (bool, bool),
+    pub(crate) certificates_have_expired: (bool, bool),
     /// The store may have lost the definitions of operators.
     pub(crate) store_is_new: bool,
     /// Repositories with objects but without a record.
@@ -59,7 +59,7 @@ pub(crate) fn readiness(catalog: &Catalog, node: NodeHealth) -> Readiness {
 
 impl Problems {
     fn readiness(self) -> Readiness {
-        let (of_edges, of_operators) = self.node.certificates_have_ended;
+        let (of_edges, of_operators) = self.node.certificates_have_expired;
         if of_edges {
             let reason = "the certificate that edges see has expired: replace it and send SIGHUP";
             return Readiness::NotReady(vec![reason.to_owned()]);
@@ -69,11 +69,11 @@ impl Problems {
             (of_operators, "the certificate that operators see has expired: replace it and send SIGHUP"),
             (
                 self.node.access_files_unreadable,
-                "a file of keys or denials cannot be used, and edges are told what it said last: the log says which line",
+                "a file of keys or denials cannot be used, and edges keep its last valid content: the log says which line",
             ),
             (
                 self.node.store_is_new,
-                "the store is new and holds nothing that operators defined: if its data was lost, put it back",
+                "the store is new and has no definitions of operators: if its data was lost, restore it",
             ),
         ] {
             reasons.extend(is_so.then(|| reason.to_owned()));
@@ -95,12 +95,13 @@ impl Problems {
         }
         if self.node.without_record > 0 {
             let lost = self.node.without_record;
-            reasons
-                .push(format!("{lost} repositories have objects and no record: put those back (the log names them)"));
+            reasons.push(format!(
+                "{lost} repositories have objects but no record: restore the records (the log names them)"
+            ));
         }
         if self.lost_services > 0 {
             let (lost, all) = (self.lost_services, self.services);
-            reasons.push(format!("{lost} of {all} services are pinned to what cannot be had (/status says why)"));
+            reasons.push(format!("{lost} of {all} services are pinned to lost versions (/status says why)"));
         }
         if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
     }
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_should_look_at_is_told_with_its_number() {
+    fn problems_are_reported_with_their_number() {
         let with = |node| Problems { repositories: 3, services: 5, node, ..Problems::default() };
         let well = || with(NodeHealth::default());
         assert_eq!(well().readiness(), Readiness::Ready);
@@ -119,7 +120,7 @@ mod tests {
             unhealthy_repositories: 3,
             ..with(NodeHealth { disk: Some("it is full".to_owned()), ..NodeHealth::default() })
         };
-        let Readiness::Degraded(reasons) = down.readiness() else { panic!("it is not well") };
+        let Readiness::Degraded(reasons) = down.readiness() else { panic!("not degraded") };
         assert_eq!(reasons.len(), 2);
         assert!(reasons[0] == "it is full" && reasons[1].starts_with("3 of 3 repositories"), "{reasons:?}");
         let unhealthy = Problems { unhealthy_services: 1, ..well() };
@@ -128,11 +129,11 @@ mod tests {
         );
         let lost = Problems { lost_services: 2, ..well() };
         assert!(
-            matches!(lost.readiness(), Readiness::Degraded(reasons) if reasons[0].contains("pinned to what cannot"))
+            matches!(lost.readiness(), Readiness::Degraded(reasons) if reasons[0].contains("pinned to lost versions"))
         );
     }
     #[test]
-    fn files_that_cannot_be_used_and_certificates_that_have_ended_are_told() {
+    fn unusable_files_and_expired_certificates_are_reported() {
         let with = |node| Problems { node, ..Problems::default() }.readiness();
         let unreadable = NodeHealth { access_files_unreadable: true, ..NodeHealth::default() };
         assert!(matches!(with(unreadable), Readiness::Degraded(reasons) if reasons[0].contains("keys or denials")));
@@ -142,9 +143,9 @@ mod tests {
         assert!(matches!(with(suspended), Readiness::Degraded(reasons) if reasons[0].contains("an operator confirms")));
         let lost = NodeHealth { without_record: 2, ..NodeHealth::default() };
         assert!(matches!(with(lost), Readiness::Degraded(reasons) if reasons[0].contains("no record")));
-        let operators = NodeHealth { certificates_have_ended: (false, true), ..NodeHealth::default() };
+        let operators = NodeHealth { certificates_have_expired: (false, true), ..NodeHealth::default() };
         assert!(matches!(with(operators), Readiness::Degraded(reasons) if reasons[0].contains("operators")));
-        let edges = NodeHealth { certificates_have_ended: (true, true), ..NodeHealth::default() };
+        let edges = NodeHealth { certificates_have_expired: (true, true), ..NodeHealth::default() };
         assert!(matches!(with(edges), Readiness::NotReady(reasons) if reasons[0].contains("SIGHUP")));
     }
 }

@@ -22,7 +22,7 @@ use weir_runtime::serve::{self, HttpMetrics};
 use weir_runtime::shutdown::Drain;
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
-use crate::certificates::{Certificates, ReadAll};
+use crate::certificates::{Certificates, LoadedCertificates};
 use crate::config::{Config, RELOADABLE};
 use crate::data_dir::DataDir;
 use crate::edge_api::{EdgeApi, Events};
@@ -78,7 +78,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let http = HttpMetrics::register(&registry)?;
     let signer = Arc::new(Signer::new(config.signing.read()?));
     metrics.signing_keys.set(i64::try_from(config.signing.keys.len()).unwrap_or(i64::MAX));
-    let certificates = Arc::new(Certificates::new(ReadAll::of(&config)?, &registry)?);
+    let certificates = Arc::new(Certificates::new(LoadedCertificates::of(&config)?, &registry)?);
     let listener = TcpListener::bind(config.listen)
         .await
         .map_err(|error| anyhow::anyhow!("cannot listen on listen = \"{}\": {error}", config.listen))?;
@@ -159,7 +159,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                 let node = NodeHealth {
                     disk: disk.borrow().clone(),
                     access_files_unreadable: access_files.get() == 0,
-                    certificates_have_ended: seen.have_ended(now),
+                    certificates_have_expired: seen.have_expired(now),
                     store_is_new: lost_definitions.is_store_new(&shown.snapshot(), now),
                     without_record: lost_definitions.without_record(),
                     suspended: publisher.suspended().len(),
@@ -278,8 +278,8 @@ impl Running {
     }
 
     /// Triggers a poll of a repository, like a webhook. Returns false if there is no such repository.
-    pub fn kick(&self, name: &RepositoryName) -> bool {
-        self.catalog.repository(name).inspect(Handle::kick).is_some()
+    pub fn trigger_poll(&self, name: &RepositoryName) -> bool {
+        self.catalog.repository(name).inspect(Handle::trigger_poll).is_some()
     }
 
     /// Applies the repositories and services of a changed configuration file, and reloads certificates and keys.
@@ -309,11 +309,11 @@ impl Running {
         let read = move || -> anyhow::Result<_> {
             let now = Config::load(&file)?;
             // A change of `operator_listen` needs a restart.
-            let certificates = ReadAll::of(&Config { operator_listen, ..now.clone() })?;
+            let certificates = LoadedCertificates::of(&Config { operator_listen, ..now.clone() })?;
             Ok((now, certificates))
         };
         let (now, certificates) = spawn_blocking(read).await??;
-        certificates.check_ends(SystemTime::now())?;
+        certificates.check_expiry(SystemTime::now())?;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.certificates.replace(certificates);

@@ -92,7 +92,7 @@ pub enum VersionError {
     TooLong,
     /// A bug in the program.
     #[error("the operation ended by a bug in the program; the log of the process says where")]
-    Fault,
+    Panicked,
 }
 
 impl From<VersionChangeError> for VersionError {
@@ -127,7 +127,7 @@ impl From<ReadError> for VersionError {
 /// Waits for a permit.
 async fn acquire(permits: &Arc<Semaphore>, of: &'static str) -> Result<OwnedSemaphorePermit, VersionError> {
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.clone().acquire_owned()).await;
-    permit.map_err(|_| VersionError::Busy(of))?.map_err(|_| VersionError::Fault)
+    permit.map_err(|_| VersionError::Busy(of))?.map_err(|_| VersionError::Panicked)
 }
 
 impl Versions {
@@ -179,7 +179,7 @@ impl Versions {
             diff.map_err(|error| VersionError::Unreadable(format!("the version cannot be read: {error}")))
         });
         match tokio::time::timeout(DIFF_TIMEOUT, compared).await {
-            Ok(compared) => compared.map_err(|_| VersionError::Fault)?,
+            Ok(compared) => compared.map_err(|_| VersionError::Panicked)?,
             Err(_) => Err(VersionError::TooLong),
         }
     }
@@ -224,7 +224,7 @@ impl Versions {
         // Without a worker the unpin is complete; the service follows its ref once there is one. After an error it
         // may still have been committed.
         if let Some(worker) = self.catalog.repository(&service.repository) {
-            worker.look();
+            worker.resolve_all();
         }
         Ok(was_pinned?)
     }

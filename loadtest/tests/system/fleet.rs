@@ -70,7 +70,7 @@ async fn three_agents_follow_twenty_four_services() -> anyhow::Result<()> {
         }
         upstream.commit_and_push("two")?;
         // No need to wait for a poll: this is what a webhook will do.
-        cluster.origin.kick(&format!("repository-{number}").parse()?);
+        cluster.origin.trigger_poll(&format!("repository-{number}").parse()?);
     }
     until_everywhere(&cluster, &services, "2").await?;
     for agent in 0..AGENTS {

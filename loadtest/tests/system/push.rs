@@ -20,7 +20,7 @@ const EDGES: usize = 3;
 /// An hour: whatever arrives earlier was pushed.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// One repository with services `s0`, `s1`, …, all of its folder `deploy`; polled when it is kicked.
+/// One repository with services `s0`, `s1`, …, all of its folder `deploy`; polled when triggered.
 struct Site {
     upstream: GitRepository,
     cluster: Cluster,
@@ -65,7 +65,7 @@ impl Site {
     async fn publish(&self, file: &str, version: &str) -> anyhow::Result<()> {
         self.upstream.write(file, version)?;
         let commit = self.upstream.commit_and_push(version)?;
-        self.cluster.origin.kick(&"shop".parse()?);
+        self.cluster.origin.trigger_poll(&"shop".parse()?);
         let is_it = |descriptor: &Option<Arc<Descriptor>>| {
             descriptor.as_ref().is_some_and(|descriptor| descriptor.publication().commit.as_str() == commit)
         };

@@ -8,7 +8,8 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntGauge, IntGaugeVec, Registry};
 use weir_runtime::metric_families;
 
-use super::{Catalog, DefinedBy, Snapshot};
+use super::{Catalog, Snapshot};
+use crate::config::DefinedBy;
 use crate::lost_definitions::LostDefinitions;
 use crate::service::Condition;
 

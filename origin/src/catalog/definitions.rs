@@ -8,30 +8,8 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use super::Map;
 use super::edit::Write;
 use super::raw_document::{RawDocument, Refused};
-use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig};
 use crate::publish::StoredDefinitions;
-
-/// The author of a definition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DefinedBy {
-    /// The configuration file; operators cannot change it.
-    File,
-    /// Operators, through the API.
-    Api,
-}
-
-impl DefinedBy {
-    /// The values of a metric label.
-    pub(crate) const ALL: [Self; 2] = [Self::File, Self::Api];
-
-    /// The value in documents, `/status` and metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            DefinedBy::File => "file",
-            DefinedBy::Api => "api",
-        }
-    }
-}
 
 /// A document and its author.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use weir_protocol::name::{RepositoryName, ServiceName};
 
-use super::definitions::{Defined, DefinedBy, Definitions, version};
-use crate::config::{LimitsConfig, RepositoryConfig, ServiceConfig};
+use super::definitions::{Defined, Definitions, version};
+use crate::config::{DefinedBy, LimitsConfig, RepositoryConfig, ServiceConfig};
 
 /// A requested change. Each of its documents was validated on its own.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The catalog: the repositories and services that the origin serves. It changes at run time; each reader sees one
 //! consistent snapshot. Begin at [`Catalog`].
 //!
-//! `owner` is the only task that changes it: it makes `edits` durable and starts and stops agents (`reconcile`).
+//! `owner` is the only task that changes it: it makes `edits` durable and starts and stops workers (`reconcile`).
 //! `definitions` merges the file and the operators, `edit` decides whether an edit is allowed, `permitted` what
 //! operators may name, and `raw_document` which stored documents are invalid by today's rules.
 
@@ -29,7 +29,7 @@ use crate::reconcile::{Handle, Health};
 use crate::service::Service;
 
 pub(crate) use collector::{CatalogCollector, CatalogMetrics};
-pub(crate) use definitions::{Defined, DefinedBy, Definitions, Documents, version};
+pub(crate) use definitions::{Defined, Definitions, Documents, version};
 pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
 pub(crate) use edits::{AppliedEdit, EditError, Editor};
 pub(crate) use owner::{Dependencies, begin};
@@ -139,7 +139,7 @@ impl Snapshot {
             service.current().is_none()
                 && self.workers.get(&service.repository).is_some_and(|worker| {
                     let state = worker.state();
-                    state.attempts == 0 && !matches!(state.health, Health::Unhealthy { .. })
+                    state.applied_polls == 0 && !matches!(state.health, Health::Unhealthy { .. })
                 })
         });
         match waiting {

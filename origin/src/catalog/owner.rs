@@ -20,7 +20,7 @@ use super::storing::Plan;
 use super::{Catalog, Snapshot};
 use crate::config::LimitsConfig;
 use crate::publish::{Started, StoredDefinitions};
-use crate::reconcile::{Context, Gone};
+use crate::reconcile::{Context, Terminated};
 use crate::service::Service;
 
 /// The most queued requests.
@@ -53,7 +53,7 @@ pub(super) struct Owner {
     /// The services that each worker publishes.
     pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
     /// Workers that were stopped and may still be running.
-    pub(super) leaving: BTreeMap<RepositoryName, Gone>,
+    pub(super) leaving: BTreeMap<RepositoryName, Terminated>,
     pub(super) drain: Drain,
 }
 

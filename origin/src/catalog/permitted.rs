@@ -3,8 +3,7 @@
 
 use std::path::{Component, Path};
 
-use super::definitions::DefinedBy;
-use crate::config::{NamedBy, RepositoryConfig};
+use crate::config::{DefinedBy, RepositoryConfig};
 use crate::source::Endpoint;
 
 /// The configuration for a repository's worker. Secret files are resolved in the folder of the URL's host, below the
@@ -21,7 +20,7 @@ pub(crate) fn permitted(
     if by == DefinedBy::File {
         return Ok(config);
     }
-    config.named_by = NamedBy::Operator;
+    config.defined_by = by;
     let mut refused = Vec::new();
     let host = remote_host(&config.url).unwrap_or_else(|error| {
         refused.push(("url", error));

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use weir_protocol::name::RepositoryName;
 
-use crate::config::{Fault, RepositoryConfig, ServiceConfig, told};
+use crate::config::{RepositoryConfig, ServiceConfig, ValidationError, joined};
 
 /// The longest stored or logged reason, in characters; it may quote the document.
 pub(crate) const LONGEST_REASON: usize = 1000;
@@ -41,7 +41,7 @@ pub(crate) trait Document: DeserializeOwned + Serialize {
     fn name(&self) -> &str;
 
     /// Validation errors that concern several fields.
-    fn faults(&self) -> Vec<Fault>;
+    fn errors(&self) -> Vec<ValidationError>;
 }
 
 impl Document for RepositoryConfig {
@@ -49,8 +49,8 @@ impl Document for RepositoryConfig {
         self.name.as_str()
     }
 
-    fn faults(&self) -> Vec<Fault> {
-        self.faults()
+    fn errors(&self) -> Vec<ValidationError> {
+        self.errors()
     }
 }
 
@@ -59,8 +59,8 @@ impl Document for ServiceConfig {
         self.name.as_str()
     }
 
-    fn faults(&self) -> Vec<Fault> {
-        self.faults()
+    fn errors(&self) -> Vec<ValidationError> {
+        self.errors()
     }
 }
 
@@ -133,8 +133,8 @@ fn checked<T: Document>(name: &str, stored: &Value) -> Result<T, String> {
     if document.name() != name {
         return Err(format!("it is the document of `{}`", document.name()));
     }
-    let faults = document.faults();
-    if faults.is_empty() { Ok(document) } else { Err(told(&faults)) }
+    let errors = document.errors();
+    if errors.is_empty() { Ok(document) } else { Err(joined(&errors)) }
 }
 
 fn shown(name: &str, stored: &Value) -> Map<String, Value> {

@@ -11,15 +11,15 @@ use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
 
-use super::definitions::{DefinedBy, Definitions, Documents};
+use super::definitions::{Definitions, Documents};
 use super::edit::Write;
 use super::owner::Owner;
 use super::permitted::permitted;
 use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
-use crate::config::ServiceConfig;
+use crate::config::{DefinedBy, ServiceConfig};
 use crate::publish::Started;
-use crate::reconcile::{self, Begin, MirrorFate};
+use crate::reconcile::{self, MirrorDisposal, StartOptions};
 use crate::service::Service;
 
 /// Names whose definitions may have changed.
@@ -172,44 +172,45 @@ impl Owner {
         }
         for name in changed_names {
             let Some(worker) = before.workers.get(name) else { continue };
-            if wanted.get(name).is_some_and(|config| config.is_asked_as(&worker.config())) {
+            if wanted.get(name).is_some_and(|config| config.has_same_upstream(&worker.config())) {
                 continue;
             }
             let by_operators = !self.file.repositories.contains_key(name)
                 && !after.definitions.repositories.contains_key(name)
                 && before.definitions.repositories.get(name).is_some_and(|was| was.by == DefinedBy::Api);
             // A repository may be missing from the file by mistake, which must not cost a new clone.
-            let fate = if by_operators { MirrorFate::Removed } else { MirrorFate::Kept };
-            self.leaving.insert(name.clone(), worker.stop(fate));
+            let disposal = if by_operators { MirrorDisposal::Remove } else { MirrorDisposal::Keep };
+            self.leaving.insert(name.clone(), worker.stop(disposal));
             after.workers.remove_mut(name);
             if !wanted.contains_key(name) {
-                self.forget_when_gone(name.clone(), worker);
+                self.drop_metrics_when_terminated(name.clone(), worker);
             }
         }
-        self.leaving.retain(|_, gone| !gone.has_come());
-        let together = wanted.keys().filter(|name| !after.workers.contains_key(**name)).count();
+        self.leaving.retain(|_, terminated| !terminated.is_over());
+        let started_together = wanted.keys().filter(|name| !after.workers.contains_key(**name)).count();
         for (name, config) in wanted {
             let own = self.assigned.get(name).map(|of| of.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
             if let Some(worker) = after.workers.get(name) {
                 worker.reconfigure(config);
-                worker.publish(own);
+                worker.assign(own);
                 continue;
             }
-            let known = before.workers.get(name).map(|worker| worker.leaves_to(&config)).unwrap_or_default();
-            let begin = Begin { together, after: self.leaving.remove(name), before: known };
-            let worker = reconcile::start(config, &own, &self.context, begin, &self.drain);
+            let handover = before.workers.get(name).map(|worker| worker.handover(&config)).unwrap_or_default();
+            let predecessor = self.leaving.remove(name);
+            let options = StartOptions { started_together, predecessor, handover };
+            let worker = reconcile::start(config, &own, &self.context, options, &self.drain);
             after.workers.insert_mut(name.clone(), worker);
         }
     }
 
     /// Drops the metric labels of a deleted repository.
-    fn forget_when_gone(&self, name: RepositoryName, worker: &reconcile::Handle) {
-        let (gone, catalog, metrics) = (worker.gone(), self.catalog.clone(), self.context.metrics.clone());
+    fn drop_metrics_when_terminated(&self, name: RepositoryName, worker: &reconcile::Handle) {
+        let (terminated, catalog, metrics) = (worker.terminated(), self.catalog.clone(), self.context.metrics.clone());
         let begun = self.drain.clone();
         self.drain.spawn(async move {
             tokio::select! {
                 () = begun.begun() => return,
-                () = gone.wait() => {}
+                () = terminated.wait() => {}
             }
             if catalog.repository(&name).is_none() {
                 metrics.forget_repository(name.as_str());
@@ -262,7 +263,7 @@ fn published_alike(before: &Definitions, now: &Definitions, repository: &Reposit
     defined.is_some_and(|(before, now)| {
         let is_asked_alike = || {
             let (was, is) = before.document.valid().zip(now.document.valid())?;
-            Some(before.by == now.by && was.verify == is.verify && is.is_asked_as(was))
+            Some(before.by == now.by && was.verify == is.verify && is.has_same_upstream(was))
         };
         before == now || is_asked_alike().unwrap_or(false)
     })

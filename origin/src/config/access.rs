@@ -1,4 +1,4 @@
-//! `[access]`: what edges are told of tokens.
+//! `[access]`: the keys and denials of tokens, for edges.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,6 @@ impl AccessConfig {
         self.keys.iter_mut().chain(&mut self.deny)
     }
 
-    /// The files, to be read.
     pub(crate) fn files(&self) -> AccessFiles {
         AccessFiles { keys: self.keys.clone(), deny: self.deny.clone() }
     }

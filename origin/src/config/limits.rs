@@ -1,4 +1,4 @@
-//! The bounds of an origin's work.
+//! `[limits]`: concurrency and sizes.
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ impl Default for LimitsConfig {
 }
 
 impl LimitsConfig {
-    /// The part that a build looks at.
+    /// The limits of a tarball.
     pub fn tarball(&self) -> Limits {
         Limits {
             max_file_bytes: self.max_file.as_u64(),
@@ -89,8 +89,8 @@ impl LimitsConfig {
         }
     }
 
-    pub(super) fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
+    pub(super) fn errors(&self) -> Vec<String> {
+        let mut errors = Vec::new();
         for (key, value) in [
             ("concurrent_listings", self.concurrent_listings),
             ("concurrent_fetches", self.concurrent_fetches),
@@ -107,12 +107,12 @@ impl LimitsConfig {
             ("concurrent_dry_runs", self.concurrent_dry_runs),
         ] {
             if !(1..=100_000_000).contains(&value) {
-                faults.push(format!("[limits] {key} = {value}: it must be at least 1, and at most 100000000"));
+                errors.push(format!("[limits] {key} = {value}: it must be between 1 and 100000000"));
             }
         }
         if self.event_bytes.as_u64() == 0 {
-            faults.push("[limits] event_bytes must be more than nothing, for example \"64MiB\"".to_owned());
+            errors.push("[limits] event_bytes must not be 0: write for example \"64MiB\"".to_owned());
         }
-        faults
+        errors
     }
 }

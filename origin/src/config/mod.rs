@@ -1,17 +1,17 @@
-//! An origin's configuration: what it listens on, which repositories it mirrors, which services it publishes.
+//! The configuration of an origin: listeners, repositories and services.
 
 mod access;
-mod fault;
-mod files;
+mod file_check;
 mod limits;
 mod operator;
 mod repository;
-mod repository_faults;
+mod repository_validation;
 mod retention;
 mod service;
 mod signing;
 mod store;
 mod upstreams;
+mod validation_error;
 mod verify;
 
 use std::collections::HashSet;
@@ -24,9 +24,7 @@ use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
 
 pub use access::AccessConfig;
-pub use fault::Fault;
-pub(crate) use fault::told;
-pub use files::FileFaults;
+pub use file_check::FileCheck;
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
 pub use repository::RepositoryConfig;
@@ -35,10 +33,12 @@ pub use service::ServiceConfig;
 pub use signing::SigningConfig;
 pub use store::StoreConfig;
 pub(crate) use store::StoreLocation;
-pub use upstreams::{NamedBy, UpstreamsConfig};
+pub use upstreams::{DefinedBy, UpstreamsConfig};
+pub use validation_error::ValidationError;
+pub(crate) use validation_error::joined;
 pub use verify::{SignedBy, VerifyConfig};
 
-/// The largest generation floor: a number that every reader of JSON keeps exactly, with room to grow above it.
+/// The largest generation floor. Every JSON parser can represent it and larger generations exactly.
 pub(crate) const LARGEST_FLOOR: Generation = 1 << 52;
 
 /// The keys and sections that SIGHUP applies.
@@ -139,14 +139,14 @@ impl Config {
     /// Reads a file, makes its paths relative to its folder, and checks it.
     ///
     /// # Errors
-    /// The file cannot be read, a key is unknown or wrong, or the whole makes no sense; the message names the object.
+    /// The file cannot be read, a key is unknown or wrong, or keys contradict each other. The message names the object.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let read = Self::read(path)?;
         read.validate()?;
         Ok(read)
     }
 
-    /// The same, without checking that the whole makes sense.
+    /// As [`Config::load`], without [`Config::validate`].
     ///
     /// # Errors
     /// The file cannot be read, or a key is unknown or has a wrong value.
@@ -166,17 +166,17 @@ impl Config {
         Ok(read)
     }
 
-    /// Checks what the types alone cannot say.
+    /// Checks bounds, and keys that depend on each other.
     ///
     /// # Errors
-    /// The whole makes no sense; the message names all that is to be changed.
+    /// The configuration is invalid. The message has all errors.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let mut wrong = self.limits.faults();
-        wrong.extend(self.signing.fault());
-        wrong.extend(self.operator.fault().map(str::to_owned));
-        wrong.extend(self.retention.faults());
-        wrong.extend(self.store.faults());
-        wrong.extend(self.upstreams.bounds_faults());
+        let mut wrong = self.limits.errors();
+        wrong.extend(self.signing.error());
+        wrong.extend(self.operator.error().map(str::to_owned));
+        wrong.extend(self.retention.errors());
+        wrong.extend(self.store.errors());
+        wrong.extend(self.upstreams.errors_of_limits());
         if self.generation_floor > LARGEST_FLOOR {
             wrong.push(format!(
                 "generation_floor = {}: it is in Unix milliseconds and must be at most {LARGEST_FLOOR}",
@@ -189,9 +189,9 @@ impl Config {
             if !repositories.insert(name) {
                 wrong.push(format!("two repositories are called `{name}`: give each [[repository]] its own name"));
             }
-            let faults = [repository.faults(), self.upstreams.faults(repository)].concat();
-            if !faults.is_empty() {
-                wrong.push(format!("repository `{name}`: {}", told(&faults)));
+            let errors = [repository.errors(), self.upstreams.errors(repository)].concat();
+            if !errors.is_empty() {
+                wrong.push(format!("repository `{name}`: {}", joined(&errors)));
             }
         }
         for (kind, key, number, limit) in [
@@ -199,7 +199,7 @@ impl Config {
             ("services", "max_services", self.services.len(), self.limits.max_services),
         ] {
             if number > limit {
-                wrong.push(format!("there are {number} {kind}, and [limits] {key} = {limit}"));
+                wrong.push(format!("there are {number} {kind}, but [limits] {key} = {limit}"));
             }
         }
         let mut services = HashSet::new();
@@ -208,13 +208,13 @@ impl Config {
             if !services.insert(name) {
                 wrong.push(format!("two services are called `{name}`: give each [[service]] its own name"));
             }
-            let mut faults = service.faults();
+            let mut errors = service.errors();
             if !repositories.contains(&service.repository) {
                 let detail = format!("there is no [[repository]] `{}`", service.repository);
-                faults.push(Fault::new("repository", detail));
+                errors.push(ValidationError::new("repository", detail));
             }
-            if !faults.is_empty() {
-                wrong.push(format!("service `{name}`: {}", told(&faults)));
+            if !errors.is_empty() {
+                wrong.push(format!("service `{name}`: {}", joined(&errors)));
             }
         }
         if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }

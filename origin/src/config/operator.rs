@@ -34,7 +34,7 @@ impl OperatorConfig {
         [operator_token_file, certificate, key, client_ca, secrets_dir].into_iter().flatten()
     }
 
-    pub(super) fn fault(&self) -> Option<&'static str> {
+    pub(super) fn error(&self) -> Option<&'static str> {
         match (&self.certificate, &self.key) {
             (Some(_), None) => Some("[operator] `certificate` needs `key`"),
             (None, Some(_)) => Some("[operator] `key` needs `certificate`"),
@@ -42,7 +42,7 @@ impl OperatorConfig {
         }
     }
 
-    /// What the listener shows, and whose certificates it takes: nobody needs one, because webhooks have none.
+    /// The TLS configuration of the listener. Client certificates are optional, because webhooks have none.
     pub(crate) fn server_tls(&self, of_edges: &TlsConfig) -> Result<ServerConfig, TlsError> {
         let TlsConfig { certificate, key, client_ca } = self.tls(of_edges);
         tls::server_config(&certificate, &key, ClientAuth::Offered { ca: &client_ca })

@@ -1,4 +1,4 @@
-//! `[[repository]]`: an upstream and how it is asked.
+//! `[[repository]]`: an upstream and how it is polled.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use weir_protocol::name::RepositoryName;
 use weir_runtime::config::{self, duration};
 use weir_runtime::tls;
 
-use super::NamedBy;
-use super::files::FileFaults;
+use super::DefinedBy;
+use super::file_check::FileCheck;
 use super::verify::VerifyConfig;
 use crate::source::git::mirror::Redirects;
 use crate::source::{Endpoint, Upstream};
@@ -81,9 +81,9 @@ pub struct RepositoryConfig {
     /// File with the keys of the SSH host, as OpenSSH writes `known_hosts`. SSH needs it.
     #[serde(default)]
     pub ssh_known_hosts: Option<PathBuf>,
-    /// Who named it: no key, and not written.
+    /// The author. Not a key of the document.
     #[serde(skip)]
-    pub(crate) named_by: NamedBy,
+    pub(crate) defined_by: DefinedBy,
     /// How long the upstream may send nothing before the poll fails.
     #[serde(default = "default_stall_timeout", with = "duration")]
     pub stall_timeout: Duration,
@@ -140,7 +140,7 @@ impl RepositoryConfig {
             redirects: Redirects::default(),
             ssh_key: None,
             ssh_known_hosts: None,
-            named_by: NamedBy::File,
+            defined_by: DefinedBy::File,
             stall_timeout: DEFAULT_STALL_TIMEOUT,
             poll_timeout: DEFAULT_POLL_TIMEOUT,
             build_timeout: DEFAULT_BUILD_TIMEOUT,
@@ -148,7 +148,7 @@ impl RepositoryConfig {
         }
     }
 
-    /// The part that the mirror looks at; [`super::UpstreamsConfig`] bounds it.
+    /// The upstream; [`super::UpstreamsConfig`] adds the limits.
     pub(super) fn upstream(&self) -> Upstream {
         Upstream {
             ca: self.ca.clone(),
@@ -168,14 +168,14 @@ impl RepositoryConfig {
         }
     }
 
-    /// Whether the same upstream is asked in the same way, so that a poll under way may go on. How often, how long and what
-    /// for it is asked may be another.
-    pub(crate) fn is_asked_as(&self, other: &Self) -> bool {
-        let asked = |config: &Self| Upstream { stall_timeout: Duration::ZERO, ..config.upstream() };
-        self.named_by == other.named_by && asked(self) == asked(other)
+    /// Whether the upstream and its credentials are the same, so that a running poll may continue. Intervals, timeouts and the
+    /// policy may differ.
+    pub(crate) fn has_same_upstream(&self, other: &Self) -> bool {
+        let upstream = |config: &Self| Upstream { stall_timeout: Duration::ZERO, ..config.upstream() };
+        self.defined_by == other.defined_by && upstream(self) == upstream(other)
     }
 
-    /// The files that it names, each with its key.
+    /// The named files, each with its key.
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
         let files = [
             ("ca", &mut self.ca),
@@ -192,14 +192,14 @@ impl RepositoryConfig {
         files.chain(self.verify.iter_mut().flat_map(VerifyConfig::files_mut))
     }
 
-    /// The files that hold secrets, with the keys that name them.
+    /// The files of secrets, each with its key.
     pub(super) fn secrets(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let of_polls = ["password_file", "token_file", "client_key", "proxy_password_file", "ssh_key"];
         let of_polls = self.files().filter(move |(key, _)| of_polls.contains(key));
         of_polls.chain(self.webhook_secret_files.iter().map(|file| ("webhook_secret_files", &**file)))
     }
 
-    /// The files that a poll needs, with the keys that name them.
+    /// The files that a poll needs, each with its key.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
             ("ca", &self.ca),
@@ -222,21 +222,21 @@ impl RepositoryConfig {
         self.url.resolve(base);
     }
 
-    /// Opens the files that are named. The origin starts without them; a poll, or the reading of a webhook, fails.
-    pub(super) fn check_files(&self, found: &mut FileFaults) {
+    /// Checks the named files. The origin starts without them, but a poll or a webhook fails.
+    pub(super) fn check_files(&self, check: &mut FileCheck) {
         let name = &self.name;
         for (key, file) in self.files() {
-            let called = format!("repository `{name}`: `{key}`");
-            found.may_come_later(&called, file, |contents| (!contents.trim_ascii().is_empty()).then_some(()));
+            let what = format!("repository `{name}`: `{key}`");
+            check.check_later_file(&what, file, |contents| (!contents.trim_ascii().is_empty()).then_some(()));
         }
         if let Some(ca) =
             self.ca.as_ref().filter(|ca| std::fs::read(ca).is_ok_and(|read| !read.trim_ascii().is_empty()))
         {
-            found.fault(&format!("repository `{name}`: `ca`"), tls::read_roots(ca).err());
+            check.record(&format!("repository `{name}`: `ca`"), tls::read_roots(ca).err());
         }
         for file in &self.webhook_secret_files {
-            let called = format!("repository `{name}`: `webhook_secret_files`");
-            found.may_come_later(&called, file, |secret| Secret::from_file(secret).map(drop));
+            let what = format!("repository `{name}`: `webhook_secret_files`");
+            check.check_later_file(&what, file, |secret| Secret::from_file(secret).map(drop));
         }
     }
 }

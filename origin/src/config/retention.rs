@@ -1,4 +1,4 @@
-//! `[retention]`: what is kept of the past.
+//! `[retention]`: how long old versions are stored.
 
 use std::time::Duration;
 
@@ -48,23 +48,22 @@ impl Default for RetentionConfig {
 }
 
 impl RetentionConfig {
-    pub(super) fn faults(&self) -> Vec<String> {
+    pub(super) fn errors(&self) -> Vec<String> {
         const MOST: usize = 10_000;
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         for (key, value) in [("versions", self.versions), ("history", self.history)] {
             if value > MOST {
-                faults.push(format!("[retention] {key} = {value}: it must be at most {MOST}"));
+                errors.push(format!("[retention] {key} = {value}: it must be at most {MOST}"));
             }
         }
         if self.gc_grace_period < MIN_GC_GRACE_PERIOD {
             let grace = humantime::format_duration(self.gc_grace_period);
-            faults.push(format!("[retention] gc_grace_period = \"{grace}\": it must be at least 1s"));
+            errors.push(format!("[retention] gc_grace_period = \"{grace}\": it must be at least 1s"));
         }
         if self.bytes.is_some_and(|bytes| bytes.as_u64() == 0) {
-            let fault =
-                "[retention] bytes must be more than nothing, for example \"50GiB\"; leave it out for no such bound";
-            faults.push(fault.to_owned());
+            let error = "[retention] bytes must not be 0: write for example \"50GiB\", or leave it out for no limit";
+            errors.push(error.to_owned());
         }
-        faults
+        errors
     }
 }

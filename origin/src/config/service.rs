@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
 
-use super::fault::Fault;
+use super::validation_error::ValidationError;
 use crate::folder_path::FolderPath;
 use crate::source::git::revision::Revision;
 use crate::tarball::{Filters, Selection};
@@ -39,7 +39,7 @@ pub struct ServiceConfig {
     pub lfs: bool,
 }
 
-/// A key that an earlier version does not know is written only where it says something.
+/// A key that earlier versions do not know is only written if it is set.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(value: &bool) -> bool {
     !value
@@ -60,18 +60,18 @@ impl ServiceConfig {
         }
     }
 
-    /// All that is wrong with it.
-    pub(crate) fn faults(&self) -> Vec<Fault> {
-        let patterns = |field: &'static str, patterns: &[String]| -> Vec<Fault> {
+    /// All validation errors.
+    pub(crate) fn errors(&self) -> Vec<ValidationError> {
+        let patterns = |field: &'static str, patterns: &[String]| -> Vec<ValidationError> {
             patterns
                 .iter()
-                .filter_map(|text| Some(Fault::new(field, Filters::check(text).err()?.to_string())))
+                .filter_map(|text| Some(ValidationError::new(field, Filters::check(text).err()?.to_string())))
                 .collect()
         };
         [patterns("include", &self.include), patterns("exclude", &self.exclude)].concat()
     }
 
-    /// What of a commit goes into the tarball.
+    /// The files of a commit that the tarball contains.
     ///
     /// # Errors
     /// A pattern cannot be used; the message names the service and the pattern.

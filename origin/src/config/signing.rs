@@ -1,4 +1,4 @@
-//! `[signing]`: the keys that publications and heartbeats are signed with.
+//! `[signing]`: the keys that sign publications and heartbeats.
 
 use std::path::PathBuf;
 
@@ -31,17 +31,19 @@ impl SigningConfig {
                 .map_err(|error| ConfigError::invalid(format!("[signing] keys: {error}")))?;
             if keys.iter().any(|other| other.public() == key.public()) {
                 let path = path.display();
-                return Err(ConfigError::invalid(format!("[signing] keys: {path} holds the same key as another file")));
+                return Err(ConfigError::invalid(format!(
+                    "[signing] keys: {path} contains the same key as another file"
+                )));
             }
             keys.push(key);
         }
         Ok(keys)
     }
 
-    pub(super) fn fault(&self) -> Option<String> {
+    pub(super) fn error(&self) -> Option<String> {
         match self.keys.len() {
             0..=MAX_KEYS => None,
-            more => Some(format!("[signing] keys: {more} files, and {MAX_KEYS} is the most")),
+            more => Some(format!("[signing] keys: {more} files, but at most {MAX_KEYS} are allowed")),
         }
     }
 }

@@ -9,7 +9,7 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
 
-use super::files::FileFaults;
+use super::file_check::FileCheck;
 
 /// Where objects are stored. Records are always in `data_dir`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl StoreConfig {
         let wrong = |why: &str| format!("[store] url: {why}: write for example \"s3://bucket/prefix\"");
         let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(wrong("it holds a user name or a password, which belong into files of their own"));
+            return Err(wrong("it contains a user name or a password: put them into files of their own"));
         }
         if url.query().is_some() || url.fragment().is_some() || url.port().is_some() {
             return Err(wrong("a port, a query or a fragment has no meaning here"));
@@ -83,22 +83,22 @@ impl StoreConfig {
                 return Ok(StoreLocation::Folder(folder));
             }
             "s3" | "gs" | "az" => {}
-            scheme => return Err(wrong(&format!("`{scheme}://` is none of file, s3, gs and az"))),
+            scheme => return Err(wrong(&format!("the scheme is `{scheme}://`, but must be file, s3, gs or az"))),
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(wrong("it names no bucket"));
+            return Err(wrong("it has no bucket"));
         }
         ObjectStoreScheme::parse(&url).map_err(|error| wrong(&error.to_string()))?;
         Ok(StoreLocation::Bucket(url))
     }
 
-    pub(super) fn faults(&self) -> Vec<String> {
+    pub(super) fn errors(&self) -> Vec<String> {
         let location = match self.location() {
             Ok(location) => location,
-            Err(fault) => return vec![fault],
+            Err(error) => return vec![error],
         };
-        let mut faults = Vec::new();
-        let mut wrong = |what: &str| faults.push(format!("[store] {what}"));
+        let mut errors = Vec::new();
+        let mut wrong = |what: &str| errors.push(format!("[store] {what}"));
         let remote = matches!(location, StoreLocation::Bucket(_));
         let s3 = matches!(location, StoreLocation::Bucket(url) if url.scheme() == "s3");
         if let Some(endpoint) = &self.endpoint {
@@ -116,11 +116,11 @@ impl StoreConfig {
             (Some(_), None) => wrong("access_key_id_file needs secret_access_key_file"),
             (None, Some(_)) => wrong("secret_access_key_file needs access_key_id_file"),
             (Some(_), Some(_)) if !s3 => wrong(
-                "access_key_id_file is for s3:// alone: gs:// and az:// take GOOGLE_* and AZURE_* variables of the environment",
+                "access_key_id_file is only for s3://: gs:// and az:// use the environment variables GOOGLE_* and AZURE_*",
             ),
             _ => {}
         }
-        faults
+        errors
     }
 
     /// Reads the access key, if the configuration names one.
@@ -135,13 +135,13 @@ impl StoreConfig {
         Ok(Some(AccessKey { id, secret: read_line("secret_access_key_file", secret)? }))
     }
 
-    /// Opens what the section names, for `--check-config`.
-    pub(super) fn check_files(&self, found: &mut FileFaults) {
-        found.faults.extend(self.access_key().err());
+    /// Checks the files and folders of this section, for `--check-config`.
+    pub(super) fn check_files(&self, check: &mut FileCheck) {
+        check.errors.extend(self.access_key().err());
         if let Ok(StoreLocation::Folder(folder)) = self.location()
             && !folder.is_dir()
         {
-            found.faults.push(format!("[store] url: the folder {} does not exist: create it", folder.display()));
+            check.errors.push(format!("[store] url: the folder {} does not exist: create it", folder.display()));
         }
     }
 }
@@ -157,7 +157,7 @@ fn read_line(key: &str, file: &Path) -> Result<String, String> {
     let text = fs::read_to_string(file).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
     match text.trim_end() {
         "" => Err(wrong("is empty")),
-        line if line.chars().any(char::is_control) => Err(wrong("holds more than one line")),
+        line if line.chars().any(char::is_control) => Err(wrong("contains more than one line")),
         line => Ok(line.to_owned()),
     }
 }
@@ -185,7 +185,7 @@ mod tests {
         for url in ["s3://weir-hub/prod", "s3://weir-hub", "gs://weir_hub/a/b/", "az://weir-hub/"] {
             let config = config(&format!("url = '{url}'"));
             let location = StoreLocation::Bucket(url.parse().unwrap());
-            assert_eq!((config.location(), config.faults()), (Ok(location), vec![]), "{url}");
+            assert_eq!((config.location(), config.errors()), (Ok(location), vec![]), "{url}");
         }
         for (url, why) in [
             ("weir-hub", "relative URL"),
@@ -195,13 +195,13 @@ mod tests {
             ("s3://weir-hub/a//b", "empty"),
             ("s3://weir-hub?region=x", "query"),
         ] {
-            let fault = config(&format!("url = '{url}'")).faults().concat();
-            assert!(fault.starts_with("[store] url: ") && fault.contains(why) && !fault.contains("s3cret"), "{fault}");
+            let error = config(&format!("url = '{url}'")).errors().concat();
+            assert!(error.starts_with("[store] url: ") && error.contains(why) && !error.contains("s3cret"), "{error}");
         }
     }
 
     #[test]
-    fn keys_that_make_no_sense_together_are_named() {
+    fn contradictory_keys_are_reported() {
         for (toml, named) in [
             ("endpoint = 'https://s3.example'", vec!["[store] endpoint"]),
             ("url = 's3://b'\nendpoint = 'http://s3.example'", vec!["[store] endpoint", "allow_http = true"]),
@@ -209,16 +209,16 @@ mod tests {
             ("url = 's3://b'\naccess_key_id_file = 'id'", vec!["[store] access_key_id_file", "secret_access_key_file"]),
             ("url = 'gs://b'\naccess_key_id_file = 'id'\nsecret_access_key_file = 's'", vec!["s3://", "GOOGLE_"]),
         ] {
-            let faults = config(toml).faults();
-            assert!(faults.len() == 1 && named.iter().all(|part| faults[0].contains(part)), "{toml}: {faults:?}");
+            let errors = config(toml).errors();
+            assert!(errors.len() == 1 && named.iter().all(|part| errors[0].contains(part)), "{toml}: {errors:?}");
         }
         let plain = config("url = 's3://b'\nendpoint = 'http://127.0.0.1:9000'\nallow_http = true\ncache = '1GiB'");
-        assert_eq!((plain.faults(), plain.cache), (vec![], ByteSize::gib(1)));
+        assert_eq!((plain.errors(), plain.cache), (vec![], ByteSize::gib(1)));
         assert!(read("bucket = 'b'").unwrap_err().to_string().contains("bucket"));
     }
 
     #[test]
-    fn files_are_looked_at_before_the_start_and_shown_to_nobody() {
+    fn files_are_checked_before_the_start_and_never_shown() {
         let dir = tempfile::tempdir().unwrap();
         let check = |url: &str, secret: &str| {
             fs::write(dir.path().join("id"), "AKIA\n").unwrap();
@@ -226,19 +226,19 @@ mod tests {
             let mut config =
                 config(&format!("url = '{url}'\naccess_key_id_file = 'id'\nsecret_access_key_file = 'secret'"));
             config.paths().for_each(|path| *path = dir.path().join(&path));
-            let mut found = FileFaults::default();
+            let mut found = FileCheck::default();
             config.check_files(&mut found);
-            (found.faults.join("; "), config.access_key())
+            (found.errors.join("; "), config.access_key())
         };
-        let (faults, key) = check("s3://b", "s3cret\n");
-        assert_eq!((faults.as_str(), key.unwrap().unwrap().secret.as_str()), ("", "s3cret"));
+        let (errors, key) = check("s3://b", "s3cret\n");
+        assert_eq!((errors.as_str(), key.unwrap().unwrap().secret.as_str()), ("", "s3cret"));
         for (secret, why) in [("\n", "is empty"), ("s3cret\nmore", "more than one line")] {
-            let (faults, _) = check("s3://b", secret);
-            assert!(faults.starts_with("[store] secret_access_key_file: ") && faults.contains(why), "{faults}");
-            assert!(!faults.contains("s3cret"), "{faults}");
+            let (errors, _) = check("s3://b", secret);
+            assert!(errors.starts_with("[store] secret_access_key_file: ") && errors.contains(why), "{errors}");
+            assert!(!errors.contains("s3cret"), "{errors}");
         }
         let absent = dir.path().join("absent");
-        let (faults, _) = check(&format!("file://{}", absent.display()), "s3cret");
-        assert!(faults.contains("absent does not exist"), "{faults}");
+        let (errors, _) = check(&format!("file://{}", absent.display()), "s3cret");
+        assert!(errors.contains("absent does not exist"), "{errors}");
     }
 }

@@ -1,4 +1,4 @@
-//! `[upstreams]`: where upstreams may be, how much is taken from one, and what holds for those that are named at run time.
+//! `[upstreams]`: which upstreams are allowed, how much is fetched from each, and the egress policy by author.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use weir_runtime::config;
 
 use super::RepositoryConfig;
-use super::fault::Fault;
+use super::validation_error::ValidationError;
 use crate::source::{
     DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,
-    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, Endpoint, Hosts, Reach, Upstream,
+    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, EgressPolicy, Endpoint, Hosts, Upstream,
 };
 
 /// Which upstreams are allowed, and how much is fetched from each.
@@ -61,21 +61,34 @@ impl Default for UpstreamsConfig {
     }
 }
 
-/// Who named a repository.
+/// The author of a definition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum NamedBy {
-    /// The configuration file, whose author may do anything.
+pub enum DefinedBy {
+    /// The configuration file; operators cannot change it, and its author may name anything.
     #[default]
     File,
-    /// Somebody who may create repositories while the origin runs.
-    Operator,
+    /// Operators, through the API.
+    Api,
+}
+
+impl DefinedBy {
+    /// The values of a metric label.
+    pub(crate) const ALL: [Self; 2] = [Self::File, Self::Api];
+
+    /// The value in documents, `/status` and metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            DefinedBy::File => "file",
+            DefinedBy::Api => "api",
+        }
+    }
 }
 
 impl UpstreamsConfig {
-    /// A repository's upstream, within these bounds.
+    /// A repository's upstream, with these limits.
     pub fn upstream(&self, repository: &RepositoryConfig) -> Upstream {
         Upstream {
-            reach: Arc::new(self.reach(repository.named_by)),
+            egress: Arc::new(self.egress_policy(repository.defined_by)),
             max_refs: self.max_refs,
             max_pack: self.max_pack.as_u64(),
             max_mirror: self.max_mirror.as_u64(),
@@ -87,34 +100,34 @@ impl UpstreamsConfig {
         }
     }
 
-    /// Where a repository leads that may not be asked, as far as its document says: by the rule of a poll, which judges
-    /// addresses too, when it looks names up. Each names the key of `[upstreams]` that says so.
-    pub fn faults(&self, repository: &RepositoryConfig) -> Vec<Fault> {
-        let reach = self.reach(repository.named_by);
+    /// The errors of a repository's URL and proxy, as far as their host names show them; a poll checks the addresses too. Each
+    /// error names the key of `[upstreams]`.
+    pub fn errors(&self, repository: &RepositoryConfig) -> Vec<ValidationError> {
+        let egress = self.egress_policy(repository.defined_by);
         let refused = |field: &'static str, url: &Endpoint| {
-            // What is no address is told by the repository's own faults.
-            Some(Fault::new(field, reach.check_host(url.host()?).err()?.to_string()))
+            // The repository reports an invalid URL itself.
+            Some(ValidationError::new(field, egress.check_host(url.host()?).err()?.to_string()))
         };
-        let mut faults: Vec<_> = refused("url", &repository.url).into_iter().collect();
-        // Who may go anywhere may have any proxy.
-        if reach.public_only {
-            faults.extend(repository.proxy.as_ref().and_then(|proxy| refused("proxy", proxy)));
+        let mut errors: Vec<_> = refused("url", &repository.url).into_iter().collect();
+        // A proxy is not subject to `hosts`.
+        if egress.public_only {
+            errors.extend(repository.proxy.as_ref().and_then(|proxy| refused("proxy", proxy)));
         }
-        faults
+        errors
     }
 
-    fn reach(&self, named_by: NamedBy) -> Reach {
-        let public_only = named_by == NamedBy::Operator && !self.private_addresses;
-        Reach { hosts: self.hosts.clone(), public_only, ..Reach::default() }
+    fn egress_policy(&self, defined_by: DefinedBy) -> EgressPolicy {
+        let public_only = defined_by == DefinedBy::Api && !self.private_addresses;
+        EgressPolicy { hosts: self.hosts.clone(), public_only, ..EgressPolicy::default() }
     }
 
-    pub(super) fn bounds_faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        let mut wrong = |what: &str| faults.push(format!("[upstreams] {what}"));
+    pub(super) fn errors_of_limits(&self) -> Vec<String> {
+        let mut errors = Vec::new();
+        let mut wrong = |what: &str| errors.push(format!("[upstreams] {what}"));
         if !(1..=10_000_000).contains(&self.max_refs) {
             wrong("max_refs must be between 1 and 10000000");
         }
-        // A pack cannot say that it has more.
+        // The format of a pack has no larger count.
         if !(1..=u32::MAX as usize).contains(&self.max_objects) {
             wrong("max_objects must be between 1 and 4294967295");
         }
@@ -128,7 +141,7 @@ impl UpstreamsConfig {
                 wrong(&format!("{key} must be at least \"1MiB\""));
             }
         }
-        faults
+        errors
     }
 }
 
@@ -141,37 +154,37 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_the_file_may_go_anywhere_that_is_listed() {
+    fn the_file_may_name_every_listed_host() {
         let mut upstreams = UpstreamsConfig::default();
         for url in ["https://git.example/x", "/srv/git/x", "file:///srv/x", "http://127.0.0.1/x", "git@10.0.0.1:x"] {
-            assert_eq!(upstreams.faults(&repository(url)), [], "{url}");
+            assert_eq!(upstreams.errors(&repository(url)), [], "{url}");
         }
         upstreams.hosts = Hosts::new(["*.example".to_owned()]).unwrap();
         for url in ["https://git.example/x", "ssh://git@git.example/x", "/srv/git/x"] {
-            assert_eq!(upstreams.faults(&repository(url)), [], "{url}");
+            assert_eq!(upstreams.errors(&repository(url)), [], "{url}");
         }
         for url in ["https://evil.org/x", "git@evil.org:x", "git://evil.org/x"] {
-            let faults = upstreams.faults(&repository(url));
-            assert!(faults[0].field == "url" && faults[0].detail.contains("`evil.org`"), "{faults:?}");
+            let errors = upstreams.errors(&repository(url));
+            assert!(errors[0].field == "url" && errors[0].detail.contains("`evil.org`"), "{errors:?}");
         }
     }
 
     #[test]
-    fn who_creates_at_run_time_does_not_reach_the_neighbours() {
+    fn operators_may_name_public_addresses_only() {
         let mut upstreams = UpstreamsConfig::default();
-        let by_operator = |url: &str| RepositoryConfig { named_by: NamedBy::Operator, ..repository(url) };
-        assert_eq!(upstreams.faults(&by_operator("https://github.com/a/b")), []);
+        let by_operator = |url: &str| RepositoryConfig { defined_by: DefinedBy::Api, ..repository(url) };
+        assert_eq!(upstreams.errors(&by_operator("https://github.com/a/b")), []);
         for url in ["http://169.254.169.254/latest", "https://[::1]/x", "git@10.0.0.1:x", "git://127.0.0.1/x"] {
-            let faults = upstreams.faults(&by_operator(url));
-            assert!(faults[0].field == "url" && faults[0].detail.contains("no public address"), "{url}: {faults:?}");
+            let errors = upstreams.errors(&by_operator(url));
+            assert!(errors[0].field == "url" && errors[0].detail.contains("no public address"), "{url}: {errors:?}");
         }
         let proxied = |url: &str| RepositoryConfig { proxy: Some("http://10.0.0.1:3128".into()), ..repository(url) };
-        assert_eq!(upstreams.faults(&proxied("https://h/x")), []);
-        let proxied = RepositoryConfig { named_by: NamedBy::Operator, ..proxied("https://h/x") };
-        assert_eq!(upstreams.faults(&proxied)[0].field, "proxy");
-        assert!(upstreams.upstream(&by_operator("https://h/x")).reach.public_only);
-        assert!(!upstreams.upstream(&repository("https://h/x")).reach.public_only);
+        assert_eq!(upstreams.errors(&proxied("https://h/x")), []);
+        let proxied = RepositoryConfig { defined_by: DefinedBy::Api, ..proxied("https://h/x") };
+        assert_eq!(upstreams.errors(&proxied)[0].field, "proxy");
+        assert!(upstreams.upstream(&by_operator("https://h/x")).egress.public_only);
+        assert!(!upstreams.upstream(&repository("https://h/x")).egress.public_only);
         upstreams.private_addresses = true;
-        assert_eq!(upstreams.faults(&by_operator("https://10.0.0.1/x")), []);
+        assert_eq!(upstreams.errors(&by_operator("https://10.0.0.1/x")), []);
     }
 }

@@ -32,13 +32,12 @@ pub enum SignedBy {
 }
 
 impl VerifyConfig {
-    /// The files that it names, each with its key.
+    /// The named files, each with its key.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let ssh = self.ssh_allowed_signers.iter().map(|file| ("verify.ssh_allowed_signers", file.as_path()));
         ssh.chain(self.pgp_keyring.iter().map(|file| ("verify.pgp_keyring", file.as_path())))
     }
 
-    /// The same, to be changed.
     pub(super) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
         let ssh = self.ssh_allowed_signers.iter_mut().map(|file| ("verify.ssh_allowed_signers", file));
         ssh.chain(self.pgp_keyring.iter_mut().map(|file| ("verify.pgp_keyring", file)))

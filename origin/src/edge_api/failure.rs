@@ -133,7 +133,7 @@ impl Failure {
             Self::ObjectUnavailable(_) => {
                 (S::SERVICE_UNAVAILABLE, "object-unavailable", "The object cannot be read just now")
             }
-            Self::Overloaded => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
+            Self::Overloaded => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
             Self::Unreadable => (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now"),
             Self::TooManyStreams => (S::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open"),
         };

@@ -18,9 +18,9 @@ use super::error::OperatorError;
 use crate::bounds::Bounds;
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::{LimitsConfig, ServiceConfig};
-use crate::reconcile::{PreviewError, Wanted};
-use crate::source::At;
-use crate::tarball::{Limits, Listed, ListedKind};
+use crate::reconcile::{PreviewError, PreviewRequest};
+use crate::source::ListTarget;
+use crate::tarball::{Limits, ListedEntry, ListedKind};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;
@@ -137,18 +137,18 @@ impl DryRuns {
         let worker = snapshot.workers.get(&document.repository);
         let worker = worker.ok_or_else(|| OperatorError::NoSuchRepository(document.repository.clone()))?;
         let selection = document.selection().map_err(|error| OperatorError::Malformed(error.to_string()))?;
-        let (at, skip) = match part.after {
-            None => (At::Revision(document.revision.clone()), 0),
+        let (target, skip) = match part.after {
+            None => (ListTarget::Revision(document.revision.clone()), 0),
             Some(cursor) => {
                 let other =
                     "`page` is of another dry run, or the origin was restarted since: begin with the first page";
                 let cursor = cursor.checked(&self.key, &document).ok_or_else(|| QueryError::new(other))?;
-                (At::Commit(cursor.commit), cursor.entries)
+                (ListTarget::Commit(cursor.commit), cursor.entries)
             }
         };
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
-        let wanted = Wanted { at, selection, limits: self.limits, skip, take: part.limit };
-        let preview = worker.preview(wanted, slot, DEADLINE).await.map_err(|error| match error {
+        let request = PreviewRequest { target, selection, limits: self.limits, skip, take: part.limit };
+        let preview = worker.preview(request, slot, DEADLINE).await.map_err(|error| match error {
             PreviewError::NotMirrored(failure) => OperatorError::NotMirrored(document.repository.clone(), failure),
             PreviewError::NotPublishable { step, reason } => {
                 OperatorError::NotPublishable { service: name.clone(), step, reason }
@@ -157,7 +157,7 @@ impl DryRuns {
             PreviewError::Failed => OperatorError::Failed,
         })?;
         let listing = preview.listing;
-        let named = skip + preview.named.len() as u64;
+        let named = skip + preview.entries.len() as u64;
         let next = || Cursor::new(&self.key, &document, preview.commit.clone(), named).to_string();
         let next_page = (named < listing.entries).then(next);
         let omitted: Vec<_> = listing.omitted.iter().take(MAX_OMITTED).collect();
@@ -171,7 +171,7 @@ impl DryRuns {
             "file_bytes_total": listing.file_bytes,
             "omitted_total": listing.omitted.len(),
             "omitted": omitted,
-            "entries": preview.named.into_iter().map(entry).collect::<Vec<_>>(),
+            "entries": preview.entries.into_iter().map(entry).collect::<Vec<_>>(),
             "next_page": next_page,
         }));
         *response.status_mut() = StatusCode::OK;
@@ -180,7 +180,7 @@ impl DryRuns {
     }
 }
 
-fn entry(listed: Listed) -> Value {
+fn entry(listed: ListedEntry) -> Value {
     let path = listed.path;
     match listed.kind {
         ListedKind::File { bytes, executable } => {

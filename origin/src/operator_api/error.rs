@@ -11,7 +11,7 @@ use weir_runtime::operator_token::NotAdmitted;
 use weir_runtime::serve::{Body, RequestBodyError};
 
 use crate::catalog::{EditError, Refusal};
-use crate::config::{self, Fault};
+use crate::config::{self, ValidationError};
 use crate::reconcile::Failure;
 use crate::versions::VersionError;
 use crate::webhook::UnknownProvider;
@@ -34,7 +34,7 @@ pub(super) enum OperatorError {
          whose SAN is `spiffe://weir/operator/<name>`."
     )]
     Unauthorized,
-    #[error("The file of the operator token cannot be used any more; the origin's log says why.")]
+    #[error("The file of the operator token cannot be used; the origin's log says why.")]
     TokenUnusable,
     #[error("There is no such path.")]
     NoSuchPath,
@@ -47,22 +47,22 @@ pub(super) enum OperatorError {
     Malformed(String),
     #[error("The request's body may have at most {0} bytes.")]
     TooLong(usize),
-    #[error("The request's body did not come in time.")]
+    #[error("The request's body was sent too slowly.")]
     TooSlow,
     #[error("There is no repository `{0}` here.")]
     NoSuchRepository(RepositoryName),
     #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
     /// An invalid document.
-    #[error("{}", config::told(faults))]
-    Faults { kind: &'static str, name: String, faults: Vec<Fault> },
+    #[error("{}", config::joined(errors))]
+    InvalidDocument { kind: &'static str, name: String, errors: Vec<ValidationError> },
     #[error("{0}")]
     Refused(Refusal),
     /// With the last failure, if there was one.
     #[error("{}", not_mirrored(.0, .1.as_ref()))]
     NotMirrored(RepositoryName, Option<Failure>),
     /// The content cannot be published: the failed step and the reason.
-    #[error("The upstream's content could not be published (step: {step}): {reason}")]
+    #[error("The upstream's content cannot be published (step: {step}): {reason}")]
     NotPublishable { service: ServiceName, step: &'static str, reason: String },
     #[error("The dry run was stopped after {} s: the folder or the history is large, or the origin is busy.", .0.as_secs())]
     DryRunTooSlow(Duration),
@@ -75,13 +75,11 @@ pub(super) enum OperatorError {
     TooManyDeliveries,
     #[error("Too many changes or dry runs are queued, or the origin is stopping.")]
     Busy,
-    #[error(
-        "The change could not be written: {0}. It may have landed all the same: look at what `GET` says before you try again."
-    )]
+    #[error("The change could not be written: {0}. It may have been committed: check with `GET` before you try again.")]
     EditFailed(String),
     #[error(
-        "The origin itself cannot do this just now; its log says why. A change that was asked for may have been made all the \
-         same: look at what `GET` says before you try again."
+        "The origin failed to do this; its log says why. A requested change may have been committed: check with `GET` before \
+         you try again."
     )]
     Failed,
 }
@@ -127,7 +125,7 @@ impl From<RequestBodyError> for OperatorError {
         match error {
             RequestBodyError::TooLong(limit) => Self::TooLong(limit),
             RequestBodyError::TooSlow => Self::TooSlow,
-            RequestBodyError::BrokeOff => Self::Malformed("the request's body broke off.".to_owned()),
+            RequestBodyError::BrokeOff => Self::Malformed("the request's body ended early.".to_owned()),
         }
     }
 }
@@ -136,7 +134,7 @@ impl From<VersionError> for OperatorError {
     fn from(error: VersionError) -> Self {
         match error {
             VersionError::NoSuchService(name) => Self::NoSuchService(name),
-            VersionError::Fault => Self::Failed,
+            VersionError::Panicked => Self::Failed,
             VersionError::Unreadable(reason) => {
                 tracing::error!(reason, "a version cannot be read or written");
                 Self::Failed
@@ -174,8 +172,8 @@ impl OperatorError {
             Self::NoSuchRepository(name) => problem.about("repository", name),
             Self::NotMirrored(name, _) => problem.about("repository", name).retry_after(SOON),
             Self::NoSuchService(name) | Self::NotPublishable { service: name, .. } => problem.about("service", name),
-            Self::Faults { kind, name, faults } => {
-                problem.about(kind, name).with_errors(serde_json::to_value(faults).unwrap_or_default())
+            Self::InvalidDocument { kind, name, errors } => {
+                problem.about(kind, name).with_errors(serde_json::to_value(errors).unwrap_or_default())
             }
             Self::Refused(refusal) => about(refusal, problem),
             Self::DryRunTooSlow(_) | Self::TooManyDeliveries | Self::Busy | Self::Failed | Self::EditFailed(_) => {
@@ -204,15 +202,15 @@ impl OperatorError {
             Self::TooSlow => (S::REQUEST_TIMEOUT, "too-slow", "The request takes too long"),
             Self::NoSuchRepository(_) => (S::NOT_FOUND, "no-such-repository", "No such repository"),
             Self::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
-            Self::Faults { .. } => (S::BAD_REQUEST, "invalid-document", "The document cannot be taken"),
+            Self::InvalidDocument { .. } => (S::BAD_REQUEST, "invalid-document", "The document is invalid"),
             Self::Refused(refusal) => refused(refusal),
             Self::NotMirrored(..) => (S::SERVICE_UNAVAILABLE, "not-mirrored", "The repository is not mirrored yet"),
-            Self::NotPublishable { .. } => (S::CONFLICT, "not-publishable", "Nothing could be published"),
+            Self::NotPublishable { .. } => (S::CONFLICT, "not-publishable", "The content cannot be published"),
             Self::DryRunTooSlow(_) => (S::SERVICE_UNAVAILABLE, "dry-run-too-slow", "The dry run took too long"),
             Self::Version(error) => version(error),
             Self::DeliveryRefused => (S::UNAUTHORIZED, "webhook-refused", "The delivery is refused"),
             Self::TooManyDeliveries => (S::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once"),
-            Self::Busy => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
+            Self::Busy => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
             Self::EditFailed(_) | Self::Failed => (S::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed"),
         }
     }
@@ -233,14 +231,14 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
     match refusal {
         Refusal::NoSuchRepository(_) => (S::NOT_FOUND, "no-such-repository", "No such repository"),
         Refusal::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
-        Refusal::DefinedByFile { .. } => (S::CONFLICT, "defined-by-file", "It stands in the configuration file"),
+        Refusal::DefinedByFile { .. } => (S::CONFLICT, "defined-by-file", "It is defined by the configuration file"),
         Refusal::Precondition { .. } => (S::PRECONDITION_FAILED, "precondition-failed", "The precondition is not met"),
-        Refusal::Outdated { .. } => (S::CONFLICT, "lost-update", "A newer write was first"),
+        Refusal::Outdated { .. } => (S::CONFLICT, "lost-update", "The object was changed meanwhile"),
         Refusal::HasServices(..) => (S::CONFLICT, "repository-has-services", "The repository has services"),
         Refusal::MissingRepository(..) => {
             (S::CONFLICT, "repository-missing", "The service's repository does not exist")
         }
-        Refusal::TooMany { .. } => (S::TOO_MANY_REQUESTS, "limit-reached", "There are as many as there may be"),
+        Refusal::TooMany { .. } => (S::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached"),
     }
 }
 
@@ -262,12 +260,12 @@ fn version(error: &VersionError) -> (StatusCode, &'static str, &'static str) {
         VersionError::NotRetained(..) => (S::NOT_FOUND, "no-such-version", "No such version"),
         VersionError::NothingPublished(_) => (S::CONFLICT, "nothing-published", "Nothing is published"),
         VersionError::GenerationConflict { .. } | VersionError::Withdrawn(_) => {
-            (S::CONFLICT, "lost-update", "A newer write was first")
+            (S::CONFLICT, "lost-update", "The object was changed meanwhile")
         }
-        VersionError::Busy(_) => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin has too much to do"),
+        VersionError::Busy(_) => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
         VersionError::TooLong => (S::SERVICE_UNAVAILABLE, "too-long", "The comparison takes too long"),
         VersionError::Lost(_) => (S::SERVICE_UNAVAILABLE, "object-unavailable", "The version's bytes are lost"),
-        VersionError::NoSuchService(_) | VersionError::Unreadable(_) | VersionError::Fault => {
+        VersionError::NoSuchService(_) | VersionError::Unreadable(_) | VersionError::Panicked => {
             (S::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed")
         }
     }

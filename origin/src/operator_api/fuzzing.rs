@@ -3,9 +3,9 @@
 use weir_protocol::name::ServiceName;
 
 use super::dry_run::Part;
-use super::faults::{Object, read};
 use super::page::Page;
 use super::route::Route;
+use super::validation::{Object, read};
 use crate::config::{RepositoryConfig, ServiceConfig};
 
 /// A document is valid and round-trips, or has validation errors.
@@ -20,7 +20,7 @@ fn again<T: Object + std::fmt::Debug>(bytes: &[u8]) {
             let written = serde_json::to_vec(&sent.document).expect("it was read");
             assert_eq!(read::<T>("x", &written, |_| Vec::new()).expect("it was taken before").document, sent.document);
         }
-        Err(faults) => assert!(!faults.is_empty()),
+        Err(errors) => assert!(!errors.is_empty()),
     }
 }
 

@@ -8,12 +8,12 @@ mod conditions;
 mod document;
 mod dry_run;
 mod error;
-mod faults;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod metrics;
 mod page;
 mod route;
+mod validation;
 mod versions;
 mod webhook;
 
@@ -40,15 +40,15 @@ use self::conditions::precondition;
 use self::document::{Document, listing};
 use self::dry_run::{DryRuns, Part};
 use self::error::OperatorError;
-use self::faults::{Object, ParsedDocument};
 pub(crate) use self::metrics::OperatorMetrics;
 use self::page::Page;
 use self::route::Route;
+use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
 use self::webhook::Webhooks;
 use crate::bounds::Bounds;
 use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome, Snapshot};
-use crate::config::{Config, Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
+use crate::config::{Config, RepositoryConfig, ServiceConfig, UpstreamsConfig, ValidationError};
 use crate::versions::Versions;
 
 /// The longest accepted document in bytes.
@@ -195,10 +195,10 @@ impl OperatorApi {
         body: RequestBody,
     ) -> Result<Response<Body>, OperatorError> {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
-        let wrong = |faults| OperatorError::Faults { kind: "repository", name: name.to_string(), faults };
+        let wrong = |errors| OperatorError::InvalidDocument { kind: "repository", name: name.to_string(), errors };
         let (secrets_dir, upstreams) = (self.secrets_dir.clone(), self.upstreams.clone());
         let more =
-            move |document: &RepositoryConfig| faults::not_permitted(document, secrets_dir.as_deref(), &upstreams);
+            move |document: &RepositoryConfig| validation::not_permitted(document, secrets_dir.as_deref(), &upstreams);
         let ParsedDocument { document, based_on } = read(name.as_str(), body, more).await?.map_err(wrong)?;
         precondition.based_on = based_on;
         let AppliedEdit { outcome, snapshot } =
@@ -213,7 +213,7 @@ impl OperatorApi {
         body: RequestBody,
     ) -> Result<Response<Body>, OperatorError> {
         let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
-        let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
+        let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
         let ParsedDocument { document, based_on } =
             read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
         precondition.based_on = based_on;
@@ -232,7 +232,7 @@ impl OperatorApi {
         let document = if body.is_empty() {
             None
         } else {
-            let wrong = |faults| OperatorError::Faults { kind: "service", name: name.to_string(), faults };
+            let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
             let sent = read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
             Some(sent.document.into())
         };
@@ -275,7 +275,7 @@ impl OperatorApi {
             return Err(OperatorError::NoSuchRepository(name.clone()));
         }
         if let Some(worker) = self.catalog.repository(name) {
-            worker.look();
+            worker.resolve_all();
         }
         if is_defined() { repository(&self.catalog.snapshot(), name, StatusCode::OK, head) } else { Ok(no_content()) }
     }
@@ -283,7 +283,7 @@ impl OperatorApi {
     /// Polls an upstream as soon as the minimum interval allows, and retries failed builds.
     fn refresh(&self, name: &RepositoryName) -> Result<Response<Body>, OperatorError> {
         let worker = self.catalog.repository(name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
-        let polls = worker.state().attempts;
+        let polls = worker.state().applied_polls;
         worker.refresh();
         let mut response = admin::json(&json!({ "repository": name, "polls": polls }));
         *response.status_mut() = StatusCode::ACCEPTED;
@@ -301,14 +301,14 @@ impl Handler for OperatorApi {
     }
 }
 
-/// Runs [`faults::read`] outside the runtime's threads, because a document may be long.
+/// Runs [`validation::read`] outside the runtime's threads, because a document may be long.
 async fn read<T: Object + Send + 'static>(
     name: &str,
     body: Bytes,
-    more: impl Fn(&T) -> Vec<Fault> + Send + 'static,
-) -> Result<Result<ParsedDocument<T>, Vec<Fault>>, OperatorError> {
+    more: impl Fn(&T) -> Vec<ValidationError> + Send + 'static,
+) -> Result<Result<ParsedDocument<T>, Vec<ValidationError>>, OperatorError> {
     let name = name.to_owned();
-    spawn_blocking(move || faults::read(&name, &body, more)).await.map_err(|_| OperatorError::Failed)
+    spawn_blocking(move || validation::read(&name, &body, more)).await.map_err(|_| OperatorError::Failed)
 }
 
 fn repository(

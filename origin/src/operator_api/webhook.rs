@@ -73,7 +73,7 @@ impl Webhooks {
                     let first = refs.first().map(|name| name.chars().take(200).collect::<String>());
                     tracing::info!(repository = %name, %provider, refs = refs.len(), first, "a webhook triggers a poll");
                     if let Some(worker) = self.catalog.repository(name) {
-                        worker.kick();
+                        worker.trigger_poll();
                     }
                 }
                 let mut response = admin::json(&json!({ "repository": name, "result": result.as_str() }));
@@ -111,7 +111,8 @@ impl Webhooks {
         let whole = async {
             let mut length = 0;
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|_| OperatorError::Malformed("the request's body broke off.".to_owned()))?;
+                let frame =
+                    frame.map_err(|_| OperatorError::Malformed("the request's body ended early.".to_owned()))?;
                 if let Ok(data) = frame.into_data() {
                     length += data.len();
                     if length > MAX_BODY_BYTES {

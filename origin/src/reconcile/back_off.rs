@@ -1,37 +1,37 @@
-//! How long what failed is left alone. Pure: chance is an argument, in `0.0..1.0`.
+//! Pure: the delays before retries. Chance is an argument, in `0.0..1.0`.
 
 use std::time::Duration;
 
-/// The first pause after a failure, unless the interval is shorter.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(5);
+/// The first back-off, unless the interval is shorter.
+const INITIAL_BACK_OFF: Duration = Duration::from_secs(5);
 
-/// No pause after a failure is longer.
-pub(super) const LONGEST_BACK_OFF: Duration = Duration::from_secs(30 * 60);
+/// The longest back-off.
+pub(super) const MAX_BACK_OFF: Duration = Duration::from_secs(30 * 60);
 
-/// A pause after a failure is at most this many intervals.
-const BACK_OFF_INTERVALS: u32 = 10;
+/// A back-off is at most this many intervals.
+const MAX_BACK_OFF_INTERVALS: u32 = 10;
 
-/// A pause that a server asks for is kept up to this length; one that asks for more is asked again then.
-pub(super) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
+/// The longest `Retry-After` that is respected.
+pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Pauses are this much longer or shorter by chance, so that repositories and origins do not ask in step.
+/// The jitter of delays, so that repositories and origins do not retry at the same time.
 const JITTER: f64 = 0.1;
 
-/// The pause after this many failures in a row, one or more, of what is done once in an interval.
+/// The back-off after this many consecutive failures (at least 1) of an operation with this interval.
 pub(super) fn back_off(interval: Duration, failures: u32) -> Duration {
     let doublings = (failures - 1).min(20);
-    let longest = (interval * BACK_OFF_INTERVALS).min(LONGEST_BACK_OFF);
-    interval.min(FIRST_BACK_OFF).saturating_mul(1 << doublings).min(longest)
+    let max = (interval * MAX_BACK_OFF_INTERVALS).min(MAX_BACK_OFF);
+    interval.min(INITIAL_BACK_OFF).saturating_mul(1 << doublings).min(max)
 }
 
-/// A pause, give or take a tenth.
-pub(super) fn jittered(pause: Duration, chance: f64) -> Duration {
-    pause.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
+/// A delay with jitter.
+pub(super) fn jittered(delay: Duration, chance: f64) -> Duration {
+    delay.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance)
 }
 
-/// What is kept of a pause that a server asks for. Longer by chance and never shorter: many may have been told the same.
-pub(super) fn kept(asked_for: Duration, chance: f64) -> Duration {
-    asked_for.min(LONGEST_RETRY_AFTER).mul_f64(1.0 + JITTER * chance)
+/// A `Retry-After` within its bound. Jitter only makes it longer.
+pub(super) fn bounded_retry_after(retry_after: Duration, chance: f64) -> Duration {
+    retry_after.min(MAX_RETRY_AFTER).mul_f64(1.0 + JITTER * chance)
 }
 
 #[cfg(test)]
@@ -39,12 +39,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_a_bound() {
+    fn back_offs_double_up_to_a_bound() {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-        let pauses = |interval, count| (1..=count).map(|n| back_off(interval, n).as_secs()).collect::<Vec<_>>();
-        assert_eq!(pauses(minutes(2), 10), [5, 10, 20, 40, 80, 160, 320, 640, 1200, 1200]);
-        assert_eq!(pauses(Duration::from_secs(1), 6), [1, 2, 4, 8, 10, 10]);
-        assert_eq!(pauses(minutes(60), 11).last(), Some(&1800));
+        let back_offs = |interval, count| (1..=count).map(|n| back_off(interval, n).as_secs()).collect::<Vec<_>>();
+        assert_eq!(back_offs(minutes(2), 10), [5, 10, 20, 40, 80, 160, 320, 640, 1200, 1200]);
+        assert_eq!(back_offs(Duration::from_secs(1), 6), [1, 2, 4, 8, 10, 10]);
+        assert_eq!(back_offs(minutes(60), 11).last(), Some(&1800));
         assert_eq!(back_off(minutes(2), u32::MAX), minutes(20));
     }
 }

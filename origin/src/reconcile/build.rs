@@ -1,4 +1,4 @@
-//! Building the content of a service. All of this blocks.
+//! Builds the tarball of a service. All of this blocks.
 
 use std::io;
 use std::sync::Arc;
@@ -13,21 +13,20 @@ use crate::disk_watch;
 use crate::metrics::Metrics;
 use crate::publish::{Attempt, PublishError, Publisher};
 use crate::service::Service;
-use crate::source::{Again, ServiceFailure, Source};
+use crate::source::{RetryPolicy, ServiceFailure, Source};
 use crate::store::Area;
 use crate::tarball::{Base, BuildContext, Built, Limits, Recipe};
 
-/// How a build may use the machine.
+/// The limits of builds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BuildOptions {
     pub(crate) limits: Limits,
     pub(crate) threads: usize,
-    /// Room that the disk must have before a build begins.
+    /// Free bytes on the disk below which no build starts.
     pub(crate) min_free_bytes: u64,
 }
 
 impl BuildOptions {
-    /// As the configuration has it.
     pub(super) fn new(limits: &LimitsConfig) -> Self {
         Self { limits: limits.tarball(), threads: limits.build_threads, min_free_bytes: limits.min_free.as_u64() }
     }
@@ -35,18 +34,18 @@ impl BuildOptions {
 
 impl From<PublishError> for ServiceFailure {
     fn from(error: PublishError) -> Self {
-        let again = match error {
-            PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => Again::Never,
-            PublishError::AttemptExpired(_) => Again::Later,
-            _ => Again::Soon,
+        let retry = match error {
+            PublishError::DescriptorTooLarge(_) | PublishError::Manifest(_) => RetryPolicy::Never,
+            PublishError::AttemptExpired(_) => RetryPolicy::BackOff,
+            _ => RetryPolicy::NextPoll,
         };
-        Self { again, ..Self::passing("store", error.to_string()) }
+        Self { retry, ..Self::transient("store", error.to_string()) }
     }
 }
 
-/// What a build works with.
+/// The dependencies of a build.
 pub(super) struct Builder {
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<dyn Source>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) options: BuildOptions,
     pub(super) data_dir: DataDir,
@@ -54,8 +53,8 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// Builds the content of a service at a commit, its frames through an attempt to publish it. `recipe`: that of a version
-    /// to take frames from.
+    /// Builds the tarball of a service at a commit, and writes its frames through a publish attempt. `recipe`: that of a version
+    /// whose frames are reused.
     pub(super) fn build(
         &self,
         service: &Service,
@@ -67,7 +66,7 @@ impl Builder {
     ) -> Result<Built, ServiceFailure> {
         let BuildOptions { limits, threads, min_free_bytes } = self.options;
         disk_watch::require_room(&self.data_dir, min_free_bytes)
-            .map_err(|reason| ServiceFailure::passing("store", reason))?;
+            .map_err(|reason| ServiceFailure::transient("store", reason))?;
         let base = recipe.map(|recipe| self.base(service, recipe, runtime));
         let context = BuildContext { limits: &limits, threads, base: base.as_ref(), interrupt };
         let built = self.source.build(service, commit, &context, attempt)?;

@@ -1,4 +1,4 @@
-//! What the agents of one origin share.
+//! What the workers of one origin share.
 
 use std::sync::Arc;
 
@@ -14,35 +14,34 @@ use crate::metrics::Metrics;
 use crate::publish::Publisher;
 use crate::source;
 
-/// Mirrors in which refs are looked up at a time. A look-up reads a few small files, and takes a thread.
-const CONCURRENT_LOOK_UPS: usize = 8;
+/// The most concurrent resolutions of refs. Each reads a few small files, and takes a thread.
+const CONCURRENT_RESOLUTIONS: usize = 8;
 
-/// What the agents of one origin share.
+/// What the workers of one origin share.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) data_dir: DataDir,
-    /// What edges are told.
+    /// The events for edges.
     pub(crate) log: Arc<EventLog>,
     pub(crate) metrics: Metrics,
     pub(crate) build: BuildOptions,
-    /// Who may ask an upstream just now.
+    /// Limits the load on upstreams.
     pub(crate) limiter: Arc<Limiter>,
-    /// Tarballs that are built at a time.
+    /// Permits of builds.
     pub(crate) builds: Arc<Semaphore>,
     pub(super) concurrent_builds: usize,
-    /// Mirrors in which refs are looked up at a time: after a start all are opened.
+    /// Permits to resolve refs: after a start all mirrors are opened.
     pub(super) ref_lookups: Arc<Semaphore>,
-    /// Mirrors that are looked after at a time: one.
-    pub(super) upkeep: Arc<Semaphore>,
-    /// The threads of all jobs.
+    /// The permit of maintenance: one mirror at a time leaves processor time for builds.
+    pub(super) maintenance: Arc<Semaphore>,
+    /// The threads of the worker's jobs.
     pub(crate) threads: Threads,
-    /// What their sources share.
-    pub(crate) sources: Arc<source::Shared>,
+    /// What the sources share.
+    pub(crate) sources: Arc<source::SourceContext>,
 }
 
 impl Context {
-    /// What the agents share, within these limits.
     pub(crate) fn new(
         publisher: Arc<Publisher>,
         data_dir: DataDir,
@@ -53,7 +52,7 @@ impl Context {
     ) -> Self {
         let limiter = Limiter::new(limits, metrics.clone());
         let builds = metrics.bounds.semaphore("builds", limits.concurrent_builds);
-        let sources = Arc::new(source::Shared::new(data_dir.clone(), metrics.clone(), limits, upstreams));
+        let sources = Arc::new(source::SourceContext::new(data_dir.clone(), metrics.clone(), limits, upstreams));
         Self {
             publisher,
             data_dir,
@@ -62,8 +61,8 @@ impl Context {
             limiter,
             builds,
             concurrent_builds: limits.concurrent_builds,
-            ref_lookups: metrics.bounds.semaphore("ref_lookups", CONCURRENT_LOOK_UPS),
-            upkeep: Arc::new(Semaphore::new(1)),
+            ref_lookups: metrics.bounds.semaphore("ref_lookups", CONCURRENT_RESOLUTIONS),
+            maintenance: Arc::new(Semaphore::new(1)),
             threads: Threads::default(),
             sources,
             metrics,

@@ -1,4 +1,4 @@
-//! What others hold of a repository's agent.
+//! The handle of a repository's worker: signals, configuration, state and shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +9,8 @@ use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
 
-use super::rebuild::Rebuild;
-use super::start::Before;
+use super::rebuild::RebuildRequest;
+use super::start::Handover;
 use super::state::RepositoryState;
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
@@ -19,119 +19,115 @@ use crate::publish::{Publisher, Suspension};
 use crate::service::Service;
 use crate::source::Source;
 
-/// What becomes of the mirror of an agent that is stopped.
+/// What happens to the mirror of a stopped worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MirrorFate {
-    /// Another agent will use it, or a person decides.
-    Kept,
-    /// It goes, with what stands beside it.
-    Removed,
+pub(crate) enum MirrorDisposal {
+    /// It stays for the next worker, or until a person deletes it.
+    Keep,
+    /// It is removed, with the repository's other mirrors.
+    Remove,
 }
 
-/// The end of an agent: its jobs have ended and its mirror is free. Cheap to clone.
+/// The termination of a worker: its jobs have ended, and its mirror is free. Clones are cheap.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Gone(pub(super) CancellationToken);
+pub(crate) struct Terminated(pub(super) CancellationToken);
 
-impl Gone {
-    /// Waits for it.
+impl Terminated {
     pub(crate) async fn wait(&self) {
         self.0.cancelled().await;
     }
 
-    /// Whether it has come.
-    pub(crate) fn has_come(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.0.is_cancelled()
     }
 }
 
-/// What an agent is asked for without waiting. Any number of the same is one.
+/// Signals to a worker. Repeated signals are merged until the worker handles them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Calls {
-    /// A poll.
-    pub(super) kicks: Arc<Notify>,
-    /// A look at all services.
-    pub(super) looks: Arc<Notify>,
-    /// Not to put off what failed.
-    pub(super) retries: Arc<Notify>,
+pub(super) struct WorkerSignals {
+    /// Poll as soon as possible.
+    pub(super) poll: Arc<Notify>,
+    /// Resolve all services from the mirror.
+    pub(super) resolve_all: Arc<Notify>,
+    /// End all back-offs.
+    pub(super) reset_back_offs: Arc<Notify>,
 }
 
-/// What others hold of a repository's agent.
+/// The handle of a repository's worker. The worker also stops when its drain begins.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(super) state: watch::Receiver<RepositoryState>,
-    pub(super) calls: Calls,
-    pub(super) rebuilds: mpsc::Sender<Box<Rebuild>>,
-    pub(super) seen: watch::Receiver<Vec<RevisionSeen>>,
+    pub(super) signals: WorkerSignals,
+    pub(super) rebuilds: mpsc::Sender<Box<RebuildRequest>>,
+    pub(super) revisions: watch::Receiver<Vec<RevisionSeen>>,
     pub(super) publisher: Arc<Publisher>,
-    /// What it publishes.
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<dyn Source>,
     pub(super) data_dir: DataDir,
     pub(super) threads: Threads,
     pub(super) stop: CancellationToken,
     pub(super) remove_mirror: Arc<AtomicBool>,
-    pub(super) gone: Gone,
+    pub(super) terminated: Terminated,
     pub(super) config: Arc<watch::Sender<Arc<RepositoryConfig>>>,
 }
 
 impl Handle {
-    /// How the repository is, as it changes.
+    /// The state of the repository, as it changes.
     pub(crate) fn follow(&self) -> watch::Receiver<RepositoryState> {
         self.state.clone()
     }
 
-    /// How the repository is.
+    /// The current state of the repository.
     pub(crate) fn state(&self) -> RepositoryState {
         self.state.borrow().clone()
     }
 
-    /// What it goes by.
+    /// The current configuration.
     pub(crate) fn config(&self) -> Arc<RepositoryConfig> {
         self.config.borrow().clone()
     }
 
-    /// Has it go by another configuration from now on. The upstream must be asked as before
-    /// ([`RepositoryConfig::is_asked_as`]): what is under way goes on.
+    /// Changes the configuration. The upstream must be the same ([`RepositoryConfig::has_same_upstream`]), because a running
+    /// poll continues.
     pub(crate) fn reconfigure(&self, config: RepositoryConfig) {
         self.config.send_if_modified(|current| {
-            let news = **current != config;
+            let has_changed = **current != config;
             *current = Arc::new(config);
-            news
+            has_changed
         });
     }
 
-    /// What it leaves to an agent of this configuration: that its host wants to be left alone is not undone by asking in
-    /// another way.
-    pub(crate) fn leaves_to(&self, config: &RepositoryConfig) -> Before {
+    /// The knowledge for a successor with this configuration. A `Retry-After` of the same host still applies to it.
+    pub(crate) fn handover(&self, config: &RepositoryConfig) -> Handover {
         let state = self.state.borrow();
         let same_host = config.url.host() == self.config.borrow().url.host();
         let lfs_held_until = state.lfs.as_ref().and_then(|lfs| lfs.held_until);
-        Before {
+        Handover {
             polls: state.polls,
-            attempts: state.attempts,
+            applied_polls: state.applied_polls,
             held_until: state.held_until.filter(|_| same_host),
             lfs_held_until: lfs_held_until.filter(|_| same_host),
         }
     }
 
-    /// Asks for a poll: something moved upstream.
-    pub(crate) fn kick(&self) {
-        self.calls.kicks.notify_one();
+    /// Polls as soon as possible, because the upstream may have changed.
+    pub(crate) fn trigger_poll(&self) {
+        self.signals.poll.notify_one();
     }
 
-    /// Asks for a poll, and for what failed to be tried again: a person has put something right.
+    /// Polls and retries failures as soon as possible, because an operator asked for it.
     pub(crate) fn refresh(&self) {
-        self.calls.retries.notify_one();
-        self.kick();
+        self.signals.reset_back_offs.notify_one();
+        self.trigger_poll();
     }
 
-    /// Asks for a look at all services, by what the mirror holds: one was unpinned.
-    pub(crate) fn look(&self) {
-        self.calls.looks.notify_one();
+    /// Resolves all services from the mirror, because one was unpinned.
+    pub(crate) fn resolve_all(&self) {
+        self.signals.resolve_all.notify_one();
     }
 
-    /// Has it publish these services from now on. What is new among them is looked at at once.
-    pub(crate) fn publish(&self, services: Vec<Arc<Service>>) {
+    /// Assigns the services to publish. New ones are resolved at once.
+    pub(crate) fn assign(&self, services: Vec<Arc<Service>>) {
         self.services.send_if_modified(|current| {
             let same = current.len() == services.len() && current.iter().zip(&services).all(|(a, b)| Arc::ptr_eq(a, b));
             *current = services;
@@ -139,41 +135,39 @@ impl Handle {
         });
     }
 
-    /// Its end.
-    pub(crate) fn gone(&self) -> Gone {
-        self.gone.clone()
+    pub(crate) fn terminated(&self) -> Terminated {
+        self.terminated.clone()
     }
 
-    /// Ends it: its jobs are told to stop, and nothing begins any more.
-    pub(crate) fn stop(&self, mirror: MirrorFate) -> Gone {
-        self.remove_mirror.store(mirror == MirrorFate::Removed, Ordering::Relaxed);
+    /// Stops the worker: its jobs are told to stop, and it starts nothing more.
+    pub(crate) fn stop(&self, mirror: MirrorDisposal) -> Terminated {
+        self.remove_mirror.store(mirror == MirrorDisposal::Remove, Ordering::Relaxed);
         self.stop.cancel();
-        self.gone.clone()
+        self.terminated.clone()
     }
 
-    /// Up to which revision the published content of each followed ref is right.
+    /// The published revision of each followed ref.
     pub(crate) fn revisions(&self) -> Vec<RevisionSeen> {
-        self.seen.borrow().clone()
+        self.revisions.borrow().clone()
     }
 
-    /// The same of one ref, as definitions have it.
+    /// The published revision of a ref, as written in definitions.
     pub(crate) fn revision(&self, followed_ref: &str) -> Option<RevisionSeen> {
-        let seen = self.seen.borrow();
-        let at = seen.binary_search_by(|seen| seen.followed_ref.as_str().cmp(followed_ref)).ok()?;
-        Some(seen[at].clone())
+        let revisions = self.revisions.borrow();
+        let at = revisions.binary_search_by(|seen| seen.followed_ref.as_str().cmp(followed_ref)).ok()?;
+        Some(revisions[at].clone())
     }
 
-    /// Why nothing new is published of the repository until an operator confirms its state.
+    /// Why nothing is published until an operator confirms the repository's state.
     pub(crate) fn suspension(&self) -> Option<Suspension> {
         self.publisher.suspension(&self.config.borrow().name)
     }
 
-    /// Waits until the agent has tried to have an object again that this version refers to. The bound on the wait is the
-    /// caller's.
+    /// Rebuilds a version of which this object is lost. Returns after the attempt; the caller bounds the wait.
     pub(crate) async fn rebuild(&self, object: ObjectDigest, version: Descriptor) {
-        let (done, tried) = oneshot::channel();
-        if self.rebuilds.send(Box::new(Rebuild { object, version: version.into(), done })).await.is_ok() {
-            let _ = tried.await;
+        let (done, ended) = oneshot::channel();
+        if self.rebuilds.send(Box::new(RebuildRequest { object, version: version.into(), done })).await.is_ok() {
+            let _ = ended.await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Work that blocks, on a thread of its own.
+//! Blocking work on its own thread.
 
 use std::future::Future;
 use std::io;
@@ -10,22 +10,22 @@ use std::task::{Context, Poll};
 use super::threads::Threads;
 use tokio::sync::oneshot;
 
-/// Work that blocks, on a thread of its own. Await it for its result. Whoever drops it tells the work to stop; the
-/// thread ends when the work looks, and until then it is counted.
+/// Blocking work on its own thread; a future of its result. Dropping it tells the work to stop. The thread is counted until
+/// the work has noticed that and ended.
 #[derive(Debug)]
 pub(super) struct Job<T> {
     result: oneshot::Receiver<T>,
     interrupt: Arc<AtomicBool>,
 }
 
-/// The work ended without a result: it panicked.
+/// The work panicked.
 #[derive(Debug, thiserror::Error)]
-#[error("a fault in the program ended it; the log of the process says where")]
-pub(super) struct JobFault;
+#[error("it ended by a bug in the program; the log of the process says where")]
+pub(super) struct JobPanicked;
 
 impl<T: Send + 'static> Job<T> {
-    /// Begins the work. It is given the flag that tells it to stop.
-    pub(super) fn begin(
+    /// Starts the work. The flag is set when the work must stop.
+    pub(super) fn start(
         name: &str,
         threads: &Threads,
         work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Job<T> {
         let interrupt = Arc::new(AtomicBool::new(false));
         let (sender, result) = oneshot::channel();
         let (flag, counted) = (interrupt.clone(), threads.token());
-        // Linux shows the first fifteen bytes.
+        // Linux shows the first 15 bytes of the name.
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let result = work(&flag);
             drop(counted);
@@ -42,17 +42,17 @@ impl<T: Send + 'static> Job<T> {
         Ok(Self { result, interrupt })
     }
 
-    /// Tells the work to stop. It may take a while to look.
+    /// Tells the work to stop, which may take a while.
     pub(super) fn interrupt(&self) {
         self.interrupt.store(true, Ordering::Relaxed);
     }
 }
 
 impl<T> Future for Job<T> {
-    type Output = Result<T, JobFault>;
+    type Output = Result<T, JobPanicked>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.result).poll(cx).map_err(|_| JobFault)
+        Pin::new(&mut self.result).poll(cx).map_err(|_| JobPanicked)
     }
 }
 
@@ -67,24 +67,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_dropped_job_is_told_to_stop_and_counted_until_it_has() {
+    async fn a_dropped_job_is_told_to_stop_and_counted_until_it_ends() {
         let threads = Threads::default();
-        let job = Job::begin("test", &threads, |stop| {
+        let job = Job::start("test", &threads, |stop| {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
         });
         assert_eq!(threads.count(), 1);
         drop(job);
-        threads.ended().await;
+        threads.all_ended().await;
         assert_eq!(threads.count(), 0);
     }
 
     #[tokio::test]
-    async fn a_result_and_a_panic_come_back() {
+    async fn a_result_and_a_panic_are_returned() {
         let threads = Threads::default();
-        assert_eq!(Job::begin("test", &threads, |_| 7).unwrap().await.unwrap(), 7);
-        let fault = Job::<()>::begin("test", &threads, |_| panic!("on purpose")).unwrap().await;
-        assert!(fault.unwrap_err().to_string().contains("fault"));
+        assert_eq!(Job::start("test", &threads, |_| 7).unwrap().await.unwrap(), 7);
+        let panicked = Job::<()>::start("test", &threads, |_| panic!("on purpose")).unwrap().await;
+        assert!(panicked.unwrap_err().to_string().contains("bug"));
     }
 }

@@ -1,7 +1,7 @@
-//! Bringing the LFS objects of a service's content to the disk, before it is built: a step with a deadline and a permit.
+//! Fetches the missing LFS objects of a service before a build, with a permit and a deadline.
 //!
-//! Several services of a repository fetch at a time. An object that two of them need is fetched once: who comes second waits
-//! for the first. What cannot be had fails the step, which is tried again later and later like a build that takes too long.
+//! Services of a repository fetch concurrently. An object that several need is fetched once, and the others wait for it. If an
+//! object cannot be fetched, the step fails and backs off.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,68 +11,69 @@ use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::ServiceName;
 
-use super::back_off::kept;
+use super::back_off::bounded_retry_after;
 use super::job::Job;
 use super::limiter::Kind;
+use super::pipeline::Pipeline;
 use super::state::WaitsFor;
-use super::work::Work;
 use crate::service::Service;
 use crate::source::git::lfs::{LfsFile, LfsOid};
-use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
+use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure};
 
-/// What the fetches of a repository share.
+/// The state shared by all LFS fetches of a repository.
 #[derive(Debug, Default)]
 pub(super) struct LfsFetches {
     state: Mutex<State>,
-    freed: Notify,
+    /// Notified when objects are released.
+    released: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The objects that are being fetched.
+    /// The objects being fetched.
     claimed: HashSet<LfsOid>,
-    /// Until then the server wants to be left alone, and what it said.
-    held: Option<(Instant, String)>,
+    /// The end of the server's `Retry-After`, and its reason.
+    held_until: Option<(Instant, String)>,
 }
 
-/// What is to be fetched for whom.
-pub(super) struct Ask {
-    /// Whether the upstream may be asked; otherwise what is here has to do.
-    pub(super) may_ask: bool,
-    /// Told of a fetch that begins, and of its end.
-    pub(super) told: Option<mpsc::UnboundedSender<Box<LfsNews>>>,
-    pub(super) narrowed: Narrowed,
+/// How a build fetches its LFS objects.
+pub(super) struct LfsPolicy {
+    /// Whether the upstream may be queried. Otherwise missing objects fail the build.
+    pub(super) may_fetch: bool,
+    /// Receives the start and the end of a fetch.
+    pub(super) progress: Option<mpsc::UnboundedSender<Box<LfsProgress>>>,
+    pub(super) needed_objects: NeededObjects,
 }
 
-/// How it goes with the objects of a service.
+/// A build started or ended to fetch LFS objects.
 #[derive(Debug)]
-pub(super) struct LfsNews {
+pub(super) struct LfsProgress {
     pub(super) service: ServiceName,
-    /// How many are fetched; none: that has ended.
-    pub(super) objects: Option<usize>,
+    /// The number of missing objects. `None`: the fetch ended.
+    pub(super) missing: Option<usize>,
 }
 
-/// The only objects that are needed still, once the service has moved on to another content.
-pub(super) type Narrowed = Arc<watch::Sender<Option<HashSet<LfsOid>>>>;
+/// Set once the service's ref has another content: the objects that this needs too.
+pub(super) type NeededObjects = Arc<watch::Sender<Option<HashSet<LfsOid>>>>;
 
 impl LfsFetches {
-    /// Fetches that begin while a server wants to be left alone.
-    pub(super) fn held(until: Option<Instant>) -> Self {
-        let said = "the LFS server, or its storage, asked to be left alone".to_owned();
-        let state = State { held: until.map(|until| (until, said)), ..State::default() };
-        Self { state: Mutex::new(state), freed: Notify::new() }
+    /// `held_until`: the end of the server's `Retry-After`, which a predecessor received.
+    pub(super) fn new(held_until: Option<Instant>) -> Self {
+        let reason = || "the LFS server or its storage sent `Retry-After`".to_owned();
+        let state = State { held_until: held_until.map(|until| (until, reason())), ..State::default() };
+        Self { state: Mutex::new(state), released: Notify::new() }
     }
 
-    /// Until when the server wants to be left alone, and what it said.
+    /// The end of the server's `Retry-After`, and its reason.
     pub(super) fn held_until(&self, now: Instant) -> Option<(Instant, String)> {
-        self.state().held.clone().filter(|(until, _)| now < *until)
+        self.state().held_until.clone().filter(|(until, _)| now < *until)
     }
 
-    /// Those of the objects that nobody else fetches; waits until there are some.
+    /// Claims the objects that no other fetch has claimed. Waits until there are some.
     async fn claim(&self, files: &[LfsFile]) -> Claim<'_> {
         loop {
-            let mut freed = std::pin::pin!(self.freed.notified());
-            freed.as_mut().enable();
+            let mut released = std::pin::pin!(self.released.notified());
+            released.as_mut().enable();
             {
                 let mut state = self.state();
                 let free = files.iter().map(|file| file.pointer.oid).filter(|oid| !state.claimed.contains(oid));
@@ -82,7 +83,7 @@ impl LfsFetches {
                     return Claim { fetches: self, oids };
                 }
             }
-            freed.await;
+            released.await;
         }
     }
 
@@ -91,7 +92,7 @@ impl LfsFetches {
     }
 }
 
-/// Objects that nobody else fetches.
+/// Exclusively claimed objects. Dropping it releases them.
 struct Claim<'a> {
     fetches: &'a LfsFetches,
     oids: HashSet<LfsOid>,
@@ -102,32 +103,32 @@ impl Drop for Claim<'_> {
         let mut state = self.fetches.state();
         state.claimed.retain(|oid| !self.oids.contains(oid));
         drop(state);
-        self.fetches.freed.notify_waiters();
+        self.fetches.released.notify_waiters();
     }
 }
 
-impl Work {
-    /// Sees to it that the LFS objects of a service's content at a commit are here, if it asks for them. False: the service
-    /// has moved on to another content meanwhile.
+impl Pipeline {
+    /// Fetches the missing LFS objects of a service at a commit, if it publishes LFS files. Returns false if the service needs
+    /// another content meanwhile.
     pub(super) async fn fetch_lfs(
         &self,
         service: &Arc<Service>,
         commit: &CommitId,
-        ask: &Ask,
+        policy: &LfsPolicy,
     ) -> Result<bool, ServiceFailure> {
         if !service.selection.lfs {
             return Ok(true);
         }
-        let missing = self.missing(service, commit).await?;
+        let missing = self.missing_lfs_files(service, commit).await?;
         if missing.is_empty() {
             return Ok(true);
         }
-        if !ask.may_ask {
-            return Err(ServiceFailure::passing("lfs", "its LFS objects come with the next poll".to_owned()));
+        if !policy.may_fetch {
+            return Err(ServiceFailure::transient("lfs", "its LFS objects are fetched after the next poll".to_owned()));
         }
-        ask.tell(service, Some(missing.len()));
-        let fetched = self.fetch_missing(service, commit, ask, missing).await;
-        ask.tell(service, None);
+        policy.report(service, Some(missing.len()));
+        let fetched = self.fetch_missing(service, commit, policy, missing).await;
+        policy.report(service, None);
         fetched
     }
 
@@ -135,136 +136,141 @@ impl Work {
         &self,
         service: &Arc<Service>,
         commit: &CommitId,
-        ask: &Ask,
+        policy: &LfsPolicy,
         mut missing: Vec<LfsFile>,
     ) -> Result<bool, ServiceFailure> {
         loop {
-            let Some(claim) = ask.unless_narrowed(self.lfs.claim(&missing)).await else { return Ok(false) };
-            // Somebody else may have fetched some of them.
-            missing = self.missing(service, commit).await?;
+            let Some(claim) = policy.unless_restricted(self.lfs.claim(&missing)).await else { return Ok(false) };
+            // Another service may have fetched some of them.
+            missing = self.missing_lfs_files(service, commit).await?;
             missing.retain(|file| claim.oids.contains(&file.pointer.oid));
             if !missing.is_empty() {
-                let Some(fetched) = self.fetch(missing, ask).await? else { return Ok(false) };
-                if let Some(failure) = self.failure_of(fetched, ask) {
+                let Some(fetched) = self.fetch(missing, policy).await? else { return Ok(false) };
+                if let Some(failure) = self.failure_of(fetched, policy) {
                     return Err(failure);
                 }
             }
-            if ask.is_narrowed() {
+            if policy.is_restricted() {
                 return Ok(false);
             }
             drop(claim);
-            // It brought something until its deadline, or all, or others fetch the rest.
-            missing = self.missing(service, commit).await?;
+            // Files may be left after the deadline, or because another service fetches them.
+            missing = self.missing_lfs_files(service, commit).await?;
             if missing.is_empty() {
                 return Ok(true);
             }
         }
     }
 
-    /// One fetch with a permit, until its deadline. Nothing: the service has moved on before it could begin.
-    async fn fetch(&self, files: Vec<LfsFile>, ask: &Ask) -> Result<Option<Fetched>, ServiceFailure> {
+    /// Fetches once, with a permit and a deadline. Returns `None` if the service needs another content before the start.
+    async fn fetch(&self, files: Vec<LfsFile>, policy: &LfsPolicy) -> Result<Option<LfsFetchResult>, ServiceFailure> {
         let poller = self.poller.clone();
-        let waits = |what: Option<WaitsFor>| {
+        let on_wait = |what: Option<WaitsFor>| {
             poller.state.send_modify(|state| state.lfs.iter_mut().for_each(|lfs| lfs.waits_for = what));
         };
-        let Some(permit) = ask.unless_narrowed(poller.limiter.acquire(Kind::Lfs, waits)).await else {
-            waits(None);
+        let Some(permit) = policy.unless_restricted(poller.limiter.acquire(Kind::Lfs, on_wait)).await else {
+            on_wait(None);
             return Ok(None);
         };
-        // Whoever had a permit before may have been told.
-        if let Some((until, said)) = self.lfs.held_until(Instant::now()) {
-            let pause = Some(until.saturating_duration_since(Instant::now()));
-            return Err(ServiceFailure { again: Again::Later, pause, ..ServiceFailure::passing("lfs", said) });
+        // Another fetch may have received it while this one waited.
+        if let Some((until, reason)) = self.lfs.held_until(Instant::now()) {
+            let retry_after = Some(until.saturating_duration_since(Instant::now()));
+            return Err(ServiceFailure {
+                retry: RetryPolicy::BackOff,
+                retry_after,
+                ..ServiceFailure::transient("lfs", reason)
+            });
         }
         let deadline = poller.config.borrow().poll_timeout;
         let published = self.context.publisher.commits(&poller.name).await;
-        let (of, narrowed) = (poller.clone(), ask.narrowed.clone());
-        let job = Job::begin("lfs", &poller.threads, move |stop| {
-            let (config, services) = (of.config.borrow().clone(), of.services.borrow().clone());
-            let wanted = |oid: &LfsOid| narrowed.borrow().as_ref().is_none_or(|only| only.contains(oid));
-            let request = NeededRequest {
+        let (fetcher, needed_objects) = (poller.clone(), policy.needed_objects.clone());
+        let job = Job::start("lfs", &poller.threads, move |stop| {
+            let (config, services) = (fetcher.config.borrow().clone(), fetcher.services.borrow().clone());
+            let is_needed = |oid: &LfsOid| needed_objects.borrow().as_ref().is_none_or(|needed| needed.contains(oid));
+            let request = LfsFetchRequest {
                 config: &config,
                 files: &files,
-                mirrored: of.state.borrow().mirrored,
+                mirrored: fetcher.state.borrow().mirrored,
                 services: &services,
                 published: &published,
-                budget: &|| of.limiter.request(),
-                wanted: &wanted,
+                budget: &|| fetcher.limiter.try_request(),
+                is_needed: &is_needed,
             };
-            of.source.fetch(&request, stop)
+            fetcher.source.fetch_lfs_files(&request, stop)
         });
         let mut job =
-            job.map_err(|error| ServiceFailure::passing("lfs", format!("no thread can be started: {error}")))?;
-        let in_time = tokio::time::timeout(deadline, &mut job).await;
-        if in_time.is_err() {
+            job.map_err(|error| ServiceFailure::transient("lfs", format!("no thread can be started: {error}")))?;
+        let result = tokio::time::timeout(deadline, &mut job).await;
+        if result.is_err() {
             job.interrupt();
             tracing::warn!(repository = %poller.name, seconds = deadline.as_secs(), "a fetch of LFS objects is overdue");
         }
-        // Others must not wait for a thread that may never come back.
+        // Released before the thread ends, because that may take forever.
         drop(permit);
-        let ended = match in_time {
-            Ok(ended) => ended,
+        let fetched = match result {
+            Ok(fetched) => fetched,
             Err(_) => job.await,
         };
-        let ended = ended.map_err(|fault| self.fault("lfs", &fault)).flatten();
-        let mut fetched = ended.inspect_err(|_| self.context.metrics.lfs_failures.inc())?;
-        if fetched.interrupted && fetched.brought == 0 && fetched.failures.is_empty() {
-            let late = format!("its LFS objects did not come within {} s (`poll_timeout`)", deadline.as_secs());
+        let fetched = fetched.map_err(|panicked| self.panicked("lfs", &panicked)).flatten();
+        let mut fetched = fetched.inspect_err(|_| self.context.metrics.lfs_failures.inc())?;
+        if fetched.interrupted && fetched.fetched == 0 && fetched.failures.is_empty() {
+            let late = format!("its LFS objects could not be fetched within {} s (`poll_timeout`)", deadline.as_secs());
             fetched.failures.push(late);
         }
         Ok(Some(fetched))
     }
 
-    fn failure_of(&self, fetched: Fetched, ask: &Ask) -> Option<ServiceFailure> {
-        let Fetched { failures, pause, .. } = fetched;
+    fn failure_of(&self, fetched: LfsFetchResult, policy: &LfsPolicy) -> Option<ServiceFailure> {
+        let LfsFetchResult { failures, retry_after, .. } = fetched;
         let others = failures.len().saturating_sub(1);
         let first = failures.into_iter().next()?;
         let reason = if others == 0 { first.clone() } else { format!("{first} (and {others} more)") };
         self.context.metrics.lfs_failures.inc();
-        if let Some(pause) = pause {
-            let until = Instant::now() + kept(pause, fastrand::f64());
+        if let Some(retry_after) = retry_after {
+            let until = Instant::now() + bounded_retry_after(retry_after, fastrand::f64());
             let mut state = self.lfs.state();
-            if state.held.as_ref().is_none_or(|(held, _)| *held < until) {
-                state.held = Some((until, first));
+            if state.held_until.as_ref().is_none_or(|(known, _)| *known < until) {
+                state.held_until = Some((until, first));
             }
         }
-        // What a newer content needs is asked for at once.
-        (!ask.is_narrowed()).then(|| ServiceFailure {
-            again: Again::Later,
-            pause,
-            ..ServiceFailure::passing("lfs", reason)
+        // A newer content starts its own fetch at once.
+        (!policy.is_restricted()).then(|| ServiceFailure {
+            retry: RetryPolicy::BackOff,
+            retry_after,
+            ..ServiceFailure::transient("lfs", reason)
         })
     }
 
-    /// The objects that a build needs and that are not here.
-    pub(super) async fn missing(
+    /// The LFS files that a build needs and that are not stored.
+    pub(super) async fn missing_lfs_files(
         &self,
         service: &Arc<Service>,
         commit: &CommitId,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
-        let (source, of, at) = (self.poller.source.clone(), service.clone(), commit.clone());
-        let job = Job::begin("lfs", &self.context.threads, move |stop| source.missing(&of, &at, stop));
-        self.awaited("lfs", job, (), self.build_timeout()).await
+        let (source, service, commit) = (self.poller.source.clone(), service.clone(), commit.clone());
+        let job =
+            Job::start("lfs", &self.context.threads, move |stop| source.missing_lfs_files(&service, &commit, stop));
+        self.await_job("lfs", job, (), self.build_timeout()).await
     }
 }
 
-impl Ask {
-    fn tell(&self, service: &Service, objects: Option<usize>) {
-        if let Some(told) = &self.told {
-            let _ = told.send(Box::new(LfsNews { service: service.name.clone(), objects }));
+impl LfsPolicy {
+    fn report(&self, service: &Service, missing: Option<usize>) {
+        if let Some(progress) = &self.progress {
+            let _ = progress.send(Box::new(LfsProgress { service: service.name.clone(), missing }));
         }
     }
 
-    fn is_narrowed(&self) -> bool {
-        self.narrowed.borrow().is_some()
+    fn is_restricted(&self) -> bool {
+        self.needed_objects.borrow().is_some()
     }
 
-    /// Awaits something; nothing when the service moves on to another content before.
-    async fn unless_narrowed<T>(&self, wanted: impl Future<Output = T>) -> Option<T> {
-        let mut narrowed = self.narrowed.subscribe();
+    /// Awaits a future. Returns `None` if the service needs another content first.
+    async fn unless_restricted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut needed_objects = self.needed_objects.subscribe();
         tokio::select! {
-            value = wanted => Some(value),
-            _ = narrowed.wait_for(Option::is_some) => None,
+            value = future => Some(value),
+            _ = needed_objects.wait_for(Option::is_some) => None,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Who may ask an upstream just now: permits for each kind of work, and a budget of requests for each host.
+//! Limits the load on upstreams: permits for each kind of work, and a request budget for each host.
 //!
-//! Each kind has permits of its own, so that a listing waits for no fetch, and a change for no first clone. Whoever wants one
-//! waits at its host first and then among all: nobody takes one of all to wait for a host with it. A host has fewer than half
-//! of all, so that two which hang leave some to others.
+//! Each kind has its own permits, so that a listing does not wait for fetches, and a fetch does not wait for first clones. A
+//! waiter first acquires a permit of its host and then one of all, so nobody holds a global permit while waiting for a host.
+//! A host has fewer than half of all permits, so that two hosts that hang leave some for others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,29 +16,30 @@ use crate::config::LimitsConfig;
 use crate::metrics::Metrics;
 use crate::source::Endpoint;
 
-/// Mirrors that are read in full at a time: what makes one doubtful, a full disk, may make all of them so.
-const CLOSE_LOOKS: usize = 2;
+/// The most concurrent checks of mirrors, each of which reads a whole mirror. One cause, such as a full disk, may make all
+/// mirrors suspect.
+const CONCURRENT_MIRROR_CHECKS: usize = 2;
 
-/// What a permit is for.
+/// The work that a permit allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To list refs, which ends soon even where the host drips.
+    /// Listing refs, which ends soon even if the host is slow.
     Listing,
-    /// To fetch what changed.
+    /// Fetching changes.
     Fetch,
-    /// To fetch a whole repository, which may take hours.
+    /// Cloning a repository, which may take hours.
     FirstClone,
-    /// To fetch LFS files of what is mirrored already.
+    /// Fetching LFS objects of a mirrored repository.
     Lfs,
 }
 
 const KINDS: [Kind; 4] = [Kind::Listing, Kind::Fetch, Kind::FirstClone, Kind::Lfs];
 
-/// How many permits there are of a kind.
+/// The numbers of permits of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Caps {
     all: usize,
-    of_a_host: usize,
+    per_host: usize,
 }
 
 /// The permits of one origin.
@@ -47,51 +48,52 @@ pub(crate) struct Limiter {
     permits: [Arc<Semaphore>; KINDS.len()],
     mirror_checks: Arc<Semaphore>,
     requests_per_minute: u32,
-    /// Those that a repository is at.
+    /// The hosts of current repositories.
     hosts: Mutex<HashMap<String, Weak<Host>>>,
     metrics: Metrics,
 }
 
-/// An upstream host as its repositories share it.
+/// The limits of an upstream host, shared by its repositories.
 struct Host {
     permits: [Arc<Semaphore>; KINDS.len()],
     budget: Mutex<Budget>,
 }
 
-/// The limiter as a repository at a host sees it.
+/// The limiter of one repository.
 #[derive(Clone)]
 pub(super) struct HostLimiter {
     limiter: Arc<Limiter>,
     host: Arc<Host>,
-    /// Requests that list the refs: two over HTTP, one over SSH and `git://`, none at this machine.
-    listing: u32,
+    /// The requests of one listing.
+    requests_per_listing: u32,
 }
 
-/// Others get it when this is dropped.
+/// Released when dropped.
 pub(super) struct Permit {
     pub(super) kind: Kind,
-    _of_the_host: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+    _host_permit: OwnedSemaphorePermit,
+    _global_permit: OwnedSemaphorePermit,
 }
 
 impl Kind {
-    /// `whole`: of a repository from its beginning.
-    pub(super) fn of_fetch(whole: bool) -> Self {
-        if whole { Self::FirstClone } else { Self::Fetch }
+    /// The kind of a fetch that may be a clone.
+    pub(super) fn of_fetch(is_clone: bool) -> Self {
+        if is_clone { Self::FirstClone } else { Self::Fetch }
     }
 
     fn caps(self, limits: &LimitsConfig) -> Caps {
-        let (fetches, of_a_host) = (limits.concurrent_fetches, limits.concurrent_fetches_per_host);
-        let (all, of_a_host) = match self {
-            Self::Listing => (limits.concurrent_listings, of_a_host),
-            Self::Fetch => (fetches, of_a_host),
-            // The one more lets two hosts have half of theirs each, and leaves one.
-            Self::FirstClone | Self::Lfs => (fetches / 2 + 1, of_a_host.div_ceil(2)),
+        let (fetches, per_host) = (limits.concurrent_fetches, limits.concurrent_fetches_per_host);
+        let (all, per_host) = match self {
+            Self::Listing => (limits.concurrent_listings, per_host),
+            Self::Fetch => (fetches, per_host),
+            // With one more, two hosts can use half of their permits each, and one permit is left.
+            Self::FirstClone | Self::Lfs => (fetches / 2 + 1, per_host.div_ceil(2)),
         };
         let fewer_than_half = all.saturating_sub(1) / 2;
-        Caps { all, of_a_host: of_a_host.min(fewer_than_half).max(1) }
+        Caps { all, per_host: per_host.min(fewer_than_half).max(1) }
     }
 
+    /// The name of the limit in metrics.
     fn bound(self) -> &'static str {
         match self {
             Self::Listing => "listings",
@@ -101,34 +103,34 @@ impl Kind {
         }
     }
 
-    /// What is waited for at the host, and then among all.
+    /// What a waiter waits for: first the permit of its host, then that of all.
     fn waits(self) -> [WaitsFor; 2] {
         match self {
-            Self::Listing | Self::Fetch => [WaitsFor::HostPlace, WaitsFor::Place],
-            Self::FirstClone => [WaitsFor::LargePlace; 2],
-            Self::Lfs => [WaitsFor::LfsPlace; 2],
+            Self::Listing | Self::Fetch => [WaitsFor::HostPermit, WaitsFor::Permit],
+            Self::FirstClone => [WaitsFor::LargePermit; 2],
+            Self::Lfs => [WaitsFor::LfsPermit; 2],
         }
     }
 }
 
 impl Limiter {
-    /// Its use is shown among the bounds; of those of a host, by the one that uses the most.
+    /// Registers the limits as metrics. For limits of hosts, the busiest host is shown.
     pub(crate) fn new(limits: &LimitsConfig, metrics: Metrics) -> Arc<Self> {
         let bounds = metrics.bounds.clone();
         let limiter = Arc::new(Self {
             caps: KINDS.map(|kind| kind.caps(limits)),
             permits: KINDS.map(|kind| bounds.semaphore(kind.bound(), kind.caps(limits).all)),
-            mirror_checks: bounds.semaphore("mirror_checks", CLOSE_LOOKS),
+            mirror_checks: bounds.semaphore("mirror_checks", CONCURRENT_MIRROR_CHECKS),
             requests_per_minute: limits.requests_per_minute_per_host,
             hosts: Mutex::default(),
             metrics,
         });
         for (name, kind) in [("listings_per_host", Kind::Listing), ("fetches_per_host", Kind::Fetch)] {
-            let cap = kind.caps(limits).of_a_host;
+            let cap = kind.caps(limits).per_host;
             limiter.show_busiest(name, cap, move |host| cap - host.permits[kind as usize].available_permits());
         }
-        let saved_up = Budget::saved_up(limits.requests_per_minute_per_host);
-        limiter.show_busiest("burst_requests_per_host", saved_up, |host| host.budget().taken(Instant::now()));
+        let burst = Budget::burst(limits.requests_per_minute_per_host);
+        limiter.show_busiest("burst_requests_per_host", burst, |host| host.budget().in_use(Instant::now()));
         limiter
     }
 
@@ -146,21 +148,21 @@ impl Limiter {
         });
     }
 
-    /// The limiter for a repository there. Repositories on this machine share a host too.
-    pub(super) fn at_host(self: &Arc<Self>, upstream: &Endpoint) -> HostLimiter {
-        let listing = upstream.requests_to_list();
+    /// The limiter for a repository with this upstream. All local repositories share one host.
+    pub(super) fn for_upstream(self: &Arc<Self>, upstream: &Endpoint) -> HostLimiter {
+        let requests_per_listing = upstream.requests_per_listing();
         let name = upstream.host().unwrap_or_default().to_owned();
         let mut hosts = self.hosts();
         hosts.retain(|_, host| host.strong_count() > 0);
         let host = hosts.get(&name).and_then(Weak::upgrade).unwrap_or_else(|| {
             let host = Arc::new(Host {
-                permits: self.caps.map(|caps| Arc::new(Semaphore::new(caps.of_a_host))),
+                permits: self.caps.map(|caps| Arc::new(Semaphore::new(caps.per_host))),
                 budget: Mutex::new(Budget::new(self.requests_per_minute, Instant::now())),
             });
             hosts.insert(name, Arc::downgrade(&host));
             host
         });
-        HostLimiter { limiter: self.clone(), host, listing }
+        HostLimiter { limiter: self.clone(), host, requests_per_listing }
     }
 
     fn hosts(&self) -> MutexGuard<'_, HashMap<String, Weak<Host>>> {
@@ -169,68 +171,74 @@ impl Limiter {
 }
 
 impl HostLimiter {
-    /// Waits for a permit; for one to list, also until the host may be asked. `waits` is told what for, and that it is over.
-    pub(super) async fn acquire(&self, kind: Kind, waits: impl Fn(Option<WaitsFor>)) -> Permit {
+    /// Waits for a permit, and for a listing also for the request budget. `on_wait` is called with what is waited for, and with
+    /// `None` afterwards.
+    pub(super) async fn acquire(&self, kind: Kind, on_wait: impl Fn(Option<WaitsFor>)) -> Permit {
         let [at_host, among_all] = kind.waits();
-        let of_the_host = self.one_of(&self.host.permits[kind as usize], at_host, &waits).await;
+        let host_permit = self.acquire_from(&self.host.permits[kind as usize], at_host, &on_wait).await;
         if kind == Kind::Listing {
-            let wait = self.host.budget().reserve(self.listing, Instant::now());
+            let wait = self.host.budget().reserve(self.requests_per_listing, Instant::now());
             if !wait.is_zero() {
-                self.waited(WaitsFor::HostBudget, &waits, tokio::time::sleep(wait)).await;
+                self.wait_for(WaitsFor::HostBudget, &on_wait, tokio::time::sleep(wait)).await;
             }
         }
-        let of_all = self.one_of(&self.limiter.permits[kind as usize], among_all, &waits).await;
-        Permit { kind, _of_the_host: of_the_host, _of_all: of_all }
+        let global_permit = self.acquire_from(&self.limiter.permits[kind as usize], among_all, &on_wait).await;
+        Permit { kind, _host_permit: host_permit, _global_permit: global_permit }
     }
 
-    /// A permit to fetch, if there is one just now.
+    /// Acquires a permit if one is free.
     pub(super) fn try_acquire(&self, kind: Kind) -> Option<Permit> {
-        let of_the_host = self.host.permits[kind as usize].clone().try_acquire_owned().ok()?;
-        let of_all = self.limiter.permits[kind as usize].clone().try_acquire_owned().ok()?;
-        Some(Permit { kind, _of_the_host: of_the_host, _of_all: of_all })
+        let host_permit = self.host.permits[kind as usize].clone().try_acquire_owned().ok()?;
+        let global_permit = self.limiter.permits[kind as usize].clone().try_acquire_owned().ok()?;
+        Some(Permit { kind, _host_permit: host_permit, _global_permit: global_permit })
     }
 
-    /// Waits for a permit to read a whole mirror.
-    pub(super) async fn close_look(&self) -> OwnedSemaphorePermit {
-        self.limiter.mirror_checks.clone().acquire_owned().await.expect("it is never closed")
+    /// Waits for a permit to check a mirror.
+    pub(super) async fn acquire_mirror_check(&self) -> OwnedSemaphorePermit {
+        self.limiter.mirror_checks.clone().acquire_owned().await.expect("the semaphore is never closed")
     }
 
-    async fn one_of(
+    async fn acquire_from(
         &self,
         permits: &Arc<Semaphore>,
         what: WaitsFor,
-        waits: &impl Fn(Option<WaitsFor>),
+        on_wait: &impl Fn(Option<WaitsFor>),
     ) -> OwnedSemaphorePermit {
         if let Ok(permit) = permits.clone().try_acquire_owned() {
             return permit;
         }
-        self.waited(what, waits, permits.clone().acquire_owned()).await.expect("it is never closed")
+        self.wait_for(what, on_wait, permits.clone().acquire_owned()).await.expect("the semaphore is never closed")
     }
 
-    /// Awaits something, and tells and counts that.
-    async fn waited<T>(&self, what: WaitsFor, waits: &impl Fn(Option<WaitsFor>), wanted: impl Future<Output = T>) -> T {
-        waits(Some(what));
-        let begun = Instant::now();
-        let value = wanted.await;
+    /// Awaits a future, and reports and counts the wait.
+    async fn wait_for<T>(
+        &self,
+        what: WaitsFor,
+        on_wait: &impl Fn(Option<WaitsFor>),
+        future: impl Future<Output = T>,
+    ) -> T {
+        on_wait(Some(what));
+        let start = Instant::now();
+        let value = future.await;
         let waited = self.limiter.metrics.poll_wait_seconds.with_label_values(&[what.as_str()]);
-        waited.inc_by(begun.elapsed().as_secs_f64());
-        waits(None);
+        waited.inc_by(start.elapsed().as_secs_f64());
+        on_wait(None);
         value
     }
 
-    /// Takes a request besides those of a poll. How long it has to wait, if it has to.
-    pub(super) fn request(&self) -> Option<Duration> {
+    /// Takes one request from the budget. If there is none, returns the time until there is.
+    pub(super) fn try_request(&self) -> Option<Duration> {
         self.host.budget().take(1, Instant::now()).err()
     }
 
-    /// A poll made so many requests; those beyond the listing that it waited for (`0`: it waited for none) others wait for.
-    pub(super) fn asked(&self, requests: u32, waited_for: u32) {
-        self.host.budget().charge(requests.saturating_sub(waited_for), Instant::now());
+    /// Charges the requests of a poll, except those that it had reserved.
+    pub(super) fn charge(&self, requests: u32, reserved: u32) {
+        self.host.budget().charge(requests.saturating_sub(reserved), Instant::now());
     }
 
-    /// Requests that list the refs.
-    pub(super) fn listing(&self) -> u32 {
-        self.listing
+    /// The requests that [`HostLimiter::acquire`] reserves for a listing.
+    pub(super) fn requests_per_listing(&self) -> u32 {
+        self.requests_per_listing
     }
 }
 
@@ -249,53 +257,53 @@ pub(super) mod tests {
         Limiter::new(&limits, Metrics::register(&prometheus::Registry::new()).unwrap())
     }
 
-    /// What a host gets that takes all it can.
-    fn all_it_can(host: &HostLimiter, kind: Kind) -> Vec<Permit> {
+    /// Acquires all permits that a host can get.
+    fn acquire_all(host: &HostLimiter, kind: Kind) -> Vec<Permit> {
         std::iter::from_fn(|| host.try_acquire(kind)).collect()
     }
 
     #[test]
-    fn two_hosts_that_hang_leave_permits_of_each_kind_to_others() {
+    fn two_hanging_hosts_leave_permits_of_each_kind_to_others() {
         let limiter = limiter(8, 4);
         let [a, b, c] =
-            ["a", "b", "c"].map(|host| limiter.at_host(&format!("https://{host}/shop.git").as_str().into()));
-        for (kind, of_a_host) in KINDS.into_iter().zip([4, 3, 2, 2]) {
-            let held = [&a, &b].map(|host| all_it_can(host, kind));
-            assert_eq!(held.each_ref().map(Vec::len), [of_a_host; 2], "{kind:?}");
+            ["a", "b", "c"].map(|host| limiter.for_upstream(&format!("https://{host}/shop.git").as_str().into()));
+        for (kind, per_host) in KINDS.into_iter().zip([4, 3, 2, 2]) {
+            let held = [&a, &b].map(|host| acquire_all(host, kind));
+            assert_eq!(held.each_ref().map(Vec::len), [per_host; 2], "{kind:?}");
             assert!(c.try_acquire(kind).is_some(), "{kind:?}");
         }
     }
 
     #[test]
-    fn however_few_permits_there_are_no_kind_of_work_holds_up_another() {
-        for (all, of_a_host) in [(1, 1), (2, 1), (2, 2), (8, 1)] {
-            let limiter = limiter(all, of_a_host);
-            let host = limiter.at_host(&"https://git.example/shop.git".into());
-            let held: Vec<_> = KINDS.into_iter().map(|kind| all_it_can(&host, kind)).collect();
-            assert!(held.iter().all(|held| !held.is_empty()), "{all} {of_a_host}");
+    fn with_few_permits_no_kind_of_work_blocks_another() {
+        for (all, per_host) in [(1, 1), (2, 1), (2, 2), (8, 1)] {
+            let limiter = limiter(all, per_host);
+            let host = limiter.for_upstream(&"https://git.example/shop.git".into());
+            let held: Vec<_> = KINDS.into_iter().map(|kind| acquire_all(&host, kind)).collect();
+            assert!(held.iter().all(|held| !held.is_empty()), "{all} {per_host}");
         }
     }
 
     #[tokio::test]
-    async fn who_waits_at_its_host_holds_none_of_all_and_is_told_what_for() {
+    async fn a_waiter_for_its_host_holds_no_global_permit_and_knows_what_it_waits_for() {
         let limiter = limiter(3, 1);
         let [a, b, c, d] =
-            ["a", "b", "c", "d"].map(|host| limiter.at_host(&format!("https://{host}/shop.git").as_str().into()));
-        let told = std::cell::Cell::new(None);
-        let acquire = |host| Box::pin(HostLimiter::acquire(host, Kind::Fetch, |what| told.set(what)));
+            ["a", "b", "c", "d"].map(|host| limiter.for_upstream(&format!("https://{host}/shop.git").as_str().into()));
+        let waits = std::cell::Cell::new(None);
+        let acquire = |host| Box::pin(HostLimiter::acquire(host, Kind::Fetch, |what| waits.set(what)));
         let first = acquire(&a).await;
         let mut second = acquire(&a);
         assert!(futures_util::poll!(&mut second).is_pending());
-        assert_eq!(told.get(), Some(WaitsFor::HostPlace));
+        assert_eq!(waits.get(), Some(WaitsFor::HostPermit));
         let others = [acquire(&b).await, acquire(&c).await];
         let mut last = acquire(&d);
         assert!(futures_util::poll!(&mut last).is_pending());
-        assert_eq!(told.get(), Some(WaitsFor::Place));
+        assert_eq!(waits.get(), Some(WaitsFor::Permit));
         drop(first);
-        assert!(futures_util::poll!(&mut second).is_pending(), "d came first among all");
+        assert!(futures_util::poll!(&mut second).is_pending(), "d was first in the global queue");
         last.await;
         second.await;
-        assert_eq!(told.get(), None);
+        assert_eq!(waits.get(), None);
         drop(others);
     }
 }

@@ -1,4 +1,4 @@
-//! Upkeep of the mirror: after a poll that brought something, or a day. Polls and builds go on beside it.
+//! Maintenance of the mirror, after polls that changed it, and at least daily. Polls and builds run concurrently.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,75 +14,89 @@ use super::job::Job;
 use super::poll::Poller;
 use super::worker::Worker;
 use crate::service::Service;
-use crate::source::UpkeepRequest;
+use crate::source::MaintenanceRequest;
 
-/// A mirror is looked after so often though nothing is fetched: what was left behind before goes by time.
-const LOOK_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// The longest time between two maintenances, because leftover files become removable with time.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-/// How often it is looked what is needed still. Versions go by age, and nothing tells when. It is looked, whatever else there
-/// is to do, after a start and when the services have changed.
-const SWEEP_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// The longest time between two removals of unneeded LFS objects, because versions expire with time. Objects are also removed
+/// after a start and after services have changed.
+const LFS_SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-/// Upkeep under way. Dropped, it is told to stop; what it had not finished is as it was. No task of its own: it goes with
-/// its owner, and the data directory with it.
-pub(super) type KeepingUp = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The maintenance of a mirror. Dropping it stops a running one, which leaves unfinished work as it was.
+pub(super) struct Maintenance {
+    /// Not a spawned task: it holds the data directory, and must end with the worker.
+    running: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Whether the mirror may have changed since the last maintenance.
+    pub(super) is_due: bool,
+    last_start: Option<Instant>,
+    pub(super) last_lfs_sweep: Option<Instant>,
+}
+
+impl Maintenance {
+    pub(super) fn new() -> Self {
+        Self { running: None, is_due: true, last_start: None, last_lfs_sweep: None }
+    }
+
+    /// Waits for the end of a running maintenance; forever if there is none.
+    pub(super) async fn ended(&mut self) {
+        match &mut self.running {
+            Some(running) => running.await,
+            None => std::future::pending().await,
+        }
+        self.running = None;
+    }
+}
 
 impl Worker {
-    /// Looks after the mirror, if there may be a reason to, and nobody else's is looked after at this moment: one at a time
-    /// leaves the processor to those who publish.
-    pub(super) fn begin_upkeep(&mut self) -> Option<KeepingUp> {
+    /// Starts maintenance if it is due, and no other mirror's is running.
+    pub(super) fn start_maintenance(&mut self) {
         let now = Instant::now();
-        let long_ago = self.looked_after.is_none_or(|last| now.duration_since(last) >= LOOK_EVERY);
-        // A mirror that could not be cloned anew says nothing of what is needed.
-        let sweep_lfs =
-            self.state.borrow().mirrored && self.lfs_swept.is_none_or(|last| now.duration_since(last) >= SWEEP_EVERY);
-        if !self.upkeep_due && !long_ago && !sweep_lfs {
-            return None;
+        let has_passed = |last: Option<Instant>, interval| last.is_none_or(|last| now.duration_since(last) >= interval);
+        let is_due = self.maintenance.is_due || has_passed(self.maintenance.last_start, MAINTENANCE_INTERVAL);
+        // An incomplete mirror does not show which objects are needed.
+        let sweep_lfs = self.state.borrow().mirrored && has_passed(self.maintenance.last_lfs_sweep, LFS_SWEEP_INTERVAL);
+        if self.maintenance.running.is_some() || !(is_due || sweep_lfs) {
+            return;
         }
-        let permit = self.context.upkeep.clone().try_acquire_owned().ok()?;
-        self.upkeep_due = false;
-        self.looked_after = Some(now);
+        let Ok(permit) = self.context.maintenance.clone().try_acquire_owned() else { return };
+        self.maintenance.is_due = false;
+        self.maintenance.last_start = Some(now);
         if sweep_lfs {
-            self.lfs_swept = Some(now);
+            self.maintenance.last_lfs_sweep = Some(now);
         }
         let services = sweep_lfs.then(|| self.services.values().cloned().collect());
-        let in_work = self.running.values().map(|running| &running.candidate);
-        let in_work = in_work.chain(&self.to_decide).chain(&self.decided_on);
-        let in_work = in_work.map(|candidate| (candidate.service.name.clone(), candidate.commit.clone())).collect();
-        Some(Box::pin(keep_up(self.poller.clone(), services, in_work, self.context.clone(), permit)))
+        let candidates = self.builds.values().map(|build| &build.candidate);
+        let candidates = candidates.chain(&self.candidates).chain(&self.cached_candidates);
+        let in_progress =
+            candidates.map(|candidate| (candidate.service.name.clone(), candidate.commit.clone())).collect();
+        self.maintenance.running =
+            Some(Box::pin(maintain(self.poller.clone(), services, in_progress, self.context.clone(), permit)));
     }
 }
 
-/// Waits until upkeep has ended; for ever when there is none.
-pub(super) async fn kept_up(keeping_up: &mut Option<KeepingUp>) {
-    match keeping_up {
-        Some(keeping_up) => keeping_up.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Keeps the mirror up, with what is published and `in_work`; and removes LFS objects that none of `services` needs, if
-/// there are some given.
-async fn keep_up(
+/// Maintains the mirror, and keeps the published commits and those `in_progress`. Removes LFS objects that none of `services`
+/// needs, if they are given.
+async fn maintain(
     poller: Arc<Poller>,
     services: Option<Vec<Arc<Service>>>,
-    in_work: Vec<(ServiceName, CommitId)>,
+    in_progress: Vec<(ServiceName, CommitId)>,
     context: Arc<Context>,
     permit: OwnedSemaphorePermit,
 ) {
     let (source, mut published) = (poller.source.clone(), context.publisher.commits(&poller.name).await);
-    published.iter_mut().for_each(|published| published.extend_from_slice(&in_work));
-    let job = Job::begin("upkeep", &context.threads, move |stop| {
-        // Others have their turn when this ends, whatever the agent does at that time.
+    published.iter_mut().for_each(|published| published.extend_from_slice(&in_progress));
+    let job = Job::start("maintenance", &context.threads, move |stop| {
+        // Released when the thread ends, even if the worker has stopped before.
         let _permit = permit;
-        source.keep_up(&UpkeepRequest { published: &published, sweep: services.as_deref() }, stop);
+        source.maintain(&MaintenanceRequest { published: &published, sweep: services.as_deref() }, stop);
     });
     match job {
         Ok(job) => {
-            if let Err(fault) = job.await {
-                poller.source.not_kept_up(&fault.to_string());
+            if let Err(panicked) = job.await {
+                poller.source.maintenance_failed(&panicked.to_string());
             }
         }
-        Err(error) => poller.source.not_kept_up(&format!("no thread can be started: {error}")),
+        Err(error) => poller.source.maintenance_failed(&format!("no thread can be started: {error}")),
     }
 }

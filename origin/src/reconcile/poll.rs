@@ -1,4 +1,4 @@
-//! One poll of an upstream, on a thread of its own, watched.
+//! Polls an upstream, on its own thread and with a watchdog.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -6,30 +6,30 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
 
-use super::job::{Job, JobFault};
+use super::job::{Job, JobPanicked};
 use super::limiter::{HostLimiter, Kind};
-use super::pace::{Expected, Pace};
 use super::poll_permit::PollPermit;
+use super::poll_watchdog::{PollLimits, PollWatchdog};
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
 use crate::config::RepositoryConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::source::{FetchProgress, FetchSnapshot, PollFailure, PollRequest, Polled, Source};
+use crate::source::{FetchProgress, FetchSnapshot, PollFailure, PollOutcome, PollRequest, Source};
 
-/// How often the progress of a poll is looked at and shown.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval of the watchdog, and of updates of the progress.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Everything a poll needs.
+/// The dependencies of a poll.
 pub(super) struct Poller {
-    /// As it is when a poll begins.
+    /// Read when a poll starts.
     pub(super) config: watch::Receiver<Arc<RepositoryConfig>>,
-    /// The services that it is for, likewise.
+    /// Read when a poll starts.
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
-    /// The fewest bytes of a pack in a second.
+    /// The minimum rate of a pack in bytes per second.
     pub(super) min_rate: u64,
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<dyn Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
     pub(super) threads: Threads,
@@ -38,104 +38,103 @@ pub(super) struct Poller {
     pub(super) data_dir: DataDir,
 }
 
-/// How a poll ended.
-pub(super) struct PollEnd {
-    pub(super) result: Result<Looked, Failure>,
-    /// When it began to list: what was pushed or asked for before that, it has seen.
-    pub(super) begun: Instant,
-    pub(super) took: Duration,
+/// The result of a poll.
+pub(super) struct PollResult {
+    pub(super) result: Result<SuccessfulPoll, Failure>,
+    /// When it started to list refs. It has seen all earlier pushes.
+    pub(super) listed_at: Instant,
+    /// The time since then.
+    pub(super) duration: Duration,
 }
 
-/// What was found by a poll that the mirror followed.
-pub(super) struct Looked {
-    /// Whether it was changed.
+pub(super) struct SuccessfulPoll {
+    /// Whether the mirror changed.
     pub(super) changed: bool,
-    /// Why a ref could not be followed, if there is such a one.
-    pub(super) astray: Option<Failure>,
+    /// Why one ref could not be followed.
+    pub(super) broken_ref: Option<Failure>,
 }
 
-impl PollEnd {
-    /// The end of a poll whose watcher panicked.
-    pub(super) fn fault() -> Self {
-        Self { result: Err(failed("fetch", JobFault.to_string())), begun: Instant::now(), took: Duration::ZERO }
+impl PollResult {
+    /// The result of a poll that panicked.
+    pub(super) fn panicked() -> Self {
+        let result = Err(failed("fetch", JobPanicked.to_string()));
+        Self { result, listed_at: Instant::now(), duration: Duration::ZERO }
     }
 }
 
 impl Poller {
-    /// Polls once. Other repositories' polls are waited for only as long as they keep their deadlines.
-    pub(super) async fn poll(self: Arc<Self>) -> PollEnd {
-        if self.source.gave_trouble() {
-            self.examine().await;
+    /// Polls once, with permits and a deadline.
+    pub(super) async fn poll(self: Arc<Self>) -> PollResult {
+        if self.source.needs_check() {
+            self.check_mirror().await;
         }
-        let waits = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
-        let permit = PollPermit::new(self.limiter.acquire(Kind::Listing, waits).await);
-        let (mut waited_for, mut moved) = (self.limiter.listing(), false);
+        let on_wait = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
+        let permit = PollPermit::new(self.limiter.acquire(Kind::Listing, on_wait).await);
+        let (mut reserved, mut has_listed) = (self.limiter.requests_per_listing(), false);
         loop {
-            let (begun, progress) = (Instant::now(), FetchProgress::default());
-            let result = self.run(&permit, &progress, begun).await;
-            self.limiter.asked(progress.requests(), std::mem::take(&mut waited_for));
-            match result {
+            let (listed_at, progress) = (Instant::now(), FetchProgress::default());
+            let result = self.list_and_fetch(&permit, &progress, listed_at).await;
+            self.limiter.charge(progress.requests(), std::mem::take(&mut reserved));
+            let result = match result {
                 Ok(None) => {
-                    // What was gone is deleted, though nothing else may be left to follow.
-                    moved = true;
-                    permit.give_back();
+                    // The mirror may have changed already: deleted refs need no fetch.
+                    has_listed = true;
+                    permit.release();
                     self.state.send_modify(|state| state.phase = Phase::Idle);
-                    let kind = Kind::of_fetch(self.large()());
-                    permit.replace(self.limiter.acquire(kind, waits).await);
+                    let kind = Kind::of_fetch(self.is_clone()());
+                    permit.replace(self.limiter.acquire(kind, on_wait).await);
+                    continue;
                 }
-                Ok(Some(mut looked)) => {
-                    looked.changed |= moved;
-                    return PollEnd { result: Ok(looked), begun, took: begun.elapsed() };
-                }
-                Err(failure) => return PollEnd { result: Err(failure), begun, took: begun.elapsed() },
-            }
+                Ok(Some(success)) => Ok(SuccessfulPoll { changed: success.changed || has_listed, ..success }),
+                Err(failure) => Err(failure),
+            };
+            return PollResult { result, listed_at, duration: listed_at.elapsed() };
         }
     }
 
-    /// Takes a close look at a mirror that gave trouble. The upstream has no part in it, and others that poll do not wait
-    /// for it. Dropped, or after as long as a poll may take, it ends.
-    async fn examine(&self) {
+    /// Checks a mirror that may be damaged, for at most the poll timeout. This takes no permit to poll.
+    async fn check_mirror(&self) {
         let poll_timeout = self.config.borrow().poll_timeout;
-        let _permit = self.limiter.close_look().await;
+        let _permit = self.limiter.acquire_mirror_check().await;
         self.state.send_modify(|state| state.phase = Phase::Examining);
         let source = self.source.clone();
-        let job = Job::begin(&format!("look {}", self.name), &self.threads, move |stop| {
-            source.examine(Instant::now(), stop);
+        let job = Job::start(&format!("check {}", self.name), &self.threads, move |stop| {
+            source.check(Instant::now(), stop);
         });
         if let Ok(mut job) = job {
             let ended = tokio::time::timeout(poll_timeout, &mut job).await;
             if ended.is_err() {
                 job.interrupt();
-                tracing::warn!(repository = %self.name, "a close look at the mirror took as long as a poll may, and was given up");
+                tracing::warn!(repository = %self.name, "the check of the mirror took longer than `poll_timeout` and was stopped");
                 let _ = (&mut job).await;
             }
         }
         self.state.send_modify(|state| state.phase = Phase::Idle);
     }
 
-    /// Nothing: something moved, and it has to wait for a permit to fetch it.
-    async fn run(
+    /// Lists the refs, and fetches changes. Returns `None` if refs changed and fetching needs a permit first.
+    async fn list_and_fetch(
         &self,
         permit: &PollPermit,
         progress: &FetchProgress,
-        begun: Instant,
-    ) -> Result<Option<Looked>, Failure> {
-        // After `begun`: whoever asks for another ref later asks for another poll.
+        listed_at: Instant,
+    ) -> Result<Option<SuccessfulPoll>, Failure> {
+        // Read after `listed_at`: a later service triggers another poll.
         let (config, services) = (self.config.borrow().clone(), self.services.borrow().clone());
-        let (longest, stall_timeout) = (config.poll_timeout, config.stall_timeout);
-        let expected = Expected { longest, stall_timeout, min_rate: self.min_rate };
-        let mut pace = Pace::new(progress.snapshot(), expected, begun);
-        self.show(pace.progress());
+        let (poll_timeout, stall_timeout) = (config.poll_timeout, config.stall_timeout);
+        let limits = PollLimits { poll_timeout, stall_timeout, min_rate: self.min_rate };
+        let mut watchdog = PollWatchdog::new(progress.snapshot(), limits, listed_at);
+        self.show(watchdog.progress());
         let (source, inner, may_fetch) =
-            (self.source.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.large()));
-        let set_aside = self.on_set_aside();
-        let mut job = Job::begin(&format!("poll {}", self.name), &self.threads, move |interrupt| {
+            (self.source.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.is_clone()));
+        let on_mirror_replaced = self.on_mirror_replaced();
+        let mut job = Job::start(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let request = PollRequest {
                 config: &config,
                 services: &services,
                 progress: &inner,
                 may_fetch: &may_fetch,
-                set_aside: &set_aside,
+                on_mirror_replaced: &on_mirror_replaced,
             };
             source.poll(&request, interrupt)
         })
@@ -144,56 +143,57 @@ impl Poller {
         loop {
             tokio::select! {
                 ended = &mut job => return match ended {
-                    // It lost its permit.
-                    Ok(Ok(Polled::Moved)) => overdue.map_or(Ok(None), Err),
-                    Ok(Ok(polled)) => Ok(Some(Looked { changed: polled == Polled::Changed, astray: None })),
+                    // An overdue poll has no permit, so it is not allowed to fetch.
+                    Ok(Ok(PollOutcome::FetchPending)) => overdue.map_or(Ok(None), Err),
+                    Ok(Ok(outcome)) => {
+                        Ok(Some(SuccessfulPoll { changed: outcome == PollOutcome::Changed, broken_ref: None }))
+                    }
                     Ok(Err(error)) => {
                         let kind = if overdue.is_some() { "timeout" } else { error.kind };
                         self.metrics.poll_failures.with_label_values(&[kind]).inc();
-                        match (overdue, error.all_but_a_ref) {
-                            (None, Some(changed)) => Ok(Some(Looked { changed, astray: Some(error.into()) })),
+                        match (overdue, error.partial_success) {
+                            (None, Some(changed)) => Ok(Some(SuccessfulPoll { changed, broken_ref: Some(error.into()) })),
                             (overdue, _) => Err(overdue.unwrap_or_else(|| error.into())),
                         }
                     }
-                    Err(fault) => {
-                        self.source.trouble(Instant::now());
-                        Err(failed("fetch", fault.to_string()))
+                    Err(panicked) => {
+                        self.source.suspect_damage(Instant::now());
+                        Err(failed("fetch", panicked.to_string()))
                     }
                 },
-                () = tokio::time::sleep(LOOK_INTERVAL), if overdue.is_none() => {
+                () = tokio::time::sleep(WATCH_INTERVAL), if overdue.is_none() => {
                     let now = Instant::now();
-                    pace.look(progress.snapshot(), now);
-                    self.show(pace.progress());
-                    let Some(late) = pace.late(self.large()(), now) else { continue };
+                    watchdog.observe(progress.snapshot(), now);
+                    self.show(watchdog.progress());
+                    let Some(failure) = watchdog.expired(self.is_clone()(), now) else { continue };
                     job.interrupt();
-                    // Others must not wait for a thread that may never come back.
-                    permit.give_back();
-                    // Now, because the poll may never end.
+                    // Both at once, because the thread may never end.
+                    permit.release();
                     self.metrics.repository_healthy.with_label_values(&[self.name.as_str()]).set(0);
-                    tracing::warn!(repository = %self.name, step = late.step, reason = late.reason, "a poll is overdue");
+                    tracing::warn!(repository = %self.name, step = failure.step, reason = failure.reason, "a poll is overdue");
                     self.state.send_modify(|state| {
                         state.phase = Phase::Overdue;
-                        state.says_unhealthy(late.clone(), SystemTime::now());
+                        state.mark_unhealthy(failure.clone(), SystemTime::now());
                     });
-                    overdue = Some(late);
+                    overdue = Some(failure);
                 }
             }
         }
     }
 
-    /// Whether what is fetched is the whole repository: also in place of a mirror that was set aside just now.
-    fn large(&self) -> impl Fn() -> bool + Send + 'static {
+    /// Whether the poll clones the repository, maybe because the mirror was set aside during the poll.
+    fn is_clone(&self) -> impl Fn() -> bool + Send + 'static {
         let state = self.state.clone();
         move || !state.borrow().mirrored
     }
 
-    /// Tells everybody that the mirror was set aside, from the thread that did it.
-    fn on_set_aside(&self) -> impl Fn(&str) + Send + 'static {
+    /// Reports that the mirror was set aside. Called by the poll's thread.
+    fn on_mirror_replaced(&self) -> impl Fn(&str) + Send + 'static {
         let (name, metrics, state) = (self.name.clone(), self.metrics.clone(), self.state.clone());
         let data_dir = self.data_dir.clone();
         move |damage| {
             let damage = data_dir.redact(damage);
-            tracing::warn!(repository = %name, damage, "the mirror was set aside; the repository is cloned again");
+            tracing::warn!(repository = %name, damage, "the mirror is damaged and was set aside; the repository is cloned again");
             metrics.mirrors_set_aside.with_label_values(&[name.as_str()]).inc();
             state.send_modify(|state| state.mirrored = false);
         }
@@ -202,9 +202,9 @@ impl Poller {
     fn show(&self, progress: FetchSnapshot) {
         self.state.send_if_modified(|state| {
             let phase = if state.mirrored { Phase::Polling { progress } } else { Phase::Cloning { progress } };
-            let news = state.phase != phase;
+            let has_changed = state.phase != phase;
             state.phase = phase;
-            news
+            has_changed
         });
     }
 }

@@ -1,11 +1,11 @@
-//! The permit of a poll: to list refs, and in its place one to fetch once something moved.
+//! The permit of a poll: first one to list refs, then one to fetch if refs have changed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::limiter::{HostLimiter, Kind, Permit};
 
-/// What a poll holds; nothing once it is overdue. Others get it when this is dropped, also if a thread of the poll does not
-/// come back.
+/// The permit of a running poll; none once the poll is overdue. Dropping this releases the permit, even if the poll's thread
+/// never ends.
 pub(super) struct PollPermit(Arc<Mutex<Option<Permit>>>);
 
 impl PollPermit {
@@ -13,29 +13,29 @@ impl PollPermit {
         Self(Arc::new(Mutex::new(Some(permit))))
     }
 
-    /// Goes on with another one.
+    /// Continues with another permit.
     pub(super) fn replace(&self, permit: Permit) {
         *held(&self.0) = Some(permit);
     }
 
-    /// Gives it back, while the poll may go on.
-    pub(super) fn give_back(&self) {
+    /// Releases the permit while the poll may still run.
+    pub(super) fn release(&self) {
         *held(&self.0) = None;
     }
 
-    /// Whether what moved may be fetched, for the thread that polls to ask then. `whole`: whether it is the whole
-    /// repository, which may turn out as late.
+    /// Returns a function for the poll's thread that tries to replace the permit by one to fetch, and returns whether the poll
+    /// has one. `is_clone` tells whether the fetch is a clone, which may become known that late.
     pub(super) fn may_fetch(
         &self,
         limiter: HostLimiter,
-        whole: impl Fn() -> bool + Send + 'static,
+        is_clone: impl Fn() -> bool + Send + 'static,
     ) -> impl Fn() -> bool + Send + 'static {
         let permit = Arc::downgrade(&self.0);
         move || {
             let Some(permit) = permit.upgrade() else { return false };
             let mut held = held(&permit);
-            let lists = held.as_ref().is_some_and(|permit| permit.kind == Kind::Listing);
-            if lists && let Some(permit) = limiter.try_acquire(Kind::of_fetch(whole())) {
+            let may_list = held.as_ref().is_some_and(|permit| permit.kind == Kind::Listing);
+            if may_list && let Some(permit) = limiter.try_acquire(Kind::of_fetch(is_clone())) {
                 *held = Some(permit);
             }
             held.as_ref().is_some_and(|permit| permit.kind != Kind::Listing)
@@ -53,23 +53,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_fetches_lists_no_more_and_a_thread_that_hangs_holds_nothing() {
-        let host = limiter(1, 1).at_host(&"https://git.example/shop.git".into());
-        let begin = || PollPermit::new(host.try_acquire(Kind::Listing).unwrap());
+    fn a_fetch_releases_the_permit_to_list_and_a_hanging_thread_holds_none() {
+        let host = limiter(1, 1).for_upstream(&"https://git.example/shop.git".into());
+        let start = || PollPermit::new(host.try_acquire(Kind::Listing).unwrap());
         let is_free = |kind| host.try_acquire(kind).is_some();
 
-        let first = begin();
-        let of_a_thread = first.may_fetch(host.clone(), || false);
-        assert!(of_a_thread() && of_a_thread());
+        let first = start();
+        let first_may_fetch = first.may_fetch(host.clone(), || false);
+        assert!(first_may_fetch() && first_may_fetch());
         assert!(is_free(Kind::Listing) && !is_free(Kind::Fetch));
 
-        let second = begin();
-        let waits = second.may_fetch(host.clone(), || false);
-        assert!(!waits() && !is_free(Kind::Listing), "there is none to fetch, so it keeps what it has");
-        first.give_back();
-        assert!(!of_a_thread(), "it is overdue");
-        assert!(waits());
+        let second = start();
+        let second_may_fetch = second.may_fetch(host.clone(), || false);
+        assert!(
+            !second_may_fetch() && !is_free(Kind::Listing),
+            "no permit to fetch is free, so it keeps its permit to list"
+        );
+        first.release();
+        assert!(!first_may_fetch(), "the first poll is overdue");
+        assert!(second_may_fetch());
         drop(second);
-        assert!(!waits() && is_free(Kind::Listing) && is_free(Kind::Fetch));
+        assert!(!second_may_fetch() && is_free(Kind::Listing) && is_free(Kind::Fetch));
     }
 }

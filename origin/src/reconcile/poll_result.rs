@@ -1,72 +1,70 @@
-//! What follows from a poll.
+//! Handles the result of a poll.
 
 use std::time::{Instant, SystemTime};
 
-use super::back_off::LONGEST_RETRY_AFTER;
+use super::back_off::MAX_RETRY_AFTER;
 use super::job::Job;
-use super::poll::{Looked, PollEnd};
+use super::poll::{PollResult, SuccessfulPoll};
+use super::service_states::Cause;
 use super::state::{Failure, Health, Phase};
-use super::work_list::Cause;
 use super::worker::Worker;
 
 impl Worker {
-    /// A poll has ended.
-    pub(super) fn polled(&mut self, end: PollEnd) {
-        self.schedule.looked(end.begun);
+    /// Records the result, marks services due and schedules the next poll.
+    pub(super) fn handle_poll_result(&mut self, poll: PollResult) {
+        self.schedule.listing_started(poll.listed_at);
         let name = self.config.name.clone();
         let context = self.context.clone();
         let metrics = &context.metrics;
-        metrics.poll_duration.observe(end.took.as_secs_f64());
+        metrics.poll_duration.observe(poll.duration.as_secs_f64());
         self.state.send_modify(|state| state.polls += 1);
-        let result = match end.result {
-            Ok(looked) => self.poll_succeeded(looked, SystemTime::now()),
+        let result = match poll.result {
+            Ok(success) => self.poll_succeeded(success, SystemTime::now()),
             Err(failure) => self.poll_failed(failure, SystemTime::now()),
         };
         metrics.polls.with_label_values(&[name.as_str(), result]).inc();
         self.state.send_modify(|state| state.phase = Phase::Idle);
     }
 
-    fn poll_succeeded(&mut self, looked: Looked, now: SystemTime) -> &'static str {
-        let Looked { changed, mut astray } = looked;
+    fn poll_succeeded(&mut self, success: SuccessfulPoll, now: SystemTime) -> &'static str {
+        let SuccessfulPoll { changed, mut broken_ref } = success;
         let name = self.config.name.clone();
         let before = self.state.borrow().clone();
-        let healthy = astray.is_none();
-        if let Some(failure) = &mut astray {
+        let healthy = broken_ref.is_none();
+        if let Some(failure) = &mut broken_ref {
             failure.reason = self.context.data_dir.redact(&failure.reason);
         }
-        let told = astray.clone();
-        let mut news = false;
-        self.state.send_modify(|state| news = state.poll_succeeded(told, now));
-        if let Some(Failure { step, reason, .. }) = astray.filter(|_| news) {
-            tracing::warn!(repository = %name, step, reason, "a ref cannot be followed; all others are");
+        let mut is_new = false;
+        self.state.send_modify(|state| is_new = state.poll_succeeded(broken_ref.clone(), now));
+        if let Some(Failure { step, reason, .. }) = broken_ref.filter(|_| is_new) {
+            tracing::warn!(repository = %name, step, reason, "a ref of the upstream is broken; all others are followed");
         }
         if healthy && matches!(before.health, Health::Unhealthy { .. }) {
-            tracing::info!(repository = %name, failures = before.consecutive_failures, "the upstream answers again");
+            tracing::info!(repository = %name, failures = before.consecutive_failures, "polls of the upstream succeed again");
         }
         if !before.mirrored {
             tracing::info!(repository = %name, "the repository is mirrored");
         }
-        if !before.mirrored || !self.tidied {
-            // Also when a process before this one was stopped after its clone and before this.
-            self.tidied = true;
+        if !before.mirrored || !self.removed_other_mirrors {
+            // Once after the start too, because an earlier process may have stopped between its clone and this.
+            self.removed_other_mirrors = true;
             self.remove_other_mirrors();
         }
         self.context.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(healthy.into());
         self.context.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
-        self.upkeep_due |= changed;
+        self.maintenance.is_due |= changed;
         if changed {
-            // The commit of a version may have come.
+            // The poll may have fetched the commit of a lost version.
             self.lost_versions.clear();
         }
         let polls = self.state.borrow().polls;
         for name in self.services.keys().filter(|name| changed || self.needs_reconcile.contains(*name)) {
-            self.list.due(name, Cause::Follow);
-            self.awaited.entry(name.clone()).or_insert(polls);
-            // Until it was looked at nothing is known of where it is now.
-            self.revisions.settle(name, None);
+            self.states.mark_due(name, Cause::Changed);
+            self.unapplied_polls.entry(name.clone()).or_insert(polls);
+            self.revisions.set_published(name, None);
         }
-        self.revisions.answered(healthy, now);
-        self.settled += 1;
+        self.revisions.poll_succeeded(healthy, now);
+        self.unreported_results += 1;
         self.schedule.succeeded(Instant::now(), fastrand::f64());
         match (healthy, changed) {
             (false, _) => "failed",
@@ -79,45 +77,44 @@ impl Worker {
         failure.reason = self.context.data_dir.redact(&failure.reason);
         let (step, reason, timeout) = (failure.step, failure.reason.clone(), failure.timeout);
         let retry_after = failure.retry_after;
-        // Some of it may have come, or there may be no more room for it.
-        self.upkeep_due |= step == "fetch";
-        // Some refs may have moved before it failed, and the next poll finds nothing new then.
+        // It may have fetched a part, or the disk may be full.
+        self.maintenance.is_due |= step == "fetch";
+        // Some refs may have changed before the failure, and the next poll does not report them as changed.
         self.needs_reconcile.extend(self.services.keys().cloned());
-        let mut news = false;
-        self.state.send_modify(|state| news = state.poll_failed(failure, now));
-        if news {
+        let mut is_new = false;
+        self.state.send_modify(|state| is_new = state.poll_failed(failure, now));
+        if is_new {
             tracing::warn!(repository = %self.config.name, step, reason, "the upstream cannot be polled");
         }
         self.context.metrics.repository_healthy.with_label_values(&[self.config.name.as_str()]).set(0);
-        if let Some(pause) = retry_after.filter(|pause| *pause > LONGEST_RETRY_AFTER) {
-            let (asked, kept) = (pause.as_secs(), LONGEST_RETRY_AFTER.as_secs());
-            tracing::warn!(repository = %self.config.name, asked, kept, "the upstream asks for a longer pause than is kept");
+        if let Some(pause) = retry_after.filter(|pause| *pause > MAX_RETRY_AFTER) {
+            let (seconds, limit) = (pause.as_secs(), MAX_RETRY_AFTER.as_secs());
+            tracing::warn!(repository = %self.config.name, seconds, limit, "the upstream's `Retry-After` is longer than the limit");
         }
         self.schedule.failed(Instant::now(), retry_after, fastrand::f64());
-        self.revisions.unreachable(now);
-        self.settled += 1;
-        self.mend_mirror();
+        self.revisions.poll_failed(now);
+        self.unreported_results += 1;
+        self.poll_if_mirror_damaged();
         if timeout { "timeout" } else { "failed" }
     }
 
     fn remove_other_mirrors(&self) {
         let source = self.source.clone();
-        let removed = Job::begin("clean up", &self.context.threads, move |_| source.remove_others());
+        let removed = Job::start("clean up", &self.context.threads, move |_| source.remove_other_mirrors());
         drop(removed);
     }
 
-    /// Shows when the next poll is, as far as is known while one may be under way.
-    pub(super) fn show_next_poll(&self, polling: bool) {
+    pub(super) fn update_next_poll(&self) {
         let (now, clock) = (Instant::now(), SystemTime::now());
-        let on_the_clock = |at: Instant| clock + at.saturating_duration_since(now);
-        let next = (!polling).then(|| on_the_clock(self.schedule.next()));
-        let held_until = self.schedule.held_until().filter(|until| *until > now).map(on_the_clock);
+        let system_time = |at: Instant| clock + at.saturating_duration_since(now);
+        let next = self.poll_task.is_none().then(|| system_time(self.schedule.next()));
+        let held_until = self.schedule.held_until().filter(|until| *until > now).map(system_time);
         self.state.send_if_modified(|state| {
-            let news =
+            let has_changed =
                 state.next_poll.is_some() != next.is_some() || state.held_until.is_some() != held_until.is_some();
             state.next_poll = next;
             state.held_until = held_until;
-            news
+            has_changed
         });
     }
 }

@@ -1,5 +1,5 @@
-//! What a service's tarball would hold, by what the mirror holds now. The mirror is only read, beside whatever the agent
-//! does.
+//! Dry runs: lists what a service's tarball would contain, from the current mirror. The mirror is only read, concurrently
+//! with the worker.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -11,60 +11,59 @@ use super::handle::Handle;
 use super::job::Job;
 use super::state::{Failure, Health};
 use super::threads::Threads;
-use crate::source::{At, ListRequest, ServiceFailure, Source};
-use crate::tarball::{Limits, Listed, Listing, Selection};
+use crate::source::{ListRequest, ListTarget, ServiceFailure, Source};
+use crate::tarball::{Limits, ListedEntry, Listing, Selection};
 
-/// What is wanted of a preview.
-pub(crate) struct Wanted {
-    pub(crate) at: At,
+pub(crate) struct PreviewRequest {
+    pub(crate) target: ListTarget,
     pub(crate) selection: Selection,
     pub(crate) limits: Limits,
-    /// Entries that are passed over.
+    /// The number of entries before the page.
     pub(crate) skip: u64,
-    /// The most entries that are named after them.
+    /// The most entries of the page.
     pub(crate) take: usize,
 }
 
-/// What a tarball would hold.
+/// What a tarball would contain.
 pub(crate) struct Preview {
     pub(crate) commit: CommitId,
-    /// All of it.
+    /// The totals of the whole tarball.
     pub(crate) listing: Listing,
-    /// The entries that were wanted.
-    pub(crate) named: Vec<Listed>,
+    /// The requested page.
+    pub(crate) entries: Vec<ListedEntry>,
 }
 
-/// There is no preview.
+/// Why there is no preview.
 #[derive(Debug)]
 pub(crate) enum PreviewError {
-    /// The repository has not been cloned yet; with the failure of the last try, if there was one.
+    /// The repository has not been cloned yet. With the last failure, if there was one.
     NotMirrored(Option<Failure>),
-    /// Nothing could be published: where, and why.
+    /// Such a service could not be published: the failed step and the reason.
     NotPublishable { step: &'static str, reason: String },
-    /// It took longer than it may.
+    /// It reached the deadline.
     TooSlow,
-    /// The program has a fault, or is about to end.
+    /// It panicked, or no thread could be started.
     Failed,
 }
 
 impl Handle {
-    /// What a tarball would hold. Whoever drops this ends it, and so does the deadline; `place` is held until its thread
-    /// has ended.
+    /// Lists what a tarball would contain. It stops at the deadline, or when the future is dropped. The thread keeps `permit`
+    /// until it ends.
     pub(crate) async fn preview(
         &self,
-        wanted: Wanted,
-        place: OwnedSemaphorePermit,
+        request: PreviewRequest,
+        permit: OwnedSemaphorePermit,
         deadline: Duration,
     ) -> Result<Preview, PreviewError> {
-        // Before the look: what is cloned meanwhile was not there for it.
+        // Read before the listing, which does not see a clone that ends meanwhile.
         let mirrored = self.state.borrow().mirrored;
-        if !self.source.holds_anything() {
+        if !self.source.has_content() {
             return Err(self.not_mirrored());
         }
         let source = self.source.clone();
-        let looked = in_time(&self.threads, place, deadline, move |stop| look(&source, &wanted, stop)).await?;
-        looked.map_err(|failure| {
-            // A mirror stands there, empty, before its first clone: what it lacks says nothing of the upstream.
+        let preview = move |stop: &AtomicBool| list(&*source, &request, stop);
+        run_until(deadline, &self.threads, permit, preview).await?.map_err(|failure| {
+            // Before its first clone a mirror exists and is empty.
             if !mirrored && failure.step == "resolve" {
                 return self.not_mirrored();
             }
@@ -81,27 +80,27 @@ impl Handle {
     }
 }
 
-fn look(source: &Source, wanted: &Wanted, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
-    let (mut seen, mut named) = (0, Vec::new());
-    let request = ListRequest { at: &wanted.at, selection: &wanted.selection, limits: &wanted.limits };
-    let (commit, listing) = source.list(&request, stop, &mut |listed| {
-        if seen >= wanted.skip && named.len() < wanted.take {
-            named.push(listed);
+fn list(source: &dyn Source, request: &PreviewRequest, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
+    let PreviewRequest { target, selection, limits, skip, take } = request;
+    let (mut listed, mut entries) = (0, Vec::new());
+    let (commit, listing) = source.list(&ListRequest { target, selection, limits }, stop, &mut |entry| {
+        if listed >= *skip && entries.len() < *take {
+            entries.push(entry);
         }
-        seen += 1;
+        listed += 1;
     })?;
-    Ok(Preview { commit, listing, named })
+    Ok(Preview { commit, listing, entries })
 }
 
-/// Does work on a thread of its own, which holds `place` until it ends: whoever comes in its stead would be one too many.
-async fn in_time<T: Send + 'static>(
-    threads: &Threads,
-    place: OwnedSemaphorePermit,
+/// Runs blocking work on its own thread, which keeps `permit` until it ends, also after the deadline.
+async fn run_until<T: Send + 'static>(
     deadline: Duration,
+    threads: &Threads,
+    permit: OwnedSemaphorePermit,
     work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
 ) -> Result<T, PreviewError> {
-    let job = Job::begin("dry run", threads, move |stop| {
-        let _place = place;
+    let job = Job::start("dry run", threads, move |stop| {
+        let _permit = permit;
         work(stop)
     });
     let job = job.map_err(|error| {
@@ -126,22 +125,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn at_its_deadline_work_is_told_to_stop_and_keeps_its_place_until_it_has() {
-        let (threads, places) = (Threads::default(), Arc::new(Semaphore::new(1)));
-        let place = places.clone().try_acquire_owned().unwrap();
-        let (go_on, waits) = mpsc::channel::<()>();
+    async fn work_past_its_deadline_is_told_to_stop_and_keeps_its_permit_until_it_ends() {
+        let (threads, permits) = (Threads::default(), Arc::new(Semaphore::new(1)));
+        let permit = permits.clone().try_acquire_owned().unwrap();
+        let (finish, finished) = mpsc::channel::<()>();
         let work = move |stop: &AtomicBool| {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            // It was told, and does not come back at once.
-            let _ = waits.recv();
+            let _ = finished.recv();
         };
-        let ended = in_time(&threads, place, Duration::from_millis(1), work).await;
-        assert!(matches!(ended, Err(PreviewError::TooSlow)));
-        assert_eq!((places.available_permits(), threads.count()), (0, 1));
-        drop(go_on);
-        threads.ended().await;
-        assert_eq!(places.available_permits(), 1);
+        let result = run_until(Duration::from_millis(1), &threads, permit, work).await;
+        assert!(matches!(result, Err(PreviewError::TooSlow)));
+        assert_eq!((permits.available_permits(), threads.count()), (0, 1));
+        drop(finish);
+        threads.all_ended().await;
+        assert_eq!(permits.available_permits(), 1);
     }
 }

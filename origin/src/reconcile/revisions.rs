@@ -1,8 +1,7 @@
-//! Up to which revision the published content of each followed ref is right, and whether the upstream answers. Pure: time
-//! is an argument.
+//! Pure: for each followed ref, the newest revision whose content is published, and whether the upstream is reachable. Time is
+//! an argument.
 //!
-//! A ref is right as of a revision when every service that follows it is settled there. A pinned service is: it is where its
-//! operator put it.
+//! A revision counts once every service of the ref has published it. A pinned service counts as published.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
@@ -11,19 +10,19 @@ use weir_protocol::event::{RevisionSeen, Upstream};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
 
-/// What an agent can say of the refs of its services.
+/// The published revisions of a repository's refs.
 #[derive(Debug)]
 pub(super) struct Revisions {
     repository: RepositoryName,
-    /// Where each service is settled; missing while it is not.
-    settled: HashMap<ServiceName, RevisionId>,
-    /// By the ref, as definitions have it.
+    /// The published revision of each service. Missing while it is unknown.
+    published: HashMap<ServiceName, RevisionId>,
+    /// By the ref in the services' definitions.
     refs: BTreeMap<String, Seen>,
-    /// When the upstream last answered with refs that could all be followed.
-    answered_at: Option<SystemTime>,
-    /// None until the first poll has ended.
+    /// When a poll last followed all refs.
+    complete_at: Option<SystemTime>,
+    /// `None` until the first poll has ended.
     upstream: Option<Upstream>,
-    /// Whether that became another one since it was last reported.
+    /// Whether `upstream` changed since it was last reported.
     upstream_changed: bool,
 }
 
@@ -37,29 +36,29 @@ impl Revisions {
     pub(super) fn new(repository: RepositoryName) -> Self {
         Self {
             repository,
-            settled: HashMap::new(),
+            published: HashMap::new(),
             refs: BTreeMap::new(),
-            answered_at: None,
+            complete_at: None,
             upstream: None,
             upstream_changed: false,
         }
     }
 
-    /// The mirror has the refs that the upstream named at that time, before the process began.
-    pub(super) fn restored(&mut self, named_at: SystemTime) {
-        self.answered_at = Some(named_at);
+    /// The mirror has the refs that were fetched at this time, before the process started.
+    pub(super) fn restored(&mut self, fetched_at: SystemTime) {
+        self.complete_at = Some(fetched_at);
     }
 
-    /// The upstream answered. `complete`: all of its refs could be followed.
-    pub(super) fn answered(&mut self, complete: bool, now: SystemTime) {
+    /// A poll succeeded. `complete`: it could follow all refs.
+    pub(super) fn poll_succeeded(&mut self, complete: bool, now: SystemTime) {
         if complete {
-            self.answered_at = Some(now);
+            self.complete_at = Some(now);
         }
         self.set_reachable(true, now);
     }
 
-    /// A poll got no answer.
-    pub(super) fn unreachable(&mut self, now: SystemTime) {
+    /// A poll failed.
+    pub(super) fn poll_failed(&mut self, now: SystemTime) {
         self.set_reachable(false, now);
     }
 
@@ -70,32 +69,31 @@ impl Revisions {
         }
     }
 
-    /// The published content of a service is right as of this revision; `None`: it is not where its ref is.
-    pub(super) fn settle(&mut self, service: &ServiceName, revision: Option<RevisionId>) {
+    /// A service has published this revision. `None`: it does not follow its ref.
+    pub(super) fn set_published(&mut self, service: &ServiceName, revision: Option<RevisionId>) {
         match revision {
-            Some(revision) => drop(self.settled.insert(service.clone(), revision)),
-            None => drop(self.settled.remove(service)),
+            Some(revision) => drop(self.published.insert(service.clone(), revision)),
+            None => drop(self.published.remove(service)),
         }
     }
 
-    /// Takes over what is settled, for these services and the refs that they follow. What changed is returned: to be told to
-    /// edges.
+    /// Updates the refs of these services, and returns the changed ones for edges.
     pub(super) fn update<'a>(
         &mut self,
         services: impl Iterator<Item = (&'a ServiceName, String)>,
     ) -> Vec<RevisionSeen> {
-        // For each ref the revision of all its services, unless they differ.
-        let (mut refs, mut settled) = (BTreeMap::<String, Option<RevisionId>>::new(), HashMap::new());
+        // For each ref the common revision of its services, if there is one.
+        let (mut refs, mut published) = (BTreeMap::<String, Option<RevisionId>>::new(), HashMap::new());
         for (service, followed_ref) in services {
-            let at = self.settled.remove_entry(service);
+            let at = self.published.remove_entry(service);
             let common = refs.entry(followed_ref).or_insert_with(|| at.as_ref().map(|(_, at)| at.clone()));
             if common.as_ref() != at.as_ref().map(|(_, at)| at) {
                 *common = None;
             }
-            settled.extend(at);
+            published.extend(at);
         }
-        self.settled = settled;
-        let Some(seen_at) = self.answered_at else { return Vec::new() };
+        self.published = published;
+        let Some(seen_at) = self.complete_at else { return Vec::new() };
         let mut changed = Vec::new();
         self.refs.retain(|name, _| refs.contains_key(name));
         for (name, revision_id) in refs {
@@ -111,7 +109,7 @@ impl Revisions {
         changed.iter().filter_map(|name| self.report(name, self.refs.get(name)?)).collect()
     }
 
-    /// What is known of every ref.
+    /// The published revisions of all refs.
     pub(super) fn all(&self) -> Vec<RevisionSeen> {
         self.refs.iter().filter_map(|(name, seen)| self.report(name, seen)).collect()
     }
@@ -144,69 +142,70 @@ mod tests {
     fn update(revisions: &mut Revisions) -> Vec<(String, String, bool)> {
         let services = [("a", "main"), ("b", "main"), ("c", "next")].map(|(name, of)| (name.parse().unwrap(), of));
         let services: Vec<(ServiceName, &str)> = services.into();
-        let told = revisions.update(services.iter().map(|(name, of)| (name, (*of).to_owned())));
-        told.into_iter()
+        let reports = revisions.update(services.iter().map(|(name, of)| (name, (*of).to_owned())));
+        reports
+            .into_iter()
             .map(|seen| (seen.followed_ref, seen.revision_id.to_string(), seen.upstream.reachable))
             .collect()
     }
 
     #[test]
-    fn a_ref_is_reported_when_all_its_services_are_settled_at_one_revision() {
+    fn a_ref_is_reported_when_all_its_services_have_published_one_revision() {
         let mut revisions = Revisions::new("shop".parse().unwrap());
-        let settle = |revisions: &mut Revisions, service: &str, revision: Option<&str>| {
-            revisions.settle(&service.parse().unwrap(), revision.map(id));
+        let publish = |revisions: &mut Revisions, service: &str, revision: Option<&str>| {
+            revisions.set_published(&service.parse().unwrap(), revision.map(id));
         };
-        settle(&mut revisions, "a", Some("1"));
-        settle(&mut revisions, "b", Some("1"));
-        assert!(update(&mut revisions).is_empty(), "the upstream was not asked yet");
-        revisions.answered(true, at(1));
-        let told = |name: &str, revision: &str, reachable| (name.to_owned(), format!("sha1:{revision}"), reachable);
-        assert_eq!(update(&mut revisions), [told("main", "1", true)], "nothing is known of the other");
+        publish(&mut revisions, "a", Some("1"));
+        publish(&mut revisions, "b", Some("1"));
+        assert!(update(&mut revisions).is_empty(), "the upstream was not polled yet");
+        revisions.poll_succeeded(true, at(1));
+        let report = |name: &str, revision: &str, reachable| (name.to_owned(), format!("sha1:{revision}"), reachable);
+        assert_eq!(update(&mut revisions), [report("main", "1", true)], "the other ref is unknown");
 
-        revisions.answered(true, at(2));
-        assert!(update(&mut revisions).is_empty(), "a poll that finds nothing is no news");
-        assert_eq!(revisions.all()[0].seen_at, at(2), "but a snapshot knows of it");
-        settle(&mut revisions, "a", Some("2"));
-        revisions.answered(true, at(3));
-        assert!(update(&mut revisions).is_empty(), "b is not there yet");
+        revisions.poll_succeeded(true, at(2));
+        assert!(update(&mut revisions).is_empty(), "an unchanged poll is not reported");
+        assert_eq!(revisions.all()[0].seen_at, at(2), "but a snapshot has its time");
+        publish(&mut revisions, "a", Some("2"));
+        revisions.poll_succeeded(true, at(3));
+        assert!(update(&mut revisions).is_empty(), "b has not published it yet");
         assert_eq!((revisions.all()[0].seen_at, revisions.all()[0].revision_id.clone()), (at(2), id("1")));
-        settle(&mut revisions, "b", Some("2"));
-        settle(&mut revisions, "c", Some("2"));
-        assert_eq!(update(&mut revisions), [told("main", "2", true), told("next", "2", true)]);
-        settle(&mut revisions, "b", None);
-        revisions.answered(true, at(4));
+        publish(&mut revisions, "b", Some("2"));
+        publish(&mut revisions, "c", Some("2"));
+        assert_eq!(update(&mut revisions), [report("main", "2", true), report("next", "2", true)]);
+        publish(&mut revisions, "b", None);
+        revisions.poll_succeeded(true, at(4));
         assert!(update(&mut revisions).is_empty());
-        assert_eq!(revisions.all()[0].seen_at, at(3), "what is not settled is not right as of later");
+        assert_eq!(revisions.all()[0].seen_at, at(3), "an unpublished revision gets no later time");
     }
 
     #[test]
-    fn after_a_restart_an_upstream_that_is_gone_is_reported_with_what_the_mirror_has() {
+    fn after_a_restart_an_unreachable_upstream_is_reported_with_the_revisions_of_the_mirror() {
         let mut revisions = Revisions::new("shop".parse().unwrap());
         revisions.restored(at(1));
-        revisions.settle(&"c".parse().unwrap(), Some(id("1")));
-        assert!(update(&mut revisions).is_empty() && revisions.all().is_empty(), "it was not asked yet");
-        revisions.unreachable(at(2));
+        revisions.set_published(&"c".parse().unwrap(), Some(id("1")));
+        assert!(update(&mut revisions).is_empty() && revisions.all().is_empty(), "it was not polled yet");
+        revisions.poll_failed(at(2));
         assert_eq!(update(&mut revisions), [("next".to_owned(), "sha1:1".to_owned(), false)]);
         assert_eq!((revisions.all()[0].seen_at, revisions.all()[0].upstream.since), (at(1), at(2)));
     }
 
     #[test]
-    fn every_ref_is_reported_when_the_upstream_goes_and_comes_back() {
+    fn every_ref_is_reported_when_reachability_changes() {
         let mut revisions = Revisions::new("shop".parse().unwrap());
         for service in ["a", "b", "c"] {
-            revisions.settle(&service.parse().unwrap(), Some(id("1")));
+            revisions.set_published(&service.parse().unwrap(), Some(id("1")));
         }
-        revisions.answered(true, at(1));
+        revisions.poll_succeeded(true, at(1));
         assert_eq!(update(&mut revisions).len(), 2);
-        revisions.unreachable(at(2));
-        let told = update(&mut revisions);
-        assert!(told.len() == 2 && told.iter().all(|(_, _, reachable)| !reachable));
-        revisions.unreachable(at(3));
+        revisions.poll_failed(at(2));
+        let reports = update(&mut revisions);
+        assert!(reports.len() == 2 && reports.iter().all(|(_, _, reachable)| !reachable));
+        revisions.poll_failed(at(3));
         assert!(update(&mut revisions).is_empty());
         let seen = revisions.all();
         assert_eq!((seen[0].seen_at, seen[0].upstream.since), (at(1), at(2)));
-        // A ref that cannot be followed: the upstream answers, and when it was all right is not known.
-        revisions.answered(false, at(4));
+        // With a broken ref the upstream is reachable, but the time of the last complete poll stays.
+        revisions.poll_succeeded(false, at(4));
         assert_eq!(update(&mut revisions).len(), 2);
         assert_eq!((revisions.all()[0].seen_at, revisions.all()[0].upstream.reachable), (at(1), true));
         assert!(revisions.update(std::iter::empty()).is_empty() && revisions.all().is_empty());

@@ -1,172 +1,133 @@
-//! How an agent begins and ends.
+//! Starts the worker of a repository, and frees its mirror when it has stopped.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use weir_runtime::shutdown::Drain;
 
-use super::back_offs::BackOffs;
 use super::context::Context;
-use super::handle::{Calls, Gone, Handle};
+use super::handle::{Handle, Terminated, WorkerSignals};
 use super::lfs::LfsFetches;
+use super::pipeline::Pipeline;
 use super::poll::Poller;
-use super::rebuild::{LostVersions, REBUILD_QUEUE, Rebuilding};
-use super::revisions::Revisions;
+use super::rebuild::REBUILD_QUEUE;
 use super::schedule::{Schedule, first_delay};
 use super::state::RepositoryState;
 use super::threads::Threads;
-use super::work::Work;
-use super::work_list::WorkList;
-use super::worker::{Worker, by_name};
+use super::worker::{Inputs, Worker};
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::source::Source;
+use crate::source;
 
-/// When an agent begins.
 #[derive(Debug, Default)]
-pub(crate) struct Begin {
-    /// How many agents begin together: the first polls of many are spread.
-    pub(crate) together: usize,
-    /// The end of the one that had the mirror before.
-    pub(crate) after: Option<Gone>,
-    /// What the one before knew of its upstream.
-    pub(crate) before: Before,
+pub(crate) struct StartOptions {
+    /// How many workers start together. The first polls of many are spread.
+    pub(crate) started_together: usize,
+    /// The worker that used the mirror before.
+    pub(crate) predecessor: Option<Terminated>,
+    pub(crate) handover: Handover,
 }
 
-/// What an agent leaves to the one that takes its place.
+/// What a worker leaves to its successor.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Before {
-    /// Polls that ended.
+pub(crate) struct Handover {
+    /// As [`RepositoryState::polls`].
     pub(crate) polls: u64,
-    /// Polls that ended with everything that followed.
-    pub(crate) attempts: u64,
-    /// Until when the host asked to be left alone.
+    /// As [`RepositoryState::applied_polls`].
+    pub(crate) applied_polls: u64,
+    /// The end of the upstream's `Retry-After`.
     pub(crate) held_until: Option<SystemTime>,
-    /// Until when its LFS server did.
+    /// The end of the LFS server's `Retry-After`.
     pub(crate) lfs_held_until: Option<SystemTime>,
 }
 
-/// Starts the agent of a repository.
+/// Starts the worker of a repository.
 pub(crate) fn start(
     config: RepositoryConfig,
     services: &[Arc<Service>],
     context: &Context,
-    begin: Begin,
+    options: StartOptions,
     drain: &Drain,
 ) -> Handle {
     let context = Arc::new(Context { threads: Threads::default(), ..context.clone() });
     context.metrics.expect_repository(config.name.as_str());
-    let Before { polls, attempts, held_until, lfs_held_until } = begin.before;
-    let state = RepositoryState { polls, attempts, held_until, ..RepositoryState::new() };
+    let StartOptions { started_together, predecessor, handover } = options;
+    let Handover { polls, applied_polls, held_until, lfs_held_until } = handover;
+    let state = RepositoryState { polls, applied_polls, held_until, ..RepositoryState::new() };
     let state = Arc::new(watch::Sender::new(state));
     let config = Arc::new(config);
-    let (reconfigure, configured) = watch::channel(config.clone());
-    let calls = Calls::default();
-    let (rebuilds, rebuild_queue) = mpsc::channel(REBUILD_QUEUE);
-    let (seen, seen_by_others) = watch::channel(Vec::new());
-    let source = Arc::new(Source::new(&config, context.sources.clone()));
-    let (publish, assigned) = watch::channel(services.to_vec());
+    let (config_sender, config_updates) = watch::channel(config.clone());
+    let (service_sender, service_updates) = watch::channel(services.to_vec());
+    let (rebuild_sender, rebuild_requests) = mpsc::channel(REBUILD_QUEUE);
+    let (revision_sender, revisions) = watch::channel(Vec::new());
+    let signals = WorkerSignals::default();
+    let source = source::open(&config, context.sources.clone());
     let handle = Handle {
         state: state.subscribe(),
-        calls: calls.clone(),
-        rebuilds,
-        seen: seen_by_others,
+        signals: signals.clone(),
+        rebuilds: rebuild_sender,
+        revisions,
         publisher: context.publisher.clone(),
-        services: Arc::new(publish),
+        services: Arc::new(service_sender),
         source: source.clone(),
         data_dir: context.data_dir.clone(),
         threads: context.threads.clone(),
         stop: CancellationToken::new(),
         remove_mirror: Arc::new(AtomicBool::new(false)),
-        gone: Gone::default(),
-        config: Arc::new(reconfigure),
+        terminated: Terminated::default(),
+        config: Arc::new(config_sender),
     };
     let poller = Arc::new(Poller {
-        config: configured.clone(),
-        services: assigned.clone(),
+        config: config_updates.clone(),
+        services: service_updates.clone(),
         min_rate: context.sources.upstreams.min_rate.as_u64(),
-        source: source.clone(),
-        state: state.clone(),
-        limiter: context.limiter.at_host(&config.url),
+        source,
+        state,
+        limiter: context.limiter.for_upstream(&config.url),
         threads: context.threads.clone(),
         name: config.name.clone(),
         metrics: context.metrics.clone(),
         data_dir: context.data_dir.clone(),
     });
-    let first = Instant::now() + first_delay(begin.together, config.poll_interval, fastrand::f64());
+    let first = Instant::now() + first_delay(started_together, config.poll_interval, fastrand::f64());
     let mut schedule = Schedule::new(config.poll_interval, config.min_poll_interval, first);
-    let pause = |until: SystemTime| Some(Instant::now() + until.duration_since(SystemTime::now()).ok()?);
-    if let Some(until) = held_until.and_then(pause) {
-        schedule.hold(until);
+    let instant = |until: SystemTime| Some(Instant::now() + until.duration_since(SystemTime::now()).ok()?);
+    if let Some(until) = held_until.and_then(instant) {
+        schedule.hold_until(until);
     }
-    let lfs = LfsFetches::held(lfs_held_until.and_then(pause));
-    let task = Worker {
-        needs_reconcile: services.iter().map(|service| service.name.clone()).collect(),
-        services: by_name(services),
-        revisions: Revisions::new(config.name.clone()),
-        work: Work::new(context.clone(), poller.clone(), lfs),
-        config,
-        configured,
-        assigned,
-        source,
-        poller,
-        state,
-        schedule,
-        back_offs: BackOffs::default(),
-        lost_versions: LostVersions::default(),
-        rebuilding: Rebuilding::default(),
-        tidied: false,
-        seen,
-        settled: 0,
-        reported: Instant::now(),
-        waits_for_lfs: BTreeMap::new(),
-        lfs_swept: None,
-        upkeep_due: true,
-        looked_after: None,
-        context,
-        list: WorkList::default(),
-        looking: Vec::new(),
-        look: None,
-        to_decide: Vec::new(),
-        decided_on: Vec::new(),
-        deciding: None,
-        works: JoinSet::new(),
-        running: HashMap::new(),
-        lfs_news: mpsc::unbounded_channel(),
-        starting: false,
-        awaited: HashMap::new(),
-    };
-    // Boxed here, because a task is as large as all that it ever moves.
-    let work = Box::pin(task.run_after(begin.after.clone(), calls, rebuild_queue));
-    let (ended, begun) = (handle.clone(), drain.clone());
+    let lfs = LfsFetches::new(lfs_held_until.and_then(instant));
+    let pipeline = Pipeline::new(context, poller, lfs);
+    let worker = Worker::new(config, services, pipeline, schedule, revision_sender);
+    let inputs = Inputs { signals, config_updates, service_updates, rebuild_requests };
+    // Boxed, because a task is as large as everything that it ever moves.
+    let run = Box::pin(worker.run_after(predecessor.clone(), inputs));
+    let (stopped, begun) = (handle.clone(), drain.clone());
     drain.spawn(async move {
-        // Dropping the loop tells its jobs to stop; what is published is durable already.
+        // Dropping the worker stops its jobs. Everything published is durable.
         tokio::select! {
             () = begun.begun() => {}
-            () = ended.stop.cancelled() => {}
-            () = work => {}
+            () = stopped.stop.cancelled() => {}
+            () = run => {}
         }
-        // A thread that does not come back must not hold up a drain.
-        tokio::spawn(free_mirror(ended, begin.after));
+        // Not part of the drain, which must not wait for a thread that never ends.
+        tokio::spawn(release_mirror(stopped, predecessor));
     });
     handle
 }
 
-/// Waits until nobody uses the mirror any more, and removes it if that was asked for.
-async fn free_mirror(agent: Handle, before: Option<Gone>) {
-    if let Some(before) = before {
-        before.wait().await;
+/// Waits until no job uses the mirror, and removes it if requested.
+async fn release_mirror(stopped: Handle, predecessor: Option<Terminated>) {
+    if let Some(predecessor) = predecessor {
+        predecessor.wait().await;
     }
-    agent.threads.ended().await;
-    if agent.remove_mirror.load(Ordering::Relaxed) {
-        let source = agent.source.clone();
-        // A fault there is logged by the runtime, and the name is free all the same.
+    stopped.threads.all_ended().await;
+    if stopped.remove_mirror.load(Ordering::Relaxed) {
+        let source = stopped.source.clone();
+        // The runtime logs a panic; the mirror is free even then.
         let _ = tokio::task::spawn_blocking(move || source.remove_all()).await;
     }
-    agent.gone.0.cancel();
+    stopped.terminated.0.cancel();
 }

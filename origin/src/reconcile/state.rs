@@ -1,4 +1,4 @@
-//! What is known of a repository from outside: a value that is replaced as it changes.
+//! The observable state of a repository.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -7,117 +7,117 @@ use weir_protocol::name::ServiceName;
 
 use crate::source::FetchSnapshot;
 
-/// How a repository is.
+/// The state of a repository, for `/status`, metrics and tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepositoryState {
-    /// What its agent does just now.
+    /// What its worker is doing.
     pub phase: Phase,
-    /// Whether the upstream answers.
+    /// Whether the upstream can be polled.
     pub health: Health,
-    /// Whether the mirror holds what the upstream held at some time.
+    /// Whether the mirror has been cloned completely.
     pub mirrored: bool,
-    /// Polls that ended since the start.
+    /// Polls that have ended since the start.
     pub polls: u64,
-    /// Polls since the start that ended with everything that followed from them; but LFS objects may be on their way still.
-    /// Others know these as polls.
-    pub attempts: u64,
+    /// Polls since the start whose result was applied to all services, except that LFS objects may still be fetched.
+    /// `/status` shows these as `polls`.
+    pub applied_polls: u64,
     /// The services whose tarballs are being built.
     pub building: Vec<ServiceName>,
-    /// Polls that failed since the last that did not.
+    /// Failed polls since the last successful one.
     pub consecutive_failures: u32,
-    /// When the upstream last answered.
+    /// When a poll last succeeded.
     pub last_success: Option<SystemTime>,
-    /// When it is asked next, as far as is known.
+    /// When the next poll is due. `None` during a poll.
     pub next_poll: Option<SystemTime>,
-    /// Until when the upstream asked to be left alone.
+    /// The end of the upstream's `Retry-After`.
     pub held_until: Option<SystemTime>,
-    /// What the poll that is due waits for, when it cannot begin.
+    /// What a due poll waits for.
     pub waits_for: Option<WaitsFor>,
-    /// The LFS objects that are wanted and not here; none: there are no such.
+    /// The missing LFS objects. `None`: none are missing.
     pub lfs: Option<LfsState>,
 }
 
-/// LFS objects that are wanted and not here.
+/// The missing LFS objects of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LfsState {
-    /// The services that wait for them, and since when.
+    /// The services that wait for objects, and since when.
     pub services: Arc<[(ServiceName, SystemTime)]>,
-    /// How many objects.
+    /// The number of missing objects.
     pub objects: usize,
-    /// Whether an attempt to fetch them is under way.
+    /// Whether objects are being fetched.
     pub fetching: bool,
-    /// What the attempt waits for, when it cannot begin.
+    /// What a due fetch waits for.
     pub waits_for: Option<WaitsFor>,
-    /// Why some of them could not be had so far.
+    /// The last failure.
     pub failure: Option<LfsFailure>,
-    /// When the next attempt is due.
+    /// When the next fetch is due.
     pub next_attempt: Option<SystemTime>,
-    /// Until when the server asked to be left alone.
+    /// The end of the server's `Retry-After`.
     pub held_until: Option<SystemTime>,
 }
 
-/// Why an LFS object could not be had: of several, the one that is missing for the longest time.
+/// Why LFS objects could not be fetched. Of several failures, the oldest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LfsFailure {
-    /// When it could not be had for the first time.
+    /// When the first attempt failed.
     pub since: SystemTime,
-    /// What went wrong the last time, in plain words.
+    /// Why the last attempt failed, for operators.
     pub reason: String,
-    /// Attempts in a row that did not bring it.
+    /// Consecutive failed attempts.
     pub attempts: u32,
 }
 
-/// What a poll, or an attempt to fetch LFS objects, may have to wait for.
+/// What a poll or an LFS fetch waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// As many repositories of its host list their refs, or fetch, as may at a time.
-    HostPlace,
-    /// Its host was asked as often as it may be in a minute.
+    /// A permit of its host to list refs or to fetch.
+    HostPermit,
+    /// The request budget of its host.
     HostBudget,
-    /// As many repositories list their refs, or fetch, as may at a time.
-    Place,
-    /// As many repositories are cloned for the first time as may at a time, in all or of its host.
-    LargePlace,
-    /// Files of LFS are fetched for as many repositories as may be at a time, in all or of its host.
-    LfsPlace,
+    /// A permit to list refs or to fetch.
+    Permit,
+    /// A permit for a first clone, of its host or among all.
+    LargePermit,
+    /// A permit for an LFS fetch, of its host or among all.
+    LfsPermit,
 }
 
 impl WaitsFor {
-    /// The word for `/status` and metrics.
+    /// The value in `/status` and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::HostPlace => "host_permit",
+            Self::HostPermit => "host_permit",
             Self::HostBudget => "host_budget",
-            Self::Place => "permit",
-            Self::LargePlace => "large_permit",
-            Self::LfsPlace => "lfs_permit",
+            Self::Permit => "permit",
+            Self::LargePermit => "large_permit",
+            Self::LfsPermit => "lfs_permit",
         }
     }
 }
 
-/// How far the poll of a repository is.
+/// What the worker of a repository is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// It waits for the next poll.
+    /// Waiting for the next poll.
     Idle,
-    /// It reads the mirror, which gave trouble, in full, before the next poll.
+    /// Checking a mirror that may be damaged, before the next poll.
     Examining,
-    /// It fetches the repository for the first time.
+    /// Cloning the repository.
     Cloning {
-        /// How far it is.
+        /// The progress of the fetch.
         progress: FetchSnapshot,
     },
-    /// It asks what moved, and fetches that.
+    /// Listing the refs of the upstream, and fetching changes.
     Polling {
-        /// How far it is.
+        /// The progress of the fetch.
         progress: FetchSnapshot,
     },
-    /// A poll's deadline has passed; it was told to stop and has not come back.
+    /// Waiting for a poll that was told to stop at its deadline.
     Overdue,
 }
 
 impl Phase {
-    /// The word for `/status`.
+    /// The value in `/status`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Phase::Idle => "idle",
@@ -129,19 +129,19 @@ impl Phase {
     }
 }
 
-/// Whether a repository's upstream answers.
+/// Whether the upstream of a repository can be polled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It was not asked since the start.
+    /// Not polled since the start.
     Unknown,
-    /// It does.
+    /// The last poll succeeded.
     Healthy {
-        /// Since when without a failure.
+        /// When the first of the successful polls ended.
         since: SystemTime,
     },
-    /// It does not.
+    /// The last poll failed, at least in part.
     Unhealthy {
-        /// Since when without a success.
+        /// When the first of the failed polls ended.
         since: SystemTime,
         /// The last failure.
         failure: Failure,
@@ -151,19 +151,19 @@ pub enum Health {
 /// Why a poll failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Where: `connect`, `authenticate`, `list refs`, `fetch`, `write`.
+    /// The failed step: `connect`, `authenticate`, `list refs`, `fetch` or `write`.
     pub step: &'static str,
-    /// In plain words, without credentials or the user info of a URL.
+    /// For operators, without credentials or the user info of a URL.
     pub reason: String,
-    /// Whether it took too long, rather than that something answered with an error.
+    /// Whether it reached a deadline, instead of receiving an error.
     pub timeout: bool,
-    /// How long the upstream asks to be left alone (`Retry-After`), from the end of the poll; a day at the most.
+    /// The upstream's `Retry-After`, from the end of the poll; at most a day.
     pub retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// Whether it says what another one says; a pause that counts down is no news.
-    fn says_as(&self, other: &Self) -> bool {
+    /// Whether both have the same cause. A `Retry-After` that counts down is not a new cause.
+    fn has_cause_of(&self, other: &Self) -> bool {
         (self.step, &self.reason) == (other.step, &other.reason)
     }
 }
@@ -175,7 +175,7 @@ impl RepositoryState {
             health: Health::Unknown,
             mirrored: false,
             polls: 0,
-            attempts: 0,
+            applied_polls: 0,
             building: Vec::new(),
             consecutive_failures: 0,
             last_success: None,
@@ -186,13 +186,13 @@ impl RepositoryState {
         }
     }
 
-    /// The upstream answered, and all of it is followed but a ref that is `astray`. True when that is news.
-    pub(super) fn poll_succeeded(&mut self, astray: Option<Failure>, now: SystemTime) -> bool {
+    /// A poll succeeded, except for a broken ref. Returns true if that is a new failure.
+    pub(super) fn poll_succeeded(&mut self, broken_ref: Option<Failure>, now: SystemTime) -> bool {
         self.mirrored = true;
         self.consecutive_failures = 0;
         self.last_success = Some(now);
-        if let Some(failure) = astray {
-            return self.says_unhealthy(failure, now);
+        if let Some(failure) = broken_ref {
+            return self.mark_unhealthy(failure, now);
         }
         if !matches!(self.health, Health::Healthy { .. }) {
             self.health = Health::Healthy { since: now };
@@ -200,20 +200,20 @@ impl RepositoryState {
         false
     }
 
-    /// A poll failed. True when that is news: it worked before, or the reason is another.
+    /// A poll failed. Returns true if that is a new failure.
     pub(super) fn poll_failed(&mut self, failure: Failure, now: SystemTime) -> bool {
         self.consecutive_failures = self.consecutive_failures.saturating_add(1);
-        self.says_unhealthy(failure, now)
+        self.mark_unhealthy(failure, now)
     }
 
-    /// The upstream is found unhealthy, while its poll may still be under way.
-    pub(super) fn says_unhealthy(&mut self, failure: Failure, now: SystemTime) -> bool {
-        let (since, news) = match &self.health {
-            Health::Unhealthy { since, failure: known } => (*since, !known.says_as(&failure)),
+    /// Records a failure, maybe while the poll is still running. Returns true if it is new.
+    pub(super) fn mark_unhealthy(&mut self, failure: Failure, now: SystemTime) -> bool {
+        let (since, is_new) = match &self.health {
+            Health::Unhealthy { since, failure: known } => (*since, !known.has_cause_of(&failure)),
             _ => (now, true),
         };
         self.health = Health::Unhealthy { since, failure };
-        news
+        is_new
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn since_is_the_first_of_a_row_and_only_a_change_is_news() {
+    fn since_is_the_first_of_consecutive_failures_and_only_a_new_cause_is_reported() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let mut state = RepositoryState::new();
         assert!(state.poll_failed(failure("refused"), at(1)));

@@ -1,26 +1,26 @@
-//! The threads of an agent's jobs, counted: whoever takes over its mirror waits until the last of them has ended.
+//! Counts the threads of a worker's jobs: the next user of its mirror waits until the last one has ended.
 
 use std::future::Future;
 
 use tokio_util::task::TaskTracker;
 
-/// Counts the threads of one agent. All clones count together.
+/// Counts the threads of one worker. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Threads(TaskTracker);
 
 impl Threads {
-    /// Held by a thread until it ends.
+    /// A thread keeps this until it ends.
     pub(super) fn token(&self) -> impl Send + 'static + use<> {
         self.0.token()
     }
 
-    /// Counts a task that begins jobs, until it is dropped.
-    pub(super) fn counted<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
+    /// Counts a task that starts jobs, until it is dropped.
+    pub(super) fn track<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
         self.0.track_future(task)
     }
 
-    /// Waits until this agent has no thread any more.
-    pub(super) async fn ended(&self) {
+    /// Waits until the worker has no threads.
+    pub(super) async fn all_ended(&self) {
         self.0.close();
         self.0.wait().await;
     }

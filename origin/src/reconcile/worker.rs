@@ -1,4 +1,25 @@
-//! The owner of a repository: what happens, in one loop. It decides and begins; whatever takes time goes on beside it.
+//! The worker of a repository: one loop that handles events and starts tasks.
+//!
+//! Handlers only decide; everything that takes time is a task. Dropping the worker stops all of them.
+//!
+//! | event | handler | what it does |
+//! |---|---|---|
+//! | the next poll is due ([`Schedule`]) | `start_poll` | starts a poll |
+//! | the poll ended | `handle_poll_result` | marks services due if refs changed, schedules the next poll, starts maintenance |
+//! | services are due ([`ServiceStates`]) | `start_resolve` | starts to resolve their refs |
+//! | the refs were resolved | `handle_resolved` | collects candidates, restricts LFS fetches of outdated builds |
+//! | there are candidates | `start_publish_cached` | starts to publish candidates whose content is cached |
+//! | candidates were published, or need a build | `handle_cached` | records results, starts builds |
+//! | a build ended | `handle_build_end` | records the result, with a back-off after a failure |
+//! | a build started or ended to fetch LFS objects | `handle_lfs_progress` | updates the state |
+//! | a back-off ended ([`BackOffs`]) | `run` | marks its service due |
+//! | a rebuild of a lost version was requested, or ended | `start_rebuild`, `handle_rebuild_end` | starts it, answers its waiters |
+//! | maintenance ended | `poll_if_mirror_damaged` | triggers a poll that repairs the mirror |
+//! | a signal ([`WorkerSignals`]) | `run` | triggers a poll, marks all services due, or ends back-offs |
+//! | a new configuration | `reconfigure` | changes the schedule, ends back-offs |
+//! | other services were assigned | `reassign` | forgets removed services, marks new ones due |
+//!
+//! After each event, `advance` starts what can start, and updates the observable state.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,261 +33,305 @@ use weir_protocol::name::ServiceName;
 
 use super::back_offs::BackOffs;
 use super::context::Context;
-use super::follow::{Decided, Running, WorkEnd};
-use super::handle::{Calls, Gone};
-use super::lfs::LfsNews;
-use super::maintenance::{KeepingUp, kept_up};
-use super::poll::{PollEnd, Poller};
-use super::rebuild::{LostVersions, Rebuild, RebuildEnd, Rebuilding};
+use super::handle::{Terminated, WorkerSignals};
+use super::lfs::LfsProgress;
+use super::maintenance::Maintenance;
+use super::pipeline::Pipeline;
+use super::poll::{PollResult, Poller};
+use super::rebuild::{LostVersions, RebuildEnd, RebuildRequest, RunningRebuilds};
 use super::revisions::Revisions;
 use super::schedule::Schedule;
+use super::service_states::{Cause, ServiceStates};
 use super::state::{Phase, RepositoryState};
-use super::work::Work;
-use super::work_list::{Cause, WorkList};
+use super::steps::{BuildEnd, CachedResults, RunningBuild};
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::{Condition, Service};
-use crate::source::{Resolved, ServiceFailure, Source};
+use crate::source::{ResolvedServices, ServiceFailure, Source};
 
-/// Services by their names.
-pub(super) type Services = BTreeMap<ServiceName, Arc<Service>>;
+type Services = BTreeMap<ServiceName, Arc<Service>>;
 
-/// The owner of a repository.
+/// The receiving ends of a worker's handle.
+pub(super) struct Inputs {
+    pub(super) signals: WorkerSignals,
+    pub(super) config_updates: watch::Receiver<Arc<RepositoryConfig>>,
+    pub(super) service_updates: watch::Receiver<Vec<Arc<Service>>>,
+    pub(super) rebuild_requests: mpsc::Receiver<Box<RebuildRequest>>,
+}
+
 pub(super) struct Worker {
     pub(super) config: Arc<RepositoryConfig>,
-    /// The same, as it changes.
-    pub(super) configured: watch::Receiver<Arc<RepositoryConfig>>,
+    /// The services that it publishes.
     pub(super) services: Services,
-    /// The same, as they change.
-    pub(super) assigned: watch::Receiver<Vec<Arc<Service>>>,
-    pub(super) source: Arc<Source>,
-    pub(super) poller: Arc<Poller>,
-    pub(super) state: Arc<watch::Sender<RepositoryState>>,
-    pub(super) schedule: Schedule,
-    /// The services that must be looked at after a poll even if nothing moved.
-    pub(super) needs_reconcile: HashSet<ServiceName>,
-    /// What is not built just now, though a service is at it.
-    pub(super) back_offs: BackOffs,
-    pub(super) lost_versions: LostVersions,
-    pub(super) rebuilding: Rebuilding,
-    /// Whether mirrors that are of no use any more were removed since the start.
-    pub(super) tidied: bool,
-    pub(super) revisions: Revisions,
-    /// What is known of them, as others see it.
-    pub(super) seen: watch::Sender<Vec<RevisionSeen>>,
-    /// Services whose revision was settled since edges were last told.
-    pub(super) settled: usize,
-    /// When they were.
-    pub(super) reported: Instant,
-    /// Since when services wait for LFS objects, and for how many.
-    pub(super) waits_for_lfs: BTreeMap<ServiceName, (SystemTime, usize)>,
-    /// When LFS objects were last removed that nothing needs.
-    pub(super) lfs_swept: Option<Instant>,
-    /// Something was fetched since the mirror was last looked after, or was to be.
-    pub(super) upkeep_due: bool,
-    /// When the mirror was last looked after.
-    pub(super) looked_after: Option<Instant>,
     pub(super) context: Arc<Context>,
-    /// What is under way with each service, and what comes next.
-    pub(super) list: WorkList,
-    pub(super) work: Work,
-    /// The services whose refs are being resolved.
-    pub(super) looking: Vec<Arc<Service>>,
-    pub(super) look: Option<AbortOnDropHandle<Result<Resolved, ServiceFailure>>>,
-    /// Contents that were resolved, and wait for a decision.
-    pub(super) to_decide: Vec<Candidate>,
-    /// Those that are being decided on.
-    pub(super) decided_on: Vec<Candidate>,
-    pub(super) deciding: Option<AbortOnDropHandle<Decided>>,
-    pub(super) works: JoinSet<WorkEnd>,
-    pub(super) running: HashMap<ServiceName, Running>,
-    pub(super) lfs_news: (mpsc::UnboundedSender<Box<LfsNews>>, mpsc::UnboundedReceiver<Box<LfsNews>>),
-    /// What the mirror holds since before the start is being found out; the upstream is asked after that.
-    pub(super) starting: bool,
-    /// The services that are not where the first poll says that was to bring them there, with its number.
-    pub(super) awaited: HashMap<ServiceName, u64>,
+    pub(super) source: Arc<dyn Source>,
+    pub(super) state: Arc<watch::Sender<RepositoryState>>,
+
+    pub(super) poller: Arc<Poller>,
+    pub(super) schedule: Schedule,
+    pub(super) poll_task: Option<AbortOnDropHandle<PollResult>>,
+    /// The content that the mirror had at the start is being published. No poll starts meanwhile.
+    pub(super) restoring: bool,
+    /// Whether mirrors of the repository at other URLs were removed since the start.
+    pub(super) removed_other_mirrors: bool,
+    pub(super) maintenance: Maintenance,
+
+    pub(super) pipeline: Pipeline,
+    pub(super) states: ServiceStates,
+    /// The services of `resolve_task`.
+    pub(super) resolving: Vec<Arc<Service>>,
+    pub(super) resolve_task: Option<AbortOnDropHandle<Result<ResolvedServices, ServiceFailure>>>,
+    /// The candidates of the next `cached_task`.
+    pub(super) candidates: Vec<Candidate>,
+    /// The candidates of `cached_task`.
+    pub(super) cached_candidates: Vec<Candidate>,
+    /// Publishes candidates whose content is cached.
+    pub(super) cached_task: Option<AbortOnDropHandle<CachedResults>>,
+    pub(super) build_tasks: JoinSet<BuildEnd>,
+    pub(super) builds: HashMap<ServiceName, RunningBuild>,
+    pub(super) lfs_progress: (mpsc::UnboundedSender<Box<LfsProgress>>, mpsc::UnboundedReceiver<Box<LfsProgress>>),
+
+    pub(super) back_offs: BackOffs,
+    /// The services that are due after the next poll even if no ref changes.
+    pub(super) needs_reconcile: HashSet<ServiceName>,
+    /// The services that have not applied all polls, each with the number of the first missing one.
+    pub(super) unapplied_polls: HashMap<ServiceName, u64>,
+    /// The services that wait for LFS objects: since when, and for how many.
+    pub(super) waits_for_lfs: BTreeMap<ServiceName, (SystemTime, usize)>,
+    pub(super) revisions: Revisions,
+    pub(super) revision_sender: watch::Sender<Vec<RevisionSeen>>,
+    /// The number of results since edges were last told the revisions.
+    pub(super) unreported_results: usize,
+    pub(super) reported_at: Instant,
+
+    pub(super) rebuild_tasks: JoinSet<RebuildEnd>,
+    pub(super) running_rebuilds: RunningRebuilds,
+    pub(super) lost_versions: LostVersions,
 }
 
 impl Worker {
-    /// Runs once the agent that had the mirror before is gone.
-    pub(super) async fn run_after(
-        mut self,
-        before: Option<Gone>,
-        calls: Calls,
-        rebuilds: mpsc::Receiver<Box<Rebuild>>,
-    ) {
-        if let Some(before) = before.filter(|before| !before.has_come()) {
-            self.state.send_modify(|state| state.phase = Phase::Overdue);
-            before.wait().await;
-            self.state.send_modify(|state| state.phase = Phase::Idle);
+    pub(super) fn new(
+        config: Arc<RepositoryConfig>,
+        services: &[Arc<Service>],
+        pipeline: Pipeline,
+        schedule: Schedule,
+        revision_sender: watch::Sender<Vec<RevisionSeen>>,
+    ) -> Self {
+        let poller = pipeline.poller.clone();
+        Self {
+            services: by_name(services),
+            context: pipeline.context.clone(),
+            source: poller.source.clone(),
+            state: poller.state.clone(),
+            poller,
+            schedule,
+            poll_task: None,
+            restoring: false,
+            removed_other_mirrors: false,
+            maintenance: Maintenance::new(),
+            pipeline,
+            states: ServiceStates::default(),
+            resolving: Vec::new(),
+            resolve_task: None,
+            candidates: Vec::new(),
+            cached_candidates: Vec::new(),
+            cached_task: None,
+            build_tasks: JoinSet::new(),
+            builds: HashMap::new(),
+            lfs_progress: mpsc::unbounded_channel(),
+            back_offs: BackOffs::default(),
+            needs_reconcile: services.iter().map(|service| service.name.clone()).collect(),
+            unapplied_polls: HashMap::new(),
+            waits_for_lfs: BTreeMap::new(),
+            revisions: Revisions::new(config.name.clone()),
+            revision_sender,
+            unreported_results: 0,
+            reported_at: Instant::now(),
+            rebuild_tasks: JoinSet::new(),
+            running_rebuilds: RunningRebuilds::default(),
+            lost_versions: LostVersions::default(),
+            config,
         }
-        self.run(calls, rebuilds).await;
     }
 
-    async fn run(&mut self, calls: Calls, mut requests: mpsc::Receiver<Box<Rebuild>>) {
-        let mut polling: Option<AbortOnDropHandle<PollEnd>> = None;
-        let mut keeping_up: Option<KeepingUp> = None;
-        let mut rebuilds: JoinSet<RebuildEnd> = JoinSet::new();
+    /// Runs once the predecessor, which used the same mirror, has terminated.
+    pub(super) async fn run_after(mut self, predecessor: Option<Terminated>, inputs: Inputs) {
+        if let Some(predecessor) = predecessor.filter(|predecessor| !predecessor.is_over()) {
+            self.state.send_modify(|state| state.phase = Phase::Overdue);
+            predecessor.wait().await;
+            self.state.send_modify(|state| state.phase = Phase::Idle);
+        }
+        self.run(inputs).await;
+    }
+
+    async fn run(&mut self, inputs: Inputs) {
+        let Inputs { signals, mut config_updates, mut service_updates, mut rebuild_requests } = inputs;
         self.restore();
         loop {
             self.advance();
-            self.show_next_poll(polling.is_some());
-            let poll_due = Some(self.schedule.next()).filter(|_| polling.is_none() && !self.starting);
+            let poll_due = Some(self.schedule.next()).filter(|_| self.poll_task.is_none() && !self.restoring);
             let retry_due = self.back_offs.next();
             tokio::select! {
-                end = ended(&mut polling) => {
-                    polling = None;
-                    self.polled(end.unwrap_or_else(PollEnd::fault));
-                    if keeping_up.is_none() {
-                        keeping_up = self.begin_upkeep();
-                    }
+                result = ended(&mut self.poll_task) => {
+                    self.poll_task = None;
+                    self.handle_poll_result(result.unwrap_or_else(PollResult::panicked));
+                    self.start_maintenance();
                 }
-                () = kept_up(&mut keeping_up) => {
-                    keeping_up = None;
-                    self.mend_mirror();
+                () = self.maintenance.ended() => self.poll_if_mirror_damaged(),
+                resolved = ended(&mut self.resolve_task) => {
+                    self.resolve_task = None;
+                    self.handle_resolved(resolved);
                 }
-                looked = ended(&mut self.look) => {
-                    self.look = None;
-                    self.looked(looked);
+                results = ended(&mut self.cached_task) => {
+                    self.cached_task = None;
+                    self.handle_cached(results);
                 }
-                decided = ended(&mut self.deciding) => {
-                    self.deciding = None;
-                    self.decided(decided);
-                }
-                Some(end) = self.works.join_next() => self.work_ended(end),
-                Some(news) = self.lfs_news.1.recv() => self.lfs_moved(&news),
-                Some(end) = rebuilds.join_next() => self.rebuild_ended(end, &mut rebuilds),
-                Some(request) = requests.recv() => self.begin_rebuild(*request, &mut rebuilds),
-                () = calls.kicks.notified() => self.schedule.kick(Instant::now()),
-                () = calls.retries.notified() => self.try_anew(),
-                () = calls.looks.notified() => self.look_at_all(Cause::Follow),
-                // Whoever assigns holds the handle, which the loop outlives only for a moment.
-                Ok(()) = self.configured.changed() => self.reconfigure(),
-                Ok(()) = self.assigned.changed() => {
-                    // Of two changes the configuration came first, and new services are for it.
-                    self.reconfigure();
-                    self.reassign();
+                Some(end) = self.build_tasks.join_next() => self.handle_build_end(end),
+                Some(progress) = self.lfs_progress.1.recv() => self.handle_lfs_progress(&progress),
+                Some(end) = self.rebuild_tasks.join_next() => self.handle_rebuild_end(end),
+                Some(request) = rebuild_requests.recv() => self.start_rebuild(*request),
+                () = signals.poll.notified() => self.schedule.trigger(Instant::now()),
+                () = signals.reset_back_offs.notified() => self.reset_back_offs(),
+                () = signals.resolve_all.notified() => self.mark_all_due(Cause::Changed),
+                // The senders are dropped with the last handle, and the loop is stopped soon after.
+                Ok(()) = config_updates.changed() => self.reconfigure(config_updates.borrow_and_update().clone()),
+                Ok(()) = service_updates.changed() => {
+                    // If both changed, the configuration changed first, and the new services need it.
+                    self.reconfigure(config_updates.borrow_and_update().clone());
+                    self.reassign(&service_updates.borrow_and_update());
                 }
                 () = reached(retry_due) => {
                     let due = self.back_offs.take_due(Instant::now());
-                    due.iter().for_each(|name| self.list.due(name, Cause::Follow));
+                    due.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
                 }
-                () = reached(poll_due) => {
-                    self.schedule.begin(Instant::now());
-                    let poll = self.poller.clone().poll();
-                    polling = Some(AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(poll))));
-                }
+                () = reached(poll_due) => self.start_poll(),
             }
         }
     }
 
-    /// What the mirror holds since before the start is published without asking the upstream. What fails here is not
-    /// held against a service: the poll that follows will tell.
+    /// Publishes the content of the mirror without querying the upstream. Failures are not recorded, because a poll follows.
     fn restore(&mut self) {
-        if !self.source.holds_anything() {
+        if !self.source.has_content() {
             return;
         }
-        if let Some(named_at) = self.source.moved_at() {
-            self.revisions.restored(named_at);
+        if let Some(fetched_at) = self.source.refs_changed_at() {
+            self.revisions.restored(fetched_at);
         }
-        self.starting = !self.services.is_empty();
-        self.look_at_all(Cause::Start);
+        self.restoring = !self.services.is_empty();
+        self.mark_all_due(Cause::Started);
     }
 
-    fn look_at_all(&mut self, cause: Cause) {
-        self.services.keys().for_each(|name| self.list.due(name, cause));
+    fn mark_all_due(&mut self, cause: Cause) {
+        self.services.keys().for_each(|name| self.states.mark_due(name, cause));
     }
 
-    /// Begins what can begin, and shows what came of what has ended.
+    /// Starts what can start, and updates the observable state.
     fn advance(&mut self) {
-        self.begin_look();
-        self.begin_decision();
-        if self.starting && self.look.is_none() && self.deciding.is_none() {
-            self.starting = false;
+        self.start_resolve();
+        self.start_publish_cached();
+        if self.restoring && self.resolve_task.is_none() && self.cached_task.is_none() {
+            self.restoring = false;
             if self.services.values().any(|service| service.condition() == Condition::Following) {
                 self.state.send_modify(|state| state.mirrored = true);
             }
         }
-        let busy = self.list.busy();
-        self.report_revisions(busy);
-        self.show_lfs();
-        // Polls before the first of which anything is awaited still.
+        self.report_revisions();
+        self.update_lfs_state();
+        self.update_applied_polls();
+        self.update_next_poll();
+    }
+
+    fn update_applied_polls(&mut self) {
         let polls = self.state.borrow().polls;
-        let attempts = self.awaited.values().min().map_or(polls, |poll| poll - 1);
-        if attempts > self.state.borrow().attempts {
-            self.mend_mirror();
-            self.state.send_modify(|state| state.attempts = attempts);
+        let applied_polls = self.unapplied_polls.values().min().map_or(polls, |first| first - 1);
+        if applied_polls > self.state.borrow().applied_polls {
+            self.poll_if_mirror_damaged();
+            self.state.send_modify(|state| state.applied_polls = applied_polls);
         }
     }
 
-    /// Takes over the services that it is to publish. What is new is looked at in the mirror as it is, and where that does not
-    /// do again after a poll that comes soon: only then it is known what the upstream does not have. The others are left alone.
-    fn reassign(&mut self) {
-        let before = std::mem::replace(&mut self.services, by_name(&self.assigned.borrow_and_update()));
-        for gone in not_among(&before, &self.services) {
-            self.list.forget(&gone.name);
-            self.back_offs.forget(&gone.name);
-            self.needs_reconcile.remove(&gone.name);
-            self.waits_for_lfs.remove(&gone.name);
-            self.running.remove(&gone.name);
-            self.awaited.remove(&gone.name);
+    fn start_poll(&mut self) {
+        self.schedule.start(Instant::now());
+        self.poll_task = Some(self.spawn(self.poller.clone().poll()));
+    }
+
+    /// Adopts the assigned services. New ones are resolved from the current mirror. If that fails, a poll follows, and only its
+    /// failure is recorded.
+    fn reassign(&mut self, assigned: &[Arc<Service>]) {
+        let before = std::mem::replace(&mut self.services, by_name(assigned));
+        for removed in difference(&before, &self.services) {
+            self.states.remove(&removed.name);
+            self.back_offs.remove(&removed.name);
+            self.needs_reconcile.remove(&removed.name);
+            self.waits_for_lfs.remove(&removed.name);
+            self.builds.remove(&removed.name);
+            self.unapplied_polls.remove(&removed.name);
         }
-        self.try_anew();
-        self.lfs_swept = None;
-        for new in not_among(&self.services, &before) {
+        self.reset_back_offs();
+        self.maintenance.last_lfs_sweep = None;
+        for new in difference(&self.services, &before) {
             self.needs_reconcile.insert(new.name.clone());
-            if self.source.holds_anything() {
-                self.list.due(&new.name, Cause::Assigned);
+            if self.source.has_content() {
+                self.states.mark_due(&new.name, Cause::Assigned);
             } else {
-                self.schedule.kick(Instant::now());
+                self.schedule.trigger(Instant::now());
             }
         }
-        // Fewer services may be settled where all were not.
-        self.settled += 1;
+        // The remaining services of a ref may have a common revision.
+        self.unreported_results += 1;
     }
 
-    /// Somebody may have put right what failed: it is not put off any longer, unless a server asked for that.
-    fn try_anew(&mut self) {
-        let put_off = self.back_offs.forget_pauses();
-        put_off.iter().for_each(|name| self.list.due(name, Cause::Follow));
+    /// Ends all back-offs except a server's `Retry-After`, because somebody may have fixed the cause.
+    fn reset_back_offs(&mut self) {
+        let reset = self.back_offs.reset();
+        reset.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
         self.lost_versions.clear();
     }
 
-    /// Goes by another configuration of the same upstream. Whoever changes what may be published assigns its services anew, so
-    /// that they are looked at by it.
-    fn reconfigure(&mut self) {
-        let before = std::mem::replace(&mut self.config, self.configured.borrow_and_update().clone());
-        self.schedule.set(self.config.poll_interval, self.config.min_poll_interval, Instant::now());
+    /// Adopts another configuration of the same upstream. If it changes what may be published, the services are assigned anew
+    /// as well, and so are resolved.
+    fn reconfigure(&mut self, config: Arc<RepositoryConfig>) {
+        let before = std::mem::replace(&mut self.config, config);
+        self.schedule.reconfigure(self.config.poll_interval, self.config.min_poll_interval, Instant::now());
         if self.config != before {
-            self.try_anew();
+            self.reset_back_offs();
         }
     }
 
-    /// Whether this service is one of those that it is to publish, and not one that another took the place of.
+    /// Triggers a poll that repairs the mirror, if it is known to be damaged.
+    pub(super) fn poll_if_mirror_damaged(&mut self) {
+        let now = Instant::now();
+        if self.source.needs_repair(now) {
+            self.schedule.trigger(now);
+        }
+    }
+
+    /// Whether a service is assigned, and has not been redefined.
     pub(super) fn is_assigned(&self, service: &Arc<Service>) -> bool {
         self.services.get(&service.name).is_some_and(|known| Arc::ptr_eq(known, service))
     }
 
-    /// Begins something that takes time. Dropped, it is told to stop.
+    /// Starts a task. Dropping its handle stops it.
     pub(super) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> AbortOnDropHandle<T> {
-        AbortOnDropHandle::new(tokio::spawn(self.context.threads.counted(task)))
+        AbortOnDropHandle::new(tokio::spawn(self.context.threads.track(task)))
     }
 }
 
-pub(super) fn by_name(services: &[Arc<Service>]) -> Services {
+fn by_name(services: &[Arc<Service>]) -> Services {
     services.iter().map(|service| (service.name.clone(), service.clone())).collect()
 }
 
-/// Those of the services that are not among others.
-fn not_among(services: &Services, others: &Services) -> Vec<Arc<Service>> {
-    let is_there = |service: &&Arc<Service>| others.get(&service.name).is_some_and(|one| Arc::ptr_eq(one, service));
-    services.values().filter(|service| !is_there(service)).cloned().collect()
+/// The services that `others` does not have with the same definition.
+fn difference(services: &Services, others: &Services) -> Vec<Arc<Service>> {
+    let is_common =
+        |service: &&Arc<Service>| others.get(&service.name).is_some_and(|other| Arc::ptr_eq(other, service));
+    services.values().filter(|service| !is_common(service)).cloned().collect()
 }
 
-/// Waits for a moment; for ever when there is none.
+/// Waits for a time; forever if there is none.
 async fn reached(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -274,7 +339,7 @@ async fn reached(at: Option<Instant>) {
     }
 }
 
-/// Waits until a task has ended, for ever when there is none. Nothing: it panicked.
+/// Waits for the end of a task; forever if there is none. Returns `None` if the task panicked.
 async fn ended<T>(task: &mut Option<AbortOnDropHandle<T>>) -> Option<T> {
     match task {
         Some(task) => task.await.ok(),

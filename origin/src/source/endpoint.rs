@@ -1,7 +1,7 @@
-//! Where an upstream, or a proxy, is: the text that somebody wrote, read once.
+//! The URL of an upstream or a proxy, parsed once.
 //!
-//! Two readers look at it, and have to see the same host: by the one is judged what may be asked, how often, and which
-//! operator's secrets go with it; the other opens connections. What they read differently is no address.
+//! Two parsers read it and must agree on the host. One decides the egress policy, the rate limit and the operator's
+//! secrets; the other opens connections. A URL that they read differently is invalid.
 
 mod http_address;
 mod ssh_address;
@@ -18,17 +18,17 @@ use weir_runtime::config;
 pub(crate) use self::ssh_address::SshAddress;
 use super::without_user_info;
 
-/// An address as it was written, and what it says.
+/// The text of a URL, with the parsed address or the reason why it is invalid.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Endpoint {
     text: String,
     scheme: Option<Scheme>,
     host: Option<String>,
-    place: Result<Place, &'static str>,
+    address: Result<Address, &'static str>,
 }
 
-/// How an upstream is talked to.
+/// The protocol of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Https,
@@ -36,18 +36,18 @@ pub(crate) enum Scheme {
     /// `ssh://` or `user@host:path`.
     Ssh,
     /// `git://`.
-    Daemon,
-    /// `file://` or a path: by a program on this machine.
+    Git,
+    /// `file://` or a path: served by a Git program on this machine.
     Local,
 }
 
-/// Where it is, in the words of the scheme.
+/// A parsed address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Address {
     /// Without user info, query and fragment.
     Http(Url),
     Ssh(SshAddress),
-    Daemon {
+    Git {
         host: String,
         port: Option<u16>,
         path: String,
@@ -56,99 +56,99 @@ pub(crate) enum Place {
 }
 
 impl Endpoint {
-    /// Reads an address. What cannot be used is kept as it was written, with the reason.
+    /// Parses a URL. An invalid one is stored with the reason.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
         #[cfg(debug_assertions)]
         if let Some(path) = text.strip_prefix("folder://") {
             let path = Path::new(path);
-            let absolute = path.is_absolute().then(|| Place::Local(path.to_owned()));
-            let place = absolute.ok_or("name the folder from the top: `folder:///srv/site`");
-            return Self { text, scheme: None, host: None, place };
+            let absolute = path.is_absolute().then(|| Address::Local(path.to_owned()));
+            let address = absolute.ok_or("the path must be absolute: `folder:///srv/site`");
+            return Self { text, scheme: None, host: None, address };
         }
-        let Ok(seen) = gix::url::parse(text.as_str()) else {
-            let place = Err("it is not an address such as `https://git.example/acme/shop.git`");
-            return Self { text, scheme: None, host: None, place };
+        let Ok(gix_url) = gix::url::parse(text.as_str()) else {
+            let address = Err("it is not a valid address: write for example `https://git.example/acme/shop.git`");
+            return Self { text, scheme: None, host: None, address };
         };
-        let scheme = match seen.scheme {
+        let scheme = match gix_url.scheme {
             gix::url::Scheme::Https => Some(Scheme::Https),
             gix::url::Scheme::Http => Some(Scheme::Http),
             gix::url::Scheme::Ssh => Some(Scheme::Ssh),
-            gix::url::Scheme::Git => Some(Scheme::Daemon),
+            gix::url::Scheme::Git => Some(Scheme::Git),
             gix::url::Scheme::File => Some(Scheme::Local),
             _ => None,
         };
-        let host = seen.host().filter(|_| scheme.is_some_and(|scheme| scheme != Scheme::Local));
+        let host = gix_url.host().filter(|_| scheme.is_some_and(|scheme| scheme != Scheme::Local));
         let host = host.map(|host| host.trim_matches(['[', ']']).to_ascii_lowercase());
-        let place = match scheme {
-            Some(scheme) => place(scheme, &text, seen),
-            None => Err("the scheme is none of https, http, ssh, git and file"),
+        let address = match scheme {
+            Some(scheme) => parse_address(scheme, &text, gix_url),
+            None => Err("the scheme must be https, http, ssh, git or file"),
         };
-        Self { text, scheme, host, place }
+        Self { text, scheme, host, address }
     }
 
-    /// As it was written. It may hold a password.
+    /// The text as it was written. It may contain a password.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The host, in small letters and without brackets; none of a path on this machine.
+    /// The host in lower case, without brackets. `None` for a local path.
     pub(crate) fn host(&self) -> Option<&str> {
         self.host.as_deref()
     }
 
-    /// What it begins with, also if the rest is wrong.
+    /// The scheme, even if the rest is invalid.
     pub(crate) fn scheme(&self) -> Option<Scheme> {
         self.scheme
     }
 
-    /// Where it is.
+    /// The parsed address.
     ///
     /// # Errors
-    /// What is wrong with it; never any part of it.
-    pub(crate) fn place(&self) -> Result<&Place, &'static str> {
-        self.place.as_ref().map_err(|reason| *reason)
+    /// Returns the reason why it is invalid, without any part of the text.
+    pub(crate) fn address(&self) -> Result<&Address, &'static str> {
+        self.address.as_ref().map_err(|reason| *reason)
     }
 
-    /// The folder that is a source as it is, without Git.
+    /// The path of a `folder://` source.
     #[cfg(debug_assertions)]
     pub(super) fn folder(&self) -> Option<&Path> {
-        match &self.place {
-            Ok(Place::Local(path)) if self.scheme.is_none() => Some(path),
+        match &self.address {
+            Ok(Address::Local(path)) if self.scheme.is_none() => Some(path),
             _ => None,
         }
     }
 
-    /// Where it is, if that is `https://` or `http://`.
+    /// The parsed URL of an `https://` or `http://` endpoint.
     ///
     /// # Errors
-    /// It is not, or what is wrong with it; never any part of it.
+    /// It has another scheme or is invalid. The reason has no part of the text.
     pub(crate) fn http(&self) -> Result<&Url, &'static str> {
-        match &self.place {
-            Ok(Place::Http(url)) => Ok(url),
+        match &self.address {
+            Ok(Address::Http(url)) => Ok(url),
             Err(reason) if self.is_http() => Err(reason),
-            _ => Err("it is no address of `https://` or `http://`"),
+            _ => Err("it is not an `https://` or `http://` URL"),
         }
     }
 
-    /// Whether it begins with `https://` or `http://`.
+    /// Whether the scheme is `https` or `http`.
     pub(crate) fn is_http(&self) -> bool {
         matches!(self.scheme, Some(Scheme::Https | Scheme::Http))
     }
 
-    /// How many requests of a host's budget it takes to list the refs: two over HTTP, one over SSH and `git://`, none at
-    /// this machine.
-    pub(crate) fn requests_to_list(&self) -> u32 {
+    /// The requests that a listing of refs takes from the host's budget: two over HTTP, one over SSH and `git://`, none for
+    /// a local path.
+    pub(crate) fn requests_per_listing(&self) -> u32 {
         match self.scheme {
             Some(Scheme::Https | Scheme::Http) => 2,
-            Some(Scheme::Ssh | Scheme::Daemon) => 1,
+            Some(Scheme::Ssh | Scheme::Git) => 1,
             Some(Scheme::Local) | None => 0,
         }
     }
 
-    /// Takes a path that depends on the working directory to be below a folder.
+    /// Makes a relative path relative to `base`.
     pub(crate) fn resolve(&mut self, base: &Path) {
-        if let Ok(Place::Local(path)) = &self.place
+        if let Ok(Address::Local(path)) = &self.address
             && !self.text.contains("://")
         {
             let mut path = path.clone();
@@ -158,37 +158,36 @@ impl Endpoint {
     }
 }
 
-fn place(scheme: Scheme, text: &str, seen: gix::Url) -> Result<Place, &'static str> {
+fn parse_address(scheme: Scheme, text: &str, gix_url: gix::Url) -> Result<Address, &'static str> {
     if scheme == Scheme::Ssh {
-        return ssh_address::parse(text, &seen).map(Place::Ssh);
+        return ssh_address::parse(text, &gix_url).map(Address::Ssh);
     }
-    let path = seen.path.to_vec();
-    // No Git server asks for one, and what people put there is a token.
+    let path = gix_url.path.to_vec();
+    // No Git server needs a query, and people put tokens there.
     if matches!(scheme, Scheme::Https | Scheme::Http) && text.contains('?') {
         return Err(
-            "it holds a query (`?…`), which whoever may see the URL may see: a password or token belongs into a \
-                    file, named by `password_file` or `token_file`",
+            "it contains a query (`?…`), which everybody who sees the URL can read: put a password or token into a file, \
+                    and name that in `password_file` or `token_file`",
         );
     }
-    if seen.user().is_some() || seen.password().is_some() {
+    if gix_url.user().is_some() || gix_url.password().is_some() {
         return Err(
-            "it holds a user name or a password, which have keys of their own: put the user into `username` and \
-                    the password into a file named by `password_file` (of a proxy: `proxy_username`, \
-                    `proxy_password_file`)",
+            "it contains a user name or a password: put the user into `username`, and the password into a file that \
+                    `password_file` names (for a proxy: `proxy_username` and `proxy_password_file`)",
         );
     }
     Ok(match scheme {
         Scheme::Https | Scheme::Http => {
-            let mut url = http_address::parse(text, &seen)?;
+            let mut url = http_address::parse(text, &gix_url)?;
             url.set_fragment(None);
-            Place::Http(url)
+            Address::Http(url)
         }
-        Scheme::Daemon => {
-            let host = seen.host.ok_or("it names no host")?;
-            let path = String::from_utf8(path).map_err(|_| "its path is no UTF-8")?;
-            Place::Daemon { host, port: seen.port, path }
+        Scheme::Git => {
+            let host = gix_url.host.ok_or("it has no host")?;
+            let path = String::from_utf8(path).map_err(|_| "its path is not UTF-8")?;
+            Address::Git { host, port: gix_url.port, path }
         }
-        Scheme::Local | Scheme::Ssh => Place::Local(OsString::from_vec(path).into()),
+        Scheme::Local | Scheme::Ssh => Address::Local(OsString::from_vec(path).into()),
     })
 }
 
@@ -210,7 +209,7 @@ impl From<Endpoint> for String {
     }
 }
 
-/// Without user name and password, for people.
+/// Without user name and password.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&without_user_info(&self.text))
@@ -223,16 +222,16 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Whatever is written, it has one host, and nothing of it is taken for an option.
+/// Any text has at most one host, and no part can be an option of a program.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     let endpoint = Endpoint::parse(text);
-    match endpoint.place() {
-        Ok(Place::Http(url)) => {
+    match endpoint.address() {
+        Ok(Address::Http(url)) => {
             let host = url.host_str().map(|host| host.trim_matches(['[', ']']));
             assert_eq!(host, endpoint.host(), "{url}");
         }
-        Ok(Place::Ssh(address)) => {
+        Ok(Address::Ssh(address)) => {
             assert_eq!(Some(&*address.host.to_ascii_lowercase()), endpoint.host(), "{address:?}");
             for part in [&address.user, &address.host, &address.path] {
                 assert!(
@@ -241,7 +240,7 @@ pub(crate) fn fuzz(text: &str) {
                 );
             }
         }
-        Ok(Place::Daemon { .. } | Place::Local(_)) | Err(_) => {}
+        Ok(Address::Git { .. } | Address::Local(_)) | Err(_) => {}
     }
 }
 
@@ -250,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_has_a_place_or_a_reason() {
+    fn a_url_has_an_address_or_a_reason() {
         for (text, host, requests) in [
             ("https://Git.Example/acme/shop.git", Some("git.example"), 2),
             ("http://127.0.0.1:80/x", Some("127.0.0.1"), 2),
@@ -263,8 +262,8 @@ mod tests {
             ("file://host/srv/x", None, 0),
         ] {
             let endpoint = Endpoint::parse(text);
-            assert!(endpoint.place().is_ok(), "{text}: {:?}", endpoint.place());
-            assert_eq!((endpoint.host(), endpoint.requests_to_list()), (host, requests), "{text}");
+            assert!(endpoint.address().is_ok(), "{text}: {:?}", endpoint.address());
+            assert_eq!((endpoint.host(), endpoint.requests_per_listing()), (host, requests), "{text}");
             assert_eq!(endpoint.as_str(), text);
         }
         for (text, word) in [
@@ -281,17 +280,17 @@ mod tests {
             ("ssh://git:s3cret@git.example/x", "user name"),
         ] {
             let endpoint = Endpoint::parse(text);
-            let reason = endpoint.place().unwrap_err();
+            let reason = endpoint.address().unwrap_err();
             assert!(reason.contains(word) && !reason.contains("s3cret"), "{text}: {reason}");
             assert!(!format!("{endpoint} {endpoint:?}").contains("me:s3cret"), "{endpoint}");
         }
         let reason = |text: &str| Endpoint::parse(text).http().unwrap_err();
-        assert!(reason("proxy:3128").contains("no address of `https://`"));
+        assert!(reason("proxy:3128").contains("not an `https://`"));
         assert!(reason("http://me:s3cret@proxy:3128").contains("`proxy_username`"));
     }
 
     #[test]
-    fn a_path_of_the_configuration_is_below_its_folder() {
+    fn a_relative_path_is_relative_to_the_folder_of_the_configuration() {
         for (text, expected) in [
             ("../git/x", "/etc/weir/../git/x"),
             ("/srv/x", "/srv/x"),

@@ -1,50 +1,50 @@
-//! Why a source did not do what its repository's agent asked for.
+//! Why a source could not do what the repository's worker requested.
 
 use std::time::Duration;
 
-/// Why a service is not at what its ref says.
+/// Why a service does not follow its ref.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceFailure {
     /// `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
     pub(crate) step: &'static str,
-    /// In plain words.
+    /// For operators.
     pub(crate) reason: String,
-    pub(crate) again: Again,
-    /// How long a server asks to be left alone.
-    pub(crate) pause: Option<Duration>,
+    pub(crate) retry: RetryPolicy,
+    /// The `Retry-After` of a server.
+    pub(crate) retry_after: Option<Duration>,
 }
 
-/// When the same content may do better.
+/// When the same content is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum RetryPolicy {
     /// With the next poll.
-    Soon,
-    /// It took all the time that it may, and may well do so again; or a server does not have what is needed.
-    Later,
-    /// Never: it is in the content, not in the machine.
+    NextPoll,
+    /// After a back-off: it reached its deadline and probably would again, or a server lacks an object.
+    BackOff,
+    /// Never: the content itself is invalid.
     Never,
 }
 
 impl ServiceFailure {
-    /// A failure that may be gone the next time.
-    pub(crate) fn passing(step: &'static str, reason: String) -> Self {
-        Self { step, reason, again: Again::Soon, pause: None }
+    /// A failure that the next attempt may not have.
+    pub(crate) fn transient(step: &'static str, reason: String) -> Self {
+        Self { step, reason, retry: RetryPolicy::NextPoll, retry_after: None }
     }
 }
 
-/// Why a poll failed, or what it left out.
+/// Why a poll failed, in whole or in part.
 #[derive(Debug)]
 pub(crate) struct PollFailure {
-    /// Where: `connect`, `authenticate`, `list refs`, `fetch`, `write`.
+    /// `connect`, `authenticate`, `list refs`, `fetch` or `write`.
     pub(crate) step: &'static str,
-    /// In plain words, without credentials or the user info of a URL.
+    /// For operators, without credentials or the user info of a URL.
     pub(crate) reason: String,
-    /// For the metric.
+    /// The label of the metric.
     pub(crate) kind: &'static str,
-    /// Whether it took too long, rather than that something answered with an error.
+    /// Whether it reached a deadline, instead of receiving an error.
     pub(crate) timeout: bool,
-    /// How long the upstream asks to be left alone.
+    /// The upstream's `Retry-After`.
     pub(crate) retry_after: Option<Duration>,
-    /// Set when all is followed but a ref: whether anything changed.
-    pub(crate) all_but_a_ref: Option<bool>,
+    /// Set if all refs but one could be followed: whether anything changed.
+    pub(crate) partial_success: Option<bool>,
 }

@@ -1,11 +1,9 @@
-//! The HTTP clients of upstreams. Upstreams that are reached in the same way share one, and with it connections and TLS
-//! sessions: through the same proxy, by the same authorities, with the same client certificate, and within the same egress
-//! policy. Credentials are no part of a client: each request carries those of its own upstream. Nothing comes from the
-//! environment of the process but the authorities of the system.
+//! The HTTP clients of upstreams. Upstreams with the same proxy, authorities, client certificate and egress policy share a
+//! client, and with it connections and TLS sessions. Credentials are no part of a client: each request has those of its own
+//! upstream. Of the process's environment only the system's authorities are used.
 //!
-//! The files that a client is made of are read again for each poll, so that the first poll after a change uses another
-//! client. All clients are forgotten every ten minutes: the authorities of the system are read again then, and secrets that
-//! are not in use any more do not stay.
+//! The files of a client are read for each poll, so the first poll after a change uses a new client. All clients are dropped
+//! every ten minutes: the system's authorities are read again then, and unused secrets leave the memory.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -24,129 +22,132 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 use tower::util::MapResponseLayer;
 
-use super::{Reach, Upstream, secret};
+use super::{EgressPolicy, Upstream, secret};
 use crate::source::git::mirror::MirrorError;
 
-/// Idle connections that are kept open to one host.
+/// The most idle connections to one host.
 pub(crate) const IDLE_CONNECTIONS_PER_HOST: usize = 2;
 
-/// How long an idle connection is kept open: for the requests of one poll, and for the polls of other repositories there.
+/// How long an idle connection stays open, for later requests of the poll and for polls of other repositories.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How long a client is used.
 const MAX_AGE: Duration = Duration::from_mins(10);
 
 /// The clients of this process.
-static CLIENTS: Mutex<Option<Clients>> = Mutex::new(None);
+static CLIENTS: Mutex<Option<ClientCache>> = Mutex::new(None);
 
-/// Clients that were made since a moment, and the authorities of the system as they were then.
-struct Clients {
-    since: Instant,
-    of_the_system: Option<Arc<Verifier>>,
-    made: HashMap<Parts, Client>,
+/// Clients, with the system's authorities at their creation.
+struct ClientCache {
+    created_at: Instant,
+    system_verifier: Option<Arc<Verifier>>,
+    clients: HashMap<ClientSpec, Client>,
 }
 
-/// The client for an upstream itself.
+/// The client for the upstream's own host.
 ///
 /// # Errors
-/// A file cannot be read, or does not do.
-pub(crate) fn home(upstream: &Upstream, connect_timeout: Duration) -> Result<Client, MirrorError> {
+/// A file cannot be read, or is invalid.
+pub(crate) fn for_upstream(upstream: &Upstream, connect_timeout: Duration) -> Result<Client, MirrorError> {
     let identity = match upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref()) {
-        Some((certificate, key)) => Some(Identity {
+        Some((certificate, key)) => Some(ClientCertificate {
             certificate: fs::read(certificate).map_err(MirrorError::unread("client_certificate", certificate))?,
             key: fs::read(key).map_err(MirrorError::unread("client_key", key))?,
         }),
         None => None,
     };
-    Parts { identity, ..Parts::read(upstream, upstream.reach.clone(), connect_timeout)? }.client()
+    ClientSpec { identity, ..ClientSpec::read(upstream, upstream.egress.clone(), connect_timeout)? }.client()
 }
 
-/// The client for hosts that an upstream leads to, as far as `beyond` allows: without the client certificate.
+/// The client for other hosts to which the upstream refers, within their egress policy. It has no client certificate.
 ///
 /// # Errors
-/// The same.
-pub(crate) fn elsewhere(
+/// As for [`for_upstream`].
+pub(crate) fn for_other_hosts(
     upstream: &Upstream,
-    beyond: &Arc<Reach>,
+    egress: &Arc<EgressPolicy>,
     connect_timeout: Duration,
 ) -> Result<Client, MirrorError> {
-    Parts::read(upstream, beyond.clone(), connect_timeout)?.client()
+    ClientSpec::read(upstream, egress.clone(), connect_timeout)?.client()
 }
 
 tokio::task_local! {
-    /// Whether a connection was made for the request under way.
+    /// Whether the current request opened a connection.
     static CONNECTED: Cell<bool>;
 }
 
-/// Sends a request. The answer, and whether the request went over a connection that was there before it.
+/// Sends a request. Returns the response, and whether an existing connection was used.
 pub(crate) async fn send(request: RequestBuilder) -> (reqwest::Result<Response>, bool) {
     let sent = async {
-        let answer = request.send().await;
-        (answer, !CONNECTED.with(Cell::get))
+        let response = request.send().await;
+        (response, !CONNECTED.with(Cell::get))
     };
     CONNECTED.scope(Cell::new(false), sent).await
 }
 
-/// What a client is made of.
+/// The configuration of a client: the key of the cache.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Parts {
-    reach: Arc<Reach>,
-    /// PEM. Absent: the authorities of the system.
+struct ClientSpec {
+    egress: Arc<EgressPolicy>,
+    /// PEM. `None`: the system's authorities.
     ca: Option<Vec<u8>>,
-    identity: Option<Identity>,
-    proxy: Option<ProxyParts>,
+    identity: Option<ClientCertificate>,
+    proxy: Option<ProxySpec>,
     connect_timeout: Duration,
 }
 
 /// PEM.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Identity {
+struct ClientCertificate {
     certificate: Vec<u8>,
     key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct ProxyParts {
+struct ProxySpec {
     url: Url,
     /// User name and password.
-    account: Option<(String, String)>,
+    credentials: Option<(String, String)>,
 }
 
-impl Parts {
-    fn read(upstream: &Upstream, reach: Arc<Reach>, connect_timeout: Duration) -> Result<Self, MirrorError> {
+impl ClientSpec {
+    fn read(upstream: &Upstream, egress: Arc<EgressPolicy>, connect_timeout: Duration) -> Result<Self, MirrorError> {
         let ca =
             upstream.ca.as_ref().map(|file| fs::read(file).map_err(MirrorError::unread("ca", file))).transpose()?;
-        let proxy = ProxyParts::read(upstream)?;
-        // All goes through a proxy if there is one, and no name is looked up to connect but its own: it is where the
-        // configuration says, and not where somebody leads.
-        let reach = if proxy.is_some() { upstream.reach.clone() } else { reach };
-        Ok(Self { reach, ca, identity: None, proxy, connect_timeout })
+        let proxy = ProxySpec::read(upstream)?;
+        // With a proxy only its own name is resolved here, and the configuration names it: the upstream's policy applies.
+        let egress = if proxy.is_some() { upstream.egress.clone() } else { egress };
+        Ok(Self { egress, ca, identity: None, proxy, connect_timeout })
     }
 
     fn client(self) -> Result<Client, MirrorError> {
-        let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let clients = match &mut *clients {
-            Some(clients) if clients.since.elapsed() < MAX_AGE => clients,
-            outdated => outdated.insert(Clients { since: Instant::now(), of_the_system: None, made: HashMap::new() }),
+        let mut cache = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = match &mut *cache {
+            Some(cache) if cache.created_at.elapsed() < MAX_AGE => cache,
+            outdated => outdated.insert(ClientCache {
+                created_at: Instant::now(),
+                system_verifier: None,
+                clients: HashMap::new(),
+            }),
         };
-        if let Some(client) = clients.made.get(&self) {
+        if let Some(client) = cache.clients.get(&self) {
             return Ok(client.clone());
         }
-        let client = self.clone().make(&mut clients.of_the_system)?;
-        clients.made.insert(self, client.clone());
+        let client = self.clone().create(&mut cache.system_verifier)?;
+        cache.clients.insert(self, client.clone());
         Ok(client)
     }
 
-    fn make(self, of_the_system: &mut Option<Arc<Verifier>>) -> Result<Client, MirrorError> {
+    fn create(self, system_verifier: &mut Option<Arc<Verifier>>) -> Result<Client, MirrorError> {
         let trust = |error: rustls::Error| MirrorError::Trust(error.to_string());
         let provider = Arc::new(ring::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match &self.ca {
-            // Only these: a private upstream should not be impersonated by whoever any public authority trusts.
-            Some(pem) => private(pem, &provider)?,
-            // Read once for all clients: that takes longer than a poll.
-            None => match of_the_system {
+            // Public authorities must not vouch for a private upstream.
+            Some(pem) => private_verifier(pem, &provider)?,
+            // Read once for all clients, because reading takes longer than a poll.
+            None => match system_verifier {
                 Some(verifier) => verifier.clone(),
-                None => of_the_system.insert(Arc::new(Verifier::new(provider.clone()).map_err(trust)?)).clone(),
+                None => system_verifier.insert(Arc::new(Verifier::new(provider.clone()).map_err(trust)?)).clone(),
             },
         };
         let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(trust)?;
@@ -168,50 +169,50 @@ impl Parts {
             .connect_timeout(self.connect_timeout)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_PER_HOST)
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .connector_layer(MapResponseLayer::new(connected))
+            .connector_layer(MapResponseLayer::new(mark_connected))
             .tls_backend_preconfigured(tls)
-            .dns_resolver(Resolver(self.reach));
+            .dns_resolver(Resolver(self.egress));
         if let Some(proxy) = self.proxy {
-            builder = builder.proxy(proxy.make()?);
+            builder = builder.proxy(proxy.create()?);
         }
         builder.build().map_err(|error| MirrorError::Connect { cause: error.to_string(), timeout: false })
     }
 }
 
-impl Identity {
+impl ClientCertificate {
     fn parse(&self) -> Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
         let chain = CertificateDer::pem_slice_iter(&self.certificate).collect::<Result<Vec<_>, _>>().ok()?;
         Some((chain, PrivateKeyDer::from_pem_slice(&self.key).ok()?))
     }
 }
 
-impl ProxyParts {
+impl ProxySpec {
     fn read(upstream: &Upstream) -> Result<Option<Self>, MirrorError> {
         let Some(proxy) = &upstream.proxy else { return Ok(None) };
-        let wrong = |_| MirrorError::Connect { cause: "`proxy` is no address".to_owned(), timeout: false };
+        let wrong = |_| MirrorError::Connect { cause: "`proxy` is not a valid URL".to_owned(), timeout: false };
         let url = proxy.http().map_err(wrong)?.clone();
-        if upstream.reach.public_only {
-            upstream.reach.check_host(url.host_str().unwrap_or_default())?;
+        if upstream.egress.public_only {
+            upstream.egress.check_host(url.host_str().unwrap_or_default())?;
         }
-        let account = match upstream.proxy_username.as_ref().zip(upstream.proxy_password_file.as_ref()) {
+        let credentials = match upstream.proxy_username.as_ref().zip(upstream.proxy_password_file.as_ref()) {
             Some((username, file)) => Some((username.clone(), secret::read(file, "proxy_password_file")?)),
             None => None,
         };
-        Ok(Some(Self { url, account }))
+        Ok(Some(Self { url, credentials }))
     }
 
-    fn make(self) -> Result<Proxy, MirrorError> {
-        let wrong = |_| MirrorError::Connect { cause: "`proxy` is no address".to_owned(), timeout: false };
+    fn create(self) -> Result<Proxy, MirrorError> {
+        let wrong = |_| MirrorError::Connect { cause: "`proxy` is not a valid URL".to_owned(), timeout: false };
         let proxy = Proxy::all(self.url).map_err(wrong)?;
-        Ok(match self.account {
+        Ok(match self.credentials {
             Some((username, password)) => proxy.basic_auth(&username, &password),
             None => proxy,
         })
     }
 }
 
-fn private(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, MirrorError> {
-    let wrong = || MirrorError::Trust("`ca` holds no certificate".to_owned());
+fn private_verifier(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, MirrorError> {
+    let wrong = || MirrorError::Trust("the file of `ca` contains no valid certificate".to_owned());
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         roots.add(certificate.map_err(|_| wrong())?).map_err(|_| wrong())?;
@@ -220,21 +221,21 @@ fn private(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerC
     Ok(verifier.map_err(|_| wrong())?)
 }
 
-/// Notes that a connection was made for the request under way. It passes that over when an idle one came first: then the
-/// connection is made in the background, for others.
-fn connected<T>(connection: T) -> T {
+/// Records that the current request opened a connection. If an idle connection was free first, the new one is opened in the
+/// background, outside of the request, and is not recorded.
+fn mark_connected<T>(connection: T) -> T {
     let _ = CONNECTED.try_with(|connected| connected.set(true));
     connection
 }
 
-/// Looks names up, and keeps to where the upstream may lead.
-struct Resolver(Arc<Reach>);
+/// Resolves names to allowed addresses.
+struct Resolver(Arc<EgressPolicy>);
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let reach = self.0.clone();
+        let egress = self.0.clone();
         Box::pin(async move {
-            let addresses = reach.resolve(name.as_str(), 0).await?;
+            let addresses = egress.resolve(name.as_str(), 0).await?;
             Ok(Box::new(addresses.into_iter()) as Addrs)
         })
     }

@@ -1,39 +1,51 @@
-//! The kinds of sources: what follows an upstream, and makes contents of what it holds, of which tarballs are built; and what
-//! all kinds share: where an upstream is, where the origin may go for it, and how much it takes.
+//! Sources: a source follows an upstream, and reads the contents of which tarballs are built. Begin at [`Source`].
 //!
-//! A repository's agent holds a `Source` and knows none of the kinds. Another kind implements `Kind`, has an arm in
-//! `Source` and a place in [`Endpoint`], by which its URLs are known; nothing outside has to know of it.
+//! All kinds share [`Endpoint`] (the parsed URL), [`EgressPolicy`] (which hosts and addresses are allowed) and [`Upstream`]
+//! (credentials and limits). Another kind implements [`Source`], and is chosen by its URL in [`open`] and in [`Endpoint`]; no
+//! other module knows the kinds.
 
+mod context;
+mod egress_policy;
 mod endpoint;
 mod failure;
-/// In debug builds alone: the second kind, for tests.
+/// The second kind, for tests: in debug builds only.
 #[cfg(debug_assertions)]
 pub mod folder;
 pub mod git;
 pub(crate) mod http_clients;
-mod kind;
-mod reach;
+mod interface;
 mod runtime;
 pub(crate) mod secret;
-mod shared;
 mod upstream;
-mod which;
+
+use std::sync::Arc;
 
 pub use crate::source::git::mirror::{FetchProgress, FetchSnapshot};
+pub(crate) use context::SourceContext;
+pub use egress_policy::{EgressPolicy, Hosts, NotAllowed};
 pub use endpoint::Endpoint;
 #[cfg(feature = "fuzzing")]
 pub(crate) use endpoint::fuzz as fuzz_endpoint;
-pub(crate) use endpoint::{Place, Scheme, SshAddress};
-pub(crate) use failure::{Again, PollFailure, ServiceFailure};
-pub(crate) use kind::{
-    At, Commits, Fetched, Kind, ListRequest, NeededRequest, PollRequest, Polled, Resolved, UpkeepRequest,
+pub(crate) use endpoint::{Address, Scheme, SshAddress};
+pub(crate) use failure::{PollFailure, RetryPolicy, ServiceFailure};
+pub(crate) use interface::{
+    LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget, MaintenanceRequest, PollOutcome, PollRequest,
+    ResolvedServices, RetainedCommits, Source,
 };
-pub use reach::{Hosts, NotAllowed, Reach};
 pub(crate) use runtime::runtime;
-pub(crate) use shared::Shared;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
     DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,
     DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, DEFAULT_STALL_TIMEOUT, Upstream,
 };
-pub(crate) use which::Source;
+
+use crate::config::RepositoryConfig;
+
+/// Creates the source of a repository, of the kind of its URL. It opens no file yet.
+pub(crate) fn open(config: &RepositoryConfig, context: Arc<SourceContext>) -> Arc<dyn Source> {
+    #[cfg(debug_assertions)]
+    if let Some(root) = config.url.folder() {
+        return Arc::new(folder::FolderSource::new(root));
+    }
+    Arc::new(git::GitSource::new(config, context))
+}

@@ -1,7 +1,7 @@
-//! Where connections to upstreams live: they outlast the polls that use them.
+//! The async runtime of connections to upstreams. Connections outlast the polls that use them.
 //!
-//! Whoever polls blocks a thread of his own. It may come to its end after the process's own runtime has, so this one is
-//! apart, and never ends: one thread, which hands on what the network brings.
+//! Each poll blocks its own thread, which may end after the process's main runtime. Therefore this runtime is separate and
+//! never ends. It has one thread.
 
 use std::io;
 use std::sync::LazyLock;

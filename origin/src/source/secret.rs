@@ -1,4 +1,4 @@
-//! Secrets that are kept in files. They are read for each poll, and shown nowhere.
+//! Secrets in files. They are read for each poll, and never shown.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,24 +6,24 @@ use std::path::Path;
 
 use crate::source::git::mirror::MirrorError;
 
-/// No password or token is longer.
-const LONGEST: u64 = 64 << 10;
+/// The longest password or token, in bytes.
+const MAX_BYTES: u64 = 64 << 10;
 
-/// The secret in a file, without the white space at its end. `what` names the file's key for people.
+/// Reads the secret in a file, without trailing white space. `what` is the configuration key of the file.
 ///
 /// # Errors
-/// The file cannot be read, is empty, or holds what no header may.
+/// The file cannot be read, is empty, or contains characters that a header must not have.
 pub(crate) fn read(file: &Path, what: &'static str) -> Result<String, MirrorError> {
     let wrong = |why: &str| MirrorError::file(what, file, why);
     let mut secret = String::new();
-    let read = File::open(file).and_then(|file| file.take(LONGEST).read_to_string(&mut secret));
+    let read = File::open(file).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut secret));
     read.map_err(MirrorError::unread(what, file))?;
     let secret = secret.trim_end();
     if secret.is_empty() {
         return Err(wrong("is empty"));
     }
     if secret.chars().any(char::is_control) {
-        return Err(wrong("holds more than one line"));
+        return Err(wrong("contains more than one line"));
     }
     Ok(secret.to_owned())
 }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_one_line_and_an_error_tells_neither_it_nor_its_place() {
+    fn a_secret_is_one_line_and_errors_show_neither_it_nor_its_directory() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("password");
         let put = |contents: &str| {

@@ -1,91 +1,90 @@
-//! Where a repository comes from.
+//! The upstream of a repository: its URL, credentials and limits.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Endpoint, Reach};
+use super::{EgressPolicy, Endpoint};
 use crate::source::git::mirror::Redirects;
 
-/// How long a read may bring nothing before a poll fails, unless configured otherwise.
+/// The default of [`Upstream::stall_timeout`].
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many refs an upstream may name, unless configured otherwise.
+/// The default of [`Upstream::max_refs`].
 pub const DEFAULT_MAX_REFS: usize = 100_000;
 
-/// How many bytes a pack may have, unless configured otherwise.
+/// The default of [`Upstream::max_pack`], in bytes.
 pub const DEFAULT_MAX_PACK: u64 = 16 << 30;
 
-/// How many bytes a mirror may have, unless configured otherwise.
+/// The default of [`Upstream::max_mirror`], in bytes.
 pub const DEFAULT_MAX_MIRROR: u64 = 32 << 30;
 
-/// How many bytes one object may have, unless configured otherwise: more than hosting services take.
+/// The default of [`Upstream::max_object`], in bytes: more than hosting services accept.
 pub const DEFAULT_MAX_OBJECT: u64 = 256 << 20;
 
-/// How many objects a pack may have, unless configured otherwise: twice as many as Linux has. While it is indexed each takes
-/// up to 400 bytes of memory.
+/// The default of [`Upstream::max_objects`]: twice as many as Linux has. Indexing takes up to 400 bytes of memory for each.
 pub const DEFAULT_MAX_OBJECTS: usize = 20_000_000;
 
-/// How many bytes one LFS object may have, unless configured otherwise.
+/// The default of [`Upstream::max_lfs_object`], in bytes.
 pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 
-/// The fewest bytes in a second of what is fetched, unless configured otherwise.
+/// The default of [`Upstream::min_rate`], in bytes per second.
 pub const DEFAULT_MIN_RATE: u64 = 1 << 10;
 
-/// Where a repository is mirrored from, and how. All files are read again at each poll.
+/// The upstream of a repository, and how it is accessed. All files are read again for each poll.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// `https://…`, `http://…` (without credentials), `ssh://…`, `user@host:path`, `git://…`, `file://…` or a local path.
     pub url: Endpoint,
-    /// A PEM file with the only certificate authorities to trust for `https://`; absent: those of the system.
+    /// A PEM file with the only trusted certificate authorities for `https://`. `None`: those of the system.
     pub ca: Option<PathBuf>,
-    /// The user name for an upstream that asks for one.
+    /// The user name for authentication.
     pub username: Option<String>,
-    /// The file that holds the password; white space at its end does not count.
+    /// The file of the password, without trailing white space.
     pub password_file: Option<PathBuf>,
-    /// The file that holds a bearer token.
+    /// The file of a bearer token.
     pub token_file: Option<PathBuf>,
-    /// A PEM file with the certificate that is shown to the upstream, and its chain.
+    /// A PEM file with the client certificate and its chain.
     pub client_certificate: Option<PathBuf>,
     /// A PEM file with its key.
     pub client_key: Option<PathBuf>,
-    /// `http://host:port` or `https://host:port`: through it goes all that goes over HTTP.
+    /// The proxy of all HTTP requests: `http://host:port` or `https://host:port`.
     pub proxy: Option<Endpoint>,
     /// The user name for the proxy.
     pub proxy_username: Option<String>,
-    /// The file that holds the password for the proxy.
+    /// The file of the password for the proxy.
     pub proxy_password_file: Option<PathBuf>,
-    /// Which redirects are followed.
+    /// The allowed redirects.
     pub redirects: Redirects,
     /// The private key for SSH, without a passphrase.
     pub ssh_key: Option<PathBuf>,
-    /// The keys of SSH hosts that are trusted, as in `known_hosts`.
+    /// The file of trusted SSH host keys, as OpenSSH writes `known_hosts`.
     pub ssh_known_hosts: Option<PathBuf>,
-    /// Where it may be.
-    pub reach: Arc<Reach>,
-    /// How long a read may bring nothing before the poll fails.
+    /// The allowed hosts and addresses.
+    pub egress: Arc<EgressPolicy>,
+    /// How long the upstream may send nothing before the poll fails.
     pub stall_timeout: Duration,
-    /// Full names of refs that are asked for beside the branches, the tags and `HEAD`.
+    /// Full names of refs that are fetched in addition to the branches, the tags and `HEAD`.
     pub further_refs: BTreeSet<String>,
-    /// How many refs it may name.
+    /// The most refs of a listing.
     pub max_refs: usize,
-    /// How many bytes it may send for one fetch.
+    /// The most bytes of one fetch.
     pub max_pack: u64,
-    /// How many bytes its mirror may have: nothing is fetched beyond.
+    /// The most bytes of the mirror. Nothing is fetched beyond.
     pub max_mirror: u64,
-    /// How many bytes one of its objects may have: a fetch holds some of them in memory.
+    /// The most bytes of an object. A fetch has some objects in memory.
     pub max_object: u64,
-    /// How many objects it may send for one fetch.
+    /// The most objects of one fetch.
     pub max_objects: usize,
-    /// How many bytes one of its LFS objects may have.
+    /// The most bytes of an LFS object.
     pub max_lfs_object: u64,
-    /// The fewest bytes of an LFS object in a second, on average over four stall timeouts.
+    /// The minimum rate of LFS downloads in bytes per second, on average over four stall timeouts.
     pub min_rate: u64,
 }
 
 impl Upstream {
-    /// An upstream that needs nothing but its URL.
+    /// An upstream without credentials, with the default limits.
     pub fn new(url: impl Into<Endpoint>) -> Self {
         Self {
             url: url.into(),
@@ -101,7 +100,7 @@ impl Upstream {
             redirects: Redirects::default(),
             ssh_key: None,
             ssh_known_hosts: None,
-            reach: Arc::default(),
+            egress: Arc::default(),
             stall_timeout: DEFAULT_STALL_TIMEOUT,
             further_refs: BTreeSet::new(),
             max_refs: DEFAULT_MAX_REFS,
@@ -121,7 +120,7 @@ impl std::fmt::Debug for Upstream {
     }
 }
 
-/// A text with the user info taken out of every URL in it.
+/// Removes the user info from every URL in a text.
 pub(crate) fn without_user_info(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -130,11 +129,11 @@ pub(crate) fn without_user_info(text: &str) -> String {
         out.push_str(before);
         let authority = after.find(|c: char| c == '/' || c.is_whitespace() || "\"'`?#)>".contains(c));
         let authority = &after[..authority.unwrap_or(after.len())];
-        // The last `@` ends the user info, even if somebody forgot to encode one in a password.
+        // The last `@` ends the user info, even if a password has an unencoded one.
         let user_info = authority.rfind('@').map_or(0, |at| at + 1);
         rest = &after[user_info..];
     }
-    // `user@host:path`, the other way to write an SSH URL.
+    // `user@host:path`, the other notation of an SSH URL.
     if out.is_empty()
         && let Some((user, host)) = rest.split_once('@')
         && host.contains(':')
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_info_never_shows() {
+    fn user_info_is_never_shown() {
         for (text, expected) in [
             ("https://git.example/a.git", "https://git.example/a.git"),
             ("https://me:secret@git.example/a.git", "https://git.example/a.git"),

@@ -11,7 +11,7 @@ use super::{Contents, Limits, Selection, TarballError};
 
 /// One entry of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedEntry {
     /// Relative to the folder, percent-encoded where it is not UTF-8; a directory's ends in `/`.
     pub path: String,
     /// File, directory or symlink.
@@ -54,7 +54,7 @@ pub fn list(
     selection: &Selection,
     limits: &Limits,
     interrupt: &AtomicBool,
-    emit: &mut dyn FnMut(Listed),
+    emit: &mut dyn FnMut(ListedEntry),
 ) -> Result<Listing, TarballError> {
     let mut file_bytes = 0;
     let walked = walk(contents, selection, (limits, interrupt), &mut |entry| {
@@ -66,7 +66,7 @@ pub fn list(
             EntryKind::Directory => ListedKind::Directory,
             EntryKind::Symlink { target } => ListedKind::Symlink(entry_path::percent_encode(&target)),
         };
-        emit(Listed { path: entry_path::percent_encode(&entry.path), kind });
+        emit(ListedEntry { path: entry_path::percent_encode(&entry.path), kind });
         Ok(())
     })?;
     if walked.entries == 0 {

@@ -39,7 +39,7 @@ pub use error::TarballError;
 pub use filters::{FilterError, Filters};
 pub use frame_sink::FrameSink;
 pub use key::{ContentKey, KeyWriter};
-pub use listing::{Listed, ListedKind, Listing, list};
+pub use listing::{ListedEntry, ListedKind, Listing, list};
 pub use recipe::{Recipe, RecipeError};
 pub use walk::Walk;
 pub(crate) use walk::walk;

@@ -86,7 +86,7 @@ fn recorded() -> Vec<(Provider, &'static str, &'static [u8], &'static [&'static 
 }
 
 #[test]
-fn a_recorded_push_kicks_who_follows_the_ref_and_nobody_else() {
+fn a_recorded_push_triggers_polls_of_repositories_that_follow_the_ref_only() {
     for (provider, event, body, refs) in recorded() {
         let headers = signed(provider, event, SECRET, body);
         let refs: Vec<String> = refs.iter().map(|name| (*name).to_owned()).collect();
@@ -131,16 +131,16 @@ fn a_wrong_signature_or_none_is_refused_before_anything_is_read() {
 fn the_signature_that_github_documents() {
     let signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
     let headers = headers(&[("X-GitHub-Event", "ping"), ("X-Hub-Signature-256", signature)]);
-    let judged = |secrets: &[Secret]| {
+    let result_of = |secrets: &[Secret]| {
         let mut delivery = Delivery::begin(Provider::Github, &headers, secrets);
         delivery.push(b"Hello, World!");
         delivery.finish(|_| true)
     };
     let right = secret("It's a Secret to Everybody\n");
-    let alone = judged(std::slice::from_ref(&right));
+    let alone = result_of(std::slice::from_ref(&right));
     assert_eq!(alone, DeliveryResult::Ignored(Ignored::Ping), "the line's end in the file does not count");
-    assert_eq!(judged(&[secret("new"), right]), DeliveryResult::Ignored(Ignored::Ping), "any of several");
-    assert_eq!(judged(&[secret("new")]), DeliveryResult::Refused);
+    assert_eq!(result_of(&[secret("new"), right]), DeliveryResult::Ignored(Ignored::Ping), "any of several");
+    assert_eq!(result_of(&[secret("new")]), DeliveryResult::Refused);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn gitlab_s_signatures_are_over_id_time_and_body() {
     let token = format!("whsec_{}", STANDARD.encode(key));
     let signed = [&b"f5e5f430.1774137600."[..], body].concat();
     let tag = STANDARD.encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), &signed));
-    let judged = |id: &str, signatures: &str| {
+    let result_of = |id: &str, signatures: &str| {
         let headers = headers(&[
             ("webhook-id", id),
             ("webhook-timestamp", "1774137600"),
@@ -162,16 +162,16 @@ fn gitlab_s_signatures_are_over_id_time_and_body() {
         delivery.push(body);
         delivery.finish(|name| name == "refs/heads/main")
     };
-    let kick = DeliveryResult::TriggerPoll { refs: vec!["refs/heads/main".to_owned()] };
-    assert_eq!(judged("f5e5f430", &format!("v1,{tag}")), kick);
-    assert_eq!(judged("f5e5f430", &format!("v1,AAAA v2,{tag} v1,{tag}")), kick, "one of several");
-    assert_eq!(judged("another", &format!("v1,{tag}")), DeliveryResult::Refused);
-    assert_eq!(judged("f5e5f430", "v1,AAAA"), DeliveryResult::Refused, "the token beside it does not help");
-    assert_eq!(judged("f5e5f430", ""), DeliveryResult::Refused);
+    let triggers = DeliveryResult::TriggerPoll { refs: vec!["refs/heads/main".to_owned()] };
+    assert_eq!(result_of("f5e5f430", &format!("v1,{tag}")), triggers);
+    assert_eq!(result_of("f5e5f430", &format!("v1,AAAA v2,{tag} v1,{tag}")), triggers, "one of several");
+    assert_eq!(result_of("another", &format!("v1,{tag}")), DeliveryResult::Refused);
+    assert_eq!(result_of("f5e5f430", "v1,AAAA"), DeliveryResult::Refused, "the token beside it does not help");
+    assert_eq!(result_of("f5e5f430", ""), DeliveryResult::Refused);
 }
 
 #[test]
-fn other_events_are_ignored_and_what_is_unclear_kicks() {
+fn other_events_are_ignored_and_unclear_deliveries_trigger_a_poll() {
     use Provider::{Bitbucket, Gitea, Github, Gitlab};
     let follows = "refs/heads/main";
     let verdict = |provider, event, body: &[u8]| judge(provider, &signed(provider, event, SECRET, body), body, follows);
@@ -200,7 +200,7 @@ fn other_events_are_ignored_and_what_is_unclear_kicks() {
 }
 
 #[test]
-fn a_body_too_long_to_be_kept_is_verified_and_kicks() {
+fn a_body_too_long_to_parse_is_verified_and_triggers_a_poll() {
     let mut body = b"{\"ref\": \"refs/heads/other\", \"commits\": \"".to_vec();
     body.resize(MAX_PARSED_BYTES + 100, b'x');
     body.extend_from_slice(b"\"}");

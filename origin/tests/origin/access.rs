@@ -113,8 +113,8 @@ async fn what_edges_are_told_of_tokens_follows_the_files() {
     node.stop().await;
 
     let found = config.check_files();
-    let [fault] = found.faults.as_slice() else { panic!("{found:?}") };
-    assert!(fault.contains("[access]") && fault.contains("line 1"), "{fault}");
+    let [error] = found.errors.as_slice() else { panic!("{found:?}") };
+    assert!(error.contains("[access]") && error.contains("line 1"), "{error}");
     let error = weir_origin::start(config).await.map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("deny file") && error.contains("line 1"), "{error}");
 }
@@ -180,7 +180,7 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
     write_file(&home, &upstream);
     certificates::write_ended(&home.file(""), "origin").unwrap();
     let error = reload(&home, &node).await.unwrap_err();
-    assert!(error.contains("origin.pem") && error.contains("has ended"), "{error}");
+    assert!(error.contains("origin.pem") && error.contains("has expired"), "{error}");
     std::fs::write(home.file("origin.key"), "").unwrap();
     assert!(reload(&home, &node).await.unwrap_err().contains("origin.key"));
     assert_eq!(node.admin("/readyz").await.0, 200);
@@ -193,8 +193,8 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
 
     certificates::write_ended(&home.file(""), "origin").unwrap();
     let config: Config = config(&home, &upstream);
-    let faults = config.check_files().faults;
-    assert!(faults.len() == 1 && faults[0].contains("[tls]") && faults[0].contains("it expired on"), "{faults:?}");
+    let errors = config.check_files().errors;
+    assert!(errors.len() == 1 && errors[0].contains("[tls]") && errors[0].contains("it expired on"), "{errors:?}");
     let node = home.start(config).await;
     assert!(node.metric(&format!("{ENDS}{{listener=\"edge\"}}")).await < now());
     let (status, reason) = node.admin("/readyz").await;

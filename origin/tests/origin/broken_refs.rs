@@ -55,7 +55,7 @@ async fn a_repository_with_a_broken_tag_is_cloned() {
     let (home, upstream) = (Home::new(), Upstream::small());
     push_nested_tags(&upstream, 40);
     let (node, _) = home.start_published(&upstream).await;
-    shows_the_tag(&node.repository(|state| state.attempts > 0).await);
+    shows_the_tag(&node.repository(|state| state.applied_polls > 0).await);
     is_at(&node, &upstream.git(&["rev-parse", "HEAD"])).await;
     node.stop().await;
 }

@@ -49,7 +49,7 @@ async fn a_change_keeps_the_pause_that_the_host_asked_for() {
     document["redirects"] = "none".into();
     operator.put("/v1/repositories/shop", document.clone()).await;
     let state = node.repository(|state| state.consecutive_failures == 0 && state.next_poll.is_some()).await;
-    assert_eq!(state.attempts, 1);
+    assert_eq!(state.applied_polls, 1);
     assert_about(state.next_poll.unwrap(), time(&before["next_poll"]));
     assert!(server.take_requests().is_empty());
     // Another host has asked for nothing.
@@ -80,7 +80,7 @@ async fn a_secret_of_a_webhook_and_an_interval_change_nothing_about_a_poll_under
     assert_eq!(put.status, StatusCode::OK, "{put:?}");
     drop(release);
     // The one request was the only one of that poll.
-    let state = node.repository(|state| state.attempts == 1).await;
+    let state = node.repository(|state| state.applied_polls == 1).await;
     assert_eq!((state.consecutive_failures, asked.available_permits()), (1, 0), "{state:?}");
     node.running.cut().await;
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use weir_origin::config::FileFaults;
+use weir_origin::config::FileCheck;
 use weir_origin::source::git::revision::Revision;
 
 use crate::prelude::*;
@@ -51,7 +51,7 @@ fn refused(line: &str, by: &str) -> String {
 }
 
 #[test]
-fn the_contract_s_example_is_read() {
+fn the_example_is_valid() {
     let config = load(EXAMPLE).unwrap();
     let (repository, service) = (&config.repositories[0], &config.services[0]);
     assert_eq!(repository.poll_interval, Duration::from_secs(120));
@@ -93,7 +93,7 @@ fn an_error_names_the_object_and_says_what_to_do() {
         (refused("name = \"shop-prod\"", "name = \"Shop\""), ["Shop", "service"]),
         (refused("poll_interval", "pol_interval"), ["pol_interval", "unknown field"]),
         (refused("ref = \"main\"", "ref = \"a..b\""), ["a..b", "branch"]),
-        (refused("[tls]", "[limits]\nconcurrent_builds = 0\n[tls]"), ["concurrent_builds", "at least 1"]),
+        (refused("[tls]", "[limits]\nconcurrent_builds = 0\n[tls]"), ["concurrent_builds", "between 1"]),
         (
             refused("username = \"ci\"", "username = \"ci\"\nverify = { mode = \"commit\" }"),
             ["shop", "ssh_allowed_signers"],
@@ -104,7 +104,7 @@ fn an_error_names_the_object_and_says_what_to_do() {
 }
 
 #[test]
-fn all_sections_are_told_of_and_a_size_is_shown_as_it_should_be() {
+fn errors_of_all_sections_are_reported_with_the_right_notation_of_sizes() {
     let limits = "[limits]\nconcurrent_builds = 0\nevents = 0\n[retention]\nversions = 20000\n[upstreams]\nmax_refs = 0\nhosts = [\"other.example\"]\n\
                   max_pack = \"1KiB\"\n[operator]\nkey = \"x\"\n[[repository]]\nname = \"shop\"\nurl = \"https://x/y\"\n[[repository]]";
     let text = EXAMPLE
@@ -135,7 +135,7 @@ fn all_sections_are_told_of_and_a_size_is_shown_as_it_should_be() {
 }
 
 #[test]
-fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting() {
+fn a_check_reads_each_file_and_reports_everything_that_prevents_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     weir_runtime::certificates::write(dir.path(), &[]).unwrap();
@@ -148,37 +148,37 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
                 [signing]\nkeys = [\"signing.key\"]\n[[repository]]";
     std::fs::write(at("origin.toml"), EXAMPLE.replacen("[[repository]]", more, 1)).unwrap();
     let check = || Config::load(&at("origin.toml")).unwrap().check_files();
-    let good = |found: FileFaults| assert!(found.faults.is_empty() && found.missing.is_empty(), "{found:?}");
+    let good = |found: FileCheck| assert!(found.errors.is_empty() && found.missing.is_empty(), "{found:?}");
     good(check());
     let for_the_start = ["origin.pem", "origin.key", "ca.pem", "operator-token", "denied", "signing.key"];
     for name in for_the_start {
         std::fs::rename(at(name), at("aside")).unwrap();
         let found = check();
-        assert!(found.faults.len() == 1 && found.missing.is_empty(), "{name}: {found:?}");
-        assert!(found.faults[0].contains(&at(name).display().to_string()), "{found:?}");
+        assert!(found.errors.len() == 1 && found.missing.is_empty(), "{name}: {found:?}");
+        assert!(found.errors[0].contains(&at(name).display().to_string()), "{found:?}");
         std::fs::rename(at("aside"), at(name)).unwrap();
     }
     for name in ["git-ca.pem", "git-password"] {
         std::fs::rename(at(name), at("aside")).unwrap();
         let found = check();
-        assert!(found.faults.is_empty() && found.missing.len() == 1, "{name}: {found:?}");
+        assert!(found.errors.is_empty() && found.missing.len() == 1, "{name}: {found:?}");
         assert!(found.missing[0].contains(&at(name).display().to_string()), "{found:?}");
         std::fs::write(at(name), "").unwrap();
         let found = check();
-        assert!(found.faults.len() == 1 && found.faults[0].contains(name), "{found:?}");
+        assert!(found.errors.len() == 1 && found.errors[0].contains(name), "{found:?}");
         std::fs::rename(at("aside"), at(name)).unwrap();
     }
     good(check());
-    // What is missing does not hide what is wrong.
+    // Missing files do not hide errors of others.
     std::fs::remove_file(at("git-password")).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(at("signing.key"), open).unwrap();
     std::fs::write(at("denied"), "tokn t1\n").unwrap();
     std::fs::write(at("origin-data"), "").unwrap();
     let found = check();
-    assert_eq!((found.faults.len(), found.missing.len()), (3, 1), "{found:?}");
+    assert_eq!((found.errors.len(), found.missing.len()), (3, 1), "{found:?}");
     for part in ["mode 0644", "[access]", "is not a directory"] {
-        assert!(found.faults.iter().any(|fault| fault.contains(part)), "{part}: {found:?}");
+        assert!(found.errors.iter().any(|error| error.contains(part)), "{part}: {found:?}");
     }
     let run = Command::new(env!("CARGO_BIN_EXE_weir-origin"))
         .args(["--check-config", "--config"])
@@ -191,7 +191,7 @@ fn a_check_opens_each_file_by_itself_and_tells_all_that_keeps_it_from_starting()
 }
 
 #[test]
-fn a_start_that_fails_says_why_in_one_line_of_its_log() {
+fn a_failed_start_logs_one_line_with_the_reason() {
     let home = Home::new();
     std::fs::create_dir_all(home.data_dir()).unwrap();
     let run = |more: &str| {

@@ -50,7 +50,7 @@ pub(crate) fn lose_packs(home: &Home) {
 /// Pushes, and checks that the push is published and the mirror intact.
 async fn follows_again(home: &Home, node: &Node, upstream: &Upstream, damage: &str) {
     let commit = upstream.push("deploy/app.yaml", damage.as_bytes());
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
     node.tarball(&descriptor).await;
     assert_eq!(node.metric(SET_ASIDE).await, 1.0, "{damage}");
@@ -99,7 +99,7 @@ async fn corrupt_objects_of_a_running_origin_are_fetched_again() {
     packs(&mirror(&home), "pack").iter().for_each(|pack| corrupt(pack));
     // Only the new file comes with the push; the other one is read from the mirror.
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
     assert_eq!(crate::node::names(&node.tarball(&descriptor).await), ["app.yaml", "db.yaml"]);
     assert_eq!(node.metric(SET_ASIDE).await, 1.0);
@@ -115,7 +115,7 @@ async fn a_damaged_mirror_stays_while_the_upstream_is_away_and_published_version
     upstream.take_away();
     fs::write(mirror(&home).join("HEAD"), "").unwrap();
     let node = home.start(home.config(&upstream.url())).await;
-    node.repository(|state| state.attempts > 0 && !state.mirrored).await;
+    node.repository(|state| state.applied_polls > 0 && !state.mirrored).await;
     assert_eq!(node.descriptor().await.bytes(), before.bytes());
     node.tarball(&before).await;
     upstream.give_back();

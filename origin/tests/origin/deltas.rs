@@ -177,9 +177,9 @@ async fn published_services_continue_while_a_pack_is_refused() {
     assert_eq!(after.publication().commit, before.publication().commit);
     node.tarball(&after).await;
     let mut state = node.running.repository(&other).unwrap();
-    let polls = state.borrow().attempts;
-    assert!(node.running.kick(&other));
-    let state = in_time(state.wait_for(|state| state.attempts > polls)).await.unwrap().clone();
+    let polls = state.borrow().applied_polls;
+    assert!(node.running.trigger_poll(&other));
+    let state = in_time(state.wait_for(|state| state.applied_polls > polls)).await.unwrap().clone();
     assert!(!matches!(state.health, Health::Unhealthy { .. }), "{:?}", state.health);
 
     // The remedy from the error message.

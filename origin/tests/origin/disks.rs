@@ -84,7 +84,7 @@ async fn an_operator_s_edit_that_found_the_disk_full_is_refused_and_the_next_one
     };
     assert_eq!((refused.status.as_u16(), refused.problem().0), (503, "origin-failed"));
     let told = refused.problem().1;
-    assert!(told.contains("No space left on device") && told.contains("may have landed"), "{told}");
+    assert!(told.contains("No space left on device") && told.contains("may have been committed"), "{told}");
     let lost = format!("/v1/services/large-{made}");
     assert_eq!(operator.get(&lost).await.status, 404, "what was refused is not there");
     assert_eq!(operator.get("/v1/services/before").await.status, 200);

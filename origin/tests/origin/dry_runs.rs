@@ -11,7 +11,7 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
     upstream.push("deploy/notes.txt", b"notes");
     let node = home.start(config(&home, &upstream)).await;
     let first = node.published(|_| true).await;
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     let operator = Operator::of(&home, &node);
     let post = async |path: &str, body: Option<Value>| operator.send(Method::POST, path, &[], body).await;
     let told = post("/v1/services/shop-prod/dry-run", None).await;
@@ -113,7 +113,7 @@ async fn the_pages_of_a_dry_run_are_of_one_commit_whatever_leads_to_it() {
     config.limits.max_tarball = bytesize::ByteSize(4000);
     let node = home.start(config).await;
     node.published(|_| true).await;
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     let operator = Operator::of(&home, &node);
     let path = "/v1/services/shop-prod/dry-run";
     let post = async |path: &str, body: Option<Value>| operator.send(Method::POST, path, &[], body).await;

@@ -63,17 +63,18 @@ fn a_storage_on_another_host_must_be_public_or_listed_and_gets_no_credentials() 
         // The list of a repository that must not reach private addresses has no effect on them.
         let mut of_operators = allowed.clone();
         let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
-        of_operators.reach = Reach { hosts: Hosts::default(), public_only: true, excepted: hosts }.into();
+        of_operators.egress = EgressPolicy { hosts: Hosts::default(), public_only: true, exempt: hosts }.into();
         let error = fetch("operators", &of_operators).unwrap_err();
         assert!(error.contains("no public address"), "{error}");
         assert!(storage.take_requests().is_empty());
 
         // `hosts` applies to storages too.
         let mut few = upstream.clone();
-        few.reach = Reach { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..Reach::default() }.into();
+        few.egress =
+            EgressPolicy { hosts: Hosts::new(["localhost".to_owned()]).unwrap(), ..EgressPolicy::default() }.into();
         few.url = few.url.as_str().replace("127.0.0.1", "localhost").into();
         let error = fetch("few", &few).unwrap_err();
-        assert!(error.contains("`127.0.0.1` may not be asked"), "{error}");
+        assert!(error.contains("`127.0.0.1` is not allowed"), "{error}");
     }
     // Without redirects: the URL from the API is not one.
     let mut none = allowed.clone();
@@ -108,7 +109,7 @@ fn addresses_that_a_proxy_would_resolve_are_checked_before() {
     let error = fetch(&upstream, by_name.clone(), "refused").unwrap_err();
     assert!(error.contains("`localhost`, which has no public address"), "{error}");
     let error = fetch(&upstream, "https://storage.invalid".to_owned(), "refused").unwrap_err();
-    assert!(error.contains("name the host in `redirects`"), "{error}");
+    assert!(error.contains("list the host in `redirects`"), "{error}");
     assert!(heads.lock().unwrap().iter().all(|head| head.contains(" 127.0.0.1:")), "the proxy is not asked for them");
     assert!(storage.take_requests().is_empty());
 

@@ -113,7 +113,7 @@ async fn while_a_record_is_gone_unknown_services_are_not_denied() {
     }
     let (node, operator) = stopped.start().await;
     assert_not_denied(&node).await;
-    assert!(node.admin("/readyz").await.1.contains("1 repositories have objects and no record"));
+    assert!(node.admin("/readyz").await.1.contains("1 repositories have objects but no record"));
     assert_eq!(node.metric("weir_origin_definitions_missing").await, 1.0);
     // Operators define it again.
     assert_eq!(operator.put("/v1/repositories/shop", repository_at(&stopped.server)).await.status, StatusCode::CREATED);

@@ -319,13 +319,13 @@ async fn every_response_is_intact_during_forced_pushes() {
     let pusher = async {
         for number in 1..=pushes {
             prepared.push(number);
-            node.running.kick(&repository());
+            node.running.trigger_poll(&repository());
             node.published(|descriptor| descriptor.publication().commit.as_str() == prepared.commits[number]).await;
         }
         done.store(true, Ordering::Relaxed);
         // Wakes the readers.
         prepared.push(0);
-        node.running.kick(&repository());
+        node.running.trigger_poll(&repository());
     };
     tokio::join!(pusher, reader(), reader());
     assert!(read.load(Ordering::Relaxed) > pushes, "{read:?} reads");

@@ -30,10 +30,10 @@ fn a_repository_behind_a_pinned_host_is_followed() {
 
     // With an egress policy the checked address is used, and the host key is that of the name.
     pair.upstream.url = server.url(&pair.git.dir).into();
-    pair.upstream.reach = Arc::new(Reach { public_only: true, ..Reach::default() });
+    pair.upstream.egress = Arc::new(EgressPolicy { public_only: true, ..EgressPolicy::default() });
     assert_eq!(pair.try_poll().unwrap_err().kind(), "not_allowed");
     let hosts = Hosts::new([server.address.ip().to_string()]).unwrap();
-    pair.upstream.reach = Arc::new(Reach { hosts, public_only: true, ..Reach::default() });
+    pair.upstream.egress = Arc::new(EgressPolicy { hosts, public_only: true, ..EgressPolicy::default() });
     assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
 }
 

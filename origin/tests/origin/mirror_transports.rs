@@ -76,8 +76,8 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
     };
     assert_eq!(full_handshakes(&pair.upstream), 0);
     let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
-    let reach = Arc::new(Reach { hosts, ..Reach::default() });
-    assert_eq!(full_handshakes(&weir_origin::source::Upstream { reach, ..pair.upstream.clone() }), 1);
+    let egress = Arc::new(EgressPolicy { hosts, ..EgressPolicy::default() });
+    assert_eq!(full_handshakes(&weir_origin::source::Upstream { egress, ..pair.upstream.clone() }), 1);
 
     // The files are read again for each poll, and changed contents take effect.
     let ca = pair.upstream.ca.clone().unwrap();
@@ -124,7 +124,7 @@ fn an_unknown_authority_is_not_trusted_and_an_invalid_file_is_an_error() {
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust", "the authorities of the system do not know ours: {error}");
     pair.upstream.ca = Some(other.join("ca.key"));
-    assert!(pair.try_poll().unwrap_err().to_string().contains("holds no certificate"));
+    assert!(pair.try_poll().unwrap_err().to_string().contains("contains no valid certificate"));
     pair.upstream.ca = Some(other.join("none"));
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::File { key: "ca", .. }) && !error.may_be_damage(), "{error}");

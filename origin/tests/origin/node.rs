@@ -93,7 +93,7 @@ impl Home {
         self.data_dir().join("objects").join(REPOSITORY).join("public").join(digest.hex())
     }
 
-    /// The folder `deploy` of the branch `main`, polled only when kicked.
+    /// The folder `deploy` of the branch `main`, polled only when triggered.
     pub(crate) fn config(&self, url: &str) -> Config {
         let tls = TlsConfig {
             certificate: self.file("origin.pem"),
@@ -164,9 +164,9 @@ impl Node {
     /// Has the upstream polled, and waits until everything that follows from it was done.
     pub(crate) async fn poll(&self) -> RepositoryState {
         // The first poll begins by itself and may have looked before whatever was pushed.
-        let before = self.repository(|state| state.attempts > 0).await.attempts;
-        assert!(self.running.kick(&repository()));
-        self.repository(|state| state.attempts > before).await
+        let before = self.repository(|state| state.applied_polls > 0).await.applied_polls;
+        assert!(self.running.trigger_poll(&repository()));
+        self.repository(|state| state.applied_polls > before).await
     }
 
     /// A page of the admin listener: status and body.

@@ -67,7 +67,7 @@ async fn a_service_continues_after_a_change_of_the_object_format() {
     let git = Git::at(upstream.bare());
     git.run(["init", "-q", "-b", "main", "--object-format=sha256", "."]);
     let commit = git.commit_file("deploy/app.yaml", "replicas: 3\n");
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     let new = node.published(|descriptor| descriptor.publication().commit == commit).await;
     assert!(new.publication().generation > old.publication().generation);
     assert_eq!(new.publication().commit.as_str().len(), 64);

@@ -77,7 +77,7 @@ async fn an_edit_of_a_service_requests_nothing_that_the_mirror_has() {
     let second = put("docs", &first).await;
     put("deploy", &second).await;
     let after = node.repository(|state| state.next_poll.is_some()).await;
-    assert_eq!(after.attempts, before.attempts);
+    assert_eq!(after.applied_polls, before.applied_polls);
     assert!(is_at_rest(&after), "{after:?}");
     node.stop().await;
 }

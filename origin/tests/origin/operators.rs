@@ -55,7 +55,7 @@ async fn what_is_there_is_shown_in_pages_with_its_state() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = home.start(config(&home, &upstream)).await;
     let descriptor = node.published(|_| true).await;
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     let operator = Operator::of(&home, &node);
     let shown = operator.get("/v1/services/shop-prod").await;
     assert_eq!((&shown.body["repository"], &shown.body["ref"]), (&json!("shop"), &json!("main")));
@@ -89,7 +89,7 @@ async fn what_is_there_is_shown_in_pages_with_its_state() {
     let polls = operator.post("/v1/repositories/shop/refresh").await;
     assert_eq!(polls.status, 202);
     let before = polls.body["polls"].as_u64().unwrap();
-    node.repository(|state| state.attempts > before).await;
+    node.repository(|state| state.applied_polls > before).await;
     assert_eq!(operator.post("/v1/repositories/none/refresh").await.status, 404);
     node.stop().await;
 }
@@ -225,7 +225,7 @@ async fn a_secret_is_used_for_the_host_that_it_was_put_there_for() {
     // The same server by another name, for which there is no secret.
     assert_eq!(operator.put("/v1/repositories/shop", document("127.0.0.1")).await.status, 201);
     assert_eq!(operator.put("/v1/services/shop-prod", json!({ "repository": "shop" })).await.status, 201);
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["health"], "unhealthy");
     assert!(server.take_requests().iter().all(|head| !head.contains("Y2k6cGFzcw==")));
     assert_eq!(operator.put("/v1/repositories/shop", document("localhost")).await.status, 200);

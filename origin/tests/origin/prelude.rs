@@ -14,7 +14,7 @@ pub(crate) use weir_origin::config::{Config, RepositoryConfig, ServiceConfig};
 pub(crate) use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
 pub(crate) use weir_origin::source::git::mirror::{FetchMemory, FetchProgress, Mirror, MirrorError, Poll, Redirects};
 pub(crate) use weir_origin::source::git::revision::RevisionError;
-pub(crate) use weir_origin::source::{DEFAULT_MAX_OBJECT, Hosts, Reach};
+pub(crate) use weir_origin::source::{DEFAULT_MAX_OBJECT, EgressPolicy, Hosts};
 pub(crate) use weir_origin::tarball::{Base, Built, Filters, Limits, Selection, TarballError};
 pub(crate) use weir_protocol::commit_id::CommitId;
 pub(crate) use weir_protocol::descriptor::{Descriptor, OmissionReason};

@@ -1,15 +1,15 @@
-//! Objects that went bad on the disk, or went.
+//! Rebuilds of corrupt and missing objects.
 
 use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 
-/// By the answer to an edge, and by the agent before it builds.
+/// One read for the response to an edge, and one of the worker before it rebuilds.
 async fn corrupt_reads(node: &Node) -> f64 {
     node.metric("weir_origin_store_corrupt_objects_total").await
 }
 
 #[tokio::test]
-async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
+async fn a_corrupt_object_is_never_sent_and_is_rebuilt_without_the_upstream() {
     let (home, upstream, node, descriptor) = started().await;
     let object = object_of(&descriptor);
     upstream.take_away();
@@ -25,11 +25,11 @@ async fn a_flipped_bit_never_leaves_and_is_rebuilt_without_the_upstream() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_read_for_good_is_replaced() {
+async fn a_permanently_unreadable_file_is_replaced() {
     let (home, _upstream, node, descriptor) = started().await;
     let file = home.object(&object_of(&descriptor));
     std::fs::remove_file(&file).unwrap();
-    // A link to itself is opened by nobody.
+    // A symlink to itself cannot be opened.
     std::os::unix::fs::symlink(&file, &file).unwrap();
     node.tarball(&descriptor).await;
     assert!(file.symlink_metadata().unwrap().is_file());
@@ -37,7 +37,7 @@ async fn a_file_that_cannot_be_read_for_good_is_replaced() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_gone_is_rebuilt_once_for_all_who_ask() {
+async fn a_missing_object_is_rebuilt_once_for_all_requests() {
     let (home, _upstream, node, descriptor) = started().await;
     std::fs::remove_file(home.object(&object_of(&descriptor))).unwrap();
     let asked = futures_util::future::join_all((0..8).map(|_| node.tarball(&descriptor))).await;
@@ -70,7 +70,7 @@ async fn a_missing_frame_of_many_and_a_missing_manifest_are_rebuilt() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_pinned_to_what_cannot_be_had_says_so_until_it_can() {
+async fn a_service_pinned_to_a_lost_version_is_degraded_until_it_is_rebuilt() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = config(&home, &upstream);
     let node = home.start(config.clone()).await;
@@ -79,7 +79,7 @@ async fn a_service_that_is_pinned_to_what_cannot_be_had_says_so_until_it_can() {
     assert_eq!(pinned.status, StatusCode::OK);
     let version = node.descriptor().await;
     node.stop().await;
-    // What Git gives for its commit is another content by the definition that the service has now.
+    // With the current definition of the service its commit has another content.
     config.services[0].folder = "docs".parse().unwrap();
     let node = home.start(config.clone()).await;
     node.poll().await;
@@ -90,11 +90,11 @@ async fn a_service_that_is_pinned_to_what_cannot_be_had_says_so_until_it_can() {
     let service = node.status().await["services"][0].clone();
     assert_eq!((&service["condition"], &service["failure"]["of"]), (&json!("pinned"), &json!("service")), "{service}");
     let (status, told) = node.admin("/readyz").await;
-    assert!(status == 200 && told.contains("1 of 1 services are pinned to what cannot be had"), "{told}");
+    assert!(status == 200 && told.contains("1 of 1 services are pinned to lost versions"), "{told}");
     assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
     node.stop().await;
 
-    // Somebody puts the definition back.
+    // The definition is restored.
     config.services[0].folder = "deploy".parse().unwrap();
     // Without operators nothing of theirs can be missing, which a new store says until they define something.
     config.operator_listen = None;
@@ -124,7 +124,7 @@ async fn a_version_whose_commit_is_gone_is_rebuilt_from_another_with_the_same_co
 }
 
 #[tokio::test]
-async fn what_cannot_be_rebuilt_is_not_tried_by_each_request() {
+async fn a_failed_rebuild_is_not_retried_by_each_request() {
     let (home, upstream, node, old) = started().await;
     node.stop().await;
     upstream.git(&["reset", "--quiet", "--hard", "HEAD~1"]);
@@ -139,14 +139,14 @@ async fn what_cannot_be_rebuilt_is_not_tried_by_each_request() {
         assert_eq!(node.get(&object_path(&object_of(&old))).await.status, 503);
     }
     let failed = "weir_origin_object_rebuilds_total{result=\"failed\"}";
-    // A second time at the most: a mirror that lacks a commit is cloned anew, once an hour.
+    // A second time at the most: a mirror that lacks a commit is cloned again, once an hour.
     let times = node.metric(failed).await;
     assert!((1.0..=2.0).contains(&times), "{times}");
     node.stop().await;
 }
 
 #[tokio::test]
-async fn who_waits_for_a_rebuild_keeps_no_other_object_from_others() {
+async fn a_waiting_rebuild_delays_no_other_object() {
     let shop = Shop::new();
     let large = shop.server.store(&[7; 1 << 20]);
     shop.git.write("deploy/model.bin", &large);

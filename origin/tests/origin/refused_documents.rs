@@ -154,7 +154,7 @@ async fn a_check_of_the_configuration_names_what_would_be_refused_while_an_origi
     };
     let (node, operator) = stopped.start().await;
     let told = check();
-    assert!(told.starts_with("weir-origin: service docs, ") && told.contains("refs/replace/"), "{told}");
+    assert!(told.starts_with("weir-origin: service docs: ") && told.contains("refs/replace/"), "{told}");
     assert_eq!(told.lines().count(), 1, "{told}");
     assert_eq!(operator.delete("/v1/services/docs").await.status, StatusCode::NO_CONTENT);
     assert_eq!(check(), "");

@@ -1,4 +1,4 @@
-//! When upstreams are asked, and who waits for whom.
+//! When upstreams are polled, and which polls wait for others.
 
 use std::io::Write;
 use std::sync::mpsc;
@@ -9,15 +9,15 @@ use tokio::sync::{Semaphore, watch};
 use crate::damage::{lose_packs, mirror};
 use crate::prelude::*;
 
-/// Where a server begins to drip: a few bytes now and then, never an end, and never a silence that is long enough.
+/// The phase in which a server becomes slow: it sends a few bytes now and then, never ends, and never stalls.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Drips {
+enum SlowPhase {
     InTheListing,
     InThePack,
 }
 
-/// A server that drips, and a permit for each answer that has begun to.
-fn dripping(host: &str, drips: Drips) -> (ScriptedServer, Arc<Semaphore>) {
+/// A slow server, and a permit for each response that has started.
+fn slow_server(host: &str, slow: SlowPhase) -> (ScriptedServer, Arc<Semaphore>) {
     let begun = Arc::new(Semaphore::new(0));
     let told = begun.clone();
     let refs = listing([("1234567812345678123456781234567812345678", "refs/heads/main")]);
@@ -26,7 +26,7 @@ fn dripping(host: &str, drips: Drips) -> (ScriptedServer, Arc<Semaphore>) {
             return say(socket, ADVERTISEMENT, &advertisement());
         }
         let lists = body.windows(7).any(|word| word == b"ls-refs");
-        if lists && drips == Drips::InThePack {
+        if lists && slow == SlowPhase::InThePack {
             return say(socket, RESULT, &refs);
         }
         begin(socket, RESULT, 1 << 30)?;
@@ -35,7 +35,7 @@ fn dripping(host: &str, drips: Drips) -> (ScriptedServer, Arc<Semaphore>) {
         }
         told.add_permits(1);
         loop {
-            // Progress, or one ref after the other.
+            // Progress messages, or single refs.
             let drop = if lists { &refs[..refs.len() - 4] } else { &line(b"\x02Counting\r")[..] };
             socket.write_all(drop)?;
             std::thread::sleep(Duration::from_millis(50));
@@ -44,7 +44,7 @@ fn dripping(host: &str, drips: Drips) -> (ScriptedServer, Arc<Semaphore>) {
     (server, begun)
 }
 
-/// Repositories of a server, to be first in line.
+/// Repositories of a server whose names sort first.
 fn repositories_at<'a>(server: &'a ScriptedServer, name: &'a str) -> impl Iterator<Item = RepositoryConfig> + 'a {
     (0..8).map(move |number| RepositoryConfig::new(format!("{name}-{number}").parse().unwrap(), server.url()))
 }
@@ -55,28 +55,28 @@ async fn waits_for(node: &Node, name: &str, what: WaitsFor) {
 }
 
 #[tokio::test]
-async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up() {
-    for drips in [Drips::InTheListing, Drips::InThePack] {
+async fn slow_hosts_delay_no_other_host_and_a_slow_listing_is_stopped() {
+    for slow in [SlowPhase::InTheListing, SlowPhase::InThePack] {
         let (home, upstream) = (Home::new(), Upstream::small());
-        let servers = [dripping("127.0.0.2", drips), dripping("127.0.0.3", drips)];
+        let servers = [slow_server("127.0.0.2", slow), slow_server("127.0.0.3", slow)];
         let mut config = home.config(&upstream.url());
         for ((server, _), name) in servers.iter().zip(["one", "two"]) {
             config.repositories.splice(0..0, repositories_at(server, name));
         }
-        // Longer than a thread that drips may be kept waiting.
+        // Longer than a slow thread may wait.
         config.repositories[0].stall_timeout = Duration::from_secs(2);
         let first = config.repositories[0].name.clone();
-        let each = config.limits.concurrent_fetches_per_host / if drips == Drips::InTheListing { 1 } else { 2 };
+        let each = config.limits.concurrent_fetches_per_host / if slow == SlowPhase::InTheListing { 1 } else { 2 };
         let node = home.start(config).await;
         for (_, begun) in &servers {
             begun.acquire_many(u32::try_from(each).unwrap()).await.unwrap().forget();
         }
-        let waits = if drips == Drips::InTheListing { WaitsFor::HostPlace } else { WaitsFor::LargePlace };
+        let waits = if slow == SlowPhase::InTheListing { WaitsFor::HostPermit } else { WaitsFor::LargePermit };
         waits_for(&node, "one-7", waits).await;
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.poll().await;
         assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
-        if drips == Drips::InTheListing {
+        if slow == SlowPhase::InTheListing {
             let mut state = node.running.repository(&first).unwrap();
             let state =
                 in_time(state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. }))).await.unwrap();
@@ -88,7 +88,7 @@ async fn hosts_that_drip_hold_up_no_other_and_a_listing_that_drips_is_given_up()
 }
 
 #[tokio::test]
-async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
+async fn first_clones_of_a_host_delay_no_fetch_of_a_mirrored_repository() {
     for (fetches, of_a_host, clones) in [(8, 4, 2), (1, 1, 1)] {
         let (home, upstream) = (Home::new(), Upstream::small());
         let server = SmartHttp::start(upstream.bare().parent().unwrap(), None);
@@ -96,17 +96,17 @@ async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
         node.published(|_| true).await;
         node.stop().await;
 
-        let (drips, begun) = dripping("127.0.0.1", Drips::InThePack);
+        let (slow, begun) = slow_server("127.0.0.1", SlowPhase::InThePack);
         let mut config = home.config(&server.url("bare.git"));
         (config.limits.concurrent_fetches, config.limits.concurrent_fetches_per_host) = (fetches, of_a_host);
-        config.repositories.splice(0..0, repositories_at(&drips, "large"));
+        config.repositories.splice(0..0, repositories_at(&slow, "large"));
         let node = home.start(config).await;
         begun.acquire_many(clones).await.unwrap().forget();
         for name in (0..8).map(|number| format!("large-{number}")) {
             let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
             let begun = |state: &RepositoryState| match &state.phase {
                 Phase::Cloning { progress } => progress.phase == "preparing",
-                _ => state.waits_for == Some(WaitsFor::LargePlace),
+                _ => state.waits_for == Some(WaitsFor::LargePermit),
             };
             in_time(state.wait_for(begun)).await.unwrap();
         }
@@ -118,8 +118,8 @@ async fn first_clones_of_a_host_hold_up_no_fetch_of_what_is_mirrored() {
     }
 }
 
-/// A server that serves a repository once, and drips what then changes: words before the pack, or its bytes.
-fn dripping_later(upstream: &Upstream, bytes: bool) -> ScriptedServer {
+/// A server that serves a repository once, and sends later changes slowly: progress before the pack, or its bytes.
+fn slow_later(upstream: &Upstream, bytes: bool) -> ScriptedServer {
     let refs = |id: &str| listing([(id, "HEAD"), (id, "refs/heads/main")]);
     let head = upstream.git(&["rev-parse", "HEAD"]);
     let first = refs(&head);
@@ -149,48 +149,49 @@ fn dripping_later(upstream: &Upstream, bytes: bool) -> ScriptedServer {
     })
 }
 
-/// A node whose only permit to fetch what changed is taken by a repository of that server, and the state of that one.
-async fn beside_a_fetch_that_drips(
+/// A node whose only permit to fetch is held by a repository of that server, and the state of that repository.
+async fn during_a_slow_fetch(
     home: &Home,
     mut config: Config,
     server: &ScriptedServer,
 ) -> (Node, watch::Receiver<RepositoryState>) {
     config.limits.concurrent_fetches = 1;
-    let drips: RepositoryName = "drips".parse().unwrap();
-    let mut dripping = RepositoryConfig::new(drips.clone(), server.url());
-    (dripping.stall_timeout, dripping.poll_interval) = (Duration::from_secs(2), Duration::from_secs(3600));
-    dripping.min_poll_interval = Duration::from_millis(100);
-    config.repositories.push(dripping);
+    let slow: RepositoryName = "slow".parse().unwrap();
+    let mut slow_repository = RepositoryConfig::new(slow.clone(), server.url());
+    (slow_repository.stall_timeout, slow_repository.poll_interval) =
+        (Duration::from_secs(2), Duration::from_secs(3600));
+    slow_repository.min_poll_interval = Duration::from_millis(100);
+    config.repositories.push(slow_repository);
     let services: Vec<_> = config.services.iter().map(|service| service.name.to_string()).collect();
     let node = home.start(config).await;
     for service in services {
         node.published_of(&service, |_| true).await;
     }
-    let mut state = node.running.repository(&drips).unwrap();
-    in_time(state.wait_for(|state| state.mirrored && state.attempts > 0)).await.unwrap();
-    assert!(node.running.kick(&drips));
+    let mut state = node.running.repository(&slow).unwrap();
+    in_time(state.wait_for(|state| state.mirrored && state.applied_polls > 0)).await.unwrap();
+    assert!(node.running.trigger_poll(&slow));
     let fetches = |state: &RepositoryState| matches!(&state.phase, Phase::Polling { progress } if ["preparing", "receiving"].contains(&progress.phase));
     in_time(state.wait_for(fetches)).await.unwrap();
     (node, state)
 }
 
 #[tokio::test]
-async fn a_branch_that_goes_waits_for_no_fetch() {
+async fn a_deleted_branch_waits_for_no_fetch() {
     let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
     let first = upstream.git(&["rev-parse", "HEAD"]);
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/old"]);
     let mut config = home.config(&upstream.url());
     also(&mut config, "old").revision = "old".parse().unwrap();
     config.services[1].folder = "deploy".parse().unwrap();
-    let (node, _) = beside_a_fetch_that_drips(&home, config, &dripping_later(&other, true)).await;
+    let (node, _) = during_a_slow_fetch(&home, config, &slow_later(&other, true)).await;
     upstream.push("deploy/app.yaml", b"replicas: 2\n");
     upstream.git(&["push", "--quiet", "origin", ":refs/heads/old"]);
-    node.running.kick(&repository());
-    node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
+    node.running.trigger_poll(&repository());
+    node.repository(|state| state.waits_for == Some(WaitsFor::Permit)).await;
     let branches = Git::at(mirror(&home)).line(["for-each-ref", "--format=%(refname)", "refs/heads"]);
     assert_eq!(branches, "refs/heads/main");
 
-    // Once nothing else is left to follow, its service is told all the same.
+    // Even if no other ref is left, the service shows the failure.
     upstream.git(&["push", "--quiet", "--force", "origin", &format!("{first}:refs/heads/main")]);
     let mut condition = node.running.condition(&"old".parse().unwrap()).unwrap();
     in_time(condition.wait_for(|condition| matches!(condition, Condition::Unhealthy { .. }))).await.unwrap();
@@ -198,14 +199,14 @@ async fn a_branch_that_goes_waits_for_no_fetch() {
 }
 
 #[tokio::test]
-async fn what_was_mirrored_and_drips_then_gives_its_place_to_others() {
-    for (bytes, words) in [(true, "`[upstreams] min_rate` = 1024"), (false, "did not begin to send")] {
+async fn a_slow_fetch_of_a_mirrored_repository_loses_its_permit() {
+    for (bytes, words) in [(true, "`[upstreams] min_rate` = 1024"), (false, "did not start to send")] {
         let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
-        let server = dripping_later(&other, bytes);
-        let (node, mut state) = beside_a_fetch_that_drips(&home, home.config(&upstream.url()), &server).await;
+        let server = slow_later(&other, bytes);
+        let (node, mut state) = during_a_slow_fetch(&home, home.config(&upstream.url()), &server).await;
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
-        node.running.kick(&repository());
-        node.repository(|state| state.waits_for == Some(WaitsFor::Place)).await;
+        node.running.trigger_poll(&repository());
+        node.repository(|state| state.waits_for == Some(WaitsFor::Permit)).await;
         node.published(|descriptor| descriptor.publication().commit.as_str() == commit).await;
         let state = in_time(state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. }))).await.unwrap();
         let Health::Unhealthy { failure, .. } = &state.health else { unreachable!() };
@@ -216,9 +217,9 @@ async fn what_was_mirrored_and_drips_then_gives_its_place_to_others() {
 }
 
 #[tokio::test]
-async fn a_mirror_that_is_cloned_again_has_a_place_among_first_clones() {
+async fn a_mirror_that_is_cloned_again_needs_a_permit_of_first_clones() {
     let (home, upstream) = (Home::new(), Upstream::small());
-    let server = dripping_later(&upstream, false);
+    let server = slow_later(&upstream, false);
     let node = home.start(home.config(&server.url())).await;
     node.published(|_| true).await;
     node.stop().await;
@@ -234,20 +235,20 @@ async fn a_mirror_that_is_cloned_again_has_a_place_among_first_clones() {
 }
 
 #[tokio::test]
-async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
+async fn a_fetch_without_a_permit_starts_when_one_is_free() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
-    let (drips, begun) = dripping("127.0.0.1", Drips::InThePack);
+    let (slow, begun) = slow_server("127.0.0.1", SlowPhase::InThePack);
     let mut config = empty_config(&home);
     config.limits.concurrent_fetches = 1;
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
-    let large = json!({ "url": drips.url(), "poll_interval": "1h", "poll_timeout": "10s" });
+    let large = json!({ "url": slow.url(), "poll_interval": "1h", "poll_timeout": "10s" });
     operator.put("/v1/repositories/large", large).await;
     begun.acquire().await.unwrap().forget();
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     operator.put("/v1/services/shop-prod", json!({ "repository": "shop", "folder": "deploy" })).await;
-    node.repository(|state| state.waits_for == Some(WaitsFor::LargePlace)).await;
+    node.repository(|state| state.waits_for == Some(WaitsFor::LargePermit)).await;
     assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["waits_for"], "large_permit");
     // The deadline of the first clone ends the wait.
     node.published(|_| true).await;
@@ -256,7 +257,7 @@ async fn a_fetch_that_finds_no_place_begins_when_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_ref_that_is_asked_for_while_a_poll_waits_for_its_turn_is_fetched_by_that_poll() {
+async fn a_ref_that_is_added_while_a_poll_waits_for_its_permit_is_fetched_by_that_poll() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
     let server = serve(&upstream);
@@ -269,8 +270,8 @@ async fn a_ref_that_is_asked_for_while_a_poll_waits_for_its_turn_is_fetched_by_t
     let operator = Operator::of(&home, &node);
     operator.put("/v1/repositories/silent", json!({ "url": silent.url() })).await;
     asked.acquire().await.unwrap().forget();
-    node.running.kick(&repository());
-    node.repository(|state| state.waits_for == Some(WaitsFor::HostPlace)).await;
+    node.running.trigger_poll(&repository());
+    node.repository(|state| state.waits_for == Some(WaitsFor::HostPermit)).await;
     let pull = json!({ "repository": "shop", "ref": "refs/pull/7/head" });
     assert_eq!(operator.put("/v1/services/pull", pull).await.status, 201);
     drop(release);
@@ -279,7 +280,7 @@ async fn a_ref_that_is_asked_for_while_a_poll_waits_for_its_turn_is_fetched_by_t
     node.running.cut().await;
 }
 
-/// A server that answers nothing until it is released, and a permit for each request.
+/// A server that sends no response until it is released, and a permit for each request.
 pub(crate) fn silent() -> (ScriptedServer, Arc<Semaphore>, mpsc::Sender<()>) {
     let (release, held) = mpsc::channel::<()>();
     let (asked, held) = (Arc::new(Semaphore::new(0)), Mutex::new(held));
@@ -305,7 +306,7 @@ async fn a_host_that_hangs_with_eight_repositories_delays_no_other() {
         })
         .collect();
     let names: Vec<_> = hanging.iter().map(|each| each.name.clone()).collect();
-    // First in line.
+    // Their names sort first.
     config.repositories.splice(0..0, hanging);
     let limit = config.limits.concurrent_fetches_per_host;
     let node = home.start(config).await;
@@ -313,13 +314,13 @@ async fn a_host_that_hangs_with_eight_repositories_delays_no_other() {
     for _ in 0..limit {
         held.push(silent.accept().await.unwrap());
     }
-    // The rest of them wait, and say what for.
+    // The others wait, and show what they wait for.
     let mut waiting = 0;
     for name in &names {
         let mut state = node.running.repository(name).unwrap();
         let asked = |state: &RepositoryState| state.waits_for.is_some() || matches!(state.phase, Phase::Cloning { .. });
         let state = state.wait_for(asked).await.unwrap().clone();
-        waiting += usize::from(state.waits_for == Some(WaitsFor::HostPlace));
+        waiting += usize::from(state.waits_for == Some(WaitsFor::HostPermit));
     }
     assert_eq!(waiting, names.len() - limit);
     node.published(|_| true).await;
@@ -335,12 +336,12 @@ async fn an_unchanged_poll_is_one_listing_and_a_small_budget_makes_polls_wait() 
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = SmartHttp::start(upstream.bare().parent().unwrap(), None);
     let mut config = home.config(&server.url("bare.git"));
-    // What is saved up does for one poll; the next has to wait.
+    // The burst is enough for one poll; the next one waits.
     config.limits.requests_per_minute_per_host = 10;
     let node = home.start(config).await;
     node.published(|_| true).await;
     server.take_requests();
-    node.running.kick(&repository());
+    node.running.trigger_poll(&repository());
     node.repository(|state| state.waits_for == Some(WaitsFor::HostBudget)).await;
     let shown = node.status().await;
     assert_eq!(shown["repositories"][0]["waits_for"], "host_budget");

@@ -1,4 +1,4 @@
-//! What takes long for one service of a repository delays nothing else of it.
+//! Slow work on one service of a repository delays no other service.
 
 use std::fs::File;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::damage::mirror;
 use crate::lfs_server::LfsBehavior;
 use crate::prelude::*;
 
-/// Services besides the slow one.
+/// The number of services besides the slow one.
 const OTHERS: usize = 9;
 
 /// A branch with a folder of 900,000 files, which takes few objects and long to build, and small ones.
@@ -49,17 +49,17 @@ impl WithSlowFolder {
 async fn goes_on(node: &Node, service: &str, push: impl FnOnce() -> String) {
     node.published_of(service, |_| true).await;
     let commit = push();
-    node.running.kick(&repository());
+    node.running.trigger_poll(&repository());
     let is_new = |descriptor: &Descriptor| descriptor.publication().commit.as_str() == commit;
     let descriptor = node.published_of(service, is_new).await;
     let polls = node.repository(|_| true).await.polls;
-    node.running.kick(&repository());
+    node.running.trigger_poll(&repository());
     node.repository(|state| state.polls > polls).await;
     assert!(!node.tarball(&descriptor).await.is_empty());
 }
 
 #[tokio::test]
-async fn a_build_that_takes_long_delays_no_other_service_no_poll_and_no_rebuild() {
+async fn a_slow_build_delays_no_other_service_poll_or_rebuild() {
     let (home, git) = (Home::new(), WithSlowFolder::new());
     git.push("replicas: 1\n");
     let mut config = home.config(&git.upstream.url());
@@ -81,7 +81,7 @@ async fn a_build_that_takes_long_delays_no_other_service_no_poll_and_no_rebuild(
 }
 
 #[tokio::test]
-async fn a_repack_that_takes_long_delays_no_service_no_poll_and_no_rebuild() {
+async fn a_slow_repack_delays_no_service_poll_or_rebuild() {
     let (home, git) = (Home::new(), WithSlowFolder::new());
     git.push("replicas: 1\n");
     let mut config = home.config(&git.upstream.url());
@@ -92,7 +92,7 @@ async fn a_repack_that_takes_long_delays_no_service_no_poll_and_no_rebuild() {
     until(async || mirror(&home).join("weir-repacked").exists()).await;
     node.stop().await;
     let mirror = mirror(&home);
-    // The last full repack was long ago, and git waits in the next one for what is written to this pipe.
+    // A full repack is due, and git waits in it for this pipe.
     let long_ago = SystemTime::now() - Duration::from_secs(30 * 24 * 3600);
     File::options().write(true).open(mirror.join("weir-repacked")).unwrap().set_modified(long_ago).unwrap();
     let pipe = mirror.join("info/grafts");
@@ -101,7 +101,7 @@ async fn a_repack_that_takes_long_delays_no_service_no_poll_and_no_rebuild() {
     let node = home.start(config).await;
     let mut repacks = None;
     until(async || {
-        // Fails while nobody reads it.
+        // Opening fails until there is a reader.
         repacks = rustix::fs::open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
         repacks.is_some()
     })
@@ -128,7 +128,7 @@ async fn a_repack_that_takes_long_delays_no_service_no_poll_and_no_rebuild() {
 }
 
 #[tokio::test]
-async fn lfs_objects_that_take_long_delay_no_other_service_that_needs_some() {
+async fn a_slow_lfs_fetch_delays_no_other_lfs_fetch() {
     let shop = Shop::new();
     let large = shop.server.store(&[7; 1 << 20]);
     shop.git.write("deploy/model.bin", &large);

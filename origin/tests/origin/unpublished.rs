@@ -1,13 +1,13 @@
-//! What is answered while nothing was ever published.
+//! Responses for services without a published version.
 
 use tokio::net::TcpListener;
 
 use crate::prelude::*;
 
 #[tokio::test]
-async fn while_the_first_clone_runs_it_is_503_and_when_it_hangs_504() {
+async fn the_first_clone_is_503_and_an_overdue_one_504() {
     let home = Home::new();
-    // An upstream that takes connections and says nothing.
+    // An upstream that accepts connections and sends nothing.
     let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let mut config = home.config(&format!("http://{}/shop.git", silent.local_addr().unwrap()));
     config.repositories[0].stall_timeout = Duration::from_secs(2);
@@ -19,7 +19,7 @@ async fn while_the_first_clone_runs_it_is_503_and_when_it_hangs_504() {
     assert!(!answer.header("retry-after").is_empty());
     let (kind, detail) = answer.problem();
     assert!(kind == "not-published-yet" && detail.contains("cloned for the first time"), "{detail}");
-    // A version of it is not denied either: nothing is known of its versions yet.
+    // A version is not denied either, because its versions are unknown so far.
     let version = node.get(&format!("{path}/versions/{}", TarballDigest::of(b"any"))).await;
     assert_eq!((version.status.as_u16(), version.problem().0), (503, kind));
     assert_eq!(node.admin("/readyz").await.0, 503);
@@ -33,11 +33,11 @@ async fn while_the_first_clone_runs_it_is_503_and_when_it_hangs_504() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_fails_is_502_with_the_step_until_it_answers() {
+async fn a_failing_upstream_is_502_with_the_step_until_it_recovers() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.take_away();
     let node = home.start(home.config(&upstream.url())).await;
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     let path = format!("/v1/services/{SERVICE}");
     let answer = node.get(&path).await;
     let (kind, detail) = answer.problem();
@@ -53,14 +53,14 @@ async fn an_upstream_that_fails_is_502_with_the_step_until_it_answers() {
     degraded().await;
 
     upstream.give_back();
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     node.published(|_| true).await;
     assert_eq!(node.get(&path).await.status, 200);
     assert_eq!(node.admin("/readyz").await, (200, "ready\n".to_owned()));
 
     // What is published is followed as far as the mirror goes, and it is told that it goes no further.
     upstream.take_away();
-    node.running.kick(&crate::node::repository());
+    node.running.trigger_poll(&crate::node::repository());
     node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
     degraded().await;
     let status = node.status().await;
@@ -72,12 +72,12 @@ async fn an_upstream_that_fails_is_502_with_the_step_until_it_answers() {
 }
 
 #[tokio::test]
-async fn a_ref_that_never_was_is_502_and_says_which() {
+async fn an_unknown_ref_is_502_and_named() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = home.config(&upstream.url());
     config.services[0].revision = "release/9".parse().unwrap();
     let node = home.start(config).await;
-    node.repository(|state| state.attempts > 0).await;
+    node.repository(|state| state.applied_polls > 0).await;
     let answer = node.get(&format!("/v1/services/{SERVICE}")).await;
     let (_, detail) = answer.problem();
     assert_eq!(answer.status, 502, "{detail}");

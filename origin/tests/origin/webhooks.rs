@@ -1,4 +1,4 @@
-//! From a push, by a webhook, to a publication.
+//! Webhooks trigger polls.
 
 use ring::hmac;
 
@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 const SECRET: &str = "known to both";
 
-/// An origin whose upstream is polled when a webhook says so, and not by itself.
+/// An origin that polls its upstream only after a webhook.
 async fn start(home: &Home, upstream: &Upstream) -> Node {
     fs::write(home.file("webhook"), format!("{SECRET}\n")).unwrap();
     let mut config = home.config(&upstream.url());
@@ -22,7 +22,7 @@ fn hex_hmac(secret: &str, body: &str) -> String {
     tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What GitHub sends of a push to a ref.
+/// GitHub's delivery of a push to a ref.
 async fn deliver(home: &Home, node: &Node, repository: &str, secret: &str, moved: &str) -> (u16, Value) {
     let body = format!(r#"{{"ref": "{moved}", "repository": {{"full_name": "acme/shop"}}}}"#);
     let signature = format!("sha256={}", hex_hmac(secret, &body));
@@ -57,7 +57,7 @@ async fn a_push_and_its_webhook_are_published() {
     assert_eq!((status, &answer["result"]), (202, &"triggered".into()));
     node.published(|descriptor| descriptor.publication().commit.as_str() == commit).await;
 
-    // Each provider in its own way.
+    // Each provider with its own signature.
     let body = r#"{"object_kind": "push", "ref": "refs/heads/main"}"#.to_owned();
     let hex = hex_hmac(SECRET, &body);
     let prefixed = format!("sha256={hex}");
@@ -78,7 +78,7 @@ async fn a_push_and_its_webhook_are_published() {
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_secret_is_refused_and_learns_nothing() {
+async fn a_delivery_without_the_secret_is_refused_and_learns_nothing() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = start(&home, &upstream).await;
     let wrong = deliver(&home, &node, "shop", "a guess", "refs/heads/main").await;
@@ -88,9 +88,9 @@ async fn who_does_not_know_the_secret_is_refused_and_learns_nothing() {
     let series = "weir_origin_webhooks_total{provider=\"github\",result=\"refused\"}";
     assert_eq!(node.metric(series).await, 2.0);
     let (status, _) = send(&home, &node, "sourceforge/shop", &[], String::new()).await;
-    assert_eq!(status, 404, "whoever sets it up is told, and needs no token for that");
+    assert_eq!(status, 404, "an unknown provider is reported without authentication");
 
-    // The secret is changed while the origin runs.
+    // The secret changes at run time.
     fs::write(home.file("webhook"), "another secret").unwrap();
     assert_eq!(deliver(&home, &node, "shop", SECRET, "refs/heads/main").await.0, 401);
     assert_eq!(deliver(&home, &node, "shop", "another secret", "refs/heads/main").await.0, 202);
@@ -104,7 +104,7 @@ async fn who_does_not_know_the_secret_is_refused_and_learns_nothing() {
 }
 
 #[tokio::test]
-async fn a_long_body_is_taken_and_one_that_is_too_long_is_not() {
+async fn a_long_body_is_accepted_and_a_too_long_one_refused() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = start(&home, &upstream).await;
     let signed = |bytes: usize| {

@@ -1,30 +1,32 @@
-//! An address of `https://` or `http://`, as whoever opens the connection reads it.
+//! Parses an `https://` or `http://` URL with the parser of the HTTP client.
 
 use reqwest::Url;
 
-/// Reads an address. It may hold user info; who allows none looks for it.
+/// Parses a URL, which may contain user info.
 ///
 /// # Errors
-/// What is wrong with it, or that the other reader has `seen` another host; never any part of it.
-pub(super) fn parse(text: &str, seen: &gix::Url) -> Result<Url, &'static str> {
-    let url = Url::parse(text).map_err(|_| "it is no address")?;
-    let usual_port = match url.scheme() {
+/// It is invalid, or the other parser (`gix_url`) reads another host. The reason has no part of the text.
+pub(super) fn parse(text: &str, gix_url: &gix::Url) -> Result<Url, &'static str> {
+    let url = Url::parse(text).map_err(|_| "it is not a valid address")?;
+    let default_port = match url.scheme() {
         "https" => 443,
         "http" => 80,
-        _ => return Err("it is no address of `https://` or `http://`"),
+        _ => return Err("it is not an `https://` or `http://` URL"),
     };
-    let host = url.host_str().filter(|host| !host.is_empty()).ok_or("it names no host")?;
-    let same_host = seen.host().is_some_and(|seen| plain(seen).eq_ignore_ascii_case(plain(host)));
-    let same_port = seen.port.unwrap_or(usual_port) == url.port().unwrap_or(usual_port);
-    let same_user = seen.user().is_some() != url.username().is_empty();
-    if seen.scheme.as_str() == url.scheme() && same_host && same_port && same_user {
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or("it has no host")?;
+    let same_host = gix_url
+        .host()
+        .is_some_and(|host_of_gix| without_brackets(host_of_gix).eq_ignore_ascii_case(without_brackets(host)));
+    let same_port = gix_url.port.unwrap_or(default_port) == url.port().unwrap_or(default_port);
+    let same_user = gix_url.user().is_some() != url.username().is_empty();
+    if gix_url.scheme.as_str() == url.scheme() && same_host && same_port && same_user {
         Ok(url)
     } else {
-        Err("it can be read in more than one way: write its host with letters, digits, `.` and `-`, or as an address")
+        Err("it is ambiguous: write its host with letters, digits, `.` and `-`, or as an IP address")
     }
 }
 
-fn plain(host: &str) -> &str {
+fn without_brackets(host: &str) -> &str {
     host.trim_matches(['[', ']'])
 }
 
@@ -35,11 +37,11 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Url, &'static str> {
-        super::parse(text, &gix::url::parse(text).map_err(|_| "it is no address")?)
+        super::parse(text, &gix::url::parse(text).map_err(|_| "it is not a valid address")?)
     }
 
     #[test]
-    fn an_address_has_one_host() {
+    fn a_url_has_one_host() {
         for (text, host) in [
             ("https://git.example/acme/shop.git", "git.example"),
             ("https://GIT.example:8443/x", "git.example"),
@@ -76,10 +78,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_both_read_the_same(text in "https?:[/\\\\]{0,3}[a-cA-C0-9.:@%\\\\?#\\[\\]\t/]{0,24}") {
+        fn both_parsers_agree_on_every_valid_url(text in "https?:[/\\\\]{0,3}[a-cA-C0-9.:@%\\\\?#\\[\\]\t/]{0,24}") {
             if let Ok(url) = parse(&text) {
                 let seen = gix::url::parse(&*text).unwrap();
-                prop_assert_eq!(plain(seen.host().unwrap()).to_ascii_lowercase(), plain(url.host_str().unwrap()));
+                prop_assert_eq!(without_brackets(seen.host().unwrap()).to_ascii_lowercase(), without_brackets(url.host_str().unwrap()));
                 prop_assert_eq!(seen.user().is_some(), !url.username().is_empty());
             }
         }

@@ -1,31 +1,31 @@
-//! The two ways to write where an SSH upstream is: `ssh://user@host:port/path` and `user@host:path`.
+//! Parses both notations of an SSH upstream: `ssh://user@host:port/path` and `user@host:path`.
 
-/// The user name when none is given. That of the process would depend on the host that the origin runs on.
+/// The default user name. The name of the process's user would depend on the machine.
 const DEFAULT_USER: &str = "git";
 
-/// Where an SSH upstream is. No part can be taken for an option of a program.
+/// The address of an SSH upstream. No part can be an option of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SshAddress {
-    /// Letters, digits and `._+-`, and no `-` at the beginning.
+    /// Letters, digits and `._+-`, without `-` at the start.
     pub(crate) user: String,
-    /// A name or an address, without brackets.
+    /// A name or an IP address, without brackets.
     pub(crate) host: String,
-    /// Absent: that of SSH.
+    /// `None`: 22.
     pub(crate) port: Option<u16>,
-    /// As the server is told: absolute, or below the user's home.
+    /// As sent to the server: absolute, or relative to the user's home.
     pub(crate) path: String,
 }
 
-/// Reads either form.
+/// Parses either notation.
 ///
 /// # Errors
-/// What is wrong with it, or that the other reader has `seen` another host; never any part of it.
-pub(super) fn parse(url: &str, seen: &gix::Url) -> Result<SshAddress, &'static str> {
+/// It is invalid, or the other parser (`gix_url`) reads another host. The reason has no part of the text.
+pub(super) fn parse(url: &str, gix_url: &gix::Url) -> Result<SshAddress, &'static str> {
     let address = read(url)?;
-    let host = seen.host().unwrap_or_default().trim_matches(['[', ']']);
-    match host.eq_ignore_ascii_case(&address.host) && seen.port == address.port {
+    let host = gix_url.host().unwrap_or_default().trim_matches(['[', ']']);
+    match host.eq_ignore_ascii_case(&address.host) && gix_url.port == address.port {
         true => Ok(address),
-        false => Err("its host can be read in more than one way"),
+        false => Err("its host is ambiguous"),
     }
 }
 
@@ -34,19 +34,19 @@ fn read(url: &str) -> Result<SshAddress, &'static str> {
     let decoded;
     let (authority, path) = match rest {
         Some(rest) => {
-            let slash = rest.find('/').ok_or("it names no path")?;
+            let slash = rest.find('/').ok_or("it has no path")?;
             let (authority, path) = rest.split_at(slash);
-            // A sign that it stands for might end the host elsewhere.
+            // A decoded `%2f` or `%40` would end the host elsewhere.
             if authority.contains('%') {
-                return Err("a percent sign stands before its path");
+                return Err("it has a percent sign before the path");
             }
             decoded = decode(path)?;
             // `ssh://host/~user/x` is below a user's home.
             (authority, if decoded.starts_with("/~") { &decoded[1..] } else { &decoded[..] })
         }
-        None if url.contains("://") => return Err("it is no address of SSH"),
+        None if url.contains("://") => return Err("it is not an SSH address"),
         None => {
-            let colon = end_of_host(url).ok_or("it names no path")?;
+            let colon = end_of_host(url).ok_or("it has no path")?;
             (&url[..colon], &url[colon + 1..])
         }
     };
@@ -60,21 +60,21 @@ fn read(url: &str) -> Result<SshAddress, &'static str> {
         || user.starts_with('-')
         || !user.chars().all(|c| c.is_ascii_alphanumeric() || "._+-".contains(c))
     {
-        return Err("its user name has other characters than letters, digits and `._+-`, or begins with `-`");
+        return Err("its user name may only have letters, digits and `._+-`, and must not start with `-`");
     }
     if host.is_empty()
         || host.starts_with('-')
         || !host.chars().all(|c| c.is_ascii_alphanumeric() || "._:-".contains(c))
     {
-        return Err("its host is no name or address");
+        return Err("its host is not a valid name or IP address");
     }
     if path.is_empty() || path.starts_with('-') || path.chars().any(char::is_control) {
-        return Err("its path is empty, begins with `-`, or holds control characters");
+        return Err("its path is empty, starts with `-`, or contains control characters");
     }
     Ok(SshAddress { user: user.to_owned(), host: host.to_owned(), port, path: path.to_owned() })
 }
 
-/// Takes the percent signs out of a URL, as Git does.
+/// Decodes percent signs like Git does: an invalid escape stays as it is.
 fn decode(url: &str) -> Result<String, &'static str> {
     let mut bytes = Vec::with_capacity(url.len());
     let mut rest = url.as_bytes();
@@ -86,10 +86,10 @@ fn decode(url: &str) -> Result<String, &'static str> {
             None => (bytes.push(*first), rest = after),
         };
     }
-    String::from_utf8(bytes).map_err(|_| "it is no UTF-8")
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8")
 }
 
-/// Where the host of `user@host:path` ends: at the first colon outside of brackets.
+/// The end of the host in `user@host:path`: the first colon outside of brackets.
 fn end_of_host(url: &str) -> Option<usize> {
     let bracket = url.find('[').filter(|at| !url[..*at].contains(':'));
     let from = bracket.map_or(Some(0), |at| url[at..].find(']').map(|end| at + end))?;
@@ -100,7 +100,7 @@ fn split_port(host: &str) -> Result<(&str, Option<u16>), &'static str> {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => {
             let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-            let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or("its port is no number")?;
+            let port = port.parse().ok().filter(|port| digits && *port != 0).ok_or("its port is not a number")?;
             Ok((name, Some(port)))
         }
         _ => Ok((host, None)),
@@ -115,11 +115,11 @@ mod tests {
 
     fn parse(url: &str) -> Result<SshAddress, &'static str> {
         let seen = gix::url::parse(url).ok().filter(|seen| seen.scheme == Scheme::Ssh);
-        super::parse(url, &seen.ok_or("it is no address of SSH")?)
+        super::parse(url, &seen.ok_or("it is not an SSH address")?)
     }
 
     #[test]
-    fn both_forms_are_read() {
+    fn both_notations_are_parsed() {
         for (url, user, host, port, path) in [
             ("ssh://me@git.example:2222/a/b.git", "me", "git.example", Some(2222), "/a/b.git"),
             ("ssh://git.example/a%20b%252", "git", "git.example", None, "/a b%2"),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_can_be_an_option() {
+    fn no_part_can_be_an_option() {
         for url in [
             "ssh://-oProxyCommand=x/a",
             "ssh://%2doProxyCommand=x/a",
@@ -170,12 +170,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_within_its_bounds(url in "(ssh://)?[-a-z@:\\[\\]/~%$ ]{0,20}") {
+        fn a_parsed_address_is_within_its_bounds(url in "(ssh://)?[-a-z@:\\[\\]/~%$ ]{0,20}") {
             check(&url);
         }
 
         #[test]
-        fn one_host_is_read_by_all(url in "(ssh://)?([ab1.:@#?\\\\\\[\\]]|%2f|%40|%3a|%){0,12}/[a%]{0,3}(@[ab]{1,3}/)?") {
+        fn both_parsers_agree_on_the_host(url in "(ssh://)?([ab1.:@#?\\\\\\[\\]]|%2f|%40|%3a|%){0,12}/[a%]{0,3}(@[ab]{1,3}/)?") {
             if let (Ok(address), Ok(seen)) = (parse(&url), gix::url::parse(&*url)) {
                 let host = seen.host().unwrap().trim_matches(['[', ']']);
                 prop_assert!(seen.scheme == Scheme::Ssh && host.eq_ignore_ascii_case(&address.host), "{seen:?} {address:?}");
@@ -187,7 +187,7 @@ mod tests {
         if let Ok(address) = parse(url) {
             assert!(!address.host.starts_with('-') && !address.user.starts_with('-') && !address.path.starts_with('-'));
             let host = if address.host.contains(':') { format!("[{}]", address.host) } else { address.host.clone() };
-            // `host:/~x` has no other way to be written.
+            // `host:/~x` has no `ssh://` notation.
             let absolute = address.path.starts_with('/') && !address.path.starts_with("/~");
             if absolute || address.path.starts_with('~') {
                 let port = address.port.map(|port| format!(":{port}")).unwrap_or_default();

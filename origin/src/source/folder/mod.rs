@@ -1,5 +1,5 @@
-//! A folder on this disk, `folder:///srv/site`: the second kind, for tests. It holds nothing; its revision is the hash of all
-//! that is in it, and what has changed since it was looked at is not built.
+//! A local folder, `folder:///srv/site`: the second kind of source, for tests. It stores nothing. Its revision is the hash of
+//! its content, and content that changed after it was resolved is not built.
 
 mod tree;
 
@@ -9,27 +9,27 @@ use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 use weir_protocol::commit_id::CommitId;
 
 pub use self::tree::{DiskFile, FolderTree};
-use super::{At, Kind, ListRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure};
+use super::{ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, Source};
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::git::revision::Revision;
-use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, Listed, Listing, TarballError};
+use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, ListedEntry, Listing, TarballError};
 
 /// The source of a repository that is a folder.
 pub(crate) struct FolderSource {
     root: PathBuf,
-    /// What the last poll found.
-    seen: Mutex<Option<CommitId>>,
+    /// The revision at the last poll.
+    last_revision: Mutex<Option<CommitId>>,
 }
 
 impl FolderSource {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), seen: Mutex::default() }
+        Self { root: root.to_owned(), last_revision: Mutex::default() }
     }
 
-    /// The folder and what it is at, if that is what is wanted.
-    fn at(&self, wanted: &Revision) -> Result<(FolderTree, CommitId), ServiceFailure> {
+    /// Reads the folder, and checks that it is at a revision.
+    fn read_at(&self, wanted: &Revision) -> Result<(FolderTree, CommitId), ServiceFailure> {
         let tree = FolderTree::read(&self.root).map_err(failed("resolve"))?;
         let now = tree.revision();
         check(wanted, &now)?;
@@ -41,26 +41,26 @@ fn check(wanted: &Revision, now: &CommitId) -> Result<(), ServiceFailure> {
     match wanted {
         Revision::DefaultBranch => Ok(()),
         Revision::Commit(commit) if commit == now => Ok(()),
-        other => Err(ServiceFailure::passing("resolve", format!("the folder is at `{now}` alone, not at `{other}`"))),
+        other => Err(ServiceFailure::transient("resolve", format!("the folder is at `{now}`, not at `{other}`"))),
     }
 }
 
 fn failed(step: &'static str) -> impl Fn(TarballError) -> ServiceFailure {
-    move |error| ServiceFailure::passing(step, error.to_string())
+    move |error| ServiceFailure::transient(step, error.to_string())
 }
 
-impl Kind for FolderSource {
-    fn poll(&self, _: &PollRequest<'_>, _: &AtomicBool) -> Result<Polled, PollFailure> {
-        let (_, now) = self.at(&Revision::DefaultBranch).map_err(|failure| PollFailure {
+impl Source for FolderSource {
+    fn poll(&self, _: &PollRequest<'_>, _: &AtomicBool) -> Result<PollOutcome, PollFailure> {
+        let (_, now) = self.read_at(&Revision::DefaultBranch).map_err(|failure| PollFailure {
             step: "list refs",
             reason: failure.reason,
             kind: "local",
             timeout: false,
             retry_after: None,
-            all_but_a_ref: None,
+            partial_success: None,
         })?;
-        let before = self.seen.lock().unwrap_or_else(PoisonError::into_inner).replace(now.clone());
-        Ok(if before == Some(now) { Polled::Unchanged } else { Polled::Changed })
+        let before = self.last_revision.lock().unwrap_or_else(PoisonError::into_inner).replace(now.clone());
+        Ok(if before == Some(now) { PollOutcome::Unchanged } else { PollOutcome::Changed })
     }
 
     fn resolve(
@@ -68,18 +68,18 @@ impl Kind for FolderSource {
         config: &RepositoryConfig,
         services: &[Arc<Service>],
         _: &AtomicBool,
-    ) -> Result<Resolved, ServiceFailure> {
+    ) -> Result<ResolvedServices, ServiceFailure> {
         if config.verify.is_some() {
-            return Err(ServiceFailure::passing("verify", "nobody signs a folder".to_owned()));
+            return Err(ServiceFailure::transient("verify", "a folder has no signatures".to_owned()));
         }
-        let (tree, now) = self.at(&Revision::DefaultBranch)?;
-        let look = |service: &Arc<Service>| {
+        let (tree, now) = self.read_at(&Revision::DefaultBranch)?;
+        let resolve = |service: &Arc<Service>| {
             check(&service.revision, &now)?;
             let identity = tree.below(&service.selection.folder).map_err(failed("select"))?.identity();
             let key = ContentKey::new(&service.repository, &service.selection, |key| key.field(&identity));
             Ok(Candidate { service: service.clone(), commit: now.clone(), key })
         };
-        Ok(services.iter().map(|service| (service.clone(), look(service))).collect())
+        Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
     }
 
     fn build(
@@ -89,26 +89,26 @@ impl Kind for FolderSource {
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        let (tree, _) = self.at(&Revision::Commit(commit.clone()))?;
+        let (tree, _) = self.read_at(&Revision::Commit(commit.clone()))?;
         let tree = tree.below(&selection.folder).map_err(failed("select"))?;
         tarball::build(&tree, selection, context, sink).map_err(failed("build"))
     }
 
     fn list(
         &self,
-        ListRequest { at, selection, limits }: &ListRequest<'_>,
+        ListRequest { target, selection, limits }: &ListRequest<'_>,
         stop: &AtomicBool,
-        emit: &mut dyn FnMut(Listed),
+        emit: &mut dyn FnMut(ListedEntry),
     ) -> Result<(CommitId, Listing), ServiceFailure> {
-        let (tree, now) = match at {
-            At::Revision(revision) => self.at(revision)?,
-            At::Commit(commit) => self.at(&Revision::Commit(commit.clone()))?,
+        let (tree, now) = match target {
+            ListTarget::Revision(revision) => self.read_at(revision)?,
+            ListTarget::Commit(commit) => self.read_at(&Revision::Commit(commit.clone()))?,
         };
         let tree = tree.below(&selection.folder).map_err(failed("select"))?;
         Ok((now, tarball::list(&tree, selection, limits, stop, emit).map_err(failed("select"))?))
     }
 
-    fn holds_anything(&self) -> bool {
+    fn has_content(&self) -> bool {
         self.root.is_dir()
     }
 }

@@ -1,4 +1,4 @@
-//! What a folder on the disk holds, as the contents of a tarball.
+//! The content of a local folder, for a tarball.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use weir_protocol::digest::ObjectDigest;
 use crate::folder_path::FolderPath;
 use crate::tarball::{Contents, KeyWriter, TarballError, Walk};
 
-/// What a folder held when it was read, by names in the order of a tarball.
+/// The content of a folder when it was read, sorted like a tarball.
 #[derive(Debug, Clone)]
 pub struct FolderTree(Arc<[(Vec<u8>, Node)]>);
 
@@ -33,10 +33,10 @@ pub struct DiskFile {
 }
 
 impl FolderTree {
-    /// Reads all that is in a folder.
+    /// Reads a folder recursively.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// A file or folder cannot be read.
     pub fn read(folder: &Path) -> Result<Self, TarballError> {
         let failed = |error: io::Error| TarballError::object(folder.display(), error);
         let mut nodes = Vec::new();
@@ -60,7 +60,7 @@ impl FolderTree {
         Ok(Self(nodes.into()))
     }
 
-    /// A folder in it.
+    /// The content of a folder below it.
     pub(super) fn below(&self, folder: &FolderPath) -> Result<Self, TarballError> {
         folder.components().try_fold(self.clone(), |tree, name| match tree.get(name.as_bytes()) {
             Some(Node::Directory(inner)) => Ok(inner.clone()),
@@ -68,14 +68,14 @@ impl FolderTree {
         })
     }
 
-    /// The hash of it all, in the form of a commit's id.
+    /// The hash of the content, in the form of a commit ID.
     pub(super) fn revision(&self) -> CommitId {
         let hash = digest(&SHA256, &self.identity());
         let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         hex.parse().expect("64 hex digits are a commit's id")
     }
 
-    /// All that decides the bytes of its tarball.
+    /// Everything that determines the bytes of its tarball.
     pub(super) fn identity(&self) -> Vec<u8> {
         let mut identity = Vec::new();
         for (name, node) in self.0.iter() {
@@ -97,7 +97,7 @@ impl FolderTree {
         self.0.iter().find(|(known, _)| known == name).map(|(_, node)| node)
     }
 
-    /// Whether a symlink stands at this path, or above it.
+    /// Whether the path, or one of its parents, is a symlink.
     fn leads_through_link(&self, path: &[u8]) -> bool {
         let mut names = path.splitn(2, |byte| *byte == b'/');
         match (names.next().and_then(|name| self.get(name)), names.next()) {

@@ -7,7 +7,7 @@ use super::commit_policy::VerifyError;
 use super::mirror::MirrorError;
 use super::revision::{RevisionError, Tip};
 use crate::service::Service;
-use crate::source::{Again, PollFailure, ServiceFailure};
+use crate::source::{PollFailure, RetryPolicy, ServiceFailure};
 use crate::tarball::TarballError;
 
 impl GitSource {
@@ -23,15 +23,15 @@ impl GitSource {
             TarballError::Lfs { .. } | TarballError::Write(_) | TarballError::Interrupted => true,
             _ => false,
         };
-        let again = if passing { Again::Soon } else { Again::Never };
-        ServiceFailure { again, ..ServiceFailure::passing(step, error.to_string()) }
+        let retry = if passing { RetryPolicy::NextPoll } else { RetryPolicy::Never };
+        ServiceFailure { retry, ..ServiceFailure::transient(step, error.to_string()) }
     }
 
     pub(super) fn revision_failure(&self, error: &RevisionError) -> ServiceFailure {
         if matches!(error, RevisionError::Unreadable { .. }) {
             self.mirror.mark_suspect(Instant::now());
         }
-        ServiceFailure::passing("resolve", error.to_string())
+        ServiceFailure::transient("resolve", error.to_string())
     }
 
     /// The commit of a service must not be published. A commit that was published before the policy existed, or before
@@ -42,13 +42,13 @@ impl GitSource {
         }
         let published = service.current().is_some_and(|current| current.publication().commit == tip.commit);
         let note = if published { " (it was published before, and stays published)" } else { "" };
-        ServiceFailure::passing("verify", format!("{error}{note}"))
+        ServiceFailure::transient("verify", format!("{error}{note}"))
     }
 }
 
 impl From<MirrorError> for ServiceFailure {
     fn from(error: MirrorError) -> Self {
-        Self::passing("resolve", error.to_string())
+        Self::transient("resolve", error.to_string())
     }
 }
 
@@ -60,7 +60,7 @@ impl From<MirrorError> for PollFailure {
             kind: error.kind(),
             timeout: error.is_timeout(),
             retry_after: error.retry_after(),
-            all_but_a_ref: error.all_but_a_ref(),
+            partial_success: error.all_but_a_ref(),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::GitSource;
 use super::lfs::LfsFile;
 use super::mirror::{LfsError, LfsFetch};
 use crate::disk_watch;
-use crate::source::{Again, Fetched, NeededRequest, ServiceFailure};
+use crate::source::{LfsFetchRequest, LfsFetchResult, RetryPolicy, ServiceFailure};
 
 /// Reserved disk space for objects that are being fetched, in bytes.
 struct DiskReservation<'a> {
@@ -36,19 +36,19 @@ impl Drop for DiskReservation<'_> {
 
 impl GitSource {
     /// Fetches objects, if there is space for them.
-    pub(super) fn fetch_lfs_files(
+    pub(super) fn fetch_lfs(
         &self,
-        request: &NeededRequest<'_>,
+        request: &LfsFetchRequest<'_>,
         stop: &AtomicBool,
-    ) -> Result<Fetched, ServiceFailure> {
+    ) -> Result<LfsFetchResult, ServiceFailure> {
         let reservation = self.reserve(request, stop)?;
-        let fetched = RefCell::new(Fetched::default());
+        let fetched = RefCell::new(LfsFetchResult::default());
         let on_result = |file: &LfsFile, result: Result<(), &LfsError>| match result {
             Ok(()) => {
                 self.shared.metrics.lfs_objects.inc();
                 self.shared.metrics.lfs_bytes.inc_by(file.pointer.size);
                 reservation.release(file.pointer.size);
-                fetched.borrow_mut().brought += 1;
+                fetched.borrow_mut().fetched += 1;
             }
             Err(error) if error.is_interrupted() => {}
             Err(error) => fetched.borrow_mut().fail(error.to_string()),
@@ -57,7 +57,7 @@ impl GitSource {
             upstream: &self.upstream(request.config),
             objects: &self.mirror.lfs_objects(),
             budget: request.budget,
-            is_needed: request.wanted,
+            is_needed: request.is_needed,
             on_result: &on_result,
             interrupt: stop,
         };
@@ -65,7 +65,7 @@ impl GitSource {
         let mut fetched = fetched.into_inner();
         if let Err(error) = result {
             fetched.interrupted = error.is_interrupted();
-            fetched.pause = error.retry_after();
+            fetched.retry_after = error.retry_after();
             if !fetched.interrupted {
                 fetched.fail(error.to_string());
             }
@@ -75,11 +75,12 @@ impl GitSource {
 
     /// Reserves space for objects, on the disk and within `max_mirror`. Collects garbage first if it is needed, unless
     /// the repository is being cloned again.
-    fn reserve(&self, request: &NeededRequest<'_>, stop: &AtomicBool) -> Result<DiskReservation<'_>, ServiceFailure> {
-        let NeededRequest { files, services, published, mirrored, .. } = *request;
+    fn reserve(&self, request: &LfsFetchRequest<'_>, stop: &AtomicBool) -> Result<DiskReservation<'_>, ServiceFailure> {
+        let LfsFetchRequest { files, services, published, mirrored, .. } = *request;
         // Held throughout, so that one thread at a time collects garbage.
         let mut reserved = locked(&self.reserved_lfs_bytes);
-        let failed = |reason: String| ServiceFailure { again: Again::Later, ..ServiceFailure::passing("lfs", reason) };
+        let failed =
+            |reason: String| ServiceFailure { retry: RetryPolicy::BackOff, ..ServiceFailure::transient("lfs", reason) };
         let bytes = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.pointer.size));
         let max_mirror = self.shared.upstreams.max_mirror.as_u64();
         let mut usage = self.mirror.lfs_objects().usage().map_err(|error| failed(error.to_string()))?;

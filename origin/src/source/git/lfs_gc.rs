@@ -15,7 +15,7 @@ use super::lfs::{LfsOid, LfsUsage};
 use super::revision::{self, ReachabilityCache, RevisionError};
 use super::tree::{content_key, lfs_files};
 use crate::service::Service;
-use crate::source::{Commits, ServiceFailure};
+use crate::source::{RetainedCommits, ServiceFailure};
 use crate::tarball::TarballError;
 
 /// Partial downloads above this age belong to a killed process.
@@ -27,12 +27,12 @@ impl GitSource {
     pub(super) fn collect_lfs_garbage(
         &self,
         services: &[Arc<Service>],
-        published: &Commits,
+        published: &RetainedCommits,
         grace_period: Duration,
         stop: &AtomicBool,
     ) -> Result<LfsUsage, ServiceFailure> {
         let (objects, failed) =
-            (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::passing("lfs", error.to_string()));
+            (self.mirror.lfs_objects(), |error: io::Error| ServiceFailure::transient("lfs", error.to_string()));
         let before = SystemTime::now().checked_sub(grace_period).unwrap_or(SystemTime::UNIX_EPOCH);
         let partial_before = SystemTime::now().checked_sub(PARTIAL_MAX_AGE).unwrap_or(SystemTime::UNIX_EPOCH);
         objects.remove_partial(partial_before).map_err(failed)?;
@@ -52,12 +52,12 @@ impl GitSource {
     fn needed(
         &self,
         services: &[Arc<Service>],
-        published: &Commits,
+        published: &RetainedCommits,
         stop: &AtomicBool,
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
         let mirror = self.open()?;
         let unknown = |service: &Service, error: &dyn std::fmt::Display| {
-            ServiceFailure::passing(
+            ServiceFailure::transient(
                 "lfs",
                 format!("the LFS objects of service `{}` are unknown: {error}", service.name),
             )

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::GitSource;
 use super::mirror::{MaintenanceError, MaintenanceLimits, MirrorSize, Repack};
-use crate::source::UpkeepRequest;
+use crate::source::MaintenanceRequest;
 
 /// LFS objects younger than this are kept: a build that needs them may be about to start.
 const GRACE_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 impl GitSource {
     /// Repacks the mirror if this is due, and collects LFS garbage if the request says so.
-    pub(super) fn maintain_mirror(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
+    pub(super) fn maintain_mirror(&self, request: &MaintenanceRequest<'_>, stop: &AtomicBool) {
         match self.maintain(request, stop) {
             Ok((done, MirrorSize { packs, bytes })) => {
                 let (name, metrics) = (self.repository.as_str(), &self.shared.metrics);
@@ -38,10 +38,10 @@ impl GitSource {
 
     fn maintain(
         &self,
-        request: &UpkeepRequest<'_>,
+        request: &MaintenanceRequest<'_>,
         stop: &AtomicBool,
     ) -> Result<(Option<Repack>, MirrorSize), MaintenanceError> {
-        let UpkeepRequest { published, sweep } = *request;
+        let MaintenanceRequest { published, sweep } = *request;
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
         let mirror = self.mirror.get().map_err(|error| failed(&error))?;
         let retained = || {

@@ -31,12 +31,12 @@ use self::mirror_handle::MirrorHandle;
 use self::revision::{ReachabilityCache, further_refs};
 use self::tree::{GitTree, lfs_files};
 use super::{
-    At, Fetched, Kind, ListRequest, NeededRequest, PollFailure, PollRequest, Polled, Resolved, ServiceFailure, Shared,
-    UpkeepRequest, Upstream,
+    LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget, MaintenanceRequest, PollFailure, PollOutcome,
+    PollRequest, ResolvedServices, ServiceFailure, Source, SourceContext, Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::tarball::{self, BuildContext, Built, FrameSink, Listed, Listing};
+use crate::tarball::{self, BuildContext, Built, FrameSink, ListedEntry, Listing};
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub(crate) struct GitSource {
@@ -46,11 +46,11 @@ pub(crate) struct GitSource {
     reachability: Mutex<ReachabilityCache>,
     /// Bytes of disk reserved for LFS objects that are being fetched.
     reserved_lfs_bytes: Mutex<u64>,
-    shared: Arc<Shared>,
+    shared: Arc<SourceContext>,
 }
 
 impl GitSource {
-    pub(super) fn new(config: &RepositoryConfig, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorHandle::new(path, shared.upstreams.max_object.as_u64());
         let (reachability, reserved_lfs_bytes) = Default::default();
@@ -71,7 +71,7 @@ impl GitSource {
         let further_refs = further_refs(request.services.iter().map(|service| &service.revision));
         let upstream = Upstream { further_refs, ..self.upstream(request.config) };
         let ready = self.mirror.for_poll(Instant::now())?;
-        ready.replaced.inspect(|damage| (request.set_aside)(damage));
+        ready.replaced.inspect(|damage| (request.on_mirror_replaced)(damage));
         let memory = &self.shared.fetch_memory;
         let result = ready.mirror.poll_with(&upstream, request.progress, memory, stop, request.may_fetch);
         match &result {
@@ -83,12 +83,12 @@ impl GitSource {
     }
 }
 
-impl Kind for GitSource {
-    fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<Polled, PollFailure> {
+impl Source for GitSource {
+    fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
         Ok(match self.poll_mirror(request, stop)? {
-            mirror::Poll::Unchanged { .. } => Polled::Unchanged,
-            mirror::Poll::Changed { .. } => Polled::Changed,
-            mirror::Poll::Deferred => Polled::Moved,
+            mirror::Poll::Unchanged { .. } => PollOutcome::Unchanged,
+            mirror::Poll::Changed { .. } => PollOutcome::Changed,
+            mirror::Poll::Deferred => PollOutcome::FetchPending,
         })
     }
 
@@ -97,7 +97,7 @@ impl Kind for GitSource {
         config: &RepositoryConfig,
         services: &[Arc<Service>],
         stop: &AtomicBool,
-    ) -> Result<Resolved, ServiceFailure> {
+    ) -> Result<ResolvedServices, ServiceFailure> {
         self.resolve_all(config, services, stop)
     }
 
@@ -117,15 +117,15 @@ impl Kind for GitSource {
         &self,
         request: &ListRequest<'_>,
         stop: &AtomicBool,
-        emit: &mut dyn FnMut(Listed),
+        emit: &mut dyn FnMut(ListedEntry),
     ) -> Result<(CommitId, Listing), ServiceFailure> {
-        let ListRequest { at, selection, limits } = *request;
+        let ListRequest { target, selection, limits } = *request;
         let repository = self.open()?;
-        let found = match at {
-            At::Revision(revision) => {
+        let found = match target {
+            ListTarget::Revision(revision) => {
                 revision::tip(&repository, revision, &mut ReachabilityCache::default(), stop).map(|tip| tip.commit)
             }
-            At::Commit(commit) => revision::find_commit(&repository, commit).map(|_| commit.clone()),
+            ListTarget::Commit(commit) => revision::find_commit(&repository, commit).map(|_| commit.clone()),
         };
         let commit = found.map_err(|error| self.revision_failure(&error))?;
         let tree = GitTree { repository, commit: &commit, selection, lfs: None };
@@ -134,15 +134,20 @@ impl Kind for GitSource {
         Ok((commit, listing))
     }
 
-    fn holds_anything(&self) -> bool {
+    fn has_content(&self) -> bool {
         self.mirror.exists()
     }
 
-    fn moved_at(&self) -> Option<SystemTime> {
+    fn refs_changed_at(&self) -> Option<SystemTime> {
         self.mirror.refs_changed_at().ok()
     }
 
-    fn missing(&self, service: &Service, commit: &CommitId, stop: &AtomicBool) -> Result<Vec<LfsFile>, ServiceFailure> {
+    fn missing_lfs_files(
+        &self,
+        service: &Service,
+        commit: &CommitId,
+        stop: &AtomicBool,
+    ) -> Result<Vec<LfsFile>, ServiceFailure> {
         let mut files = lfs_files(&self.open()?, commit, &service.selection, &self.shared.limits, stop)
             .map_err(|error| self.tarball_failure("select", &error))?;
         let objects = self.mirror.lfs_objects();
@@ -150,35 +155,39 @@ impl Kind for GitSource {
         Ok(files)
     }
 
-    fn fetch(&self, request: &NeededRequest<'_>, stop: &AtomicBool) -> Result<Fetched, ServiceFailure> {
-        self.fetch_lfs_files(request, stop)
+    fn fetch_lfs_files(
+        &self,
+        request: &LfsFetchRequest<'_>,
+        stop: &AtomicBool,
+    ) -> Result<LfsFetchResult, ServiceFailure> {
+        self.fetch_lfs(request, stop)
     }
 
-    fn keep_up(&self, request: &UpkeepRequest<'_>, stop: &AtomicBool) {
+    fn maintain(&self, request: &MaintenanceRequest<'_>, stop: &AtomicBool) {
         self.maintain_mirror(request, stop);
     }
 
-    fn not_kept_up(&self, reason: &str) {
+    fn maintenance_failed(&self, reason: &str) {
         self.repack_failed(&MaintenanceError::Local(reason.to_owned()));
     }
 
-    fn gave_trouble(&self) -> bool {
+    fn needs_check(&self) -> bool {
         self.mirror.needs_full_check()
     }
 
-    fn examine(&self, now: Instant, stop: &AtomicBool) {
+    fn check(&self, now: Instant, stop: &AtomicBool) {
         self.mirror.full_check(now, stop);
     }
 
-    fn trouble(&self, now: Instant) {
+    fn suspect_damage(&self, now: Instant) {
         self.mirror.mark_suspect(now);
     }
 
-    fn wants_poll(&self, now: Instant) -> bool {
+    fn needs_repair(&self, now: Instant) -> bool {
         self.mirror.needs_poll(now)
     }
 
-    fn remove_others(&self) {
+    fn remove_other_mirrors(&self) {
         self.mirror.remove_siblings();
     }
 

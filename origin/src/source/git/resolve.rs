@@ -11,7 +11,7 @@ use super::tree::content_key;
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
-use crate::source::{Resolved, ServiceFailure};
+use crate::source::{ResolvedServices, ServiceFailure};
 
 impl GitSource {
     pub(super) fn resolve_all(
@@ -19,7 +19,7 @@ impl GitSource {
         config: &RepositoryConfig,
         services: &[Arc<Service>],
         stop: &AtomicBool,
-    ) -> Result<Resolved, ServiceFailure> {
+    ) -> Result<ResolvedServices, ServiceFailure> {
         let repository = self.open()?;
         let policy = config.verify.as_ref().map(|verify| {
             let verifications = self.shared.metrics.verifications.clone();

@@ -22,7 +22,7 @@ use super::refs::{self, Difference, Refs};
 use super::socket::{SocketReader, SocketWriter};
 use super::upstream_session::UpstreamSession;
 use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
-use crate::source::{Place, Upstream};
+use crate::source::{Address, Upstream};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -47,12 +47,12 @@ pub(super) fn poll(
 
 /// Connects over TCP to the first address that accepts.
 fn connect_tcp(session: &UpstreamSession, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
-    let reach = &session.upstream.reach;
-    reach.check_host(host)?;
+    let egress = &session.upstream.egress;
+    egress.check_host(host)?;
     session.count_request();
     session.wait(async {
         let mut last = MirrorError::Connect { cause: "its host name has no address".to_owned(), timeout: false };
-        for address in reach.resolve(host, port).await? {
+        for address in egress.resolve(host, port).await? {
             last = match tokio::time::timeout(session.connect_timeout(), TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => return Ok(socket),
                 Ok(Err(error)) => MirrorError::Connect { cause: error.to_string(), timeout: false },
@@ -85,23 +85,23 @@ impl Fetch<'_> {
     fn connect(&self) -> Result<Poll, MirrorError> {
         let upstream = self.session.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
-        match upstream.url.place().map_err(unsupported)? {
-            Place::Http(url) => self.run(http::transport(self.session, url)?),
-            Place::Daemon { host, port, path } => {
+        match upstream.url.address().map_err(unsupported)? {
+            Address::Http(url) => self.run(http::transport(self.session, url)?),
+            Address::Git { host, port, path } => {
                 let socket = connect_tcp(self.session, host, port.unwrap_or(GIT_DAEMON_PORT))?;
                 let (path, virtual_host) = (path.as_str(), Some((host.as_str(), *port)));
                 let (reader, writer) = split(self.session, socket.into_split());
                 let mode = ConnectMode::Daemon;
                 self.run(Connection::new(reader, writer, Protocol::V2, path, virtual_host, mode, false))
             }
-            Place::Local(path) => {
+            Address::Local(path) => {
                 let path = path.as_os_str().as_bytes();
                 let command = git_program::upload_pack(path);
                 let started = Program::start(self.session, command);
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
                 self.with_program(path, started, |step, stderr| git_program::classify_stderr(step, stderr, path))
             }
-            Place::Ssh(address) => ssh::try_each(
+            Address::Ssh(address) => ssh::try_each(
                 ssh::targets(self.session, address)?,
                 || self.session.has_received(),
                 |target| {

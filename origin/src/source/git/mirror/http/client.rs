@@ -15,7 +15,7 @@ use super::super::{MirrorError, retry_after};
 use super::errors;
 use super::redirects::{self, MAX_REDIRECTS};
 use crate::source::http_clients::{self, IDLE_CONNECTIONS_PER_HOST};
-use crate::source::{Reach, Upstream, secret};
+use crate::source::{EgressPolicy, Upstream, secret};
 
 /// The user agent. Git servers recognize Git clients by the first four characters.
 const USER_AGENT_VALUE: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
@@ -28,7 +28,7 @@ pub(in super::super) struct Client<'a> {
     /// The client for other hosts, to which redirects and LFS responses refer.
     external: OnceCell<reqwest::Client>,
     /// The egress policy for other hosts.
-    pub(super) external_policy: Arc<Reach>,
+    pub(super) external_policy: Arc<EgressPolicy>,
     /// The upstream's URL. Only its origin receives the credentials.
     pub(super) upstream_url: Url,
     authorization: Option<HeaderValue>,
@@ -40,14 +40,14 @@ impl<'a> Client<'a> {
         let upstream = session.upstream;
         let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
         let upstream_url = upstream.url.http().map_err(unsupported)?.clone();
-        upstream.reach.check_host(upstream_url.host_str().unwrap_or_default())?;
+        upstream.egress.check_host(upstream_url.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
         if authorization.is_some() && upstream_url.scheme() != "https" {
             let reason = "credentials are not sent over http://, where others can read them: use https://";
             return Err(MirrorError::Authenticate(reason.to_owned()));
         }
-        let http = http_clients::home(upstream, session.connect_timeout())?;
-        let external_policy = Arc::new(upstream.reach.beyond(&upstream.redirects));
+        let http = http_clients::for_upstream(upstream, session.connect_timeout())?;
+        let external_policy = Arc::new(upstream.egress.for_other_hosts(&upstream.redirects));
         Ok(Self { session, http, external: OnceCell::new(), external_policy, upstream_url, authorization })
     }
 
@@ -142,13 +142,13 @@ impl<'a> Client<'a> {
 
     /// A proxy resolves host names itself, so the egress policy is applied to them here.
     fn check_proxied_address(&self, url: &Url) -> Result<(), MirrorError> {
-        let Upstream { proxy, reach, .. } = self.session.upstream;
+        let Upstream { proxy, egress, .. } = self.session.upstream;
         if proxy.is_none() {
             return Ok(());
         }
-        let reach = if redirects::same_host(&self.upstream_url, url) { reach } else { &self.external_policy };
+        let egress = if redirects::same_host(&self.upstream_url, url) { egress } else { &self.external_policy };
         let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default());
-        Ok(self.session.wait(reach.judge(host, port))??)
+        Ok(self.session.wait(egress.check_behind_proxy(host, port))??)
     }
 
     fn http_for(&self, url: &Url) -> Result<&reqwest::Client, MirrorError> {
@@ -159,14 +159,14 @@ impl<'a> Client<'a> {
             return Ok(external);
         }
         let UpstreamSession { upstream, .. } = self.session;
-        let external = http_clients::elsewhere(upstream, &self.external_policy, self.session.connect_timeout())?;
+        let external = http_clients::for_other_hosts(upstream, &self.external_policy, self.session.connect_timeout())?;
         Ok(self.external.get_or_init(|| external))
     }
 
     /// The target of a redirect, if it may be followed.
     pub(super) fn redirected(&self, from: &Url, response: &Response) -> Result<Url, MirrorError> {
-        let Upstream { redirects, reach, .. } = self.session.upstream;
-        redirects::follow(redirects, reach, from, self.location(response)?)
+        let Upstream { redirects, egress, .. } = self.session.upstream;
+        redirects::follow(redirects, egress, from, self.location(response)?)
     }
 
     /// The `Location` of a response.

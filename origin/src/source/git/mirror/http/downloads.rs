@@ -82,7 +82,7 @@ impl Client<'_> {
         href: &str,
         headers: &HashMap<String, String>,
     ) -> Result<Response, MirrorError> {
-        let (rules, reach) = (&self.session().upstream.redirects, &self.session().upstream.reach);
+        let (rules, egress) = (&self.session().upstream.redirects, &self.session().upstream.egress);
         let storage_url =
             |from: &Url, href: &str| redirects::storage_url(&self.upstream_url, &self.external_policy, from, href);
         let first = storage_url(from, href)?;
@@ -96,7 +96,7 @@ impl Client<'_> {
             }
             let location = self.location(&response)?;
             url = match rules {
-                Redirects::None => redirects::follow(rules, reach, &url, location)?,
+                Redirects::None => redirects::follow(rules, egress, &url, location)?,
                 Redirects::SameHost | Redirects::To(_) => storage_url(&url, location)?,
             };
         }

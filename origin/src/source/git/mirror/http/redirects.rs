@@ -4,7 +4,7 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 use super::super::MirrorError;
-use crate::source::{Hosts, Reach};
+use crate::source::{EgressPolicy, Hosts};
 
 /// The most consecutive redirects.
 pub(super) const MAX_REDIRECTS: usize = 5;
@@ -55,7 +55,7 @@ impl From<Redirects> for Written {
 }
 
 /// The target of a redirect, if it may be followed. `location` is relative to `from` (RFC 9110).
-pub(super) fn follow(rules: &Redirects, reach: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
+pub(super) fn follow(rules: &Redirects, egress: &EgressPolicy, from: &Url, location: &str) -> Result<Url, MirrorError> {
     let to = target(from, location)?;
     let host = to.host_str().unwrap_or_default();
     let allowed = match rules {
@@ -66,12 +66,17 @@ pub(super) fn follow(rules: &Redirects, reach: &Reach, from: &Url, location: &st
     if !allowed {
         return refused(&to, "it is another host: change `url`, or add the host to `redirects`");
     }
-    reach.check_host(host)?;
+    egress.check_host(host)?;
     Ok(to)
 }
 
 /// The URL of an LFS object, if its host may be contacted: the upstream itself, or one that the egress policy permits.
-pub(super) fn storage_url(upstream: &Url, beyond: &Reach, from: &Url, location: &str) -> Result<Url, MirrorError> {
+pub(super) fn storage_url(
+    upstream: &Url,
+    beyond: &EgressPolicy,
+    from: &Url,
+    location: &str,
+) -> Result<Url, MirrorError> {
     let to = target(from, location)?;
     if !same_host(upstream, &to) {
         beyond.check_host(to.host_str().unwrap_or_default())?;
@@ -138,11 +143,11 @@ pub(super) fn display_origin(url: &Url) -> String {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz_redirect(location: &str) {
     for from in ["https://git.example/a/info/refs", "http://git.example:80/a"].map(Url::parse).into_iter().flatten() {
-        if let Ok(to) = follow(&Redirects::SameHost, &Reach::default(), &from, location) {
+        if let Ok(to) = follow(&Redirects::SameHost, &EgressPolicy::default(), &from, location) {
             assert!(to.host_str() == from.host_str() && to.username().is_empty(), "{to}");
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
         }
-        let beyond = Reach::default().beyond(&Redirects::SameHost);
+        let beyond = EgressPolicy::default().for_other_hosts(&Redirects::SameHost);
         if let Ok(to) = storage_url(&from, &beyond, &from, location) {
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
             assert!(to.username().is_empty() && beyond.check_host(to.host_str().unwrap_or_default()).is_ok(), "{to}");
@@ -159,7 +164,7 @@ mod tests {
 
     fn to(rules: &Redirects, from: &str, location: &str) -> Result<String, String> {
         let from = Url::parse(from).unwrap();
-        follow(rules, &Reach::default(), &from, location).map(String::from).map_err(|error| error.to_string())
+        follow(rules, &EgressPolicy::default(), &from, location).map(String::from).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -200,21 +205,21 @@ mod tests {
                 assert!(error.contains("not followed") && !error.contains("pw"), "{location}: {error}");
             }
         }
-        let reach = Reach { public_only: true, ..Reach::default() };
+        let egress = EgressPolicy { public_only: true, ..EgressPolicy::default() };
         let rules = Redirects::To(Hosts::new(["169.254.169.254".to_owned()]).unwrap());
         let from = Url::parse("http://git.example/x").unwrap();
-        let error = follow(&rules, &reach, &from, "http://169.254.169.254/x").unwrap_err();
+        let error = follow(&rules, &egress, &from, "http://169.254.169.254/x").unwrap_err();
         assert!(matches!(error, MirrorError::NotAllowed(_)), "{error}");
     }
 
     #[test]
     fn a_storage_is_the_upstream_or_public_or_listed() {
         let upstream = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
-        let to = |rules: &Redirects, reach: &Reach, href: &str| {
-            let beyond = reach.beyond(rules);
+        let to = |rules: &Redirects, egress: &EgressPolicy, href: &str| {
+            let beyond = egress.for_other_hosts(rules);
             storage_url(&upstream, &beyond, &upstream, href).map(String::from).map_err(|error| error.to_string())
         };
-        let anywhere = Reach::default();
+        let anywhere = EgressPolicy::default();
         for href in ["/x", "https://10.0.0.1/x", "https://storage.example/x", "https://1.1.1.1/x"] {
             to(&Redirects::None, &anywhere, href).unwrap();
         }
@@ -229,9 +234,9 @@ mod tests {
         to(&listed, &anywhere, "https://10.0.0.2/x").unwrap();
         to(&listed, &anywhere, "https://storage.example/x").unwrap();
         // For repositories of operators, listed hosts must be public as well.
-        let public = Reach { public_only: true, ..Reach::default() };
+        let public = EgressPolicy { public_only: true, ..EgressPolicy::default() };
         assert!(to(&listed, &public, "https://10.0.0.2/x").is_err());
-        let few = Reach { hosts: Hosts::new(["10.0.0.1".to_owned()]).unwrap(), ..Reach::default() };
+        let few = EgressPolicy { hosts: Hosts::new(["10.0.0.1".to_owned()]).unwrap(), ..EgressPolicy::default() };
         assert!(to(&listed, &few, "https://storage.example/x").unwrap_err().contains("`[upstreams] hosts`"));
     }
 
@@ -239,7 +244,7 @@ mod tests {
         #[test]
         fn wherever_it_leads_the_rules_hold(location in "[ -~]{0,60}") {
             let from = Url::parse(FROM).unwrap();
-            if let Ok(to) = follow(&Redirects::SameHost, &Reach::default(), &from, &location) {
+            if let Ok(to) = follow(&Redirects::SameHost, &EgressPolicy::default(), &from, &location) {
                 prop_assert!(same_origin(&from, &to));
             }
         }

@@ -59,13 +59,13 @@ pub(super) struct Target {
 
 /// The targets of a host name. With an egress policy each checked address is one, and they share the timeout.
 pub(super) fn targets(session: &UpstreamSession, address: &SshAddress) -> Result<Vec<Target>, MirrorError> {
-    let reach = &session.upstream.reach;
-    reach.check_host(&address.host)?;
+    let egress = &session.upstream.egress;
+    egress.check_host(&address.host)?;
     let connect_timeout = session.connect_timeout();
-    if !reach.public_only {
+    if !egress.public_only {
         return Ok(vec![Target { checked: None, connect_timeout }]);
     }
-    let resolved = session.wait(reach.resolve(&address.host, address.port.unwrap_or(PORT)))??;
+    let resolved = session.wait(egress.resolve(&address.host, address.port.unwrap_or(PORT)))??;
     Ok(split_timeout(&resolved, connect_timeout))
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::source::Place;
+    use crate::source::Address;
 
     #[test]
     fn a_path_is_one_word_for_the_shell() {
@@ -200,7 +200,7 @@ mod tests {
         let mut upstream = Upstream::new("ssh://me@git.example:2222/x");
         let interrupt = AtomicBool::new(false);
         let build = |upstream: &Upstream| {
-            let Ok(Place::Ssh(address)) = upstream.url.place() else { panic!("{upstream:?}") };
+            let Ok(Address::Ssh(address)) = upstream.url.address() else { panic!("{upstream:?}") };
             let session = UpstreamSession::new(upstream, &interrupt).unwrap();
             let targets = targets(&session, address)?;
             upload_pack(&session, address, targets[0])

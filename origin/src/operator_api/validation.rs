@@ -5,11 +5,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::catalog::{DefinedBy, LONGEST_REASON};
-use crate::config::{Fault, RepositoryConfig, ServiceConfig, UpstreamsConfig};
+use crate::catalog::LONGEST_REASON;
+use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig, UpstreamsConfig, ValidationError};
 
 /// The most validation errors in one answer.
-const MAX_FAULTS: usize = 100;
+const MAX_ERRORS: usize = 100;
 
 /// A document from a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,22 +25,22 @@ pub(super) trait Object: DeserializeOwned + Serialize + PartialEq {
     const REQUIRED: &'static [(&'static str, &'static str)];
 
     /// Validation errors that concern several fields.
-    fn check(&self) -> Vec<Fault>;
+    fn check(&self) -> Vec<ValidationError>;
 }
 
 impl Object for RepositoryConfig {
     const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("url", "https://git.example/x.git")];
 
-    fn check(&self) -> Vec<Fault> {
-        self.faults()
+    fn check(&self) -> Vec<ValidationError> {
+        self.errors()
     }
 }
 
 impl Object for ServiceConfig {
     const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("repository", "x")];
 
-    fn check(&self) -> Vec<Fault> {
-        self.faults()
+    fn check(&self) -> Vec<ValidationError> {
+        self.errors()
     }
 }
 
@@ -48,64 +48,65 @@ impl Object for ServiceConfig {
 /// change and return what they read. `more` returns further errors of a document that parses.
 ///
 /// # Errors
-/// The validation errors: at most [`MAX_FAULTS`], and a note if there are more.
+/// The validation errors: at most [`MAX_ERRORS`], and a note if there are more.
 pub(super) fn read<T: Object>(
     name: &str,
     body: &[u8],
-    more: impl Fn(&T) -> Vec<Fault>,
-) -> Result<ParsedDocument<T>, Vec<Fault>> {
-    let whole = |detail: String| vec![Fault::new("", detail)];
+    more: impl Fn(&T) -> Vec<ValidationError>,
+) -> Result<ParsedDocument<T>, Vec<ValidationError>> {
+    let whole = |detail: String| vec![ValidationError::new("", detail)];
     let value: Value =
         weir_protocol::json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
     let Value::Object(mut fields) = value else { return Err(whole("it is no JSON object".to_owned())) };
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     fields.remove("status");
     fields.remove("defined_by");
     let based_on = match fields.remove("version") {
         None => None,
         Some(Value::String(version)) => Some(version),
         Some(_) => {
-            faults.push(Fault::new("version", "it is the text that the origin said, or left out"));
+            errors
+                .push(ValidationError::new("version", "it must be the text that the origin returned, or be left out"));
             None
         }
     };
     if fields.insert("name".to_owned(), name.into()).is_some_and(|said| said != name) {
-        faults.push(Fault::new("name", format!("it is not the name in the path, `{name}`")));
+        errors.push(ValidationError::new("name", format!("it must be the name in the path, `{name}`")));
     }
     let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field));
-    faults.extend(missing.map(|(field, _)| Fault::new(*field, "it is missing")));
-    faults.extend(fields.iter().filter_map(|(field, value)| fault_of::<T>(field, value)).take(MAX_FAULTS + 1));
-    if !faults.is_empty() {
-        return Err(limited(faults));
+    errors.extend(missing.map(|(field, _)| ValidationError::new(*field, "it is missing")));
+    errors.extend(fields.iter().filter_map(|(field, value)| field_error::<T>(field, value)).take(MAX_ERRORS + 1));
+    if !errors.is_empty() {
+        return Err(limited(errors));
     }
     let document =
         serde_json::from_value::<T>(Value::Object(fields)).map_err(|error| limited(whole(error.to_string())))?;
-    faults.extend(document.check().into_iter().chain(more(&document)).take(MAX_FAULTS + 1));
-    if faults.is_empty() { Ok(ParsedDocument { document, based_on }) } else { Err(limited(faults)) }
+    errors.extend(document.check().into_iter().chain(more(&document)).take(MAX_ERRORS + 1));
+    if errors.is_empty() { Ok(ParsedDocument { document, based_on }) } else { Err(limited(errors)) }
 }
 
 /// Limits the number of errors, and their length, because they may quote the document.
-fn limited(mut faults: Vec<Fault>) -> Vec<Fault> {
-    let is_cut = faults.len() > MAX_FAULTS;
-    faults.truncate(MAX_FAULTS);
-    for fault in &mut faults {
-        if let Some((end, _)) = fault.detail.char_indices().nth(LONGEST_REASON) {
-            fault.detail.truncate(end);
+fn limited(mut errors: Vec<ValidationError>) -> Vec<ValidationError> {
+    let is_cut = errors.len() > MAX_ERRORS;
+    errors.truncate(MAX_ERRORS);
+    for error in &mut errors {
+        if let Some((end, _)) = error.detail.char_indices().nth(LONGEST_REASON) {
+            error.detail.truncate(end);
         }
     }
     if is_cut {
-        faults.push(Fault::new("", format!("more than {MAX_FAULTS} things are wrong with it; these are the first")));
+        errors.push(ValidationError::new("", format!("it has more than {MAX_ERRORS} errors; these are the first")));
     }
-    faults
+    errors
 }
 
-/// Reads a field in a document that is good but for it, so that a fault is known by its field.
-fn fault_of<T: Object>(field: &str, value: &Value) -> Option<Fault> {
+/// Parses a field in an otherwise valid document, so that its error has the field's name.
+fn field_error<T: Object>(field: &str, value: &Value) -> Option<ValidationError> {
     let mut alone: Map<String, Value> =
         T::REQUIRED.iter().map(|(field, value)| ((*field).to_owned(), Value::from(*value))).collect();
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
-    Some(Fault::new(field.chars().take(100).collect::<String>(), error.to_string()))
+    Some(ValidationError::new(field.chars().take(100).collect::<String>(), error.to_string()))
 }
 
 /// Files and hosts that operators may not name.
@@ -113,10 +114,10 @@ pub(super) fn not_permitted(
     document: &RepositoryConfig,
     secrets_dir: Option<&std::path::Path>,
     upstreams: &UpstreamsConfig,
-) -> Vec<Fault> {
+) -> Vec<ValidationError> {
     match crate::catalog::permitted(DefinedBy::Api, document, secrets_dir) {
-        Ok(permitted) => upstreams.faults(&permitted),
-        Err(refused) => refused.into_iter().map(|(field, why)| Fault::new(field, why)).collect(),
+        Ok(permitted) => upstreams.errors(&permitted),
+        Err(refused) => refused.into_iter().map(|(field, why)| ValidationError::new(field, why)).collect(),
     }
 }
 
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     fn fields<T: Object + std::fmt::Debug>(name: &str, body: &str) -> Vec<String> {
-        read::<T>(name, body.as_bytes(), |_| Vec::new()).unwrap_err().into_iter().map(|fault| fault.field).collect()
+        read::<T>(name, body.as_bytes(), |_| Vec::new()).unwrap_err().into_iter().map(|error| error.field).collect()
     }
 
     #[test]
@@ -152,13 +153,13 @@ mod tests {
             format!("{{\"repository\": \"x\", \"include\": [{patterns}]}}"),
         ];
         for document in documents {
-            let faults = read::<ServiceConfig>("a", document.as_bytes(), |_| Vec::new()).unwrap_err();
-            assert_eq!(faults.len(), MAX_FAULTS + 1);
-            assert!(faults.last().unwrap().detail.contains("more than 100"));
+            let errors = read::<ServiceConfig>("a", document.as_bytes(), |_| Vec::new()).unwrap_err();
+            assert_eq!(errors.len(), MAX_ERRORS + 1);
+            assert!(errors.last().unwrap().detail.contains("more than 100"));
         }
         let long = format!("{{\"repository\": \"x\", \"{}\": 0}}", "k".repeat(200_000));
-        let faults = read::<ServiceConfig>("a", long.as_bytes(), |_| Vec::new()).unwrap_err();
-        assert_eq!((faults.len(), faults[0].detail.len()), (1, LONGEST_REASON));
+        let errors = read::<ServiceConfig>("a", long.as_bytes(), |_| Vec::new()).unwrap_err();
+        assert_eq!((errors.len(), errors[0].detail.len()), (1, LONGEST_REASON));
     }
 
     #[test]
@@ -181,13 +182,13 @@ mod tests {
         assert_eq!(fields::<RepositoryConfig>("a", several), expected);
         // Forbidden values are reported together with the other errors.
         let more = |document: &RepositoryConfig| not_permitted(document, None, &UpstreamsConfig::default());
-        let faults = read::<RepositoryConfig>("a", br#"{"url": "file:///etc", "poll_interval": "1ms"}"#, more);
-        let wrong: Vec<String> = faults.unwrap_err().into_iter().map(|fault| fault.field).collect();
+        let errors = read::<RepositoryConfig>("a", br#"{"url": "file:///etc", "poll_interval": "1ms"}"#, more);
+        let wrong: Vec<String> = errors.unwrap_err().into_iter().map(|error| error.field).collect();
         assert_eq!(wrong, ["poll_interval", "url"]);
         for body in ["", "[]", "{", "\u{0}", "7"] {
             assert_eq!(fields::<ServiceConfig>("a", body), [""], "{body}");
         }
-        let faults = read::<RepositoryConfig>("a", br#"{"url": "https://u:s3cret@h/x"}"#, |_| Vec::new()).unwrap_err();
-        assert!(faults[0].detail.contains("password") && !faults[0].detail.contains("s3cret"), "{faults:?}");
+        let errors = read::<RepositoryConfig>("a", br#"{"url": "https://u:s3cret@h/x"}"#, |_| Vec::new()).unwrap_err();
+        assert!(errors[0].detail.contains("password") && !errors[0].detail.contains("s3cret"), "{errors:?}");
     }
 }

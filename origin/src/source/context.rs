@@ -9,21 +9,20 @@ use crate::source::git::mirror::FetchMemory;
 use crate::tarball::Limits;
 
 /// What all sources of one origin share.
-pub(crate) struct Shared {
+pub(crate) struct SourceContext {
     pub(crate) data_dir: DataDir,
     pub(crate) metrics: Metrics,
-    /// What a tarball may not exceed.
+    /// The largest tarball.
     pub(crate) limits: Limits,
-    /// Room on the disk that is left to others, in bytes.
+    /// Free bytes on the disk that a source does not use.
     pub(crate) min_free: u64,
-    /// Where upstreams may be, and how much is taken from one.
+    /// Which upstreams are allowed, and how much is fetched from each.
     pub(crate) upstreams: UpstreamsConfig,
-    /// Of all fetches.
+    /// The memory of all fetches.
     pub(crate) fetch_memory: Arc<FetchMemory>,
 }
 
-impl Shared {
-    /// As the configuration has it.
+impl SourceContext {
     pub(crate) fn new(data_dir: DataDir, metrics: Metrics, limits: &LimitsConfig, upstreams: &UpstreamsConfig) -> Self {
         let fetch_memory = Arc::new(FetchMemory::new(upstreams.max_object.as_u64(), upstreams.max_objects));
         let (shown, limit) = (fetch_memory.clone(), usize::try_from(fetch_memory.limit()).unwrap_or(usize::MAX));

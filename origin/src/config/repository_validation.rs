@@ -1,41 +1,43 @@
-//! What is wrong with a `[[repository]]` that no single key shows, or that its type allows.
+//! Validates a `[[repository]]`: bounds, and keys that depend on each other.
 
 use std::time::Duration;
 
 use super::RepositoryConfig;
-use super::fault::Fault;
+use super::validation_error::ValidationError;
 use crate::source::Scheme;
 
-/// Each delivery of a webhook is verified with every one of them.
-const MOST_WEBHOOK_SECRETS: usize = 8;
+/// The most webhook secrets. Each delivery is verified with every one.
+const MAX_WEBHOOK_SECRETS: usize = 8;
 
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl RepositoryConfig {
-    /// All that is wrong with it.
-    pub(crate) fn faults(&self) -> Vec<Fault> {
-        let mut faults = self.bounds();
+    /// All validation errors.
+    pub(crate) fn errors(&self) -> Vec<ValidationError> {
+        let mut errors = self.bounds();
         if self.verify.as_ref().is_some_and(|verify| verify.files().next().is_none()) {
-            let detail =
-                "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing could ever be published";
-            faults.push(Fault::new("verify", detail));
+            let detail = "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing can be published";
+            errors.push(ValidationError::new("verify", detail));
         }
-        if let Err(reason) = self.url.place() {
-            faults.push(Fault::new("url", reason));
+        if let Err(reason) = self.url.address() {
+            errors.push(ValidationError::new("url", reason));
         }
         match self.url.scheme() {
-            Some(Scheme::Ssh) => faults.extend(self.faults_for_ssh()),
-            Some(scheme) => faults.extend(self.faults_beside_ssh(scheme)),
+            Some(Scheme::Ssh) => errors.extend(self.errors_for_ssh()),
+            Some(scheme) => errors.extend(self.errors_without_ssh(scheme)),
             None => {}
         }
-        faults
+        errors
     }
 
-    fn bounds(&self) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        if self.webhook_secret_files.len() > MOST_WEBHOOK_SECRETS {
-            faults.push(Fault::new("webhook_secret_files", format!("it names more than {MOST_WEBHOOK_SECRETS} files")));
+    fn bounds(&self) -> Vec<ValidationError> {
+        let mut errors = Vec::new();
+        if self.webhook_secret_files.len() > MAX_WEBHOOK_SECRETS {
+            errors.push(ValidationError::new(
+                "webhook_secret_files",
+                format!("it must name at most {MAX_WEBHOOK_SECRETS} files"),
+            ));
         }
         for (field, value, shortest) in [
             ("poll_interval", self.poll_interval, SHORTEST_INTERVAL),
@@ -45,17 +47,17 @@ impl RepositoryConfig {
             ("build_timeout", self.build_timeout, SHORTEST_INTERVAL),
         ] {
             if value < shortest {
-                faults.push(Fault::new(field, "it must be at least `1s`"));
+                errors.push(ValidationError::new(field, "it must be at least `1s`"));
             }
             if value > LONGEST_INTERVAL {
-                faults.push(Fault::new(field, "it must be at most `366d`"));
+                errors.push(ValidationError::new(field, "it must be at most `366d`"));
             }
         }
-        faults
+        errors
     }
 
-    fn faults_for_ssh(&self) -> Vec<Fault> {
-        let mut faults = Vec::new();
+    fn errors_for_ssh(&self) -> Vec<ValidationError> {
+        let mut errors = Vec::new();
         for (field, file, what) in [
             ("ssh_key", &self.ssh_key, "the file of a private key, because no other key is tried"),
             (
@@ -65,7 +67,7 @@ impl RepositoryConfig {
             ),
         ] {
             if file.is_none() {
-                faults.push(Fault::new(field, format!("SSH needs it: {what}")));
+                errors.push(ValidationError::new(field, format!("SSH needs it: {what}")));
             }
         }
         let for_others = self.files().map(|(key, _)| key);
@@ -76,13 +78,15 @@ impl RepositoryConfig {
             ("proxy_username", self.proxy_username.is_some()),
         ];
         let texts = texts.into_iter().filter_map(|(key, is_there)| is_there.then_some(key));
-        faults.extend(for_others.chain(texts).map(|key| Fault::new(key, "it means nothing for SSH: take it away")));
-        faults
+        errors.extend(
+            for_others.chain(texts).map(|key| ValidationError::new(key, "it has no meaning for SSH: remove it")),
+        );
+        errors
     }
 
-    fn faults_beside_ssh(&self, scheme: Scheme) -> Vec<Fault> {
-        let mut faults = Vec::new();
-        let mut wrong = |field: &str, detail: &str| faults.push(Fault::new(field, detail));
+    fn errors_without_ssh(&self, scheme: Scheme) -> Vec<ValidationError> {
+        let mut errors = Vec::new();
+        let mut wrong = |field: &str, detail: &str| errors.push(ValidationError::new(field, detail));
         let proxy_user = self.proxy_username.is_some();
         for ((one, is_one), (other, is_other)) in [
             (("username", self.username.is_some()), ("password_file", self.password_file.is_some())),
@@ -97,19 +101,19 @@ impl RepositoryConfig {
         }
         for (field, file) in [("ssh_key", &self.ssh_key), ("ssh_known_hosts", &self.ssh_known_hosts)] {
             if file.is_some() {
-                wrong(field, "it is for an `url` of SSH");
+                wrong(field, "it needs an SSH `url`");
             }
         }
         if self.token_file.is_some() && self.username.is_some() {
-            wrong("token_file", "it and `username` exclude each other");
+            wrong("token_file", "it cannot be used together with `username`");
         }
         if scheme != Scheme::Https {
             let secret = "a password or token is sent over `https://` only, where nobody else can read it: change `url`, \
-                          or take it away";
+                          or remove it";
             for (field, is_there, detail) in [
                 ("username", self.username.is_some(), secret),
                 ("token_file", self.token_file.is_some(), secret),
-                ("client_certificate", self.client_certificate.is_some(), "it is shown over `https://` only"),
+                ("client_certificate", self.client_certificate.is_some(), "it needs an `https://` URL"),
             ] {
                 if is_there {
                     wrong(field, detail);
@@ -119,25 +123,25 @@ impl RepositoryConfig {
         if self.client_certificate.is_some()
             && self.proxy.as_ref().is_some_and(|proxy| proxy.scheme() != Some(Scheme::Http))
         {
-            let detail = "it would be shown to a `proxy` of `https://` as well: use one of `http://`, through which TLS \
-                          goes untouched";
+            let detail = "an `https://` proxy would receive it as well: use an `http://` proxy, which forwards TLS \
+                          unchanged";
             wrong("client_certificate", detail);
         }
         match &self.proxy {
             Some(_) if !self.url.is_http() => {
-                wrong("proxy", "it is for `https://` and `http://` only");
+                wrong("proxy", "it needs an `https://` or `http://` URL");
             }
             Some(proxy) => {
                 if let Err(reason) = proxy.http() {
                     let address =
-                        "it is not an address such as `http://proxy.example:3128`, with `proxy_username` beside it";
+                        "it must be a URL such as `http://proxy.example:3128`, with the user in `proxy_username`";
                     wrong("proxy", &format!("{address}: {reason}"));
                 }
             }
             None if proxy_user => wrong("proxy_username", "it needs `proxy`"),
             None => {}
         }
-        faults
+        errors
     }
 }
 
@@ -148,13 +152,13 @@ mod tests {
     fn fields(change: impl FnOnce(&mut RepositoryConfig)) -> Vec<String> {
         let mut repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
         change(&mut repository);
-        let faults = repository.faults();
-        assert!(!format!("{faults:?}").contains("s3cret"), "{faults:?}");
-        faults.into_iter().map(|fault| fault.field).collect()
+        let errors = repository.errors();
+        assert!(!format!("{errors:?}").contains("s3cret"), "{errors:?}");
+        errors.into_iter().map(|error| error.field).collect()
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_errors_are_reported_together() {
         assert!(fields(|_| ()).is_empty());
         let many = fields(|it| {
             it.url = "http://me:s3cret@git.example/x".into();
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_together_is_needed_together_and_what_excludes_itself_is_named() {
+    fn keys_that_need_or_exclude_each_other_are_reported() {
         let set = |it: &mut RepositoryConfig, keys: &[&str]| {
             let mut value = serde_json::to_value(&*it).unwrap();
             keys.iter().for_each(|key| value[*key] = "x".into());

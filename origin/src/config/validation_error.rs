@@ -1,4 +1,4 @@
-//! What is wrong with a document, each thing by its field, for who writes a file and for who sends one by the API.
+//! Validation errors of documents: of the configuration file, and of operators.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use serde::Serialize;
 
 /// What is wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Fault {
-    /// The field; of a file in a table with a dot (`verify.pgp_keyring`). Empty: the document as a whole.
+pub struct ValidationError {
+    /// The field; within a table with a dot (`verify.pgp_keyring`). Empty: the whole document.
     pub field: String,
-    /// In words. Never what the field holds where that may be a secret.
+    /// What is wrong. It never has a value that may be secret.
     pub detail: String,
 }
 
-impl Fault {
+impl ValidationError {
     pub(crate) fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { field: field.into(), detail: detail.into() }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ValidationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.field.as_str() {
             "" => f.write_str(&self.detail),
@@ -28,7 +28,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// All of them in one sentence.
-pub(crate) fn told(faults: &[Fault]) -> String {
-    faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("; ")
+/// All errors in one line.
+pub(crate) fn joined(errors: &[ValidationError]) -> String {
+    errors.iter().map(ValidationError::to_string).collect::<Vec<_>>().join("; ")
 }

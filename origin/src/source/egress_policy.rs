@@ -1,8 +1,8 @@
-//! Where the origin may go: which hosts, and which addresses.
+//! The egress policy: the hosts and addresses to which the origin may connect.
 //!
-//! Whoever writes the configuration file may name any upstream. Whoever creates repositories while the origin runs is
-//! trusted with less: without a check they could have it ask the metadata service of a cloud, a neighbour behind the
-//! firewall, or its own disk.
+//! The author of the configuration file may name any upstream. Operators who create repositories at run time are trusted
+//! less: without a policy they could make the origin query the metadata service of a cloud, a host behind the firewall, or
+//! read its own disk.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,103 +11,103 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::git::mirror::{MirrorError, Redirects};
 
-/// Where an upstream may be. By default anywhere.
+/// The hosts and addresses that an upstream may have. Default: any.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Reach {
-    /// Which hosts may be asked, whether a URL or a redirect names them.
+pub struct EgressPolicy {
+    /// Allowed hosts of URLs and redirects.
     pub hosts: Hosts,
-    /// Whether only addresses of the public internet may be asked: none of this machine, of a private network, or of a
-    /// link. A host that stands in `hosts` by its own name (without `*`) is excepted.
+    /// Whether only addresses of the public internet are allowed: no loopback, private or link-local address. A host that
+    /// `hosts` lists by its own name (without `*`) is exempt.
     pub public_only: bool,
-    /// Hosts that are excepted likewise.
-    pub excepted: Hosts,
+    /// Further exempt hosts.
+    pub exempt: Hosts,
 }
 
-impl Reach {
-    /// Where an upstream that is within reach may lead by its own word, as an LFS server does to a storage: to public
-    /// addresses, and to what the configuration lists.
-    pub(crate) fn beyond(&self, redirects: &Redirects) -> Self {
-        let excepted = match redirects {
-            // What is listed in a document of somebody who may not reach the neighbours does not count.
+impl EgressPolicy {
+    /// The policy for hosts to which an allowed upstream refers, such as the storage of an LFS server: public addresses, and
+    /// the hosts that the configuration lists.
+    pub(crate) fn for_other_hosts(&self, redirects: &Redirects) -> Self {
+        let exempt = match redirects {
+            // A list in an operator's document does not extend the operator's own policy.
             Redirects::To(hosts) if !self.public_only => hosts.clone(),
             _ => Hosts::default(),
         };
-        Self { hosts: self.hosts.clone(), public_only: true, excepted }
+        Self { hosts: self.hosts.clone(), public_only: true, exempt }
     }
 
-    /// Whether a host may be asked, as far as its name says. Its addresses are judged when they are looked up.
+    /// Checks a host by its name. Its addresses are checked when they are resolved.
     ///
     /// # Errors
-    /// It may not.
+    /// The host is not allowed.
     pub fn check_host(&self, host: &str) -> Result<(), NotAllowed> {
         self.hosts.check(host)?;
-        match plain(host).parse() {
-            Ok(address) if !self.allows(host, address) => Err(NotAllowed::Address(plain(host))),
+        match normalized(host).parse() {
+            Ok(address) if !self.allows(host, address) => Err(NotAllowed::Address(normalized(host))),
             _ => Ok(()),
         }
     }
 
-    /// The addresses of a host that may be asked; the host itself was checked before.
+    /// Resolves the allowed addresses of a host, which was checked before.
     pub(crate) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
-        let all = look_up(host, port).await?;
+        let all = resolve_all(host, port).await?;
         let allowed: Vec<_> = all.into_iter().filter(|address| self.allows(host, address.ip())).collect();
-        if allowed.is_empty() { Err(NotAllowed::Address(plain(host)).into()) } else { Ok(allowed) }
+        if allowed.is_empty() { Err(NotAllowed::Address(normalized(host)).into()) } else { Ok(allowed) }
     }
 
-    /// Whether a host may be asked whose name a proxy will look up: it may take any of its addresses.
+    /// Checks a host that a proxy will resolve. The proxy may choose any address, so all of them must be allowed.
     ///
     /// # Errors
-    /// It may not, or nobody can tell here.
-    pub(crate) async fn judge(&self, host: &str, port: u16) -> Result<(), NotAllowed> {
-        if self.goes_anywhere_at(host) {
+    /// The host is not allowed, or its name cannot be resolved here.
+    pub(crate) async fn check_behind_proxy(&self, host: &str, port: u16) -> Result<(), NotAllowed> {
+        if self.allows_any_address(host) {
             return Ok(());
         }
-        let all = look_up(host, port).await.map_err(|_| NotAllowed::Unjudged(plain(host)))?;
+        let all = resolve_all(host, port).await.map_err(|_| NotAllowed::Unresolved(normalized(host)))?;
         let allowed = all.iter().all(|address| is_public(address.ip()));
-        if allowed { Ok(()) } else { Err(NotAllowed::Address(plain(host))) }
+        if allowed { Ok(()) } else { Err(NotAllowed::Address(normalized(host))) }
     }
 
     fn allows(&self, host: &str, address: IpAddr) -> bool {
-        self.goes_anywhere_at(host) || is_public(address)
+        self.allows_any_address(host) || is_public(address)
     }
 
-    /// Whether a host may be asked whatever its addresses are.
-    fn goes_anywhere_at(&self, host: &str) -> bool {
-        !self.public_only || self.hosts.names(host) || self.excepted.lists(host)
+    /// Whether a host is allowed with any address.
+    fn allows_any_address(&self, host: &str) -> bool {
+        !self.public_only || self.hosts.lists_by_name(host) || self.exempt.lists(host)
     }
 }
 
-/// Which hosts may be asked; an empty list is any host.
+/// A list of allowed hosts. An empty list allows any host.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Hosts(Vec<String>);
 
-/// Why an upstream may not be asked.
+/// Why an upstream is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAllowed {
     /// Its host is not listed.
-    #[error("the host `{0}` may not be asked: it is not among `[upstreams] hosts`")]
+    #[error("the host `{0}` is not allowed: `[upstreams] hosts` does not list it")]
     Host(String),
     /// Its address is not public.
     #[error(
-        "the host `{0}` has no public address, and this repository may lead to public ones only: name the host in \
+        "the host `{0}` has no public address, and this repository may only use public addresses: list the host in \
          `[upstreams] hosts`, or set `[upstreams] private_addresses`"
     )]
     Address(String),
-    /// Whether its address is public cannot be told.
+    /// Its name cannot be resolved here, so its addresses cannot be checked.
     #[error(
-        "the host `{0}` cannot be asked through the proxy: its name has no address here, so that nobody can tell whether that \
-         is public, and others may not be asked: name the host in `redirects` of the repository (in the configuration \
-         file), or in `[upstreams] hosts`"
+        "the host `{0}` is not allowed behind the proxy: its name cannot be resolved here, so the origin cannot check that \
+         its address is public: list the host in `redirects` of the repository (in the configuration file), or in \
+         `[upstreams] hosts`"
     )]
-    Unjudged(String),
+    Unresolved(String),
 }
 
 impl Hosts {
-    /// Host names, each exact or beginning with `*.` for all below a domain.
+    /// Creates a list of host names. `*.` at the start matches all hosts below a domain.
     ///
     /// # Errors
-    /// The first that is neither.
+    /// Returns the first invalid name.
     pub fn new(names: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut hosts = Vec::new();
         for name in names {
@@ -121,26 +121,26 @@ impl Hosts {
         Ok(Self(hosts))
     }
 
-    /// Whether a host may be asked.
+    /// Checks that a host is allowed.
     ///
     /// # Errors
-    /// It may not.
+    /// The host is not allowed.
     pub fn check(&self, host: &str) -> Result<(), NotAllowed> {
-        if self.0.is_empty() || self.lists(host) { Ok(()) } else { Err(NotAllowed::Host(plain(host))) }
+        if self.0.is_empty() || self.lists(host) { Ok(()) } else { Err(NotAllowed::Host(normalized(host))) }
     }
 
-    /// Whether a host is listed, by its name or with its domain.
+    /// Whether the list has the host's name or its domain.
     pub(crate) fn lists(&self, host: &str) -> bool {
-        let host = plain(host);
+        let host = normalized(host);
         self.0.iter().any(|known| match known.strip_prefix('*') {
             Some(ending) => host.len() > ending.len() && host.ends_with(ending),
             None => *known == host,
         })
     }
 
-    /// Whether a host stands in the list by its own name.
-    fn names(&self, host: &str) -> bool {
-        self.0.contains(&plain(host))
+    /// Whether the list has the host's own name.
+    fn lists_by_name(&self, host: &str) -> bool {
+        self.0.contains(&normalized(host))
     }
 }
 
@@ -164,16 +164,16 @@ impl fmt::Debug for Hosts {
     }
 }
 
-/// The addresses of a host.
-async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+/// Resolves the addresses of a host.
+async fn resolve_all(host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
     let name = host.trim_matches(['[', ']']);
     let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
     let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
     if all.is_empty() { Err(failed("there is none".to_owned())) } else { Ok(all) }
 }
 
-/// A host as it is compared: without brackets, final dot and capitals.
-fn plain(host: &str) -> String {
+/// Normalizes a host for comparison: no brackets, no final dot, lower case.
+fn normalized(host: &str) -> String {
     host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase()
 }
 
@@ -190,7 +190,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     let shared = a == 100 && (64..128).contains(&b);
     let benchmarks = a == 198 && (18..20).contains(&b);
     let assignments = [a, b, c] == [192, 0, 0];
-    // Where each machine of one large cloud asks its host.
+    // The metadata address of Azure.
     let cloud = address.octets() == [168, 63, 129, 16];
     !(a == 0
         || a >= 224
@@ -211,7 +211,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         Ipv4Addr::new(a, b, c, d)
     };
     match segments {
-        // An IPv4 address in disguise: mapped, compatible, translated (NAT64) or tunnelled (6to4).
+        // An embedded IPv4 address: mapped, compatible, translated (NAT64) or tunnelled (6to4).
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
             is_public_v4(v4_in(high, low))
         }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn private_addresses_are_known_in_every_disguise() {
+    fn private_addresses_are_recognized_in_every_notation() {
         for address in [
             "127.0.0.1",
             "10.1.2.3",
@@ -280,9 +280,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_judged_when_the_name_is_looked_up() {
-        Reach::default().resolve("127.0.0.1", 1).await.unwrap();
-        let public = Reach { public_only: true, ..Reach::default() };
+    async fn addresses_are_checked_when_the_name_is_resolved() {
+        EgressPolicy::default().resolve("127.0.0.1", 1).await.unwrap();
+        let public = EgressPolicy { public_only: true, ..EgressPolicy::default() };
         public.check_host("localhost").unwrap();
         for host in ["127.0.0.1", "localhost", "[::1]", "169.254.169.254"] {
             let error = public.resolve(host, 80).await.unwrap_err();
@@ -292,7 +292,7 @@ mod tests {
             assert!(matches!(public.check_host(host), Err(NotAllowed::Address(_))), "{host}");
         }
         let hosts = Hosts::new(["127.0.0.1".to_owned()]).unwrap();
-        let named = Reach { hosts, public_only: true, ..Reach::default() };
+        let named = EgressPolicy { hosts, public_only: true, ..EgressPolicy::default() };
         named.check_host("127.0.0.1").unwrap();
         named.resolve("127.0.0.1", 1).await.unwrap();
         assert!(named.check_host("127.0.0.2").is_err());

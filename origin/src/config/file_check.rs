@@ -1,0 +1,107 @@
+//! Checks the files that a configuration names, and collects all errors.
+
+use std::fmt::Display;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::SystemTime;
+
+use weir_runtime::access_files::AccessFiles;
+use weir_runtime::tls::{self, Purpose};
+use weir_runtime::{key_pair, secret_file, writable_directory};
+
+use super::{Config, TlsConfig};
+
+/// The result of the check, for people.
+#[derive(Debug, Default)]
+pub struct FileCheck {
+    /// Files that prevent the start, or that the origin cannot use later.
+    pub errors: Vec<String>,
+    /// Files that do not exist, and may be created while the origin runs.
+    pub missing: Vec<String>,
+    /// Files that the origin uses, but somebody should look at.
+    pub warnings: Vec<String>,
+}
+
+impl FileCheck {
+    /// Records an error, if there is one. Returns true if there is none.
+    pub(super) fn record(&mut self, what: &str, error: Option<impl Display>) -> bool {
+        let good = error.is_none();
+        self.errors.extend(error.map(|error| format!("{what}: {error}")));
+        good
+    }
+
+    /// Checks a file that is read whenever it is needed.
+    pub(super) fn check_later_file(&mut self, what: &str, file: &Path, is_usable: impl Fn(&[u8]) -> Option<()>) {
+        let shown = file.display();
+        match fs::read(file) {
+            Ok(contents) if is_usable(&contents).is_some() => {}
+            Ok(_) => self.errors.push(format!("{what} {shown} is empty")),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.missing.push(format!("{what} {shown} does not exist (yet)"));
+            }
+            Err(error) => self.errors.push(format!("{what} {shown}: {error}")),
+        }
+    }
+
+    fn check_tls(&mut self, what: &str, TlsConfig { certificate, key, client_ca }: &TlsConfig) {
+        let errors = tls::check_pair(certificate, key, Purpose::Server, SystemTime::now());
+        for error in errors.into_iter().chain(tls::read_roots(client_ca).err()) {
+            self.record(what, Some(error));
+        }
+    }
+}
+
+impl Config {
+    /// Reads the files that the configuration names, for `--check-config`. If there are no errors, the origin can start.
+    pub fn check_files(&self) -> FileCheck {
+        let mut check = FileCheck::default();
+        check.check_tls("[tls]", &self.tls);
+        let of_operators = self.operator.tls(&self.tls);
+        if self.operator_listen.is_some() && of_operators != self.tls {
+            check.check_tls("[operator]", &of_operators);
+        }
+        check.record("[operator]", self.operator.token().err());
+        if let Some(dir) = self.operator.secrets_dir.as_ref().filter(|dir| !dir.is_dir()) {
+            check.missing.push(format!("[operator] `secrets_dir` {} does not exist (yet)", dir.display()));
+        }
+        let access = self.access.files();
+        let keys = access.keys.iter().map(|key| AccessFiles { keys: vec![key.clone()], deny: None });
+        let deny = AccessFiles { keys: Vec::new(), deny: access.deny.clone() };
+        let each = keys.chain([deny]).map(|file| check.record("[access]", file.read().err()));
+        // Counted, so that every file is read.
+        if each.filter(|good| !good).count() == 0 {
+            check.record("[access]", access.read().err());
+        }
+        let keys = self.signing.keys.iter();
+        let each = keys.map(|key| check.record("[signing] keys", key_pair::read_private(key).err()));
+        // Counted, so that every file is read.
+        if each.filter(|good| !good).count() == 0 {
+            check.errors.extend(self.signing.read().err().map(|error| error.to_string()));
+        }
+        let data_dir = writable_directory::check(&self.data_dir).err();
+        check.record(&format!("data_dir = \"{}\"", self.data_dir.display()), data_dir);
+        self.store.check_files(&mut check);
+        for repository in &self.repositories {
+            repository.check_files(&mut check);
+        }
+        check.warnings = self.secret_warnings();
+        check
+    }
+
+    /// The files of secrets that others can read or change.
+    pub fn secret_warnings(&self) -> Vec<String> {
+        let own = [
+            ("[tls] `key`", Some(&self.tls.key)),
+            ("[operator] `key`", self.operator.key.as_ref()),
+            ("[operator] `operator_token_file`", self.operator.operator_token_file.as_ref()),
+            ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
+        ];
+        let own = own.into_iter().filter_map(|(key, file)| secret_file::mode_warning(key, file?));
+        let warnings = own.chain(self.repositories.iter().flat_map(|repository| {
+            let what = move |key| format!("repository `{}`: `{key}`", repository.name);
+            repository.secrets().filter_map(move |(key, file)| secret_file::mode_warning(&what(key), file))
+        }));
+        warnings.collect()
+    }
+}

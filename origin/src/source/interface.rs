@@ -1,0 +1,184 @@
+//! The interface of a source, of every kind: the requests of a repository's worker and their results.
+//!
+//! All methods block. Where there is a `stop`, setting it ends the method soon.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::name::ServiceName;
+
+use super::{FetchProgress, PollFailure, ServiceFailure};
+use crate::config::RepositoryConfig;
+use crate::publish::{Candidate, PublishError};
+use crate::service::Service;
+use crate::source::git::lfs::{LfsFile, LfsOid};
+use crate::source::git::revision::Revision;
+use crate::tarball::{BuildContext, Built, FrameSink, Limits, ListedEntry, Listing, Selection};
+
+/// Follows the upstream of one repository and stores its content. Methods with a body are optional.
+pub(crate) trait Source: Send + Sync {
+    /// Queries the upstream for changes, and fetches them if it may.
+    fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure>;
+
+    /// Resolves the commit of each service in the stored content, and the key of its tarball. An `Err` applies to all
+    /// services.
+    fn resolve(
+        &self,
+        config: &RepositoryConfig,
+        services: &[Arc<Service>],
+        stop: &AtomicBool,
+    ) -> Result<ResolvedServices, ServiceFailure>;
+
+    /// Builds the tarball of a service at a commit. Its LFS objects must be stored.
+    fn build(
+        &self,
+        service: &Service,
+        commit: &CommitId,
+        context: &BuildContext<'_>,
+        sink: &dyn FrameSink,
+    ) -> Result<Built, ServiceFailure>;
+
+    /// Lists what a tarball would contain. Returns the commit, too.
+    fn list(
+        &self,
+        request: &ListRequest<'_>,
+        stop: &AtomicBool,
+        emit: &mut dyn FnMut(ListedEntry),
+    ) -> Result<(CommitId, Listing), ServiceFailure>;
+
+    /// Whether anything is stored that may be published without querying the upstream.
+    fn has_content(&self) -> bool;
+
+    /// When the stored refs last changed.
+    fn refs_changed_at(&self) -> Option<SystemTime> {
+        None
+    }
+
+    /// The LFS files that must be fetched before a service can be built at a commit.
+    fn missing_lfs_files(&self, _: &Service, _: &CommitId, _: &AtomicBool) -> Result<Vec<LfsFile>, ServiceFailure> {
+        Ok(Vec::new())
+    }
+
+    /// Fetches LFS files, if there is room for them.
+    fn fetch_lfs_files(&self, _: &LfsFetchRequest<'_>, _: &AtomicBool) -> Result<LfsFetchResult, ServiceFailure> {
+        Ok(LfsFetchResult::default())
+    }
+
+    /// Maintains the stored content. It counts and logs the result itself.
+    fn maintain(&self, _: &MaintenanceRequest<'_>, _: &AtomicBool) {}
+
+    /// Counts and logs that maintenance could not run.
+    fn maintenance_failed(&self, _reason: &str) {}
+
+    /// Whether something failed that damage would explain, so that the stored content must be checked. Never waits for the
+    /// disk.
+    fn needs_check(&self) -> bool {
+        false
+    }
+
+    /// Reads all of the stored content to find damage.
+    fn check(&self, _now: Instant, _: &AtomicBool) {}
+
+    /// Records that something failed that damage of the stored content would explain.
+    fn suspect_damage(&self, _now: Instant) {}
+
+    /// Whether the next poll repairs the stored content. Never waits for the disk.
+    fn needs_repair(&self, _now: Instant) -> bool {
+        false
+    }
+
+    /// Removes the content of the same repository at other URLs. Called once this content is complete.
+    fn remove_other_mirrors(&self) {}
+
+    /// Removes all stored content. Nothing may use it any more.
+    fn remove_all(&self) {}
+}
+
+/// The result of resolving services: for each its commit and key, or why there is none.
+pub(crate) type ResolvedServices = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;
+
+/// The commits of the repository's current and retained versions.
+pub(crate) type RetainedCommits = Result<Vec<(ServiceName, CommitId)>, PublishError>;
+
+/// Parameters of a poll.
+pub(crate) struct PollRequest<'a> {
+    pub(crate) config: &'a RepositoryConfig,
+    /// The services whose refs are needed.
+    pub(crate) services: &'a [Arc<Service>],
+    /// Updated as the poll proceeds.
+    pub(crate) progress: &'a FetchProgress,
+    /// Whether changes may be fetched now. Listing refs is short; a fetch may be long and needs a permit of its own.
+    pub(crate) may_fetch: &'a dyn Fn() -> bool,
+    /// Called with the reason when damaged content is set aside and everything is fetched again.
+    pub(crate) on_mirror_replaced: &'a dyn Fn(&str),
+}
+
+/// The result of a poll that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PollOutcome {
+    /// No ref changed.
+    Unchanged,
+    /// Refs changed, and their content was fetched.
+    Changed,
+    /// Refs changed, and fetching needs a permit first.
+    FetchPending,
+}
+
+/// Parameters of a listing.
+pub(crate) struct ListRequest<'a> {
+    pub(crate) target: &'a ListTarget,
+    pub(crate) selection: &'a Selection,
+    pub(crate) limits: &'a Limits,
+}
+
+/// What is listed.
+pub(crate) enum ListTarget {
+    /// What a service with this ref would publish.
+    Revision(Revision),
+    /// A commit that was listed before, even if no ref leads to it any more.
+    Commit(CommitId),
+}
+
+/// Parameters of a fetch of LFS files.
+pub(crate) struct LfsFetchRequest<'a> {
+    pub(crate) config: &'a RepositoryConfig,
+    pub(crate) files: &'a [LfsFile],
+    /// Whether the mirror is complete. While it is cloned again it does not show which objects are needed.
+    pub(crate) mirrored: bool,
+    /// All services of the repository.
+    pub(crate) services: &'a [Arc<Service>],
+    pub(crate) published: &'a RetainedCommits,
+    /// Called before each HTTP request. Returns how long it must wait; `None`: it may be sent, and is counted.
+    pub(crate) budget: &'a dyn Fn() -> Option<Duration>,
+    /// Whether an object is still needed.
+    pub(crate) is_needed: &'a dyn Fn(&LfsOid) -> bool,
+}
+
+/// The result of a fetch of LFS files.
+#[derive(Debug, Default)]
+pub(crate) struct LfsFetchResult {
+    /// The number of fetched objects.
+    pub(crate) fetched: usize,
+    /// Why objects could not be fetched, each reason once.
+    pub(crate) failures: Vec<String>,
+    /// The server's `Retry-After`.
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) interrupted: bool,
+}
+
+/// Parameters of maintenance.
+pub(crate) struct MaintenanceRequest<'a> {
+    pub(crate) published: &'a RetainedCommits,
+    /// All services of the repository, if LFS objects that none of them needs are to be removed.
+    pub(crate) sweep: Option<&'a [Arc<Service>]>,
+}
+
+impl LfsFetchResult {
+    pub(crate) fn fail(&mut self, reason: String) {
+        if !self.failures.contains(&reason) {
+            self.failures.push(reason);
+        }
+    }
+}
