@@ -66,7 +66,7 @@ async fn the_check_finds_what_keeps_an_edge_from_starting_in_each_table() {
 async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_written() {
     let site = Site::prepare().await;
     for file in ["edge", "edge-client"] {
-        certificates::write_ended(site.pki(), file).unwrap();
+        certificates::write_expired(site.pki(), file).unwrap();
     }
     let faults = weir_edge::check::faults(&site.config);
     assert_eq!(faults.len(), 2, "{faults:?}");
