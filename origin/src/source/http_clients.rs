@@ -10,6 +10,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,17 +75,13 @@ pub(crate) fn elsewhere(
 }
 
 tokio::task_local! {
-    /// Whether a connection was made for the request under way.
-    static CONNECTED: Cell<bool>;
+    /// Whether a connection was opened for the current request.
+    static CONNECTED: Rc<Cell<bool>>;
 }
 
-/// Sends a request. The answer, and whether the request went over a connection that was there before it.
-pub(crate) async fn send(request: RequestBuilder) -> (reqwest::Result<Response>, bool) {
-    let sent = async {
-        let answer = request.send().await;
-        (answer, !CONNECTED.with(Cell::get))
-    };
-    CONNECTED.scope(Cell::new(false), sent).await
+/// Sends a request, and sets `connected` if a connection was opened for it.
+pub(crate) async fn send(request: RequestBuilder, connected: Rc<Cell<bool>>) -> reqwest::Result<Response> {
+    CONNECTED.scope(connected, request.send()).await
 }
 
 /// What a client is made of.

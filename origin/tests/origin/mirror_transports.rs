@@ -112,6 +112,24 @@ fn polls_go_over_one_connection_and_what_the_server_closes_is_opened_again() {
 }
 
 #[test]
+fn a_request_that_stalls_on_a_reused_connection_is_sent_again() {
+    let (mut pair, server) = served(false);
+    pair.follow();
+    pair.upstream.stall_timeout = Duration::from_secs(2);
+    server.behave(Manner { keeps: Some(1), hangs: true, ..Manner::default() });
+    for _ in 0..3 {
+        assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    }
+    // On a new connection it is not.
+    server.behave(Manner { keeps: Some(0), hangs: true, ..Manner::default() });
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::Stalled { .. }), "{error}");
+    server.take_requests();
+    assert!(matches!(pair.try_poll().unwrap_err(), MirrorError::Stalled { .. }));
+    assert_eq!(server.take_requests().len(), 1);
+}
+
+#[test]
 fn another_authority_is_not_trusted_and_a_bad_file_is_said_to_be_bad() {
     let (mut pair, _server) = served(true);
     let other = pair.git.dir.join("other");

@@ -27,6 +27,8 @@ pub(crate) struct Manner {
     pub(crate) header: Option<String>,
     /// How many requests a connection is kept for: one more is read, and not answered. Absent: one, and that is said.
     pub(crate) keeps: Option<usize>,
+    /// Whether the connection of the request without a response stays open.
+    pub(crate) hangs: bool,
 }
 
 /// A running server; it ends with the process.
@@ -174,7 +176,8 @@ fn answer_one(
     let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
     stream.read_exact(&mut body)?;
     if silent {
-        return Ok(());
+        // Until the client gives up.
+        return if manner.hangs { stream.read(&mut [0]).map(|_| ()) } else { Ok(()) };
     }
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap(), words.next().unwrap());

@@ -1,6 +1,7 @@
 //! What is asked of one upstream over HTTP, with its credentials.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -121,18 +122,23 @@ impl<'a> Client<'a> {
         self.judge_before_a_proxy(url)?;
         let send = || {
             let request = http.request(method.clone(), url.clone()).headers(headers.clone());
+            let request = body.into_iter().cloned().fold(request, RequestBuilder::body);
+            let connected = Rc::new(Cell::new(false));
             self.attempt.asks();
-            self.attempt.wait(http_clients::send(body.into_iter().cloned().fold(request, RequestBuilder::body)))
+            let answer = self.attempt.wait(http_clients::send(request, connected.clone()));
+            (answer, !connected.get())
         };
         let failed = |error: reqwest::Error| trouble::of(self.attempt, &error);
-        // The server may have closed an idle connection just then. What is asked changes nothing there, however often.
+        // The server may have closed an idle connection just now, or its path may be dead without a sign, as after a NAT
+        // has forgotten it. Requests are idempotent, so one that got no response is sent over another connection.
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
-            match send()? {
-                (Err(error), true) if trouble::broke_off_unanswered(&error) => {}
-                (answer, _) => return answer.map_err(failed),
+            match send() {
+                (Ok(Err(error)), true) if trouble::broke_off_unanswered(&error) => {}
+                (Err(MirrorError::Stalled { .. }), true) => {}
+                (answer, _) => return answer?.map_err(failed),
             }
         }
-        send()?.0.map_err(failed)
+        send().0?.map_err(failed)
     }
 
     /// What a proxy connects to it looks up itself, so where only some addresses may be asked they are judged here.

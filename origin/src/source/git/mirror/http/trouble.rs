@@ -35,9 +35,10 @@ pub(super) fn of(attempt: &Attempt, error: &reqwest::Error) -> MirrorError {
     MirrorError::Upstream { step: attempt.step(), cause }
 }
 
-/// Whether a connection ended after a request was sent, and before anything was answered.
+/// Whether a connection ended after a request was sent, and before anything was answered. The only timeout is that of the
+/// kernel (`TCP_USER_TIMEOUT`).
 pub(super) fn broke_off_unanswered(error: &reqwest::Error) -> bool {
-    error.is_request() && !error.is_connect() && !error.is_timeout() && find::<rustls::Error>(error).is_none()
+    error.is_request() && !error.is_connect() && find::<rustls::Error>(error).is_none()
 }
 
 fn of_tls(error: &rustls::Error) -> String {
