@@ -91,6 +91,9 @@ fn the_binary_checks_and_explains() {
     weir_runtime::certificates::write_expired(dir.path(), "agent").unwrap();
     let (code, text) = check(agent().arg("--config").arg(&file));
     assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it expired on"), "{text}");
+    weir_runtime::certificates::write_not_yet_valid(dir.path(), "agent").unwrap();
+    let (code, text) = check(agent().arg("--config").arg(&file));
+    assert!(code == Some(2) && text.contains("agent.pem") && text.contains("not valid before"), "{text}");
 
     // What it calls good starts; and all that is wrong is said at once.
     std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();

@@ -191,8 +191,11 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
     assert_eq!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await, 2.0);
     node.stop().await;
 
-    certificates::write_expired(&home.file(""), "origin").unwrap();
     let config: Config = config(&home, &upstream);
+    certificates::write_not_yet_valid(&home.file(""), "origin").unwrap();
+    let faults = config.check_files().faults;
+    assert!(faults.len() == 1 && faults[0].contains("[tls]") && faults[0].contains("not valid before"), "{faults:?}");
+    certificates::write_expired(&home.file(""), "origin").unwrap();
     let faults = config.check_files().faults;
     assert!(faults.len() == 1 && faults[0].contains("[tls]") && faults[0].contains("it expired on"), "{faults:?}");
     let node = home.start(config).await;

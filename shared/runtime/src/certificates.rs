@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -122,7 +123,7 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
         if leaf.connects_as.is_none() {
             names.extend(hosts.iter().filter(|host| !names.contains(host)).cloned().collect::<Vec<_>>());
         }
-        let (certificate, key) = leaf.issue(&issuer, names, SystemTime::now() + LEAF_LIFE)?;
+        let (certificate, key) = leaf.issue(&issuer, names, from_now(LEAF_LIFE))?;
         put(format!("{}.pem", leaf.file), certificate)?;
         put(format!("{}.key", leaf.file), key)?;
     }
@@ -134,10 +135,24 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
 /// # Errors
 /// There is no such certificate or no authority, or a file cannot be read or written.
 pub fn write_expired(dir: &Path, file: &str) -> anyhow::Result<()> {
+    let now = SystemTime::now();
+    write_valid(dir, file, now - BACKDATE..now - BACKDATE / 2)
+}
+
+/// Replaces one of the certificates by one that is not valid yet, for tests.
+///
+/// # Errors
+/// As [`write_expired`].
+pub fn write_not_yet_valid(dir: &Path, file: &str) -> anyhow::Result<()> {
+    let now = SystemTime::now();
+    write_valid(dir, file, now + BACKDATE..now + LEAF_LIFE)
+}
+
+fn write_valid(dir: &Path, file: &str, validity: Range<SystemTime>) -> anyhow::Result<()> {
     let leaf =
         leaves().into_iter().find(|leaf| leaf.file == file).with_context(|| format!("there is no {file}.pem"))?;
     let issuer = Issuer::new(authority()?, KeyPair::from_pem(&fs::read_to_string(dir.join("ca.key"))?)?);
-    let (certificate, key) = leaf.issue(&issuer, leaf.local_names(), SystemTime::now() - BACKDATE / 2)?;
+    let (certificate, key) = leaf.issue(&issuer, leaf.local_names(), validity)?;
     fs::write(dir.join(format!("{file}.pem")), certificate)?;
     fs::write(dir.join(format!("{file}.key")), key)?;
     Ok(())
@@ -148,13 +163,14 @@ fn authority() -> anyhow::Result<CertificateParams> {
     params.distinguished_name.push(DnType::CommonName, CA_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params, SystemTime::now() + CA_LIFE);
+    let validity = from_now(CA_LIFE);
+    (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
     Ok(params)
 }
 
-fn validity(params: &mut CertificateParams, not_after: SystemTime) {
-    params.not_before = (SystemTime::now() - BACKDATE).into();
-    params.not_after = not_after.into();
+fn from_now(life: Duration) -> Range<SystemTime> {
+    let now = SystemTime::now();
+    now - BACKDATE..now + life
 }
 
 /// The agents that have a certificate of their own in a directory.
@@ -173,7 +189,7 @@ impl Leaf<'_> {
         &self,
         issuer: &Issuer<'_, KeyPair>,
         hosts: Vec<String>,
-        not_after: SystemTime,
+        validity: Range<SystemTime>,
     ) -> anyhow::Result<(String, String)> {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name.push(DnType::CommonName, self.name);
@@ -187,7 +203,7 @@ impl Leaf<'_> {
                 ExtendedKeyUsagePurpose::ClientAuth
             }
         });
-        validity(&mut params, not_after);
+        (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, issuer)?.pem(), key.serialize_pem()))
     }

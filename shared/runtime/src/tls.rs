@@ -13,6 +13,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
+use x509_parser::time::ASN1Time;
 
 use super::identity::{Identity, Role};
 
@@ -109,9 +110,12 @@ pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
 /// The file cannot be read, or what it holds is no certificate.
 pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
     let chain = read_certificates(path, CERTIFICATE)?;
-    let end = leaf(path, &chain)?.validity().not_after.timestamp();
-    let end = u64::try_from(end).map_err(|_| unusable(CERTIFICATE, path, "it expired before 1970"))?;
-    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(end))
+    Ok(system_time(leaf(path, &chain)?.validity().not_after))
+}
+
+/// A time before 1970 becomes 1970.
+fn system_time(time: ASN1Time) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(time.timestamp().max(0).unsigned_abs())
 }
 
 /// The DNS names and IP addresses of the certificate in a PEM file, as texts.
@@ -144,19 +148,26 @@ pub enum Purpose {
     Client(Role),
 }
 
-/// Whether the certificate of a PEM file serves its purpose at a time: for `--check-config`. A running role warns of one that
-/// has expired, and goes on.
+/// Checks that the certificate of a PEM file serves its purpose at a time: for `--check-config`. A running role warns of one
+/// that has expired, and goes on.
 ///
 /// # Errors
-/// It has expired, is not of this purpose, or cannot be read.
+/// The certificate has expired, is not valid yet, is not for this purpose, or cannot be read.
 pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Result<(), TlsError> {
     let unusable = |message: &str| Err(unusable(CERTIFICATE, path, message));
-    let ends = not_after(path)?;
-    if ends < now {
-        return unusable(&format!("it expired on {}; renew it", humantime::format_rfc3339_seconds(ends)));
-    }
     let chain = read_certificates(path, CERTIFICATE)?;
     let leaf = leaf(path, &chain)?;
+    let [begins, ends] = [leaf.validity().not_before, leaf.validity().not_after].map(system_time);
+    let date = humantime::format_rfc3339_seconds;
+    if ends < now {
+        return unusable(&format!("it expired on {}; renew it", date(ends)));
+    }
+    if begins > now {
+        let (begins, now) = (date(begins), date(now));
+        return unusable(&format!(
+            "it is not valid before {begins}; correct the clock, which says {now}, or use a certificate that is valid now"
+        ));
+    }
     if leaf.is_ca() {
         return unusable("its first certificate is an authority's; put the certificate of this node first");
     }
@@ -299,6 +310,10 @@ mod tests {
         let error = check("edge.pem", Purpose::Server).unwrap_err();
         assert!(error.contains("edge.pem") && error.contains(&ends), "{error}");
 
+        certificates::write_not_yet_valid(dir.path(), "edge").unwrap();
+        let error = check("edge.pem", Purpose::Server).unwrap_err();
+        assert!(error.contains("edge.pem") && error.contains("it is not valid before"), "{error}");
+
         // The leaf decides, whatever else of the chain has expired.
         let chain = ["agent.pem", "edge.pem"].map(|name| std::fs::read_to_string(file(name)).unwrap()).concat();
         std::fs::write(file("chain.pem"), chain).unwrap();
@@ -317,6 +332,18 @@ mod tests {
         assert!(error.contains("agent.pem") && error.contains("edge.key is not its own"), "{error}");
         let error = read_roots(&file("edge.pem")).unwrap_err().to_string();
         assert!(error.contains("edge.pem") && error.contains("Weir trial CA"), "{error}");
+    }
+
+    #[test]
+    fn the_file_of_an_authority_may_hold_a_whole_chain() {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        for chain in [["edge.pem", "ca.pem"], ["ca.pem", "edge.pem"]] {
+            let text = chain.map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap()).concat();
+            let path = dir.path().join("chain.pem");
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read_roots(&path).unwrap().len(), 2, "{chain:?}");
+        }
     }
 
     /// Completes a handshake, with the session tickets that follow it.
