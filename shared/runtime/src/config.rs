@@ -40,6 +40,11 @@ impl ConfigError {
         Self::Invalid(message.into())
     }
 
+    /// The errors of the checks that failed: each check has a condition that is true when it fails, and a message.
+    pub fn failed<M: Into<String>>(checks: impl IntoIterator<Item = (bool, M)>) -> Vec<Self> {
+        checks.into_iter().filter(|(has_failed, _)| *has_failed).map(|(_, message)| Self::invalid(message)).collect()
+    }
+
     /// Joins all errors into one, so that an operator sees all of them at once.
     ///
     /// # Errors
