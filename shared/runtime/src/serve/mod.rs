@@ -1,6 +1,6 @@
 //! Serving HTTP/1.1, HTTP/2 and HTTP/3 from one handler.
 //!
-//! A role writes a [`Handler`]; [`tcp`] serves it over TCP (HTTP/1.1 and 2, with TLS or, for the admin listener,
+//! A role writes a [`Handler`]; [`tcp()`] serves it over TCP (HTTP/1.1 and 2, with TLS or, for the admin listener,
 //! without) and [`quic`] over QUIC (HTTP/3). Both take part in a [`Drain`]: when it begins, clients get a GOAWAY (HTTP/1.1:
 //! `Connection: close`), and requests in flight are finished.
 
