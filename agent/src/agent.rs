@@ -47,7 +47,19 @@ struct Service {
 /// # Errors
 /// The configuration is invalid, a certificate cannot be read, another agent uses the root, the root is not writable,
 /// `current` is not a symlink of an agent, or the admin address cannot be bound.
-pub async fn start(mut config: Config) -> anyhow::Result<Running> {
+pub async fn start(config: Config) -> anyhow::Result<Running> {
+    compose(config, false).await
+}
+
+/// As [`start`], for `--once`: `exec` runs only for a release that an edge has confirmed since the start.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_once(config: Config) -> anyhow::Result<Running> {
+    compose(config, true).await
+}
+
+async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let started = SystemTime::now();
     config.validate()?;
     config.root = std::path::absolute(&config.root).context("`root` is not a path")?;
@@ -64,6 +76,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
         edges: edges.clone(),
         metrics,
         config,
+        once,
         started,
     };
     let mut opened = Vec::new();
@@ -98,6 +111,7 @@ pub async fn start(mut config: Config) -> anyhow::Result<Running> {
 /// The parts that all services share.
 struct Composition {
     config: Config,
+    once: bool,
     lock: Arc<RootLock>,
     edges: Arc<EdgeClient>,
     downloads: Arc<Semaphore>,
@@ -148,6 +162,7 @@ impl Composition {
                 timeout: self.config.exec_timeout,
                 directory: directory.clone(),
                 switched: switched.clone(),
+                needs_confirmation: self.once,
                 status: status.clone(),
                 metrics: hook_metrics,
                 drain: self.drain.clone(),

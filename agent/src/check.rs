@@ -97,10 +97,11 @@ mod tests {
         };
         assert_eq!(faults(&|_| {}), "");
         type Change<'a> = &'a dyn Fn(&mut Config);
-        let changes: [(Change<'_>, &str); 6] = [
+        let changes: [(Change<'_>, &str); 7] = [
             (&|c| c.ca = file("agent.pem"), "ca: "),
             (&|c| c.token_file = Some(file("agent.key")), "holds a private key"),
             (&|c| c.token_file = Some(file("agent.pem")), "holds no token"),
+            (&|c| c.token_file = Some(dir.path().to_owned()), "cannot be read"),
             (&|c| c.client_key = Some(file("edge.key")), "edge.key is not its own"),
             (&|c| c.client_certificate = Some(file("edge.pem")), "`clientAuth`"),
             (&|c| c.root = "/proc/weir/root".into(), "root: "),

@@ -24,7 +24,7 @@ mod reload;
 mod status;
 mod supervise;
 
-pub use agent::{Running, start};
+pub use agent::{Running, start, start_once};
 pub use config::Config;
 pub use edge_client::{EdgeUrl, EdgeUrlError, Protocol};
 pub use metrics::families;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use weir_protocol::name::ServiceName;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
-use crate::agent::{Running, start};
+use crate::agent::{Running, start_once};
 use crate::config::Config;
 use crate::status::{HookState, ServiceStatus};
 
@@ -30,12 +30,12 @@ pub enum OnceError {
 }
 
 /// Follows until every service has a verified release that an edge has confirmed since the start, and its `exec` has
-/// succeeded. Retryable errors are retried for `timeout`.
+/// succeeded. Retryable errors are retried for `timeout`. `exec` never runs for a release that no edge has confirmed.
 ///
 /// # Errors
 /// An error that is not retryable, or a retryable one after the timeout.
 pub async fn once(config: Config, timeout: Duration) -> Result<(), OnceError> {
-    let running = start(config).await.map_err(OnceError::Start)?;
+    let running = start_once(config).await.map_err(OnceError::Start)?;
     let result = finish(&running, Instant::now() + timeout).await;
     running.drain(DEFAULT_DRAIN_DEADLINE).await;
     result

@@ -29,8 +29,8 @@ use crate::status::Status;
 /// How often validations are written to disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How often the catalog is written while writes fail.
-const FAILED_FLUSH_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the catalog is written while writes fail: longer than the writer's back-off, which would skip the write.
+const FAILED_FLUSH_INTERVAL: Duration = Duration::from_secs(6);
 
 /// How long a stopping edge waits for the last write.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -252,9 +252,13 @@ fn flush_periodically(catalog: &Arc<Catalog>, drain: &Drain) {
             if let Err(error) = tokio::task::spawn_blocking(move || flushed.flush()).await {
                 tracing::error!(%error, "writing the last validations failed");
             }
-            let has_failed = catalog.write_failure().is_some();
+            let retry = async {
+                catalog.write_failed().await;
+                tokio::time::sleep(FAILED_FLUSH_INTERVAL).await;
+            };
             tokio::select! {
-                () = tokio::time::sleep(if has_failed { FAILED_FLUSH_INTERVAL } else { FLUSH_INTERVAL }) => {}
+                () = tokio::time::sleep(FLUSH_INTERVAL) => {}
+                () = retry => {}
                 // The drain writes the rest at its end.
                 () = drain.begun() => return,
             }

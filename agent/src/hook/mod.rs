@@ -28,6 +28,8 @@ pub(crate) struct Hook {
     pub(crate) directory: Arc<ServiceDirectory>,
     /// Notified after each switch.
     pub(crate) switched: Arc<Notify>,
+    /// Whether the first run waits until an edge has confirmed the release.
+    pub(crate) needs_confirmation: bool,
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) metrics: HookMetrics,
     pub(crate) drain: Drain,
@@ -49,8 +51,8 @@ impl Task for Hook {
         let mut status = self.status.subscribe();
         tokio::select! {
             () = self.drain.begun() => return,
-            _ = status.wait_for(|status| status.confirmed || status.polls > 0) => {}
-            () = tokio::time::sleep(FIRST_POLL_WAIT) => {}
+            _ = status.wait_for(|status| status.confirmed || !self.needs_confirmation && status.polls > 0) => {}
+            () = tokio::time::sleep(FIRST_POLL_WAIT), if !self.needs_confirmation => {}
         }
         // Failures in a row in this process: a run whose result cannot be recorded must back off, too.
         let mut failures = 0u32;

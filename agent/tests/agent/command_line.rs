@@ -88,9 +88,12 @@ fn the_binary_checks_and_explains() {
     let more = "client_certificate = 'agent.pem'\nclient_key = 'agent.key'\n";
     std::fs::write(&file, format!("{more}{FILE}")).unwrap();
     assert_eq!(check(agent().arg("--config").arg(&file)).0, Some(0));
-    weir_runtime::certificates::write_ended(dir.path(), "agent").unwrap();
+    weir_runtime::certificates::write_expired(dir.path(), "agent").unwrap();
     let (code, text) = check(agent().arg("--config").arg(&file));
     assert!(code == Some(2) && text.contains("agent.pem") && text.contains("it expired on"), "{text}");
+    weir_runtime::certificates::write_not_yet_valid(dir.path(), "agent").unwrap();
+    let (code, text) = check(agent().arg("--config").arg(&file));
+    assert!(code == Some(2) && text.contains("agent.pem") && text.contains("not valid before"), "{text}");
 
     // What it calls good starts; and all that is wrong is said at once.
     std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();

@@ -79,6 +79,22 @@ async fn a_failure_is_retried_and_the_newest_release_wins() {
 }
 
 #[tokio::test]
+async fn the_announcement_of_a_release_does_not_cut_its_pause_short() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let log = world.path().join("log");
+    // Seconds of the monotonic clock, to a hundredth.
+    let exec = format!("cut -d' ' -f1 /proc/uptime >> {}; exit 1", log.display());
+    edge.answers.publish(&shop(), with_content("1"));
+    let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
+    agent.until("exec has failed twice", |status| status.hook_failures >= 2).await;
+    agent.stop().await;
+    let runs: Vec<f64> = lines(&log).iter().map(|line| line.parse().unwrap()).collect();
+    // The first pause is 1 s, less up to a fifth.
+    assert!(runs[1] - runs[0] > 0.75, "{runs:?}");
+}
+
+#[tokio::test]
 async fn a_failure_survives_a_restart() {
     let world = World::new();
     let edge = world.edge().await;

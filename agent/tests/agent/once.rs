@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_agent::once;
 
-use crate::agent_under_test::{World, shop};
+use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::Fault;
 use crate::tarball::with_content;
 
@@ -25,6 +25,29 @@ async fn it_ends_with_the_release_and_its_exec() {
     std::fs::remove_file(world.service_dir().join("copied")).unwrap();
     once(config, LONG).await.unwrap();
     assert!(!world.service_dir().join("copied").exists());
+}
+
+#[tokio::test]
+async fn exec_never_runs_for_a_release_that_no_edge_has_confirmed() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let log = world.path().join("log");
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.services[0].exec = Some("exit 3".to_owned());
+    let mut agent = Agent::start(config.clone()).await;
+    agent.until("a run of exec is pending", |status| status.hook_failures > 0).await;
+    agent.stop().await;
+
+    config.services[0].exec = Some(format!("cat content >> {0}; echo >> {0}", log.display()));
+    edge.answers.fail_always(Fault::Status(503, None));
+    once(config.clone(), Duration::from_secs(3)).await.unwrap_err();
+    assert!(!log.exists(), "no edge confirmed the release");
+    edge.answers.fail_always(None);
+    edge.answers.publish(&shop(), with_content("two"));
+    edge.answers.fail([Fault::Status(503, None)]);
+    once(config, LONG).await.unwrap();
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "two\n");
 }
 
 #[tokio::test]

@@ -146,6 +146,11 @@ impl Catalog {
         }
     }
 
+    /// Waits until the last write has failed.
+    pub(crate) async fn write_failed(&self) {
+        let _ = self.writes.subscribe().wait_for(|state| state.failure.is_some()).await;
+    }
+
     /// Fails a write that hangs, and serves its entries from memory. Should it return later, [`Catalog::complete`]
     /// records its result.
     fn fail_hanging_write(&self, queue: &mut WriteQueue) {

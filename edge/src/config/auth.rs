@@ -73,35 +73,31 @@ impl AuthConfig {
         self.keys.iter_mut().chain(&mut self.deny).chain(&mut self.client_ca)
     }
 
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let invalid = |message: &str| Err(ConfigError::invalid(message));
+    pub(super) fn faults(&self) -> Vec<ConfigError> {
         let has_tokens = !self.keys.is_empty() || self.keys_from_origins;
         let has_certificates = self.client_ca.is_some() || !self.certificates.is_empty();
-        if self.mode == AuthMode::Open && (has_tokens || has_certificates || self.deny.is_some()) {
-            return invalid(
+        ConfigError::failed([
+            (
+                self.mode == AuthMode::Open && (has_tokens || has_certificates || self.deny.is_some()),
                 "[auth] mode = \"open\" lets everybody read, and there are keys, a deny file or certificates that say \
                  who may: set mode = \"required\", or remove them",
-            );
-        }
-        if self.mode == AuthMode::Required && !has_tokens && !has_certificates {
-            return invalid(
+            ),
+            (
+                self.mode == AuthMode::Required && !has_tokens && !has_certificates,
                 "[auth] mode = \"required\" and nobody can prove anything: give keys (files of `weir token key`), \
                  keys_from_origins = true, or client_ca with [[auth.certificate]]",
-            );
-        }
-        if self.client_ca.is_some() == self.certificates.is_empty() {
-            return invalid(
+            ),
+            (
+                self.client_ca.is_some() == self.certificates.is_empty(),
                 "client_ca in [auth] says whose certificates are believed and [[auth.certificate]] what they open: \
                  one without the other opens nothing",
-            );
-        }
-        if self.certificates.iter().any(|rule| rule.services.is_empty()) {
-            return invalid("services in [[auth.certificate]] is empty: name at least one pattern, such as \"shop-*\"");
-        }
-        if self.cached_tokens == 0 {
-            return invalid("cached_tokens in [auth] must be at least 1");
-        }
-        Ok(())
+            ),
+            (
+                self.certificates.iter().any(|rule| rule.services.is_empty()),
+                "services in [[auth.certificate]] is empty: name at least one pattern, such as \"shop-*\"",
+            ),
+            (self.cached_tokens == 0, "cached_tokens in [auth] must be at least 1"),
+        ])
     }
 }
 
@@ -114,7 +110,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let config: AuthConfig = config::read(file.path()).map_err(|error| error.to_string())?;
-        config.validate().map_err(|error| error.to_string())
+        ConfigError::all(config.faults()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -86,32 +86,20 @@ impl CacheConfig {
         Self { dir: dir.into(), ..Self::default() }
     }
 
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let invalid = |message: &str| Err(ConfigError::invalid(message));
-        if self.dir.as_os_str().is_empty() {
-            return invalid("dir in [cache] is needed: the directory of objects and of the catalog");
-        }
-        if self.disk < MIN_DISK {
-            return invalid("disk in [cache] must be at least \"1MiB\"");
-        }
-        if self.memory < MIN_MEMORY {
-            return invalid("memory in [cache] must be at least \"4MiB\"");
-        }
-        if self.in_flight < MIN_IN_FLIGHT {
-            return invalid("in_flight in [cache] must be at least \"16MiB\"");
-        }
-        if self.service_bytes < MIN_SERVICE_BYTES {
-            return invalid("service_bytes in [cache] must be at least \"1MiB\"");
-        }
-        if self.services == 0 || self.fetches == 0 || self.waiters == 0 {
-            return invalid("services, fetches and waiters in [cache] must be at least 1");
-        }
-        if self.decoders == 0 || self.encoders == 0 {
-            return invalid("decoders and encoders in [cache] must be at least 1");
-        }
-        if self.fetch_idle.is_zero() || self.fetch_wait.is_zero() {
-            return invalid("fetch_idle and fetch_wait in [cache] must be more than nothing, for example \"10s\"");
-        }
-        Ok(())
+    pub(super) fn faults(&self) -> Vec<ConfigError> {
+        ConfigError::failed([
+            (self.dir.as_os_str().is_empty(), "dir in [cache] is needed: the directory of objects and of the catalog"),
+            (self.disk < MIN_DISK, "disk in [cache] must be at least \"1MiB\""),
+            (self.memory < MIN_MEMORY, "memory in [cache] must be at least \"4MiB\""),
+            (self.in_flight < MIN_IN_FLIGHT, "in_flight in [cache] must be at least \"16MiB\""),
+            (self.service_bytes < MIN_SERVICE_BYTES, "service_bytes in [cache] must be at least \"1MiB\""),
+            (self.services == 0, "services in [cache] must be at least 1"),
+            (self.fetches == 0, "fetches in [cache] must be at least 1"),
+            (self.waiters == 0, "waiters in [cache] must be at least 1"),
+            (self.decoders == 0, "decoders in [cache] must be at least 1"),
+            (self.encoders == 0, "encoders in [cache] must be at least 1"),
+            (self.fetch_idle.is_zero(), "fetch_idle in [cache] must be more than \"0s\", for example \"10s\""),
+            (self.fetch_wait.is_zero(), "fetch_wait in [cache] must be more than \"0s\", for example \"60s\""),
+        ])
     }
 }

@@ -57,19 +57,13 @@ impl Default for FreshnessConfig {
 }
 
 impl FreshnessConfig {
-    /// Checks a rule that stands in the table `section`.
-    pub(super) fn validate(&self, section: &str) -> Result<(), ConfigError> {
-        if self.wait.is_zero() {
-            return Err(ConfigError::invalid(format!(
-                "wait in {section} must be more than nothing, for example \"2s\""
-            )));
-        }
-        if self.stale_if_error.is_some_and(|maximum| maximum < self.stale_while_revalidate) {
-            return Err(ConfigError::invalid(format!(
-                "stale_if_error in {section} must not be less than stale_while_revalidate"
-            )));
-        }
-        Ok(())
+    /// The errors of a rule in the table `section`.
+    pub(super) fn faults(&self, section: &str) -> Vec<ConfigError> {
+        let maximum_is_short = self.stale_if_error.is_some_and(|maximum| maximum < self.stale_while_revalidate);
+        ConfigError::failed([
+            (self.wait.is_zero(), format!("wait in {section} must be more than \"0s\", for example \"2s\"")),
+            (maximum_is_short, format!("stale_if_error in {section} must not be less than stale_while_revalidate")),
+        ])
     }
 }
 

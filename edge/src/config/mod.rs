@@ -132,7 +132,7 @@ impl Config {
     }
 
     fn faults(&self) -> Vec<ConfigError> {
-        let mut faults: Vec<ConfigError> = self.auth.validate().err().into_iter().collect();
+        let mut faults = self.auth.faults();
         if self.auth.mode == AuthMode::Open && !self.auth.allow_anonymous && !self.listen.ip().is_loopback() {
             faults.push(ConfigError::invalid(format!(
                 "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: set mode = \
@@ -162,17 +162,17 @@ impl Config {
                 Err(error) => faults.push(error),
             }
         }
-        let mut check = |section: Result<(), ConfigError>| faults.extend(section.err());
-        check(self.cache.validate());
-        check(self.push.validate());
-        let freshness = self.freshness.validate("[freshness]");
-        let is_sound = freshness.is_ok();
-        check(freshness);
-        // What is wrong above is wrong in each of these as well.
-        for some in self.freshness_for.iter().filter(|_| is_sound) {
-            let section = format!("[[freshness_for]] services = \"{}\"", some.services);
-            check(some.over(&self.freshness).validate(&section));
+        faults.extend(self.cache.faults());
+        faults.extend(self.push.faults());
+        let freshness = self.freshness.faults("[freshness]");
+        // The tables below inherit values, and would repeat these errors.
+        if freshness.is_empty() {
+            for some in &self.freshness_for {
+                let section = format!("[[freshness_for]] services = \"{}\"", some.services);
+                faults.extend(some.over(&self.freshness).faults(&section));
+            }
         }
+        faults.extend(freshness);
         faults
     }
 }
@@ -236,6 +236,30 @@ mod tests {
             (of("docs").fresh, of("docs").wait, of("docs").stale_if_error),
             (seconds(0), seconds(2), Some(seconds(3600)))
         );
+    }
+
+    #[test]
+    fn all_invalid_values_are_reported_at_once() {
+        let cache =
+            "dir = \"edge-cache\"\ndisk = \"0B\"\nmemory = \"0B\"\nservices = 0\nfetches = 0\nfetch_idle = \"0s\"";
+        let others = "[auth]\nclient_ca = \"ca\"\ncached_tokens = 0\n[push]\nrevalidate_interval = \"0s\"\n\
+                      [freshness]\nwait = \"0s\"\nstale_if_error = \"0s\"";
+        let error = load(&(MINIMAL.replace("dir = \"edge-cache\"", cache) + others)).unwrap_err();
+        for key in [
+            "disk in",
+            "memory in",
+            "services in [cache]",
+            "fetches in",
+            "fetch_idle in",
+            "mode = \"open\"",
+            "client_ca in",
+            "cached_tokens in",
+            "revalidate_interval in",
+            "wait in",
+            "stale_if_error in",
+        ] {
+            assert!(error.contains(key), "{key}: {error}");
+        }
     }
 
     #[test]

@@ -28,10 +28,8 @@ impl Default for PushConfig {
 }
 
 impl PushConfig {
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        if self.revalidate_interval < MIN_REVALIDATE_INTERVAL {
-            return Err(ConfigError::invalid("revalidate_interval in [push] must be at least \"1s\""));
-        }
-        Ok(())
+    pub(super) fn faults(&self) -> Vec<ConfigError> {
+        let is_short = self.revalidate_interval < MIN_REVALIDATE_INTERVAL;
+        ConfigError::failed([(is_short, "revalidate_interval in [push] must be at least \"1s\"")])
     }
 }

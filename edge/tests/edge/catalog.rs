@@ -114,14 +114,8 @@ async fn a_full_disk_stops_no_version_and_is_seen() {
     assert!(status == 200 && reasons.contains("the catalog cannot be written"), "{status} {reasons}");
     fs::remove_file(dir.join("filler")).unwrap();
     drop(filler);
-    // The disk is tried again with the first change after a pause.
-    let (mut changes, tarball) = (0, Tarball::random(1, 1000));
-    site.until("it is written", async || {
-        changes += 1;
-        site.origin.push("other", changes, 1, &tarball);
-        site.metric("weir_edge_catalog_writable", &[]) == 1.0
-    })
-    .await;
+    // Nothing changes any more: the periodic flush alone finds that the disk works again.
+    site.until("it is written", async || site.metric("weir_edge_catalog_writable", &[]) == 1.0).await;
     site.cut_edge().await;
     site.origin.go_down().await;
     site.start_edge().await;

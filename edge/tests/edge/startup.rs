@@ -65,13 +65,18 @@ async fn the_check_finds_what_keeps_an_edge_from_starting_in_each_table() {
 #[tokio::test]
 async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_written() {
     let site = Site::prepare().await;
-    for file in ["edge", "edge-client"] {
-        certificates::write_ended(site.pki(), file).unwrap();
-    }
-    let faults = weir_edge::check::faults(&site.config);
-    assert_eq!(faults.len(), 2, "{faults:?}");
-    for (fault, called, file) in [(&faults[0], "[tls]", "edge.pem"), (&faults[1], "[[origin]]", "edge-client.pem")] {
-        assert!(fault.contains(called) && fault.contains(file) && fault.contains("it expired on"), "{fault}");
+    type Write = fn(&std::path::Path, &str) -> anyhow::Result<()>;
+    let writes: [(Write, &str); 2] =
+        [(certificates::write_not_yet_valid, "not valid before"), (certificates::write_expired, "it expired on")];
+    for (write, reason) in writes {
+        write(site.pki(), "edge").unwrap();
+        write(site.pki(), "edge-client").unwrap();
+        let faults = weir_edge::check::faults(&site.config);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        let files = [("[tls]", "edge.pem"), ("[[origin]]", "edge-client.pem")];
+        for (fault, (called, file)) in faults.iter().zip(files) {
+            assert!(fault.contains(called) && fault.contains(file) && fault.contains(reason), "{fault}");
+        }
     }
     let mut site = site;
     site.start_edge().await;

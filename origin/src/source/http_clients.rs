@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,17 +73,13 @@ pub(crate) fn for_other_hosts(
 }
 
 tokio::task_local! {
-    /// Whether the current request opened a connection.
-    static CONNECTED: Cell<bool>;
+    /// Whether a connection was opened for the current request.
+    static CONNECTED: Rc<Cell<bool>>;
 }
 
-/// Sends a request. Returns the response, and whether an existing connection was used.
-pub(crate) async fn send(request: RequestBuilder) -> (reqwest::Result<Response>, bool) {
-    let sent = async {
-        let response = request.send().await;
-        (response, !CONNECTED.with(Cell::get))
-    };
-    CONNECTED.scope(Cell::new(false), sent).await
+/// Sends a request, and sets `connected` if a connection was opened for it.
+pub(crate) async fn send(request: RequestBuilder, connected: Rc<Cell<bool>>) -> reqwest::Result<Response> {
+    CONNECTED.scope(connected, request.send()).await
 }
 
 /// The configuration of a client: the key of the cache.

@@ -178,7 +178,7 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
     let node = home.start(config(&home, &upstream)).await;
     node.published(|_| true).await;
     write_file(&home, &upstream);
-    certificates::write_ended(&home.file(""), "origin").unwrap();
+    certificates::write_expired(&home.file(""), "origin").unwrap();
     let error = reload(&home, &node).await.unwrap_err();
     assert!(error.contains("origin.pem") && error.contains("has expired"), "{error}");
     std::fs::write(home.file("origin.key"), "").unwrap();
@@ -191,8 +191,11 @@ async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
     assert_eq!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await, 2.0);
     node.stop().await;
 
-    certificates::write_ended(&home.file(""), "origin").unwrap();
     let config: Config = config(&home, &upstream);
+    certificates::write_not_yet_valid(&home.file(""), "origin").unwrap();
+    let errors = config.check_files().errors;
+    assert!(errors.len() == 1 && errors[0].contains("[tls]") && errors[0].contains("not valid before"), "{errors:?}");
+    certificates::write_expired(&home.file(""), "origin").unwrap();
     let errors = config.check_files().errors;
     assert!(errors.len() == 1 && errors[0].contains("[tls]") && errors[0].contains("it expired on"), "{errors:?}");
     let node = home.start(config).await;

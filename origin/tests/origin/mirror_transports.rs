@@ -112,6 +112,24 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
 }
 
 #[test]
+fn a_request_that_stalls_on_a_reused_connection_is_sent_again() {
+    let (mut pair, server) = served(false);
+    pair.follow();
+    pair.upstream.stall_timeout = Duration::from_secs(2);
+    server.behave(HttpBehavior { requests_per_connection: Some(1), hangs: true, ..HttpBehavior::default() });
+    for _ in 0..3 {
+        assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
+    }
+    // On a new connection it is not.
+    server.behave(HttpBehavior { requests_per_connection: Some(0), hangs: true, ..HttpBehavior::default() });
+    let error = pair.try_poll().unwrap_err();
+    assert!(matches!(error, MirrorError::Stalled { .. }), "{error}");
+    server.take_requests();
+    assert!(matches!(pair.try_poll().unwrap_err(), MirrorError::Stalled { .. }));
+    assert_eq!(server.take_requests().len(), 1);
+}
+
+#[test]
 fn an_unknown_authority_is_not_trusted_and_an_invalid_file_is_an_error() {
     let (mut pair, _server) = served(true);
     let other = pair.git.dir.join("other");

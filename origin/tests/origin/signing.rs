@@ -95,7 +95,7 @@ fn keys_are_made_and_printed_by_the_command() {
         })
         .collect();
     let again = weir_origin(&home, &["keys", "new", "one.key"]);
-    assert!(!again.status.success() && text(&again.stderr).contains("not written over"), "{again:?}");
+    assert!(!again.status.success() && text(&again.stderr).contains("never overwritten"), "{again:?}");
 
     let config = |keys: &str| home.write_config(&format!("[signing]\nkeys = [{keys}]\n"));
     config("\"one.key\", \"two.key\"");

@@ -28,6 +28,8 @@ pub(crate) struct HttpBehavior {
     pub(crate) header: Option<String>,
     /// The requests per connection: one more is read and not answered. `None`: one, with notice.
     pub(crate) requests_per_connection: Option<usize>,
+    /// Whether the connection of the request without a response stays open.
+    pub(crate) hangs: bool,
 }
 
 /// A running server, until the process ends.
@@ -175,7 +177,8 @@ fn answer_one(
     let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
     stream.read_exact(&mut body)?;
     if silent {
-        return Ok(());
+        // Until the client gives up.
+        return if behavior.hangs { stream.read(&mut [0]).map(|_| ()) } else { Ok(()) };
     }
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap(), words.next().unwrap());

@@ -1,4 +1,4 @@
-//! The files of keys and denials that a role is given, read again whenever they change.
+//! Files of public keys and denied tokens, reloaded when they change.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,14 +13,14 @@ use tokio::task::spawn_blocking;
 use super::shutdown::Drain;
 use weir_protocol::access_list::{AccessList, AccessListError};
 
-/// How often the files are looked at. A change is taken when two looks in a row agree: a denial is in force after twice
-/// this time.
+/// How often the files are read. A change is applied when two reads in a row agree, so a denial is in force after twice this
+/// time.
 pub const REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest file that is read, in bytes: ten thousand denied tokens with a comment each.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Where keys and denials stand.
+/// The paths of the files.
 #[derive(Debug, Clone, Default)]
 pub struct AccessFiles {
     /// Files of public keys.
@@ -38,22 +38,22 @@ pub struct AccessFileError {
     message: String,
 }
 
-/// What the files hold, unread: to see whether anything changed. File times are not asked, because they may be kept by
-/// whoever copies a file, and stand still for the second of two quick changes.
+/// The text of the files, to detect changes. File times are not reliable: a copy may keep them, and two quick changes may have
+/// the same.
 type Contents = Vec<String>;
 
 impl AccessFiles {
     /// Reads all files. Blocks.
     ///
     /// # Errors
-    /// One is missing, too large, or holds something else; the message names it, and the line.
+    /// A file is missing, too large or invalid; the message names it, and the line.
     pub fn read(&self) -> Result<AccessList, AccessFileError> {
         self.parse(&self.contents()?)
     }
 
-    /// Reads all files, and again whenever they change, until the drain. What is found once may be half of what somebody is
-    /// writing: a change counts when it is found twice in a row. A file that cannot be used any more changes
-    /// nothing: what was read last stays in force, the log says why, and `readable` is 0 until all can be used again.
+    /// Reads all files, and reloads them when they change, until the drain. One read may see a file that is half written, so a
+    /// change is applied when two reads in a row agree. While a file cannot be used, the last list stays in force, the log
+    /// says why, and `readable` is 0.
     ///
     /// # Errors
     /// As [`read`](Self::read), at the start.
@@ -72,7 +72,7 @@ impl AccessFiles {
         readable.set(1);
         let (sender, receiver) = watch::channel(Arc::new(list));
         if !(files.keys.is_empty() && files.deny.is_none()) {
-            let follower = Follower { files, contents, seen: None, sender, readable };
+            let follower = Follower { files, contents, candidate: None, sender, readable };
             drain.spawn(follower.run(drain.clone()));
         }
         Ok(receiver)
@@ -111,51 +111,51 @@ fn contents(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// The task that looks at the files.
+/// The task that reloads the files.
 struct Follower {
     files: Arc<AccessFiles>,
-    /// What is in force.
+    /// The contents in force.
     contents: Contents,
-    /// What was found at the last look, when it is not that.
-    seen: Option<Contents>,
+    /// The contents at the last read, if they differ.
+    candidate: Option<Contents>,
     sender: watch::Sender<Arc<AccessList>>,
     readable: IntGauge,
 }
 
 impl Follower {
     async fn run(mut self, drain: Drain) {
-        // What was last said of files that cannot be used, so that it is said once.
-        let mut told = None;
+        // The last logged error, so that each is logged once.
+        let mut reported = None;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(REREAD_INTERVAL) => {}
                 () = drain.begun() => return,
             }
-            let problem = self.look().await.err().map(|error| error.to_string());
+            let problem = self.check().await.err().map(|error| error.to_string());
             self.readable.set(problem.is_none().into());
             if let Some(problem) = &problem
-                && told.as_ref() != Some(problem)
+                && reported.as_ref() != Some(problem)
             {
-                tracing::error!("{problem}; what was read before stays in force");
+                tracing::error!("{problem}; the last keys and denials stay in force");
             }
-            told = problem;
+            reported = problem;
         }
     }
 
-    async fn look(&mut self) -> Result<(), AccessFileError> {
+    async fn check(&mut self) -> Result<(), AccessFileError> {
         let files = self.files.clone();
         let contents = spawn_blocking(move || files.contents()).await.expect("reading does not panic")?;
-        let before = self.seen.take();
+        let before = self.candidate.take();
         if contents != self.contents {
             if before.as_ref() != Some(&contents) {
-                self.seen = Some(contents);
+                self.candidate = Some(contents);
                 return Ok(());
             }
-            // Kept for the next look, should it be of no use.
-            self.seen = Some(contents.clone());
+            // Stored for the next read, in case it is invalid.
+            self.candidate = Some(contents.clone());
             let list = self.files.parse(&contents)?;
             self.contents = contents;
-            tracing::info!(keys = list.keys().count(), "keys and denials were read again");
+            tracing::info!(keys = list.keys().count(), "keys and denials were reloaded");
             self.sender.send_replace(Arc::new(list));
         }
         Ok(())
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_being_written_is_not_taken_at_its_word() {
+    async fn a_half_written_file_is_not_applied() {
         let dir = tempfile::tempdir().unwrap();
         let deny = dir.path().join("denied");
         let write = |text: &str| std::fs::write(&deny, text).unwrap();
@@ -176,28 +176,28 @@ mod tests {
         let contents = files.contents().unwrap();
         let (sender, list) = watch::channel(Arc::new(files.parse(&contents).unwrap()));
         let readable = IntGauge::new("readable", "readable").unwrap();
-        let mut follower = Follower { files: files.into(), contents, seen: None, sender, readable };
+        let mut follower = Follower { files: files.into(), contents, candidate: None, sender, readable };
         let denied = || list.borrow().denied_tokens(0).count();
         // Rewritten in place: emptied, half of it, all of it.
         for torn in ["", "token t1\n", "token t1\ntoken t2\ntoken t3\n"] {
             write(torn);
-            follower.look().await.unwrap();
+            follower.check().await.unwrap();
             assert_eq!(denied(), 2, "{torn}");
         }
-        follower.look().await.unwrap();
+        follower.check().await.unwrap();
         assert_eq!(denied(), 3);
-        // Whoever empties it means it, once it stays so; and what is wrong stays wrong.
+        // An empty file is applied once it stays empty; an invalid one never is.
         write("");
-        follower.look().await.unwrap();
-        follower.look().await.unwrap();
+        follower.check().await.unwrap();
+        follower.check().await.unwrap();
         assert_eq!(denied(), 0);
         write("tokn t4");
-        assert!(follower.look().await.is_ok() && follower.look().await.is_err() && follower.look().await.is_err());
+        assert!(follower.check().await.is_ok() && follower.check().await.is_err() && follower.check().await.is_err());
         assert_eq!(denied(), 0);
     }
 
     #[tokio::test]
-    async fn a_change_is_followed_and_a_broken_file_changes_nothing() {
+    async fn a_change_is_applied_and_an_invalid_file_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let deny = dir.path().join("denied");
         std::fs::write(&deny, "token t1\n").unwrap();
@@ -213,12 +213,12 @@ mod tests {
         assert_eq!(denied(&list.borrow_and_update().clone()), ["t1", "t2"]);
 
         std::fs::write(&deny, "tokn t3\n").unwrap();
-        let told = async {
+        let noticed = async {
             while readable.get() == 1 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), told).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(30), noticed).await.unwrap();
         assert_eq!(denied(&list.borrow().clone()), ["t1", "t2"]);
         std::fs::write(&deny, "token t3\n").unwrap();
         list.changed().await.unwrap();

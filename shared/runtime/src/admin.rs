@@ -17,14 +17,14 @@ use weir_protocol::problem::Problem;
 pub enum Readiness {
     /// It can.
     Ready,
-    /// It can, though something is wrong that somebody should look at.
+    /// It can, but something needs attention.
     Degraded(Vec<String>),
     /// It cannot.
     NotReady(Vec<String>),
 }
 
 impl Readiness {
-    /// Whether it can do its work, and all that is wrong: for `/status`.
+    /// Whether it can do its work, and the reasons why not or what needs attention: for `/status`.
     pub fn into_parts(self) -> (bool, Vec<String>) {
         match self {
             Readiness::Ready => (true, Vec::new()),
@@ -34,10 +34,10 @@ impl Readiness {
     }
 }
 
-/// What `/status` shows, or what is wrong with its query.
+/// The document of `/status`, or what is wrong with the query.
 pub type StatusDocument = Result<serde_json::Value, String>;
 
-/// What the admin listener shows of a role.
+/// The admin listener of a role.
 #[derive(Clone)]
 pub struct Admin {
     /// All metrics of the role.
@@ -46,12 +46,12 @@ pub struct Admin {
     pub ready: Arc<dyn Fn() -> Readiness + Send + Sync>,
     /// Called on each `/status`, with the query.
     pub status: Arc<dyn Fn(&str) -> StatusDocument + Send + Sync>,
-    /// A role that drains is not ready.
+    /// While it drains the role is not ready.
     pub drain: Drain,
 }
 
 impl Admin {
-    /// Serves on `listen` until the drain has ended, so that `/readyz` can tell of the drain.
+    /// Serves on `listen` until the drain has ended, so that `/readyz` can report it.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -65,8 +65,7 @@ impl Admin {
         Ok(address)
     }
 
-    /// Answers one request. A role that has more to offer here does so in a handler of its own, and leaves the rest to
-    /// this.
+    /// Responds to one request. A role with more endpoints has a handler of its own, which calls this for the rest.
     pub fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut response = Problem::method_not_allowed().into_response();
@@ -96,7 +95,7 @@ impl Admin {
     }
 }
 
-/// Nobody proves anything here: what names services is for this machine alone.
+/// There is no authentication here, so `/status`, which names services, is for this machine alone.
 impl Handler for Admin {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         if request.uri().path() == "/status" && !is_this_machine(peer.address.ip()) {
@@ -114,12 +113,12 @@ fn status_is_for_this_machine() -> Problem {
     Problem::new(
         StatusCode::FORBIDDEN,
         "not-from-here",
-        "This is for the machine itself",
-        "/status names services, and is answered over loopback alone: ask at 127.0.0.1 or [::1] on the machine itself.",
+        "Only for this machine",
+        "/status names services, so it is available over loopback alone: request it at 127.0.0.1 or [::1] on the machine.",
     )
 }
 
-/// A document for people, over several lines.
+/// A response with indented JSON.
 pub fn json(document: &serde_json::Value) -> Response<Body> {
     let text = serde_json::to_string_pretty(document).unwrap_or_default();
     typed(StatusCode::OK, "application/json", text + "\n")
@@ -148,24 +147,24 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
-    /// An address of this machine that is not loopback; none without a network. Nothing is sent.
+    /// An address of this machine that is not loopback; `None` without a network. Nothing is sent.
     fn outward() -> Option<IpAddr> {
         let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
         socket.connect("192.0.2.1:9").ok()?;
         socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
     }
 
-    async fn status(address: SocketAddr, path: &str) -> String {
+    async fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer.split(' ').nth(1).unwrap().to_owned()
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response.split(' ').nth(1).unwrap().to_owned()
     }
 
     #[tokio::test]
-    async fn names_are_told_to_this_machine_alone() {
+    async fn status_is_for_this_machine_alone() {
         for (address, expected) in
             [("127.0.0.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("10.0.0.1", false), ("::", false)]
         {
@@ -181,10 +180,10 @@ mod tests {
         };
         let port = admin.start("0.0.0.0:0".parse().unwrap(), &metrics).await.unwrap().port();
         let loopback = SocketAddr::from(([127, 0, 0, 1], port));
-        assert_eq!(status(loopback, "/status").await, "200");
+        assert_eq!(get(loopback, "/status").await, "200");
         if let Some(outward) = outward() {
-            assert_eq!(status((outward, port).into(), "/status").await, "403");
-            assert_eq!(status((outward, port).into(), "/readyz").await, "200");
+            assert_eq!(get((outward, port).into(), "/status").await, "403");
+            assert_eq!(get((outward, port).into(), "/readyz").await, "200");
         }
         assert!(drain.finish(std::time::Duration::from_secs(5)).await);
     }

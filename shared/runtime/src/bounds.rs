@@ -1,4 +1,4 @@
-//! The bounds of a role's work, each with its use, read when metrics are collected.
+//! The limits of a role's resources with their use, read when metrics are collected.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -22,10 +22,10 @@ struct Bounds {
     read: Box<dyn Fn() -> Vec<Bound> + Send + Sync>,
 }
 
-/// Registers the bounds that `read` gives.
+/// Registers the bounds that `read` returns.
 ///
 /// # Errors
-/// The names are taken.
+/// The names are registered already.
 pub fn register(registry: &Registry, read: impl Fn() -> Vec<Bound> + Send + Sync + 'static) -> prometheus::Result<()> {
     registry.register(Box::new(Bounds { metrics: BoundMetrics::build("")?, read: Box::new(read) }))
 }

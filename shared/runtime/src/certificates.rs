@@ -1,11 +1,12 @@
-//! Writes a certificate authority and certificates for every role, for a laptop, a trial and the tests.
+//! Writes a certificate authority and certificates for every role, for trials and tests.
 //!
-//! Fleets have an authority of their own (cert-manager, SPIRE, a company CA); all that Weir asks of it is the URI
+//! Production uses another authority (cert-manager, SPIRE, a company CA). Weir only needs the URI
 //! `spiffe://weir/<role>/<name>` among a certificate's subject alternative names.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -27,15 +28,15 @@ const AGENT_PREFIX: &str = "agent-";
 const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const CA_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Clocks differ: a certificate is valid a little before it was made.
+/// Clocks differ, so a certificate is valid from a little before it was issued.
 const BACKDATE: Duration = Duration::from_secs(3600);
 
 /// A certificate to write.
 struct Leaf<'a> {
-    /// The name of its files, without ending.
+    /// The name of its files, without extension.
     file: String,
     name: &'a str,
-    /// None: it serves, and proves its host names alone. A URI would be in the way of clients that read no other name then.
+    /// `None` for a server, which proves its host names only: some clients ignore those of a certificate with a URI.
     connects_as: Option<Role>,
 }
 
@@ -72,11 +73,10 @@ pub fn write(dir: &Path, hosts: &[String]) -> anyhow::Result<Vec<String>> {
 
 /// The same, with `agent-<name>` for each of `agents`.
 ///
-/// An authority that is there already is kept, and signs all certificates again: each with the host names that it has, and
-/// those that are given now.
+/// An existing authority is kept, and issues all certificates again: each with the host names that it has, and `hosts`.
 ///
 /// # Errors
-/// As [`write()`], or a certificate that is there cannot be read.
+/// As [`write()`], or an existing certificate cannot be read.
 pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::Result<Vec<String>> {
     for host in hosts {
         ServerName::try_from(host.as_str())
@@ -87,7 +87,7 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
     let mut put = |name: String, contents: String| -> anyhow::Result<()> {
         let path = dir.join(&name);
         let mode = if name.ends_with(".key") { 0o600 } else { 0o644 };
-        // Into a new file that takes the old one's place: a reader never sees half of one, and the mode is the new one's.
+        // A new file is renamed over the old one, so that readers never see half of one, and the mode is right.
         let temporary = dir.join(format!(".{name}.new"));
         let _ = fs::remove_file(&temporary);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
@@ -98,11 +98,11 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
     };
 
     let (ca_pem, ca_key) = (dir.join("ca.pem"), dir.join("ca.key"));
-    // A new one would cut off everybody who trusts the old one.
+    // Certificates of a new authority are useless to everything that trusts the old one.
     anyhow::ensure!(
         ca_key.exists() || !ca_pem.exists(),
-        "{} is there without its key, ca.key: put the key back to sign with it, or take ca.pem away to make a new \
-         authority, which whoever trusts this one must then be given",
+        "{} exists without its key ca.key: restore the key to sign with it, or remove ca.pem to create a new authority, which \
+         every node must then be given",
         ca_pem.display()
     );
     let key = if ca_pem.exists() {
@@ -123,22 +123,36 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
         if leaf.connects_as.is_none() {
             names.extend(hosts.iter().filter(|host| !names.contains(host)).cloned().collect::<Vec<_>>());
         }
-        let (certificate, key) = leaf.issue(&issuer, names, SystemTime::now() + LEAF_LIFE)?;
+        let (certificate, key) = leaf.issue(&issuer, names, from_now(LEAF_LIFE))?;
         put(format!("{}.pem", leaf.file), certificate)?;
         put(format!("{}.key", leaf.file), key)?;
     }
     Ok(written)
 }
 
-/// Writes one of the certificates anew, under its name, with a life that is over: for trying what is said then.
+/// Replaces one of the certificates by one that has expired, for tests.
 ///
 /// # Errors
-/// There is none of that name or no authority, or a file cannot be read or written.
-pub fn write_ended(dir: &Path, file: &str) -> anyhow::Result<()> {
+/// There is no such certificate or no authority, or a file cannot be read or written.
+pub fn write_expired(dir: &Path, file: &str) -> anyhow::Result<()> {
+    let now = SystemTime::now();
+    write_valid(dir, file, now - BACKDATE..now - BACKDATE / 2)
+}
+
+/// Replaces one of the certificates by one that is not valid yet, for tests.
+///
+/// # Errors
+/// As [`write_expired`].
+pub fn write_not_yet_valid(dir: &Path, file: &str) -> anyhow::Result<()> {
+    let now = SystemTime::now();
+    write_valid(dir, file, now + BACKDATE..now + LEAF_LIFE)
+}
+
+fn write_valid(dir: &Path, file: &str, validity: Range<SystemTime>) -> anyhow::Result<()> {
     let leaf =
         leaves().into_iter().find(|leaf| leaf.file == file).with_context(|| format!("there is no {file}.pem"))?;
     let issuer = Issuer::new(authority()?, KeyPair::from_pem(&fs::read_to_string(dir.join("ca.key"))?)?);
-    let (certificate, key) = leaf.issue(&issuer, leaf.local_names(), SystemTime::now() - BACKDATE / 2)?;
+    let (certificate, key) = leaf.issue(&issuer, leaf.local_names(), validity)?;
     fs::write(dir.join(format!("{file}.pem")), certificate)?;
     fs::write(dir.join(format!("{file}.key")), key)?;
     Ok(())
@@ -149,16 +163,17 @@ fn authority() -> anyhow::Result<CertificateParams> {
     params.distinguished_name.push(DnType::CommonName, CA_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params, SystemTime::now() + CA_LIFE);
+    let validity = from_now(CA_LIFE);
+    (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
     Ok(params)
 }
 
-fn validity(params: &mut CertificateParams, not_after: SystemTime) {
-    params.not_before = (SystemTime::now() - BACKDATE).into();
-    params.not_after = not_after.into();
+fn from_now(life: Duration) -> Range<SystemTime> {
+    let now = SystemTime::now();
+    now - BACKDATE..now + life
 }
 
-/// The agents that have a certificate of their own in a folder.
+/// The agents that have a certificate of their own in a directory.
 fn agents_in(dir: &Path) -> anyhow::Result<Vec<NodeName>> {
     let mut agents = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
@@ -174,7 +189,7 @@ impl Leaf<'_> {
         &self,
         issuer: &Issuer<'_, KeyPair>,
         hosts: Vec<String>,
-        not_after: SystemTime,
+        validity: Range<SystemTime>,
     ) -> anyhow::Result<(String, String)> {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name.push(DnType::CommonName, self.name);
@@ -188,7 +203,7 @@ impl Leaf<'_> {
                 ExtendedKeyUsagePurpose::ClientAuth
             }
         });
-        validity(&mut params, not_after);
+        (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, issuer)?.pem(), key.serialize_pem()))
     }

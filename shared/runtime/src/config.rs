@@ -21,29 +21,34 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// Not TOML, an unknown key, or a value that a key does not take.
+    /// Not TOML, an unknown key, or an invalid value.
     #[error("the configuration {} is wrong: {message}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// All faults, each in the parser's words with its line.
+        /// All errors, each with its line.
         message: String,
     },
-    /// The keys are all known, and together they make no sense.
+    /// All keys are valid by themselves, but not together.
     #[error("the configuration is wrong: {0}")]
     Invalid(String),
 }
 
 impl ConfigError {
-    /// A configuration whose keys are all known and that makes no sense: name the key and what it should be.
+    /// An invalid combination: name the key and what it should be.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid(message.into())
     }
 
-    /// What was found, as one: whoever mends a configuration wants to know all at once.
+    /// The errors of the checks that failed: each check has a condition that is true when it fails, and a message.
+    pub fn failed<M: Into<String>>(checks: impl IntoIterator<Item = (bool, M)>) -> Vec<Self> {
+        checks.into_iter().filter(|(has_failed, _)| *has_failed).map(|(_, message)| Self::invalid(message)).collect()
+    }
+
+    /// Joins all errors into one, so that an operator sees all of them at once.
     ///
     /// # Errors
-    /// Something was found.
+    /// There is at least one.
     pub fn all(faults: Vec<Self>) -> Result<(), Self> {
         let message = |fault| match fault {
             Self::Invalid(message) => message,
@@ -54,21 +59,21 @@ impl ConfigError {
     }
 }
 
-/// The most faults of a file that are reported at once.
+/// The errors of a file that are reported at once, at most.
 const MAX_FAULTS: usize = 20;
 
 /// Reads a TOML file. The type should carry `#[serde(deny_unknown_fields)]` everywhere.
 ///
 /// # Errors
-/// The file cannot be read, or is wrong: every key that is unknown or has a wrong value is reported, with its line. What the
-/// whole means is checked afterwards, by [`ConfigError::all`].
+/// The file cannot be read, or is invalid: every key that is unknown or has an invalid value is reported with its line. The
+/// caller then checks the combination of keys; see [`ConfigError::all`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(&text).map_err(|faults| ConfigError::Parse { path: path.to_owned(), message: faults.join("\n") })
 }
 
-/// The parser stops at the first fault: each key at fault is taken out, and the rest is read again to find the next. A fault
-/// of a key that must be there ends that.
+/// The parser stops at the first error. So each invalid key is removed and the rest is parsed again to find the next error,
+/// until the error is a missing key.
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Vec<String>> {
     let mut table = DeTable::parse(text).map_err(|error| vec![explained(text, error)])?;
     let (mut faults, mut removed) = (Vec::new(), Vec::new());
@@ -91,7 +96,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Vec<String>> {
     }
 }
 
-/// Takes the innermost key out that a fault is about, if there is one.
+/// Removes the innermost key at the position of an error, and returns it.
 fn remove(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<String> {
     let holds = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
     let within = |value: &mut Spanned<DeValue<'_>>| match value.get_mut() {
@@ -114,7 +119,7 @@ fn remove(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<String> {
     Some(key.into_inner().into_owned())
 }
 
-/// The parser's words with the line, and what to write instead.
+/// The parser's message with the line, and what to write instead.
 fn explained(text: &str, mut error: toml::de::Error) -> String {
     error.set_input(Some(text));
     let value = error.span().and_then(|span| text.get(span)).unwrap_or_default().trim_matches(['"', '\'']);
@@ -131,11 +136,11 @@ fn explained(text: &str, mut error: toml::de::Error) -> String {
         }
         _ => None,
     };
-    let told = error.to_string();
-    better.map_or_else(|| told.clone(), |better| told.replacen(message, &better, 1)).trim_end().to_owned()
+    let text = error.to_string();
+    better.map_or_else(|| text.clone(), |better| text.replacen(message, &better, 1)).trim_end().to_owned()
 }
 
-/// The name that was probably meant, if one is near.
+/// The most similar known name, if one is similar enough.
 fn nearest<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
     let near = known.iter().map(|name| (strsim::damerau_levenshtein(unknown, name), *name));
     near.filter(|(distance, _)| *distance <= 1 + unknown.len() / 4)
@@ -146,7 +151,7 @@ fn nearest<'n>(unknown: &str, known: &[&'n str]) -> Option<&'n str> {
 /// Reads `127.0.0.1:7443`; for command lines.
 ///
 /// # Errors
-/// It is not an IP address with a port; the message says which of the two is wrong, and what to write.
+/// The text is not an IP address with a port; the message says which of the two is wrong, and what to write.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| match text.rsplit_once(':') {
         None => format!("`{text}` has no port: write an IP address and a port, such as `127.0.0.1:7443`"),
@@ -162,9 +167,9 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// The keys in which two configurations differ, as `section.key`; a list that differs is named as a whole. Left out are the
-/// keys and sections `but`.
-pub fn changed_keys<T: Serialize>(one: &T, other: &T, but: &[&str]) -> Vec<String> {
+/// The keys in which two configurations differ, as `section.key`; a list counts as one key. The keys and sections `except` are
+/// left out.
+pub fn changed_keys<T: Serialize>(one: &T, other: &T, except: &[&str]) -> Vec<String> {
     fn compare(name: &str, one: &Value, other: &Value, changed: &mut Vec<String>) {
         match (one, other) {
             (Value::Object(one), Value::Object(other)) => {
@@ -182,7 +187,7 @@ pub fn changed_keys<T: Serialize>(one: &T, other: &T, but: &[&str]) -> Vec<Strin
     let value = |config: &T| serde_json::to_value(config).expect("a configuration is made of texts, numbers and lists");
     let mut changed = Vec::new();
     compare("", &value(one), &value(other), &mut changed);
-    changed.retain(|key| !but.iter().any(|left_out| is_or_is_below(key, left_out)));
+    changed.retain(|key| !except.iter().any(|left_out| is_or_is_below(key, left_out)));
     changed
 }
 
@@ -191,7 +196,7 @@ pub fn is_or_is_below(key: &str, section: &str) -> bool {
     key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The folder that a configuration's relative paths are relative to: the file's own.
+/// The directory of a configuration file, to which its relative paths are relative.
 pub fn base_dir(config_file: &Path) -> &Path {
     match config_file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -243,7 +248,7 @@ pub mod duration {
     }
 }
 
-/// The same where there may be none.
+/// An optional [`duration`].
 pub mod optional_duration {
     use std::time::Duration;
 
@@ -301,7 +306,7 @@ pub mod size {
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
-            // The library's own words are about its grammar.
+            // The library's message describes its grammar.
             let size: ByteSize =
                 text.parse().map_err(|_| E::custom(format!("`{text}` is not a size such as `64MiB` or `10GB`")))?;
             if size.as_u64() > 0 && text.ends_with(|last: char| last.is_ascii_digit()) {
@@ -312,7 +317,7 @@ pub mod size {
     }
 }
 
-/// The same where there may be none.
+/// An optional [`size`].
 pub mod optional_size {
     use bytesize::ByteSize;
     use serde::{Deserializer, Serialize, Serializer};
@@ -364,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_at_fault_are_reported_at_once_with_what_to_write() {
+    fn all_invalid_keys_are_reported_at_once_with_what_to_write() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         #[allow(dead_code)]
@@ -396,11 +401,11 @@ mod tests {
             (10, "did you mean `poll_interval`?"),
             (11, "in quotes, \"1\""),
         ] {
-            let is_told = |fault: &&String| fault.contains(&format!("line {line},")) && fault.contains(words);
-            assert_eq!(found.iter().filter(is_told).count(), 1, "{words}: {found:#?}");
+            let is_reported = |fault: &&String| fault.contains(&format!("line {line},")) && fault.contains(words);
+            assert_eq!(found.iter().filter(is_reported).count(), 1, "{words}: {found:#?}");
         }
         assert_eq!(found.len(), 6, "{found:#?}");
-        // What is missing besides is told as well, and no key that is there.
+        // A missing key is reported as well.
         let found = faults("listen = 'localhost:1'\nname = 'a'\n");
         assert_eq!(found.len(), 2, "{found:#?}");
         assert!(found[0].contains("127.0.0.1:1") && found[1].contains("`limits`"), "{found:#?}");
@@ -442,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_named_by_its_keys() {
+    fn changes_are_named_by_their_keys() {
         let one = read_text("poll_interval = '2m'\nedges = ['a']\n[tls]\nkey = 'k'\nca = 'c'").unwrap();
         assert_eq!(changed_keys(&one, &one, &[]), [""; 0]);
         let other = read_text("poll_interval = '120s'\nedges = ['a', 'b']\n[tls]\nkey = 'l'\nextra = 'e'").unwrap();

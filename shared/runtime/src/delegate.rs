@@ -1,4 +1,4 @@
-//! Streams that wrap another one, and delegate to it what they do not change.
+//! Delegation of methods for streams that wrap another one.
 
 /// Methods of `AsyncRead` and `AsyncWrite` that call those of the field `stream`.
 macro_rules! delegate {

@@ -1,4 +1,4 @@
-//! One process per directory: a lock that is held for as long as any part of the process uses the directory.
+//! Locks a directory for one process, as long as any part of that process uses it.
 
 use std::convert::Infallible;
 use std::fs::{self, TryLockError};
@@ -10,20 +10,20 @@ use tokio::sync::oneshot;
 
 use super::file_lock::FileLock;
 
-/// The lock. Whatever keeps files of the directory open keeps a clone of it, and closes them before it.
+/// The lock. Every owner of open files in the directory holds a clone, and closes the files before it drops the clone.
 #[derive(Debug, Clone)]
 pub struct DirectoryLock {
-    _held: Arc<Held>,
+    _inner: Arc<Inner>,
 }
 
-/// Dropped from top to bottom: the lock is free before anybody is told so.
+/// Fields are dropped in this order: the lock is free before [`Released`] resolves.
 #[derive(Debug)]
-struct Held {
+struct Inner {
     _file: FileLock,
-    _telling: oneshot::Sender<Infallible>,
+    _released: oneshot::Sender<Infallible>,
 }
 
-/// Tells when the directory is free again.
+/// Resolves when the directory is free again.
 #[derive(Debug)]
 pub struct Released(oneshot::Receiver<Infallible>);
 
@@ -31,33 +31,33 @@ pub struct Released(oneshot::Receiver<Infallible>);
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// Another process holds its lock.
-    #[error("it is in use by another process: each needs a directory of its own")]
+    #[error("it is in use by another process; give each process its own directory")]
     InUse,
-    /// The file system says no.
+    /// The file system reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl DirectoryLock {
-    /// Takes the lock of a directory, which is made when it is not there. Does not wait.
+    /// Locks a directory, which is created if missing. Does not wait.
     ///
     /// # Errors
-    /// Another process has it, or the directory cannot be made or written.
+    /// Another process holds the lock, or the directory cannot be created or written.
     pub fn take(dir: &Path) -> Result<(Self, Released), DirectoryError> {
         fs::create_dir_all(dir)?;
         let file = FileLock::try_take(&dir.join("lock")).map_err(|error| match error {
             TryLockError::WouldBlock => DirectoryError::InUse,
             TryLockError::Error(error) => DirectoryError::Io(error),
         })?;
-        let (telling, told) = oneshot::channel();
-        Ok((Self { _held: Arc::new(Held { _file: file, _telling: telling }) }, Released(told)))
+        let (released, receiver) = oneshot::channel();
+        Ok((Self { _inner: Arc::new(Inner { _file: file, _released: released }) }, Released(receiver)))
     }
 }
 
 impl Released {
     /// Waits until nobody holds the lock.
     pub async fn wait(self) {
-        // Nothing is ever sent: this is about the end of the one who could.
+        // Nothing is ever sent: it resolves when the sender is dropped.
         let _ = self.0.await;
     }
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_is_free_once_it_is_said_to_be() {
+    async fn the_directory_is_free_once_released_resolves() {
         let dir = tempfile::tempdir().unwrap();
         for _ in 0..100 {
             let (lock, released) = DirectoryLock::take(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! How a program reports that it cannot go on: one line, with its name.
+//! Reports a fatal error in one line, with the name of the program.
 
 use std::time::SystemTime;
 
@@ -6,12 +6,12 @@ use serde_json::json;
 
 use super::telemetry::LogFormat;
 
-/// Reports why a command that a person gave has failed: `weir-origin: …`, on standard error.
+/// Reports the error of a command to a person: `weir-origin: …`, on standard error.
 pub fn report(program: &str, error: &anyhow::Error) {
     eprintln!("{}", line(program, error));
 }
 
-/// Reports why a role ends, or cannot start: in the format of its log, and whatever the log filter is.
+/// Reports the fatal error of a role in the format of its log, whatever the log filter is.
 pub fn report_in_log(program: &str, error: &anyhow::Error) {
     let role = LogFormat::of_role();
     match role.or_environment().unwrap_or(role) {
@@ -20,7 +20,7 @@ pub fn report_in_log(program: &str, error: &anyhow::Error) {
     }
 }
 
-/// Each cause once: many errors say what caused them already.
+/// Joins the causes. A cause that the line contains already is left out: many errors include theirs.
 fn line(program: &str, error: &anyhow::Error) -> String {
     let mut line = program.to_owned();
     for cause in error.chain().map(ToString::to_string) {
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_told_once_in_one_line() {
+    fn each_cause_is_reported_once_in_one_line() {
         let error =
             Err::<(), _>(Read { source: std::io::Error::other("no such file") }).context("the data cannot be opened");
         let error = error.unwrap_err();

@@ -1,24 +1,24 @@
-//! A lock on a file that ends when its holder says so.
+//! An exclusive lock on a file, released explicitly.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 
-/// A file this process alone holds (`flock`), until it is dropped.
+/// An exclusive `flock` on a file, until it is dropped.
 ///
-/// Closing the file would not be enough: a child process that another thread is just starting has a copy of every
-/// descriptor until it runs its program, and a lock lasts as long as any copy. So the lock is given back by name.
+/// Closing the file would not release the lock: a child process that another thread is starting has a copy of every
+/// descriptor until it calls `exec`, and the lock lasts as long as any copy. So it is unlocked explicitly.
 #[derive(Debug)]
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Takes the lock of a file, which is made when it is not there. Does not wait.
+    /// Locks a file, which is created if missing. Does not wait.
     ///
     /// # Errors
-    /// Somebody else holds it, or the file cannot be made or locked.
+    /// The lock is held already, or the file cannot be created or locked.
     pub fn try_take(path: &Path) -> Result<Self, TryLockError> {
         let file = match File::options().create(true).truncate(false).write(true).open(path) {
-            // One that is there can be locked all the same.
+            // An existing file can be locked all the same.
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
             opened => opened,
         };
@@ -30,7 +30,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // What cannot be given back ends with its last copy.
+        // If this fails, the lock ends with the last copy of the descriptor.
         let _ = self.0.unlock();
     }
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_free_though_a_child_process_still_has_a_copy_of_the_descriptor() {
+    fn the_lock_is_free_even_if_a_child_process_has_a_copy_of_the_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let lock = FileLock::try_take(&path).unwrap();

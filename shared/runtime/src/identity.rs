@@ -1,4 +1,4 @@
-//! Who a certificate speaks for: the SPIFFE URI `spiffe://weir/<role>/<name>` among its subject alternative names.
+//! The identity in a certificate: the SPIFFE URI `spiffe://weir/<role>/<name>` among its subject alternative names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,12 +16,12 @@ pub enum Role {
     Edge,
     /// Follows services on a cluster.
     Agent,
-    /// A person or a program that configures.
+    /// A person or a program that manages services and tokens.
     Operator,
 }
 
 impl Role {
-    /// The part of the URI.
+    /// The role's component of the URI.
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Origin => "origin",
@@ -35,9 +35,9 @@ impl Role {
 /// A role and a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// What the certificate's holder may act as.
+    /// The role of the certificate's holder.
     pub role: Role,
-    /// Which one it is.
+    /// The name of the node or operator.
     pub name: NodeName,
 }
 
@@ -47,8 +47,7 @@ pub struct Identity {
 pub struct IdentityError(String);
 
 impl Identity {
-    /// Reads the identity of an end-entity certificate whose chain was verified already. A certificate without one, or
-    /// with several, proves nothing.
+    /// Reads the identity from an end-entity certificate whose chain was verified already. `None` if it has none, or several.
     pub fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
         let mut identities = certificate.valid_uri_names().filter_map(|uri| uri.parse().ok());

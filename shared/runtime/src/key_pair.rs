@@ -1,4 +1,4 @@
-//! The files of a key pair: the private one for whoever signs, the public one for everybody who verifies.
+//! The files of a key pair: the private key of a signer, and the public key for all verifiers.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +13,7 @@ use weir_protocol::token::{SigningKey, SigningKeyError};
 /// The largest file that is read for a private key, in bytes.
 const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
 
-/// A file of a key pair cannot be used. Says nothing of what is in it.
+/// A file of a key pair cannot be used. Never contains what is in the file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyPairError {
     /// It cannot be read or written.
@@ -21,10 +21,10 @@ pub enum KeyPairError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why. Said above: no cause of its own, which would be said twice.
+        /// Why. Part of the message, so not a `source`, which would be printed twice.
         error: io::Error,
     },
-    /// Others may read or change it.
+    /// Other users can read or change it.
     #[error("{} has mode {mode:04o}: others could read or change it; `chmod 600` it", path.display())]
     Permissions {
         /// The file.
@@ -32,8 +32,8 @@ pub enum KeyPairError {
         /// Its permission bits.
         mode: u32,
     },
-    /// It holds no key.
-    #[error("{} is no key: {error}", path.display())]
+    /// It holds no Ed25519 key.
+    #[error("{} is not a private key: {error}", path.display())]
     Key {
         /// The file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum KeyPairError {
 pub fn read_private(path: &Path) -> Result<SigningKey, KeyPairError> {
     let failed = |error| KeyPairError::File { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
-    // Of the file that was opened, whatever stands under its name by now.
+    // The mode of the open file: its path may name another one by now.
     let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777;
     if mode & FORBIDDEN_PERMISSIONS != 0 {
         return Err(KeyPairError::Permissions { path: path.to_owned(), mode });
@@ -59,18 +59,18 @@ pub fn read_private(path: &Path) -> Result<SigningKey, KeyPairError> {
     SigningKey::from_pem(&pem).map_err(|error| KeyPairError::Key { path: path.to_owned(), error })
 }
 
-/// Makes a key pair: the private key in a new file that its owner alone can read (PKCS#8 in PEM, as `openssl pkey` reads
-/// it), and `<key id> <public key>` in one beside it that is called the same with `.pub`. Returns the key and the name of
-/// the second file.
+/// Generates a key pair. Writes the private key to a new file that only its owner can read (PKCS#8 in PEM, as for
+/// `openssl pkey`), and `<key id> <public key>` to a file of the same name with `.pub` appended. Returns the key and the path
+/// of the public file.
 ///
 /// # Errors
-/// One of them is there already: neither is ever written over. Or it cannot be written.
+/// One of the files exists, or cannot be written. Neither is ever overwritten.
 pub fn write(private: &Path) -> Result<(SigningKey, PathBuf), KeyPairError> {
     let mut public = OsString::from(private);
     public.push(".pub");
     let public = PathBuf::from(public);
     let (key, pem) = SigningKey::generate().map_err(|error| KeyPairError::Key { path: private.to_owned(), error })?;
-    // The public one first: what is left when the second cannot be made is no secret.
+    // The public file comes first: it is no secret if a crash leaves it alone.
     create(&public, 0o644, &(key_line(key.public()) + "\n"))?;
     create(private, 0o600, &pem).inspect_err(|_| {
         let _ = fs::remove_file(&public);
@@ -78,14 +78,14 @@ pub fn write(private: &Path) -> Result<(SigningKey, PathBuf), KeyPairError> {
     Ok((key, public))
 }
 
-/// Writes a new file with this mode, and never over one that is there.
+/// Writes a new file with this mode. Never overwrites one.
 ///
 /// # Errors
-/// There is one, or it cannot be written.
+/// The file exists, or cannot be written.
 pub fn create(path: &Path, mode: u32, contents: &str) -> Result<(), KeyPairError> {
     let failed = |error: io::Error| {
         let error = match error.kind() {
-            ErrorKind::AlreadyExists => io::Error::other("it is there already, and is not written over"),
+            ErrorKind::AlreadyExists => io::Error::other("it exists already, and is never overwritten"),
             _ => error,
         };
         KeyPairError::File { path: path.to_owned(), error }
@@ -118,8 +118,8 @@ mod tests {
             let other = if *taken == private { &public } else { &private };
             fs::rename(other, dir.path().join("aside")).unwrap();
             let error = write(&private).unwrap_err().to_string();
-            assert!(error.contains("there already"), "{error}");
-            assert!(!other.exists(), "nothing is left of a pair that could not be made");
+            assert!(error.contains("exists already"), "{error}");
+            assert!(!other.exists(), "nothing is left of an incomplete pair");
             fs::rename(dir.path().join("aside"), other).unwrap();
         }
         assert_eq!(fs::read(&private).unwrap(), pem);

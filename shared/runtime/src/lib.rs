@@ -1,6 +1,6 @@
 //! What every role's process shares: configuration, TLS, serving HTTP, the admin listener, telemetry, shutdown.
 //!
-//! A thing enters here only when at least two roles must do it in the same way.
+//! Code belongs here only if at least two roles must do it in the same way.
 
 pub mod access_files;
 pub mod admin;

@@ -1,5 +1,5 @@
-//! Metric families: [`metric_families!`](crate::metric_families!) defines the ones of a component in one place, from which
-//! they are registered and the reference is generated. There are no globals: each role has a registry of its own.
+//! Metric families: [`metric_families!`](crate::metric_families!) defines those of a component in one place, from which they
+//! are registered and the reference is generated. There are no globals: each role has its own registry.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -44,7 +44,7 @@ pub trait Metric: Collector + Clone + 'static {
     /// The name or a label is not valid.
     fn build(family: &Family, labels: &[&str]) -> MetricResult<Self>;
 
-    /// Shows a series at 0. Only counters do: an alert on an increase does not see a series begin.
+    /// Creates a series at 0. Only counters do: an alert on an increase does not see a series begin.
     fn show(&self, _values: &[&str]) {}
 }
 
@@ -169,7 +169,7 @@ macro_rules! metric_families {
             /// Registers the families.
             ///
             /// # Errors
-            /// A name is taken.
+            /// A name is registered already.
             $vis fn register(registry: &prometheus::Registry) -> prometheus::Result<Self> {
                 Self::register_without(registry, "")
             }
@@ -177,7 +177,7 @@ macro_rules! metric_families {
             /// Registers the families without the label `left_out`.
             ///
             /// # Errors
-            /// A name is taken.
+            /// A name is registered already.
             $vis fn register_without(registry: &prometheus::Registry, left_out: &str) -> prometheus::Result<Self> {
                 let built = Self::build(left_out)?;
                 $(registry.register(Box::new(built.$field.clone()))?;)+

@@ -1,21 +1,21 @@
-//! How many files and sockets this process may have open.
+//! The limit of open files and sockets of this process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that are left for files, databases and connections to others, at the least; of few, half.
+/// Descriptors that are reserved for files, databases and outgoing connections; half of a limit below twice that.
 const RESERVE: u64 = 256;
 
-/// Raises the soft limit to the hard one, and gives what it is then; `None`: there is no limit. The usual soft limit of
-/// 1,024 is for programs that use `select`; which this one does not.
+/// Raises the soft limit to the hard one, and returns it; `None`: there is no limit. The usual soft limit of 1,024 exists for
+/// programs that use `select`, which this one does not.
 pub fn raise_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
-    // One that may not be raised stays as it is.
+    // If this fails, the limit stays as it is.
     let _ = setrlimit(Resource::Nofile, raised);
     getrlimit(Resource::Nofile).current
 }
 
-/// How many of so many descriptors a listener may take for its connections: a quarter is left for everything else.
+/// How many of `wanted` connections a listener may accept under a limit of descriptors: at least a quarter is reserved.
 #[must_use]
 pub fn for_connections(limit: Option<u64>, wanted: usize) -> usize {
     let Some(limit) = limit else { return wanted };
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_connections_leave_is_enough_for_everything_else() {
+    fn connections_leave_descriptors_for_everything_else() {
         for (limit, wanted, given) in [
             (None, 50_000, 50_000),
             (Some(1_048_576), 50_000, 50_000),

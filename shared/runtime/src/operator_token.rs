@@ -1,4 +1,4 @@
-//! The operator's token: a secret in a file, read anew for each request, so that a changed one counts at once.
+//! The operator's token: a secret in a file that is read for each request, so that a new token is in force at once.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, header};
 
-/// The shortest token that is taken, in bytes.
+/// The minimum length of a token, in bytes.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// The longest token, in bytes: as much as fits in a header with ease.
+/// The maximum length of a token, in bytes: it easily fits in a header.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
-/// Where the token stands.
+/// The file of the token.
 #[derive(Debug)]
 pub struct OperatorToken {
     file: PathBuf,
@@ -21,15 +21,15 @@ pub struct OperatorToken {
 /// The token's file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file system says no.
+    /// The file cannot be read.
     #[error("operator_token_file {} cannot be read: {reason}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The error of the file system.
         reason: io::Error,
     },
-    /// What stands in it is no token.
+    /// It holds no valid token.
     #[error(
         "operator_token_file {} must hold one line of {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} visible ASCII characters",
         path.display()
@@ -40,41 +40,41 @@ pub enum TokenError {
     },
 }
 
-/// A request is not an operator's.
+/// A request is not authorized as an operator's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
-    /// The token is missing, or another one.
+    /// The token is missing or wrong.
     #[error("the operator token is missing or wrong")]
     Unauthorized,
-    /// The token's file cannot be used any more; the log says why.
+    /// The token's file cannot be used; the log says why.
     #[error("the operator token cannot be read")]
     Unusable,
 }
 
 impl OperatorToken {
-    /// The token of a file.
+    /// Opens the token of a file.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no token.
+    /// The file cannot be read, or holds no valid token.
     pub fn open(file: &Path) -> Result<Self, TokenError> {
         read(file)?;
         Ok(Self { file: file.to_owned() })
     }
 
-    /// Checks that a request shows the token.
+    /// Checks that a request presents the token.
     ///
     /// # Errors
-    /// It shows none or another one, or the file cannot be used any more.
+    /// It presents none or a wrong one, or the file cannot be used.
     pub async fn admits(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
         let file = self.file.clone();
         let token = tokio::task::spawn_blocking(move || read(&file)).await.map_err(|_| NotAdmitted::Unusable)?;
         let token = token.map_err(|error| {
-            tracing::error!(%error, "operators are refused");
+            tracing::error!(%error, "requests of operators are refused");
             NotAdmitted::Unusable
         })?;
-        let shown = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-        // Hashes are compared in constant time, and tell nothing of where two tokens begin to differ.
-        let same = shown.is_some_and(|shown| blake3::hash(shown) == blake3::hash(token.as_bytes()));
+        let presented = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        // Hashes are compared in constant time, so that timing reveals nothing about the token.
+        let same = presented.is_some_and(|presented| blake3::hash(presented) == blake3::hash(token.as_bytes()));
         same.then_some(()).ok_or(NotAdmitted::Unauthorized)
     }
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_token_is_taken_whole_and_a_changed_one_counts_at_once() {
+    async fn a_token_must_match_and_a_new_one_is_in_force_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let write = |text: &str| std::fs::write(&path, text).unwrap();

@@ -1,17 +1,17 @@
-//! What a command prints for whoever gave it.
+//! Prints the output of commands.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Prints a line to standard output. That nobody reads it any more (`… | head`) is no failure.
+/// Prints a line to standard output. A closed pipe (`… | head`) is not an error.
 ///
 /// # Errors
-/// It cannot be written: the disk behind it is full.
+/// The line cannot be written, for example to a full disk.
 pub fn print(line: impl Display) -> io::Result<()> {
-    unless_unread(writeln!(io::stdout(), "{line}"))
+    ignore_broken_pipe(writeln!(io::stdout(), "{line}"))
 }
 
-fn unless_unread(written: io::Result<()>) -> io::Result<()> {
+fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
@@ -20,8 +20,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_reads_is_no_failure_and_a_full_disk_is_one() {
-        assert!(unless_unread(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
-        assert!(unless_unread(Err(io::ErrorKind::StorageFull.into())).is_err());
+    fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
+        assert!(ignore_broken_pipe(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
+        assert!(ignore_broken_pipe(Err(io::ErrorKind::StorageFull.into())).is_err());
     }
 }

@@ -1,22 +1,39 @@
 //! Files that hold secrets: private keys, tokens, passwords.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// What nobody but the owner may do with a secret, as permission bits: its group may read it (that is how Kubernetes mounts
-/// a secret), and nobody else anything.
+use rustix::process::{Gid, getegid, getgroups};
+
+/// Permissions that a secret must never grant: everything to other users, and write and execute to its group. Whether its
+/// group may read it depends on the group, see [`is_exposed`].
 pub(crate) const FORBIDDEN_PERMISSIONS: u32 = 0o037;
+
+const GROUP_READ: u32 = 0o040;
 
 /// A warning about a file whose mode lets others read or change the secret in it. `None` also when there is no such file.
 ///
 /// `key`: what names the file in the configuration.
 pub fn mode_warning(key: &str, path: &Path) -> Option<String> {
-    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o7777;
-    let file = path.display();
-    (mode & FORBIDDEN_PERMISSIONS != 0).then(|| {
-        format!("{key}: {file} has mode {mode:04o}, so others can read or change the secret in it: `chmod 600 {file}`")
+    let metadata = fs::metadata(path).ok()?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    let (file, group) = (path.display(), metadata.gid());
+    let groups = getgroups().unwrap_or_default().into_iter().chain([getegid()]);
+    is_exposed(mode, group, groups.map(Gid::as_raw)).then(|| {
+        format!(
+            "{key}: {file} has mode {mode:04o} and group {group}, so others can read or change the secret in it: \
+             `chmod 600 {file}`"
+        )
     })
+}
+
+/// Whether a file of this mode and group is open to others than this process.
+///
+/// A group of the process may read it. Kubernetes mounts secrets like this for a pod with `fsGroup`: mode 0440, owner root,
+/// and the group that it adds to the process. Any other group has members who should not read it.
+fn is_exposed(mode: u32, group: u32, mut own_groups: impl Iterator<Item = u32>) -> bool {
+    mode & FORBIDDEN_PERMISSIONS != 0 || mode & GROUP_READ != 0 && !own_groups.any(|own| own == group)
 }
 
 #[cfg(test)]
@@ -36,6 +53,20 @@ mod tests {
             assert!(
                 warning.is_none_or(|text| text.contains(&format!("{mode:04o}")) && text.starts_with("token_file: "))
             );
+        }
+    }
+
+    #[test]
+    fn only_groups_of_the_process_may_read_a_secret() {
+        for (mode, own_groups, exposed) in [
+            (0o440, &[7, 2000][..], false),
+            (0o440, &[7], true),
+            (0o640, &[], true),
+            (0o600, &[], false),
+            (0o460, &[2000], true),
+            (0o444, &[2000], true),
+        ] {
+            assert_eq!(is_exposed(mode, 2000, own_groups.iter().copied()), exposed, "{mode:o} {own_groups:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Shutdown as a design: a readiness that turns, a drain in which nothing in flight is cut, a deadline.
+//! Graceful shutdown: `/readyz` fails, work in flight is finished, and a deadline ends the rest.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use tokio_util::task::TaskTracker;
 
 use super::wake_filter::WakeFilter;
 
-/// How long a drain may take before what is left is cut, by default.
+/// How long a drain may take before the remaining tasks are aborted, by default.
 pub const DEFAULT_DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long what tells of a drain may take to end after everything else.
+/// How long the tasks of [`Drain::last`] may take to end, after all others.
 const LAST_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The shutdown of one role: its tasks, the request to finish, and the order to stop.
+/// The shutdown of one role: its tasks, and the signals to finish and to abort them.
 ///
-/// Cheap to clone; all clones are of one shutdown.
+/// Cheap to clone; all clones share one shutdown.
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
-    /// As `finish` says, for those who look at every answer.
+    /// The same as `finish`, without its lock: every response checks it.
     has_begun: Arc<AtomicBool>,
     finish: CancellationToken,
     cut: CancellationToken,
@@ -36,12 +36,12 @@ impl Drain {
         Self { last: Some(Arc::default()), ..Self::default() }
     }
 
-    /// The shutdown of what tells others of this one: it begins when all else has ended.
+    /// The shutdown of the tasks that report on this one, such as `/readyz`: it begins when all others have ended.
     pub fn last(&self) -> &Self {
         self.last.as_deref().unwrap_or(self)
     }
 
-    /// Runs a task that the drain waits for. It should end soon after [`Drain::begun`]; at the deadline it is dropped.
+    /// Spawns a task that the drain waits for. It should end soon after [`Drain::begun`]; at the deadline it is dropped.
     pub fn spawn<F>(&self, task: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -52,7 +52,7 @@ impl Drain {
         });
     }
 
-    /// Resolves when the drain begins: take no new work, finish what is under way.
+    /// Resolves when the drain begins: accept no new work, and finish what is in progress.
     pub fn begun(&self) -> impl Future<Output = ()> + Send + Unpin + use<> {
         WakeFilter::new(self.finish.clone().cancelled_owned())
     }
@@ -62,8 +62,8 @@ impl Drain {
         self.has_begun.load(Ordering::Relaxed)
     }
 
-    /// Begins the drain and waits until all tasks have ended; after `deadline` what is left is cut. What is
-    /// [`last`](Self::last) ends then, within a second. True when nothing had to be cut.
+    /// Begins the drain and waits until all tasks have ended; `deadline` aborts the rest. The tasks of [`last`](Self::last)
+    /// end then, within a second. Returns whether all tasks ended by themselves.
     pub async fn finish(&self, deadline: Duration) -> bool {
         let clean = self.finish_tasks(deadline).await;
         match &self.last {
@@ -78,14 +78,17 @@ impl Drain {
         self.tasks.close();
         let clean = tokio::time::timeout(deadline, self.tasks.wait()).await.is_ok();
         if !clean {
-            tracing::warn!(tasks = self.tasks.len(), "the drain's deadline has passed; what is left is cut");
+            tracing::warn!(
+                tasks = self.tasks.len(),
+                "the drain's deadline has passed; the remaining tasks are aborted"
+            );
         }
         self.cut.cancel();
         self.tasks.wait().await;
         clean
     }
 
-    /// Stops at once, as a crash would but for open files.
+    /// Aborts all tasks at once, like a crash that closes its files.
     pub async fn cut(&self) {
         self.finish(Duration::ZERO).await;
     }

@@ -11,43 +11,43 @@ use tracing_subscriber::{Layer, fmt};
 /// The environment variable that chooses what is logged: `debug`, or `info,weir_edge=debug`.
 pub const LOG_VARIABLE: &str = "WEIR_LOG";
 
-/// The environment variable that chooses the form of the log: `text` or `json`.
+/// The environment variable that chooses the format of the log: `text` or `json`.
 pub const LOG_FORMAT_VARIABLE: &str = "WEIR_LOG_FORMAT";
 
-/// The form of a log.
+/// The format of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// A line for a person.
+    /// Lines for people.
     Text,
-    /// A JSON document a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl LogFormat {
-    /// What a role uses unless [`LOG_FORMAT_VARIABLE`] says otherwise: text on a terminal, JSON elsewhere.
+    /// The default of a role: text on a terminal, JSON elsewhere.
     pub fn of_role() -> Self {
         if io::stderr().is_terminal() { Self::Text } else { Self::Json }
     }
 
-    /// What [`LOG_FORMAT_VARIABLE`] says, else this.
+    /// The value of [`LOG_FORMAT_VARIABLE`], else this.
     ///
     /// # Errors
-    /// It says neither.
+    /// The value is neither `text` nor `json`.
     pub fn or_environment(self) -> anyhow::Result<Self> {
         match env::var(LOG_FORMAT_VARIABLE).as_deref() {
             Err(_) | Ok("") => Ok(self),
             Ok("text") => Ok(Self::Text),
             Ok("json") => Ok(Self::Json),
-            Ok(other) => anyhow::bail!("{LOG_FORMAT_VARIABLE}=`{other}` is not known: set it to `text` or `json`"),
+            Ok(other) => anyhow::bail!("{LOG_FORMAT_VARIABLE}=`{other}` is neither `text` nor `json`"),
         }
     }
 }
 
-/// Sends logs to standard error. `default_filter` is in force when [`LOG_VARIABLE`] is unset, and `format` when
+/// Writes logs to standard error. `default_filter` applies if [`LOG_VARIABLE`] is unset, and `format` if
 /// [`LOG_FORMAT_VARIABLE`] is.
 ///
 /// # Errors
-/// One of the variables has a wrong value.
+/// One of the variables has an invalid value.
 pub fn init_logs(default_filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let text = env::var(LOG_VARIABLE).unwrap_or_else(|_| default_filter.to_owned());
     let filter: Targets = text.parse().map_err(|error| {
@@ -59,7 +59,7 @@ pub fn init_logs(default_filter: &str, format: LogFormat) -> anyhow::Result<()> 
         }
         LogFormat::Json => fmt::layer().with_writer(io::stderr).json().flatten_event(true).boxed(),
     };
-    // A second role in the same process finds it done.
+    // Fails for a second role in the same process, which shares the first one's.
     let _ = tracing_subscriber::registry().with(layer.with_filter(filter)).try_init();
     Ok(())
 }

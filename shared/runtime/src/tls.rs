@@ -13,6 +13,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
+use x509_parser::time::ASN1Time;
 
 use super::identity::{Identity, Role};
 
@@ -32,29 +33,29 @@ pub enum TlsError {
         /// Why.
         message: String,
     },
-    /// The parts do not fit each other (a key of another certificate, say).
+    /// The files do not match, such as a certificate and the key of another one.
     #[error("{what} of {} cannot be used: {message}", path.display())]
     Unusable {
-        /// What was to be made of it.
+        /// What the file is for.
         what: &'static str,
-        /// The file it began with.
+        /// The file.
         path: PathBuf,
         /// Why.
         message: String,
     },
 }
 
-/// Whom a server asks for a certificate.
+/// Whether a server requests client certificates.
 #[derive(Debug, Clone, Copy)]
 pub enum ClientAuth<'a> {
-    /// Nobody.
+    /// It does not.
     None,
-    /// Everybody, and nobody must have one. Whoever shows one that this authority did not sign gets no connection.
+    /// It requests one but does not require it. A certificate of another authority fails the handshake.
     Offered {
         /// The PEM file of the authority.
         ca: &'a Path,
     },
-    /// Everybody: one that this authority signed. Without it there is no connection.
+    /// It requires one of this authority; the handshake fails without.
     Required {
         /// The PEM file of the authority.
         ca: &'a Path,
@@ -93,7 +94,7 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     let certificates = read_certificates(path, AUTHORITY)?;
-    // Others may stand beside an authority, as in the file of a whole chain.
+    // Other certificates may accompany an authority, as in the file of a whole chain.
     if let Some(Err(error)) = certificates.iter().map(|each| check_authority(path, each)).reduce(Result::or) {
         return Err(error);
     }
@@ -109,9 +110,12 @@ pub fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
 /// The file cannot be read, or what it holds is no certificate.
 pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
     let chain = read_certificates(path, CERTIFICATE)?;
-    let end = leaf(path, &chain)?.validity().not_after.timestamp();
-    let end = u64::try_from(end).map_err(|_| unusable(CERTIFICATE, path, "it expired before 1970"))?;
-    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(end))
+    Ok(system_time(leaf(path, &chain)?.validity().not_after))
+}
+
+/// A time before 1970 becomes 1970.
+fn system_time(time: ASN1Time) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(time.timestamp().max(0).unsigned_abs())
 }
 
 /// The DNS names and IP addresses of the certificate in a PEM file, as texts.
@@ -135,28 +139,35 @@ fn alternative_names<'c>(certificate: &'c X509Certificate<'c>) -> &'c [GeneralNa
     certificate.subject_alternative_name().ok().flatten().map_or(&[], |names| &names.value.general_names)
 }
 
-/// What a certificate is shown for.
+/// What a certificate is presented for.
 #[derive(Debug, Clone, Copy)]
 pub enum Purpose {
     /// By a server to its clients.
     Server,
-    /// By a client that must prove to be of this role.
+    /// By a client that must prove this role.
     Client(Role),
 }
 
-/// Whether the certificate of a PEM file serves its purpose at a time: for `--check-config`. A running role warns of one that
-/// has expired, and goes on.
+/// Checks that the certificate of a PEM file serves its purpose at a time: for `--check-config`. A running role warns of one
+/// that has expired, and goes on.
 ///
 /// # Errors
-/// It has expired, is not of this purpose, or cannot be read.
+/// The certificate has expired, is not valid yet, is not for this purpose, or cannot be read.
 pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Result<(), TlsError> {
     let unusable = |message: &str| Err(unusable(CERTIFICATE, path, message));
-    let ends = not_after(path)?;
-    if ends < now {
-        return unusable(&format!("it expired on {}; renew it", humantime::format_rfc3339_seconds(ends)));
-    }
     let chain = read_certificates(path, CERTIFICATE)?;
     let leaf = leaf(path, &chain)?;
+    let [begins, ends] = [leaf.validity().not_before, leaf.validity().not_after].map(system_time);
+    let date = humantime::format_rfc3339_seconds;
+    if ends < now {
+        return unusable(&format!("it expired on {}; renew it", date(ends)));
+    }
+    if begins > now {
+        let (begins, now) = (date(begins), date(now));
+        return unusable(&format!(
+            "it is not valid before {begins}; correct the clock, which says {now}, or use a certificate that is valid now"
+        ));
+    }
     if leaf.is_ca() {
         return unusable("its first certificate is an authority's; put the certificate of this node first");
     }
@@ -180,7 +191,7 @@ pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Resu
     }
 }
 
-/// All that is wrong with a certificate and its key, each file by itself first: for `--check-config`.
+/// All errors of a certificate and its key, each file by itself first: for `--check-config`.
 pub fn check_pair(certificate: &Path, key: &Path, purpose: Purpose, now: SystemTime) -> Vec<TlsError> {
     let mut faults: Vec<TlsError> = read_key(key).err().into_iter().collect();
     match read_certificates(certificate, CERTIFICATE) {
@@ -195,7 +206,7 @@ pub fn check_pair(certificate: &Path, key: &Path, purpose: Purpose, now: SystemT
     faults
 }
 
-/// Whether a certificate in an authority's PEM file can sign others. One that signed itself may stand there alone.
+/// Checks that a certificate in an authority's PEM file can sign others, or is self-signed.
 fn check_authority(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
     let leaf = leaf(path, std::slice::from_ref(certificate))?;
     if leaf.is_ca() || leaf.issuer() == leaf.subject() {
@@ -214,7 +225,7 @@ fn unusable(what: &'static str, path: &Path, message: &str) -> TlsError {
     TlsError::Unusable { what, path: path.to_owned(), message: message.to_owned() }
 }
 
-/// A certificate that does not go with its key, in plain words.
+/// The error of a certificate and a key that do not match, in plain words.
 fn mismatch(what: &'static str, certificate: &Path, key: &Path, error: &rustls::Error) -> TlsError {
     let message = match error {
         rustls::Error::InconsistentKeys(_) => {
@@ -225,10 +236,10 @@ fn mismatch(what: &'static str, certificate: &Path, key: &Path, error: &rustls::
     unusable(what, certificate, &message)
 }
 
-/// A server's configuration, without ALPN: whoever serves sets that.
+/// A server's configuration without ALPN protocols, which the listener sets.
 ///
-/// Where certificates are asked of clients each handshake is a full one: a session that is resumed brings back the
-/// certificate of before, and nobody looks whether it has ended since.
+/// A server that requests client certificates resumes no sessions: a resumed session brings back the certificate of the first
+/// handshake, and nothing checks whether it has expired since.
 pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>) -> Result<ServerConfig, TlsError> {
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -275,7 +286,7 @@ mod tests {
     use rustls::{ClientConnection, HandshakeKind, ServerConnection};
 
     #[test]
-    fn a_certificate_is_checked_for_its_purpose_and_its_end() {
+    fn a_certificate_is_checked_for_its_purpose_and_validity() {
         let dir = tempfile::tempdir().unwrap();
         certificates::write(dir.path(), &[]).unwrap();
         let file = |name: &str| dir.path().join(name);
@@ -294,10 +305,14 @@ mod tests {
             let error = check(name, purpose).unwrap_err();
             assert!(error.contains(reason) && error.contains(name), "{error}");
         }
-        certificates::write_ended(dir.path(), "edge").unwrap();
+        certificates::write_expired(dir.path(), "edge").unwrap();
         let ends = humantime::format_rfc3339_seconds(not_after(&file("edge.pem")).unwrap()).to_string();
         let error = check("edge.pem", Purpose::Server).unwrap_err();
         assert!(error.contains("edge.pem") && error.contains(&ends), "{error}");
+
+        certificates::write_not_yet_valid(dir.path(), "edge").unwrap();
+        let error = check("edge.pem", Purpose::Server).unwrap_err();
+        assert!(error.contains("edge.pem") && error.contains("it is not valid before"), "{error}");
 
         // The leaf decides, whatever else of the chain has expired.
         let chain = ["agent.pem", "edge.pem"].map(|name| std::fs::read_to_string(file(name)).unwrap()).concat();
@@ -306,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_do_not_go_together_are_named_with_what_to_do() {
+    fn files_that_do_not_match_are_named_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         certificates::write(dir.path(), &[]).unwrap();
         let file = |name: &str| dir.path().join(name);
@@ -319,7 +334,19 @@ mod tests {
         assert!(error.contains("edge.pem") && error.contains("Weir trial CA"), "{error}");
     }
 
-    /// Shakes hands, and sends a byte of an answer, with which tickets come.
+    #[test]
+    fn the_file_of_an_authority_may_hold_a_whole_chain() {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), &[]).unwrap();
+        for chain in [["edge.pem", "ca.pem"], ["ca.pem", "edge.pem"]] {
+            let text = chain.map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap()).concat();
+            let path = dir.path().join("chain.pem");
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read_roots(&path).unwrap().len(), 2, "{chain:?}");
+        }
+    }
+
+    /// Completes a handshake, with the session tickets that follow it.
     fn handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> HandshakeKind {
         let mut client = ClientConnection::new(client.clone(), "localhost".try_into().unwrap()).unwrap();
         let mut server = ServerConnection::new(server.clone()).unwrap();
@@ -341,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_whose_certificate_is_asked_for_is_looked_at_each_time() {
+    fn a_client_with_a_certificate_is_verified_at_each_handshake() {
         let dir = tempfile::tempdir().unwrap();
         certificates::write(dir.path(), &[]).unwrap();
         let file = |name: &str| dir.path().join(name);

@@ -1,4 +1,4 @@
-//! A future in a task that is often woken for something else.
+//! A future in a task that is often woken for other reasons.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,20 +8,20 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// A future that is polled only when it was woken itself. A drain, for which all connections wait, has a lock that each of
-/// them would take whenever it is polled.
+/// Polls its future only after a wake-up of that future. All connections wait for the drain, whose lock each of them would
+/// otherwise take whenever its task is polled.
 pub(crate) struct WakeFilter<F> {
     future: Pin<Box<F>>,
-    call: Arc<Call>,
+    wake: Arc<FutureWake>,
     waker: Waker,
 }
 
-struct Call {
+struct FutureWake {
     is_woken: AtomicBool,
     task: AtomicWaker,
 }
 
-impl Wake for Call {
+impl Wake for FutureWake {
     fn wake(self: Arc<Self>) {
         self.is_woken.store(true, Ordering::Release);
         self.task.wake();
@@ -30,8 +30,8 @@ impl Wake for Call {
 
 impl<F: Future> WakeFilter<F> {
     pub(crate) fn new(future: F) -> Self {
-        let call = Arc::new(Call { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
-        Self { future: Box::pin(future), waker: call.clone().into(), call }
+        let wake = Arc::new(FutureWake { is_woken: AtomicBool::new(true), task: AtomicWaker::new() });
+        Self { future: Box::pin(future), waker: wake.clone().into(), wake }
     }
 }
 
@@ -39,9 +39,9 @@ impl<F: Future> Future for WakeFilter<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // Before the look: a call that comes in between wakes this task again.
-        self.call.task.register(cx.waker());
-        if !self.call.is_woken.swap(false, Ordering::Acquire) {
+        // Registered before the check, so that no wake-up in between is lost.
+        self.wake.task.register(cx.waker());
+        if !self.wake.is_woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }
         let Self { future, waker, .. } = &mut *self;
@@ -57,7 +57,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[tokio::test]
-    async fn it_is_polled_only_when_it_is_woken() {
+    async fn the_future_is_polled_only_when_it_is_woken() {
         let (send, mut receive) = oneshot::channel::<()>();
         let polls = Arc::new(AtomicUsize::new(0));
         let counted = polls.clone();

@@ -1,4 +1,4 @@
-//! A directory that a configuration names and that a program creates when it starts.
+//! Checks a configured directory that a program creates when it starts.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use rustix::fs::{Access, access, statvfs};
 
-/// Checks that a path is a directory that can be written, or that one can be created there: its first missing part is
-/// created and removed again.
+/// Checks that a path is a writable directory, or that one can be created there: its first missing component is created and
+/// removed again.
 ///
 /// # Errors
-/// What is in the way, and where.
+/// The path that is no directory or cannot be written, and the reason.
 pub fn check(path: &Path) -> Result<(), String> {
     let mut missing = None;
     for path in ancestors(path) {
@@ -31,7 +31,7 @@ pub fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The bytes of the file system that a directory is on, or will be on; `None` when nobody knows.
+/// The size in bytes of the file system of a directory that exists or will be created; `None` if it is unknown.
 pub fn capacity(path: &Path) -> Option<u64> {
     let of = ancestors(path).find_map(|path| statvfs(path).ok())?;
     Some(of.f_blocks.saturating_mul(of.f_frsize))
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_the_way_is_named_and_nothing_is_left() {
+    fn the_obstacle_is_named_and_nothing_is_left_behind() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/b/c");
         assert_eq!(check(&deep), Ok(()));
@@ -55,7 +55,7 @@ mod tests {
         assert!(capacity(&deep).is_some_and(|bytes| bytes > 0));
         fs::write(dir.path().join("a"), "").unwrap();
         assert!(check(&deep).unwrap_err().contains("/a"));
-        // Writable for root by its mode, and yet nothing can be created there.
+        // Root may write by its mode, but nothing can be created there.
         let error = check(Path::new("/proc/weir/cache")).unwrap_err();
         assert!(error.contains("/proc"), "{error}");
     }

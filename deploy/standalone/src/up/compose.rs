@@ -119,7 +119,8 @@ impl Roles {
         let mut followed = weir_agent::config::ServiceConfig::new(service.clone());
         followed.exec.clone_from(&arguments.exec);
         agent.services = vec![followed];
-        let agent = weir_agent::start(agent).await.context("the agent does not start")?;
+        let started = if arguments.once { weir_agent::start_once(agent).await } else { weir_agent::start(agent).await };
+        let agent = started.context("the agent does not start")?;
         Ok(Self { service, repository: repository_name, poll_interval, ca, current, origin, edge, agent })
     }
 

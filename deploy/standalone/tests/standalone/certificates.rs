@@ -45,7 +45,7 @@ fn an_authority_without_its_key_is_not_replaced() -> anyhow::Result<()> {
     fs::rename(dir.path().join("ca.key"), dir.path().join("away"))?;
     let refused = run()?;
     let error = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && error.contains("put the key back"), "{error}");
+    assert!(refused.status.code() == Some(1) && error.contains("restore the key"), "{error}");
     assert_eq!(fs::read(dir.path().join("ca.pem"))?, before);
     fs::rename(dir.path().join("away"), dir.path().join("ca.key"))?;
     assert!(run()?.status.success());

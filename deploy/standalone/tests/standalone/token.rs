@@ -77,9 +77,9 @@ fn a_key_is_made_once_and_kept_private() {
     assert_eq!((mode(&desk.path("fleet.key")), desk.read("fleet.key.pub")), (0o600, made.out));
     let before = desk.read("fleet.key");
     let again = desk.try_run(&["key", "--out", "fleet.key"]);
-    assert_eq!((again.code, again.error.matches("is not written over").count()), (Some(1), 1), "{}", again.error);
+    assert_eq!((again.code, again.error.matches("is never overwritten").count()), (Some(1), 1), "{}", again.error);
     fs::remove_file(desk.path("fleet.key.pub")).unwrap();
-    desk.refused(&["key", "--out", "fleet.key"], "is not written over");
+    desk.refused(&["key", "--out", "fleet.key"], "is never overwritten");
     assert_eq!(desk.read("fleet.key"), before);
     let openssl = Command::new("openssl").args(["pkey", "-noout", "-text", "-in"]).arg(desk.path("fleet.key")).output();
     if let Ok(run) = openssl {
@@ -102,7 +102,7 @@ fn a_token_is_issued_and_verifies() {
     assert_eq!(claims.expires - claims.issued_at.unwrap(), 90 * 24 * 3600);
 
     let issue = ["issue", "--key", "fleet.key", "--subject", "cluster-1"];
-    desk.refused(&[&issue[..], &["--service", "*", "--out", "one.token"]].concat(), "is not written over");
+    desk.refused(&[&issue[..], &["--service", "*", "--out", "one.token"]].concat(), "is never overwritten");
     desk.refused(&issue, "--service");
     desk.refused(&[&issue[..], &["--service", "Shop"]].concat(), "is not a pattern");
     desk.refused(&[&issue[..], &["--service", "*", "--expires", "20y"]].concat(), "ten years");

@@ -173,6 +173,24 @@ fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[test]
+fn ctrl_c_ends_once_during_its_first_poll() -> anyhow::Result<()> {
+    let _alone = alone();
+    let dir = tempfile::tempdir()?;
+    // An upstream that accepts connections and never responds.
+    let silent = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("https://{}/shop.git", silent.local_addr()?);
+    let mut command = weir(dir.path());
+    let mut child = command.args(["--repo", &url, "--once"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let _connection = silent.accept()?;
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status()?.success());
+    let mut error = String::new();
+    child.stderr.take().context("stderr is piped")?.read_to_string(&mut error)?;
+    assert_eq!(child.wait()?.code(), Some(1), "{error}");
+    assert!(error.contains("interrupted before the newest release was in force"), "{error}");
+    Ok(())
+}
+
 /// The lines of what a child prints and logs, as they come.
 fn lines(child: &mut Child) -> anyhow::Result<Receiver<String>> {
     let (tell, lines) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! Makes the TCP connections of a client.
+//! Opens the TCP connections of a client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 use tower_service::Service;
 
 use super::CONNECT_TIMEOUT;
-use super::incoming::Incoming;
+use super::buffered_stream::BufferedStream;
 use crate::serve::BoxError;
 
-/// What connects.
+/// Connects with a timeout, `TCP_NODELAY` and a read buffer.
 #[derive(Debug, Clone)]
 pub struct Connector(HttpConnector);
 
@@ -28,7 +28,7 @@ impl Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Incoming<TcpStream>>;
+    type Response = TokioIo<BufferedStream<TcpStream>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -38,6 +38,6 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let connecting = self.0.call(uri);
-        Box::pin(async move { Ok(TokioIo::new(Incoming::new(connecting.await?.into_inner()))) })
+        Box::pin(async move { Ok(TokioIo::new(BufferedStream::new(connecting.await?.into_inner()))) })
     }
 }

@@ -1,7 +1,7 @@
-//! The HTTP/2 client of those who call the next node: edges call origins, agents call edges.
+//! The HTTP/2 client for the next node: edges call origins, agents call edges.
 
+mod buffered_stream;
 mod connector;
-mod incoming;
 mod plain_words;
 
 use std::time::Duration;
@@ -17,16 +17,16 @@ use rustls::ClientConfig;
 use self::connector::Connector;
 pub use self::plain_words::{is_not_tls, plain_words};
 
-/// How long a TCP connection may take.
+/// How long opening a TCP connection may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A pooling client for requests without bodies.
 pub type Http2Client = Client<HttpsConnector<Connector>, Empty<Bytes>>;
 
-/// A client that speaks HTTP/2 over TLS and nothing else. `tls` without ALPN.
+/// A client for HTTP/2 over TLS. `tls` has no ALPN protocols.
 ///
-/// A connection whose peer no longer answers pings is dropped after 10 s, so that no request waits on a dead one.
-/// Deadlines of requests are the caller's.
+/// A connection whose peer does not respond to pings is closed after 10 s, so that no request waits on a dead connection.
+/// The caller sets the deadlines of requests.
 pub fn http2_client(tls: ClientConfig) -> Http2Client {
     let connector =
         HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(Connector::new());
@@ -44,10 +44,10 @@ pub fn http2_client(tls: ClientConfig) -> Http2Client {
 /// Why a body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// It is longer than whoever reads it wants.
+    /// It is longer than the limit, in bytes.
     #[error("the body is longer than the limit of {0} bytes")]
     TooLong(usize),
-    /// Nothing came for this long.
+    /// No data arrived for this long.
     #[error("the body stalled for {0:?}")]
     Stalled(Duration),
     /// The connection broke.
@@ -55,7 +55,7 @@ pub enum BodyError {
     Broken(#[from] hyper::Error),
 }
 
-/// Reads a small body to its end: at most `limit` bytes, each part within `idle`.
+/// Reads a small body to its end: at most `limit` bytes, each frame within `idle`.
 pub async fn read_body(mut body: Incoming, limit: usize, idle: Duration) -> Result<Bytes, BodyError> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = tokio::time::timeout(idle, body.frame()).await.map_err(|_| BodyError::Stalled(idle))? {

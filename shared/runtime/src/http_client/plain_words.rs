@@ -1,25 +1,24 @@
-//! Plain words for errors of connections that a library tells in its own.
+//! Plain words for connection errors that libraries report in their own terms.
 
 use std::error::Error;
 use std::io;
 
-/// What a cause means to whoever reads the log, where its own words do not say it. Empty: nothing that its own cause does not
-/// say.
+/// A plain text for a cause whose own text explains little. Empty if the cause adds nothing to its own cause.
 pub fn plain_words(cause: &(dyn Error + 'static)) -> Option<&'static str> {
     if is_not_tls(cause) {
         return Some("the server does not speak TLS there: check the port, which may be that of an admin listener");
     }
     match cause.to_string().as_str() {
         "client error (Connect)" => Some(""),
-        // Of the requests that wait for one connection, all but the one that makes it.
-        "request was canceled" => Some("the connection that it shares with another request was not made"),
+        // Reported by requests that wait for a connection which another request opens.
+        "request was canceled" => Some("the connection that it shares with another request could not be opened"),
         _ => None,
     }
 }
 
-/// Whether the other side answered with something else than TLS.
+/// Whether the server responded with something else than TLS.
 pub fn is_not_tls(cause: &(dyn Error + 'static)) -> bool {
-    // An io::Error shows the error that it wraps only when asked.
+    // `io::Error::source` skips the error that it wraps.
     let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     matches!(cause.downcast_ref(), Some(rustls::Error::InvalidMessage(_)))
         || wrapped.is_some_and(|cause| is_not_tls(cause))
@@ -31,7 +30,7 @@ mod tests {
     use rustls::InvalidMessage;
 
     #[test]
-    fn an_admin_port_and_a_shared_connection_are_told_in_plain_words() {
+    fn an_admin_port_and_a_shared_connection_are_reported_in_plain_words() {
         let not_tls = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
         assert!(plain_words(&not_tls).unwrap().contains("check the port"));
         assert!(

@@ -12,21 +12,21 @@ use hyper::body::Incoming;
 
 use super::unread::Http2Body;
 
-/// How long a small body may take to come, in all.
+/// How long reading a small body may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An error of a body, of whatever kind.
+/// Any error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The body of a response. An error while it is read resets the stream: the client never sees a clean end.
+/// The body of a response. An error while it is read resets the stream, so that the client never sees a clean end.
 #[derive(Default)]
 pub enum Body {
     /// Nothing.
     #[default]
     Empty,
-    /// Bytes that are at hand.
+    /// Bytes in memory.
     Full(Bytes),
-    /// Bytes as they come.
+    /// Bytes as they become available.
     Stream(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>),
 }
 
@@ -82,35 +82,35 @@ impl HttpBody for Body {
     }
 }
 
-/// Writes the length of a body that knows it, unless the handler did. No length is written for an empty one, which may
-/// stand for a body that was left out (HEAD, `304`).
-pub(super) fn add_length(head: &mut response::Parts, body: &Body) {
+/// Sets `Content-Length` if the body knows its length and the handler has not set it. An empty body gets none: it may stand
+/// for an omitted one (HEAD, `304`).
+pub(super) fn add_content_length(head: &mut response::Parts, body: &Body) {
     if let Some(length @ 1..) = body.size_hint().exact() {
         head.headers.entry(header::CONTENT_LENGTH).or_insert(length.into());
     }
 }
 
-/// The body of a request. Over HTTP/3 only GET and HEAD are served, whose bodies mean nothing: there it is empty.
+/// The body of a request. Over HTTP/3, where only GET and HEAD are served, it is empty.
 #[derive(Debug)]
 pub enum RequestBody {
     /// Nothing.
     Empty,
-    /// As it comes over HTTP/1.1.
+    /// Over HTTP/1.1.
     Http1(Incoming),
-    /// As it comes over HTTP/2.
+    /// Over HTTP/2.
     Http2(Http2Body),
 }
 
-/// The body of a request is not taken.
+/// The body of a request was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RequestBodyError {
-    /// It has more bytes than these.
+    /// It is longer than this limit, in bytes.
     #[error("the request's body has more than {0} bytes")]
     TooLong(usize),
-    /// It did not come in time.
-    #[error("the request's body did not come in time")]
+    /// It took longer than 30 s.
+    #[error("the request's body did not arrive in time")]
     TooSlow,
-    /// It ended in the middle.
+    /// The client or the connection ended it early.
     #[error("the request's body broke off")]
     BrokeOff,
 }
@@ -151,7 +151,6 @@ impl HttpBody for RequestBody {
                 stream.poll_data(cx).map(|part| {
                     part.map(|data| {
                         let data = data?;
-                        // The client may send as much again.
                         stream.flow_control().release_capacity(data.len())?;
                         Ok(Frame::data(data))
                     })

@@ -1,4 +1,4 @@
-//! What every listener counts of its connections: how many, how they began, and which bound kept others out.
+//! The connection metrics of every listener: open connections, handshakes, and connections kept out by a limit.
 
 use std::io;
 use std::time::Instant;
@@ -40,7 +40,7 @@ crate::metric_families! {
 const TRANSPORTS: [&str; 2] = ["tcp", "quic"];
 const HANDSHAKE_FAILURES: [&str; 4] = ["timeout", "closed", "rejected", "refused"];
 
-/// What a connection runs over.
+/// The transport protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     Tcp,
@@ -56,7 +56,7 @@ impl Transport {
     }
 }
 
-/// What is spoken over a connection.
+/// The HTTP version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -81,16 +81,16 @@ impl Protocol {
     }
 }
 
-/// A bound on connections.
+/// A limit on connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// Of those that are open.
+    /// Open connections.
     Connections,
-    /// Of descriptors that the system gives this process.
+    /// File descriptors of this process.
     OpenFiles,
-    /// Of handshakes under way.
+    /// Concurrent handshakes.
     Handshakes,
-    /// Of handshakes under way for clients that have not shown that their address is theirs.
+    /// Concurrent handshakes of clients whose address is not validated.
     UnvalidatedHandshakes,
 }
 
@@ -108,13 +108,13 @@ impl Bound {
 /// Why a handshake failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandshakeFailure {
-    /// It took too long.
+    /// The handshake took too long.
     TimedOut,
-    /// The client went away.
+    /// The client closed the connection.
     Closed,
-    /// The client broke it off with an alert: most often it does not trust the certificate.
+    /// The client sent an alert, most often because it does not trust the certificate.
     Rejected,
-    /// What the client offers or shows is not accepted: no common protocol, no certificate, not TLS at all.
+    /// The server refused the client: no common protocol, no accepted certificate, or no TLS.
     Refused,
 }
 
@@ -150,49 +150,54 @@ impl HandshakeFailure {
 }
 
 impl ListenerMetrics {
-    /// Says how much a listener takes.
+    /// Sets the limits of a listener.
     pub(super) fn limits(&self, transport: Transport, connections: usize, handshakes: usize) {
         let labels = [self.listener(), transport.as_str()];
         let as_gauge = |limit: usize| i64::try_from(limit).unwrap_or(i64::MAX);
         self.connections().open_limit.with_label_values(&labels).set(as_gauge(connections));
         self.connections().handshakes_limit.with_label_values(&labels).set(as_gauge(handshakes));
-        // An alert on an increase does not see the one with which a series begins.
+        // Shown at 0: an alert on an increase does not see a series begin.
         for reason in HANDSHAKE_FAILURES {
             let labels = [self.listener(), transport.as_str(), reason];
             self.connections().handshake_failures.with_label_values(&labels);
         }
     }
 
-    /// A bound has kept a connection out.
+    /// Counts a connection that a limit kept out.
     pub(super) fn limited(&self, transport: Transport, bound: Bound) {
         let labels = [self.listener(), transport.as_str(), bound.as_str()];
         self.connections().limited.with_label_values(&labels).inc();
     }
 
-    /// A handshake has begun.
+    /// Counts a handshake in progress until the guard is dropped.
     pub(super) fn handshake(&self, transport: Transport) -> Handshake {
-        let under_way = self.connections().handshakes.with_label_values(&[self.listener(), transport.as_str()]);
-        Handshake { metrics: self.clone(), transport, begun: Instant::now(), _under_way: Held::new(under_way) }
+        let in_progress = self.connections().handshakes.with_label_values(&[self.listener(), transport.as_str()]);
+        Handshake {
+            metrics: self.clone(),
+            transport,
+            begun: Instant::now(),
+            _in_progress: GaugeGuard::new(in_progress),
+        }
     }
 
-    /// An answer was cut because its client took nothing of it.
+    /// Counts a response that was reset because its client was too slow.
     pub(super) fn stalled(&self, protocol: Protocol) {
         self.connections().stalled.with_label_values(&[self.listener(), protocol.as_str()]).inc();
     }
 
     /// Counts an open connection until the guard is dropped.
-    pub(super) fn open(&self, protocol: Protocol) -> Held {
+    pub(super) fn open(&self, protocol: Protocol) -> GaugeGuard {
         let labels = [self.listener(), protocol.transport().as_str(), protocol.as_str()];
-        Held::new(self.connections().open.with_label_values(&labels))
+        GaugeGuard::new(self.connections().open.with_label_values(&labels))
     }
 }
 
-/// A handshake under way. One that is dropped was broken off by this end, in a drain.
+/// A handshake in progress. Dropped without a result, it was aborted by a drain.
 pub(super) struct Handshake {
     metrics: ListenerMetrics,
     transport: Transport,
     begun: Instant,
-    _under_way: Held,
+    _in_progress: GaugeGuard,
 }
 
 impl Handshake {
@@ -208,17 +213,17 @@ impl Handshake {
     }
 }
 
-/// One of what a gauge counts, until it is dropped.
-pub(super) struct Held(IntGauge);
+/// Increments a gauge until it is dropped.
+pub(super) struct GaugeGuard(IntGauge);
 
-impl Held {
+impl GaugeGuard {
     fn new(gauge: IntGauge) -> Self {
         gauge.inc();
         Self(gauge)
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -1,4 +1,4 @@
-//! The `Date` of answers: written once a second on each thread, not for each answer.
+//! The `Date` header: formatted once a second on each thread, not for each response.
 
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ thread_local! {
     static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
 }
 
-/// The date at a time, which is after 1970.
+/// The header value for a time after 1970.
 pub(super) fn at(now: SystemTime) -> HeaderValue {
     let second = now.duration_since(SystemTime::UNIX_EPOCH).as_ref().map_or(0, Duration::as_secs);
     LAST.with_borrow_mut(|last| match last {
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_that_of_its_second() {
+    fn a_date_has_the_second_of_its_time() {
         for (millis, date) in [
             (784_111_777_000, "Sun, 06 Nov 1994 08:49:37 GMT"),
             (784_111_777_999, "Sun, 06 Nov 1994 08:49:37 GMT"),

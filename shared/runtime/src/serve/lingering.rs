@@ -1,8 +1,8 @@
-//! A TCP connection that is closed only after the client has taken what was sent.
+//! Lingering close: a TCP connection is closed only after the client has received everything.
 //!
-//! An answer may lie in the system's buffers for long after it was written. When the socket is closed meanwhile and the
-//! client then sends anything (over HTTP/2 it does: how much it has taken), the system answers with a reset and throws
-//! away what is left. So the closing side says that it is done, and reads on until the client has gone too.
+//! A response may stay in the kernel's buffers long after it was written. If the socket is closed meanwhile and the client
+//! then sends anything (an HTTP/2 client sends WINDOW_UPDATE), the kernel resets the connection and discards the rest. So
+//! this side shuts down its sending half, and reads until the client has closed too.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -15,42 +15,40 @@ use tokio::time::{Instant, Sleep};
 
 use crate::delegate::delegate;
 
-/// How long a client that was told of the end may say nothing before it is taken for gone.
-const QUIET: Duration = Duration::from_secs(5);
+/// How long a client may send nothing after the shutdown before it counts as gone.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client is waited for at the most, whatever it says: as long as a thin line needs for what the system
-/// holds of an answer.
-const LONGEST: Duration = Duration::from_secs(300);
+/// The longest wait for a client that keeps sending: as long as a slow line needs for the kernel's buffer.
+const MAX_LINGER: Duration = Duration::from_secs(300);
 
-/// What a client may say after it was told of the end, in bytes. To take the rest of an answer needs little: a client
-/// that says more does not listen.
+/// Bytes that a client may send after the shutdown. A client that sends more ignores the shutdown.
 const MAX_DISCARDED: usize = 1 << 20;
 
-/// Bytes that are read at a time, and thrown away.
+/// Bytes that are read and discarded at a time.
 const SCRATCH: usize = 4 << 10;
 
-/// A stream whose shutdown ends when the peer has closed its side too, or says nothing any more.
+/// A stream whose shutdown ends when the peer has closed its side too, or has gone.
 pub(super) struct Lingering<S> {
     stream: S,
-    /// From the moment on when this side is closed.
+    /// Set once this side is shut down.
     closed: Option<Closed>,
 }
 
 struct Closed {
     since: Instant,
-    quiet: Pin<Box<Sleep>>,
+    idle: Pin<Box<Sleep>>,
     discarded: usize,
 }
 
 impl Closed {
     fn new() -> Self {
-        Self { since: Instant::now(), quiet: Box::pin(tokio::time::sleep(QUIET)), discarded: 0 }
+        Self { since: Instant::now(), idle: Box::pin(tokio::time::sleep(IDLE_TIMEOUT)), discarded: 0 }
     }
 
-    /// The client has said something. False: it is waited for no longer.
-    fn heard(&mut self, bytes: usize) -> bool {
+    /// Counts bytes from the client. False: it sent too many.
+    fn received(&mut self, bytes: usize) -> bool {
         self.discarded += bytes;
-        self.quiet.as_mut().reset((Instant::now() + QUIET).min(self.since + LONGEST));
+        self.idle.as_mut().reset((Instant::now() + IDLE_TIMEOUT).min(self.since + MAX_LINGER));
         self.discarded <= MAX_DISCARDED
     }
 }
@@ -78,10 +76,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             let mut scratch = [0; SCRATCH];
             let mut buffer = ReadBuf::new(&mut scratch);
             match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() && closed.heard(buffer.filled().len()) => {}
-                // However it went, it has gone, or is to.
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() && closed.received(buffer.filled().len()) => {}
+                // The client closed, failed, or sent too much: the socket can be closed.
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => return closed.quiet.as_mut().poll(cx).map(Ok),
+                Poll::Pending => return closed.idle.as_mut().poll(cx).map(Ok),
             }
         }
     }

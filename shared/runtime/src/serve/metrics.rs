@@ -1,13 +1,13 @@
-//! What every listener counts, in the same families for all roles.
+//! The metrics of every listener, in the same families for all roles.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 
-use super::answer_counts::AnswerCounts;
 use super::connection_metrics::ConnectionMetrics;
 use super::quic_metrics::QuicMetrics;
+use super::request_counters::RequestCounters;
 use crate::metric_families::Family;
 
 crate::metric_families! {
@@ -34,7 +34,7 @@ pub struct HttpMetrics {
 pub struct ListenerMetrics {
     families: HttpMetrics,
     listener: &'static str,
-    answers: Arc<AnswerCounts>,
+    counters: Arc<RequestCounters>,
 }
 
 impl HttpMetrics {
@@ -57,34 +57,34 @@ impl HttpMetrics {
 
     /// The families, for one listener.
     pub fn listener(&self, listener: &'static str) -> ListenerMetrics {
-        let answers =
-            Arc::new(AnswerCounts::of(listener, self.requests.requests.clone(), self.requests.duration.clone()));
-        ListenerMetrics { families: self.clone(), listener, answers }
+        let counters =
+            Arc::new(RequestCounters::new(listener, self.requests.requests.clone(), self.requests.duration.clone()));
+        ListenerMetrics { families: self.clone(), listener, counters }
     }
 }
 
 impl ListenerMetrics {
-    pub(super) fn answered(
+    pub(super) fn request_finished(
         &self,
         version: http::Version,
         method: &http::Method,
         status: http::StatusCode,
         took: Duration,
     ) {
-        self.answers.count(version, method, status, took);
+        self.counters.count(version, method, status, took);
     }
 
-    /// The label's value.
+    /// The value of the label `listener`.
     pub(super) fn listener(&self) -> &'static str {
         self.listener
     }
 
-    /// What is counted of connections.
+    /// The families of connections.
     pub(super) fn connections(&self) -> &ConnectionMetrics {
         &self.families.connections
     }
 
-    /// What is counted of QUIC.
+    /// The families of QUIC.
     pub(super) fn quic(&self) -> &QuicMetrics {
         &self.families.quic
     }

@@ -1,7 +1,7 @@
-//! The minimum rate at which a client must take its answer over HTTP/2 and HTTP/3.
+//! The minimum rate at which a client must accept a response over HTTP/2 and HTTP/3.
 //!
-//! Flow control lets a client take a byte now and then, and hold a stream and its buffers for as long as it likes. Over TCP
-//! the kernel is asked besides whether there is room ([`super::outgoing`]).
+//! Flow control lets a client accept one byte at a time, and so hold a stream and its buffers as long as it likes. For TCP
+//! connections as a whole see [`super::client_socket`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,27 +9,27 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
-/// Bytes that a client must take of an answer in each [`super::STALL_TIMEOUT`]: 273 bytes a second.
+/// Bytes of a response that a client must accept in each [`super::STALL_TIMEOUT`]: 273 bytes a second.
 pub(super) const MIN_BYTES: usize = 16 << 10;
 
-/// The time that is left for a client to take the next [`MIN_BYTES`]. Only time spent waiting for the client counts.
+/// The time left for a client to accept the next [`MIN_BYTES`]. Only time spent waiting for the client counts.
 #[derive(Debug)]
 pub(super) struct MinimumRateTimer {
-    whole: Duration,
+    period: Duration,
     left: Duration,
-    taken: usize,
+    accepted: usize,
 }
 
 impl MinimumRateTimer {
-    /// The whole time is left.
-    pub(super) fn new(whole: Duration) -> Self {
-        Self { whole, left: whole, taken: 0 }
+    /// A timer with the whole period left.
+    pub(super) fn new(period: Duration) -> Self {
+        Self { period, left: period, accepted: 0 }
     }
 
-    /// Waits until the client takes more; `None` when its time is up.
-    pub(super) async fn wait<T>(&mut self, more: impl Future<Output = T>) -> Option<T> {
+    /// Waits until the client accepts more; `None` when its time is up.
+    pub(super) async fn wait<T>(&mut self, progress: impl Future<Output = T>) -> Option<T> {
         let begun = Instant::now();
-        let waited = tokio::time::timeout(self.left, more).await;
+        let waited = tokio::time::timeout(self.left, progress).await;
         self.waited(begun.elapsed());
         waited.ok()
     }
@@ -38,22 +38,22 @@ impl MinimumRateTimer {
         self.left = self.left.saturating_sub(time);
     }
 
-    /// Waits for the next part of an answer. When it is not there yet the client has kept up, and gets the whole time again:
+    /// Waits for the next part of a response. If none is available yet, the client has kept up and the timer starts again:
     /// an event stream sends a few bytes at a time, for days.
-    pub(super) async fn caught_up<T>(&mut self, next: impl Future<Output = T>) -> T {
+    pub(super) async fn next_part<T>(&mut self, next: impl Future<Output = T>) -> T {
         let mut next = pin!(next);
         if let Some(next) = next.as_mut().now_or_never() {
             return next;
         }
-        *self = Self::new(self.whole);
+        *self = Self::new(self.period);
         next.await
     }
 
-    /// The client took this many bytes.
-    pub(super) fn took(&mut self, bytes: usize) {
-        self.taken = self.taken.saturating_add(bytes);
-        if self.taken >= MIN_BYTES {
-            *self = Self::new(self.whole);
+    /// Counts bytes that the client accepted.
+    pub(super) fn accepted(&mut self, bytes: usize) {
+        self.accepted = self.accepted.saturating_add(bytes);
+        if self.accepted >= MIN_BYTES {
+            *self = Self::new(self.period);
         }
     }
 }
@@ -65,38 +65,38 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_client_that_takes_little_gets_no_more_time_than_one_that_takes_nothing() {
+    fn a_trickle_of_bytes_does_not_extend_the_time() {
         let mut minimum_rate = MinimumRateTimer::new(60 * SECOND);
         for seconds in 1..=60 {
             minimum_rate.waited(SECOND);
-            minimum_rate.took(1);
+            minimum_rate.accepted(1);
             assert_eq!(minimum_rate.left, (60 - seconds) * SECOND);
         }
     }
 
     #[test]
-    fn a_client_that_takes_enough_gets_the_whole_time_again() {
+    fn enough_bytes_start_the_timer_again() {
         for at_a_time in [1, 1000, MIN_BYTES - 1, MIN_BYTES, usize::MAX] {
             let mut minimum_rate = MinimumRateTimer::new(60 * SECOND);
             minimum_rate.waited(59 * SECOND);
-            (0..MIN_BYTES.div_ceil(at_a_time)).for_each(|_| minimum_rate.took(at_a_time));
-            assert_eq!((minimum_rate.left, minimum_rate.taken), (60 * SECOND, 0), "{at_a_time}");
+            (0..MIN_BYTES.div_ceil(at_a_time)).for_each(|_| minimum_rate.accepted(at_a_time));
+            assert_eq!((minimum_rate.left, minimum_rate.accepted), (60 * SECOND, 0), "{at_a_time}");
         }
     }
 
     #[tokio::test]
-    async fn a_client_that_has_kept_up_gets_the_whole_time_again() {
+    async fn a_wait_for_the_next_part_starts_the_timer_again() {
         let mut minimum_rate = MinimumRateTimer::new(60 * SECOND);
         minimum_rate.waited(59 * SECOND);
-        minimum_rate.took(1);
-        minimum_rate.caught_up(std::future::ready(())).await;
-        assert_eq!((minimum_rate.left, minimum_rate.taken), (SECOND, 1), "there was more");
-        minimum_rate.caught_up(tokio::task::yield_now()).await;
-        assert_eq!((minimum_rate.left, minimum_rate.taken), (60 * SECOND, 0));
+        minimum_rate.accepted(1);
+        minimum_rate.next_part(std::future::ready(())).await;
+        assert_eq!((minimum_rate.left, minimum_rate.accepted), (SECOND, 1), "the part was available");
+        minimum_rate.next_part(tokio::task::yield_now()).await;
+        assert_eq!((minimum_rate.left, minimum_rate.accepted), (60 * SECOND, 0));
     }
 
     #[tokio::test]
-    async fn a_part_that_is_there_is_taken_even_when_no_time_is_left() {
+    async fn a_client_that_accepts_at_once_needs_no_time() {
         let mut minimum_rate = MinimumRateTimer::new(Duration::ZERO);
         assert_eq!(minimum_rate.wait(std::future::ready(7)).await, Some(7));
         assert_eq!(minimum_rate.wait(std::future::pending::<()>()).await, None);

@@ -1,11 +1,11 @@
 //! Serving HTTP/1.1, HTTP/2 and HTTP/3 from one handler.
 //!
-//! A role writes a [`Handler`]; [`tcp`] serves it over TCP (HTTP/1.1 and 2, with TLS or, for the admin listener,
-//! without) and [`quic`] over QUIC (HTTP/3). Both take part in a [`Drain`]: at its beginning
-//! clients are told to go away and what is in flight is finished.
+//! A role writes a [`Handler`]; [`tcp()`] serves it over TCP (HTTP/1.1 and 2, with TLS or, for the admin listener,
+//! without) and [`quic`] over QUIC (HTTP/3). Both take part in a [`Drain`]: when it begins, clients get a GOAWAY (HTTP/1.1:
+//! `Connection: close`), and requests in flight are finished.
 
-mod answer_counts;
 mod body;
+mod client_socket;
 mod connection_metrics;
 mod date;
 mod http2;
@@ -14,8 +14,8 @@ mod lingering;
 mod listener;
 mod metrics;
 mod minimum_rate;
-mod outgoing;
 mod quic_metrics;
+mod request_counters;
 mod server_tls;
 mod tcp;
 mod unread;
@@ -40,9 +40,9 @@ use super::identity::Identity;
 use super::shutdown::Drain;
 use weir_protocol::problem::Problem;
 
-/// Connections that one listener holds at a time. When it is reached, TCP clients wait in the kernel's backlog and QUIC
-/// clients are refused; `weir_http_connections` beside `weir_http_connections_limit` shows it coming, and
-/// `weir_http_connections_limited_total` that it came.
+/// Concurrent connections of one listener. Beyond it TCP clients wait in the kernel's backlog and QUIC clients are refused.
+/// `weir_http_connections` divided by `weir_http_connections_limit` shows how near the limit is, and
+/// `weir_http_connections_limited_total` how often it was reached.
 pub const MAX_CONNECTIONS: usize = 50_000;
 
 /// The largest header section of a request, in bytes.
@@ -51,27 +51,27 @@ pub const MAX_HEADER_BYTES: usize = 16 << 10;
 /// The longest path of a request with its query, in bytes; a longer one is answered `414`.
 pub const MAX_URL_BYTES: usize = 8 << 10;
 
-/// How long a client may take nothing of an answer before the stream, or the TCP connection, is reset. Over HTTP/2 and 3 it
-/// is the time in all for every 16 KiB, which makes a minimum rate. A TCP connection goes on while the kernel finds room for
-/// a little more at the end of each such time: 64 KiB may have to go for the first, and then 16 KiB.
+/// How long a client may accept no byte of a response before the stream, or the TCP connection, is reset. Over HTTP/2 and 3
+/// a client must accept 16 KiB in this time, which makes a minimum rate. A TCP connection stays open as long as the kernel has
+/// room for more bytes at the end of each such period: the client must accept up to 64 KiB in the first, then 16 KiB.
 /// `weir_http_stalled_total` counts the resets.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a handshake may take, and the head of a request.
+/// How long a handshake may take, and the header section of a first request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a handshake may go on when the drain has begun, and then how long a client that has connected may take for its
-/// first request: it is answered.
-const NEW_CLIENT_IN_DRAIN: Duration = Duration::from_secs(2);
+/// How long a handshake may go on after the drain has begun, and how long a connected client may then take for its first
+/// request, which still gets a response.
+const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
-/// Ends when the drain has gone on for longer than a handshake may.
-async fn handshake_limit_in_drain(drain: &Drain) {
+/// Resolves [`DRAIN_GRACE`] after the drain has begun.
+async fn drain_handshake_timeout(drain: &Drain) {
     drain.begun().await;
-    tokio::time::sleep(NEW_CLIENT_IN_DRAIN).await;
+    tokio::time::sleep(DRAIN_GRACE).await;
 }
 
-/// What a request is refused for before a handler sees it, over any version of HTTP.
-fn too_long<B>(request: &Request<B>) -> Option<Problem> {
+/// The problem of a request whose URL exceeds [`MAX_URL_BYTES`], over any version of HTTP.
+fn url_too_long<B>(request: &Request<B>) -> Option<Problem> {
     let length = request.uri().path_and_query().map_or(0, |url| url.as_str().len());
     (length > MAX_URL_BYTES).then(|| {
         Problem::new(
@@ -83,33 +83,34 @@ fn too_long<B>(request: &Request<B>) -> Option<Problem> {
     })
 }
 
-/// Ends after a time, unless the client of a connection has sent a request by then: an idle connection holds no permit.
-async fn silence(was_asked: &AtomicBool, after: Duration) {
+/// Resolves after a time, unless the client has sent a request by then. A client that sends none must not hold one of the
+/// connections of the listener.
+async fn first_request_timeout(has_requested: &AtomicBool, after: Duration) {
     tokio::time::sleep(after).await;
-    if was_asked.load(Ordering::Relaxed) {
+    if has_requested.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
     }
 }
 
-/// Answers requests, whatever version of HTTP they came by.
+/// Responds to requests of any version of HTTP.
 ///
-/// The response's headers hold no hop-by-hop fields. `Date`, and `Content-Length` where the body knows its length, are
-/// added by whoever serves. For HEAD the body is dropped; a handler that sends none for it sets the length itself.
+/// The response's headers hold no hop-by-hop fields. The server adds `Date`, and `Content-Length` if the body knows its
+/// length. For HEAD the server drops the body; a handler that builds none for it sets the length itself.
 pub trait Handler: Clone + Send + Sync + 'static {
-    /// Answers a request from memory, in the connection's own task. Must not block. `None`: [`Handler::handle`] answers it.
+    /// Responds from memory, in the connection's own task. Must not block. `None`: [`Handler::handle`] is called.
     fn fast_path(&self, _request: &Request<RequestBody>, _peer: &Peer) -> Option<Response<Body>> {
         None
     }
 
-    /// Answers one request. May be dropped at any await when the client goes away.
+    /// Responds to one request. The future may be dropped at any await when the client goes away.
     fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> impl Future<Output = Response<Body>> + Send;
 }
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Where it connects from.
+    /// The remote address.
     pub address: SocketAddr,
-    /// What its verified client certificate says, when it showed one.
+    /// The identity in its verified client certificate, if it presented one.
     pub identity: Option<Identity>,
 }

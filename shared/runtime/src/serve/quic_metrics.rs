@@ -1,5 +1,6 @@
-//! What QUIC's paths are like, over all connections of a listener.
+//! The QUIC metrics of a listener: packet loss, congestion and round-trip times over all connections.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec};
@@ -7,7 +8,7 @@ use quinn::{Connection, ConnectionStats};
 
 use super::metrics::ListenerMetrics;
 
-/// How often a connection that lives on is looked at: the counters are behind by that much at the most.
+/// How often an open connection is sampled: the counters lag by this much at most.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
 
 crate::metric_families! {
@@ -27,14 +28,14 @@ crate::metric_families! {
     }
 }
 
-/// A connection that is looked at now and then, and once more when this is dropped.
-pub(super) struct Observed {
+/// A connection whose statistics are sampled periodically, and once more on drop.
+pub(super) struct SampledConnection {
     connection: Connection,
     metrics: ListenerMetrics,
-    counted: Counts,
+    last: Counts,
 }
 
-/// What a connection has done since it began.
+/// The totals of a connection.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     packets_sent: u64,
@@ -56,13 +57,13 @@ impl From<&ConnectionStats> for Counts {
     }
 }
 
-impl Observed {
+impl SampledConnection {
     pub(super) fn new(connection: Connection, metrics: ListenerMetrics) -> Self {
-        Self { connection, metrics, counted: Counts::default() }
+        Self { connection, metrics, last: Counts::default() }
     }
 
-    /// Looks at the connection now and then, without an end.
-    pub(super) async fn now_and_then(&mut self) {
+    /// Samples the connection periodically; never returns.
+    pub(super) async fn sample_periodically(&mut self) -> Infallible {
         loop {
             tokio::time::sleep(SAMPLE_INTERVAL).await;
             self.sample();
@@ -72,23 +73,23 @@ impl Observed {
     fn sample(&mut self) {
         let stats = self.connection.stats();
         let now = Counts::from(&stats);
-        let before = std::mem::replace(&mut self.counted, now);
+        let before = std::mem::replace(&mut self.last, now);
         let families = self.metrics.quic();
         let listener = self.metrics.listener();
-        let grew = |family: &IntCounterVec, labels: &[&str], now: u64, before: u64| {
-            // Another path begins anew.
+        let add_growth = |family: &IntCounterVec, labels: &[&str], now: u64, before: u64| {
+            // After a change of path the statistics begin at 0.
             family.with_label_values(labels).inc_by(now.checked_sub(before).unwrap_or(now));
         };
-        grew(&families.packets_sent, &[listener], now.packets_sent, before.packets_sent);
-        grew(&families.packets_lost, &[listener], now.packets_lost, before.packets_lost);
-        grew(&families.congestion_events, &[listener], now.congestion_events, before.congestion_events);
-        grew(&families.datagrams, &[listener, "sent"], now.datagrams_sent, before.datagrams_sent);
-        grew(&families.datagrams, &[listener, "received"], now.datagrams_received, before.datagrams_received);
+        add_growth(&families.packets_sent, &[listener], now.packets_sent, before.packets_sent);
+        add_growth(&families.packets_lost, &[listener], now.packets_lost, before.packets_lost);
+        add_growth(&families.congestion_events, &[listener], now.congestion_events, before.congestion_events);
+        add_growth(&families.datagrams, &[listener, "sent"], now.datagrams_sent, before.datagrams_sent);
+        add_growth(&families.datagrams, &[listener, "received"], now.datagrams_received, before.datagrams_received);
         families.rtt.with_label_values(&[listener]).observe(stats.path.rtt.as_secs_f64());
     }
 }
 
-impl Drop for Observed {
+impl Drop for SampledConnection {
     fn drop(&mut self) {
         self.sample();
     }

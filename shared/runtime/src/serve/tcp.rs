@@ -1,4 +1,4 @@
-//! HTTP/1.1, by hyper, and HTTP/2 over TCP. With TLS the client's ALPN says which; without TLS it is HTTP/1.1.
+//! HTTP/1.1 by hyper, and HTTP/2, over TCP. ALPN chooses between them; without TLS it is HTTP/1.1.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,41 +19,41 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::client_socket::{ClientSocket, CoalescedFlush, WriteCoalescer};
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::lingering::Lingering;
 use super::listener::Listener;
 use super::metrics::ListenerMetrics;
-use super::outgoing::{CoalescedFlush, Outgoing, WriteCoalescer};
 use super::{
-    Body, BoxError, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, NEW_CLIENT_IN_DRAIN, Peer, RequestBody,
-    STALL_TIMEOUT, ServerTls, handshake_limit_in_drain, http2, silence, too_long,
+    Body, BoxError, DRAIN_GRACE, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody,
+    STALL_TIMEOUT, ServerTls, drain_handshake_timeout, first_request_timeout, http2, url_too_long,
 };
 use crate::identity::Identity;
 use crate::open_files;
 use crate::shutdown::Drain;
 use weir_protocol::problem::Problem;
 
-/// Bytes that the system takes for a client beyond what is on its way to it. Without this bound it takes megabytes for
-/// each client that reads slowly, and a thousand of them leave no memory for the connections of all others.
+/// Bytes that the kernel buffers for a client beyond those in flight (`TCP_NOTSENT_LOWAT`). Without this limit it buffers
+/// megabytes for each slow client, and a thousand of them leave no memory for all other connections.
 pub(super) const MAX_UNSENT: u32 = 256 << 10;
 
-/// How long an HTTP/1.1 connection is kept between two requests: longer than agents take from one poll to the next.
+/// How long an idle HTTP/1.1 connection stays open: longer than the poll interval of agents.
 const MAX_IDLE: Duration = Duration::from_secs(75);
 
-/// How long the listener pauses when the system has no file descriptor left for another connection.
+/// How long the listener pauses after an `accept` that failed, most often because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The properties of a TCP listener.
 #[derive(Debug, Clone)]
 pub struct TcpOptions {
-    /// Connections at a time; clients beyond it wait in the kernel's backlog.
+    /// Concurrent connections; further clients wait in the kernel's backlog.
     pub max_connections: usize,
-    /// How long a TLS handshake may take, and then the first request of a connection.
+    /// How long a TLS handshake may take, and then the headers of a first request.
     pub head_timeout: Duration,
-    /// How long an HTTP/1.1 connection may be silent between two requests; and any head but the first, which the end of
-    /// this silence is. Over HTTP/2 an idle client is asked whether it lives.
+    /// How long an HTTP/1.1 connection may take from a response to the end of the next request's headers. Idle HTTP/2
+    /// clients get a ping instead.
     pub max_idle: Duration,
-    /// How long a client may take nothing of an answer.
+    /// How long a client may accept no byte of a response.
     pub stall_timeout: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Default for TcpOptions {
     }
 }
 
-/// [`tcp_with`] the properties that all roles use, and as many connections as the system gives descriptors for.
+/// [`tcp_with`] the options of all roles, and with as many connections as the limit of file descriptors allows.
 pub fn tcp<H: Handler>(
     listener: TcpListener,
     tls: Option<impl Into<ServerTls>>,
@@ -110,7 +110,7 @@ pub fn tcp_with<H: Handler>(
             if connections.available_permits() == 0 {
                 server.metrics.limited(Transport::Tcp, Bound::Connections);
             }
-            // It waits here, and those behind it in the kernel's backlog.
+            // Further clients wait in the kernel's backlog meanwhile.
             let Ok(permit) = connections.clone().acquire_owned().await else { return };
             let server = server.clone();
             let drain = server.drain.clone();
@@ -135,22 +135,22 @@ struct Server<H> {
 impl<H: Handler> Server<H> {
     async fn connection(self, stream: TcpStream, address: SocketAddr) {
         let _ = stream.set_nodelay(true);
-        // Not everywhere; without it the system's own bounds hold.
+        // Not every system has this option; the kernel's own limits hold without it.
         let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT);
         let coalescer = WriteCoalescer::default();
-        let stream = Outgoing::new(stream, coalescer.clone(), self.options.stall_timeout);
+        let stream = ClientSocket::new(stream, coalescer.clone(), self.options.stall_timeout);
         let Some(tls) = &self.tls else {
             return self.http(stream, coalescer, Peer { address, identity: None }, Protocol::Http1).await;
         };
-        let under_way = self.metrics.handshake(Transport::Tcp);
+        let in_progress = self.metrics.handshake(Transport::Tcp);
         let handshake = tokio::time::timeout(self.options.head_timeout, TlsAcceptor::from(tls.tcp()).accept(stream));
         let handshake = tokio::select! {
-            () = handshake_limit_in_drain(&self.drain) => return,
+            () = drain_handshake_timeout(&self.drain) => return,
             done = handshake => done,
         };
         match handshake {
             Ok(Ok(stream)) => {
-                under_way.succeeded();
+                in_progress.succeeded();
                 let session = stream.get_ref().1;
                 let certificates = session.peer_certificates();
                 let identity = certificates.and_then(|chain| chain.first()).and_then(Identity::of_certificate);
@@ -159,9 +159,9 @@ impl<H: Handler> Server<H> {
             }
             Ok(Err(error)) => {
                 tracing::debug!(%address, %error, "a TLS handshake failed");
-                under_way.failed(HandshakeFailure::of_tls(&error));
+                in_progress.failed(HandshakeFailure::of_tls(&error));
             }
-            Err(_) => under_way.failed(HandshakeFailure::TimedOut),
+            Err(_) => in_progress.failed(HandshakeFailure::TimedOut),
         }
     }
 
@@ -180,7 +180,7 @@ impl<H: Handler> Server<H> {
             peer: Arc::new(peer),
             options: self.options,
             drain: self.drain.clone(),
-            was_asked: AtomicBool::new(false),
+            has_requested: AtomicBool::new(false),
         });
         let ended = match protocol {
             Protocol::Http2 => {
@@ -203,7 +203,7 @@ async fn http1<H: Handler>(
     shared: Arc<Shared<H>>,
     drain: &Drain,
 ) -> Result<(), BoxError> {
-    let service = service_fn(|request| shared.clone().answer(request));
+    let service = service_fn(|request| shared.clone().respond(request));
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -214,16 +214,16 @@ async fn http1<H: Handler>(
     tokio::select! {
         ended = connection.as_mut() => ended?,
         () = drain.begun() => {
-            // hyper would close one that has asked for nothing yet: its first request is answered, as its last.
-            if shared.was_asked.load(Ordering::Relaxed) {
+            // hyper would close a connection without a request: its first request still gets a response.
+            if shared.has_requested.load(Ordering::Relaxed) {
                 connection.as_mut().graceful_shutdown();
             }
             tokio::select! {
                 ended = connection => ended?,
-                () = silence(&shared.was_asked, NEW_CLIENT_IN_DRAIN) => {}
+                () = first_request_timeout(&shared.has_requested, DRAIN_GRACE) => {}
             }
         }
-        () = shared.silence() => {}
+        () = shared.first_request_timeout() => {}
     }
     Ok(())
 }
@@ -236,7 +236,7 @@ async fn http2<H: Handler>(
 ) -> Result<(), BoxError> {
     let mut connection = tokio::select! {
         begun = http2::Connection::begin(stream, coalescer, shared.clone()) => begun?,
-        () = shared.silence() => return Ok(()),
+        () = shared.first_request_timeout() => return Ok(()),
     };
     tokio::select! {
         ended = connection.drive() => ended?,
@@ -244,10 +244,10 @@ async fn http2<H: Handler>(
             connection.go_away();
             connection.drive().await?;
         }
-        () = shared.silence() => {
+        () = shared.first_request_timeout() => {
             connection.go_away();
-            // What it begins to ask now is still answered; a head that never ends is not waited for.
-            tokio::select! { ended = connection.drive() => ended?, () = shared.silence() => {} }
+            // A request that begins now still gets a response, unless its headers never end.
+            tokio::select! { ended = connection.drive() => ended?, () = shared.first_request_timeout() => {} }
         }
     }
     Ok(())
@@ -260,16 +260,16 @@ pub(super) struct Shared<H> {
     pub(super) peer: Arc<Peer>,
     pub(super) options: TcpOptions,
     drain: Drain,
-    pub(super) was_asked: AtomicBool,
+    pub(super) has_requested: AtomicBool,
 }
 
 impl<H: Handler> Shared<H> {
-    async fn silence(&self) {
-        silence(&self.was_asked, self.options.head_timeout).await;
+    async fn first_request_timeout(&self) {
+        first_request_timeout(&self.has_requested, self.options.head_timeout).await;
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        self.was_asked.store(true, Ordering::Relaxed);
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        self.has_requested.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let method = request.method().clone();
         let request = request.map(RequestBody::Http1);
@@ -283,16 +283,16 @@ impl<H: Handler> Shared<H> {
         if self.drain.has_begun() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        self.metrics.answered(Version::HTTP_11, &method, response.status(), begun.elapsed());
+        self.metrics.request_finished(Version::HTTP_11, &method, response.status(), begun.elapsed());
         Ok(response)
     }
 }
 
-/// What hyper lets pass over HTTP/1, and the later versions of HTTP refuse by themselves; and a URL beyond the bound.
+/// Checks what hyper accepts over HTTP/1.1 and refuses over HTTP/2, and the length of the URL.
 fn refusal<B>(request: &Request<B>) -> Option<Problem> {
-    let too_long = too_long(request);
-    if too_long.is_some() {
-        return too_long;
+    let url_too_long = url_too_long(request);
+    if url_too_long.is_some() {
+        return url_too_long;
     }
     let bytes: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if bytes > MAX_HEADER_BYTES {

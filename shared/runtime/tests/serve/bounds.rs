@@ -11,7 +11,7 @@ use crate::site::Site;
 use crate::wire::get;
 
 #[tokio::test]
-async fn a_url_beyond_the_bound_is_414() {
+async fn a_url_above_the_limit_is_414() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let site = Site::start();
     let longest = format!("/?{}", "q".repeat(MAX_URL_BYTES - 2));
@@ -33,7 +33,7 @@ async fn a_url_beyond_the_bound_is_414() {
 }
 
 #[tokio::test]
-async fn who_knocks_under_load_shows_that_its_address_is_its_own() {
+async fn a_client_under_load_must_validate_its_address() {
     let options = QuicOptions { max_unvalidated_handshakes: 1, max_handshakes: 2, ..QuicOptions::default() };
     let site = Site::with_options(&options, &TcpOptions::default());
     let limited = |bound: &str| site.metric("weir_http_connections_limited_total", bound);
@@ -52,7 +52,7 @@ async fn who_knocks_under_load_shows_that_its_address_is_its_own() {
 }
 
 #[tokio::test]
-async fn no_more_connections_than_are_allowed() {
+async fn connections_above_the_limit_wait_or_are_refused() {
     let quic = QuicOptions { max_connections: 1, ..QuicOptions::default() };
     let site = Site::with_options(&quic, &TcpOptions { max_connections: 1, ..TcpOptions::default() });
     let (peer, _control) = Peer::polite(&site).await;
@@ -63,8 +63,8 @@ async fn no_more_connections_than_are_allowed() {
     assert_eq!(site.metric("weir_http_connections_limited_total", "quic"), 1);
 
     let mut first = Http2Peer::connect(&site, &[]).await;
-    assert_eq!(site.metric("weir_http_connections_limited_total", "tcp"), 0, "nobody waits");
-    // It has connected, as far as the system is concerned, and gets its turn when the first has gone.
+    assert_eq!(site.metric("weir_http_connections_limited_total", "tcp"), 0, "no client waits");
+    // It has connected, as far as the system is concerned, and is accepted when the first has gone.
     let mut second = Box::pin(Http2Peer::connect(&site, &[]));
     assert!(second.as_mut().now_or_never().is_none());
     site.until("it waits", || site.metric("weir_http_connections_limited_total", "tcp") == 1).await;

@@ -27,7 +27,7 @@ async fn the_server_begins_with_its_settings() {
 }
 
 #[tokio::test]
-async fn what_breaks_the_rules_of_the_control_stream_ends_the_connection() {
+async fn a_violation_on_the_control_stream_ends_the_connection() {
     let site = Site::start();
     let settings = frame(SETTINGS, &[]);
     let after = |kind: u64, payload: &[u8]| [settings.clone(), frame(kind, payload)].concat();
@@ -57,7 +57,7 @@ async fn what_breaks_the_rules_of_the_control_stream_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn there_is_one_of_each_critical_stream_and_none_for_pushes() {
+async fn a_second_critical_stream_or_a_push_stream_ends_the_connection() {
     let site = Site::start();
     for kind in [CONTROL, ENCODER, DECODER] {
         let peer = Peer::silent(&site).await;
@@ -89,7 +89,7 @@ async fn a_critical_stream_stays_open() {
 }
 
 #[tokio::test]
-async fn a_dynamic_table_is_not_to_be_spoken_of() {
+async fn dynamic_table_instructions_end_the_connection() {
     let site = Site::start();
     for (kind, bytes, code) in [
         // A capacity, insertions with and without a name's reference, a duplicate.
@@ -111,7 +111,7 @@ async fn a_dynamic_table_is_not_to_be_spoken_of() {
 }
 
 #[tokio::test]
-async fn what_is_unknown_is_ignored_however_much_of_it_there_is() {
+async fn unknown_frames_and_streams_are_ignored_at_any_length() {
     let site = Site::start();
     let (peer, mut control) = Peer::polite(&site).await;
     let _encoder = peer.uni(ENCODER, &[0x20, 0x20]).await;

@@ -18,21 +18,21 @@ const NO_ERROR: u64 = 0x100;
 const REQUEST_REJECTED: u64 = 0x10b;
 
 #[tokio::test]
-async fn a_client_is_told_twice_and_loses_nothing_it_was_promised() {
+async fn an_http_3_client_gets_two_goaways_and_all_accepted_responses() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
-    let mut told = peer.control().await;
-    assert_eq!(told.frame().await.0, SETTINGS);
+    let mut control = peer.control().await;
+    assert_eq!(control.frame().await.0, SETTINGS);
     assert_eq!(peer.ask(&get("/")).await, Reply::well());
     let (_sender, waiting) = peer.begin(&get("/wait")).await;
     site.gate.reached(1).await;
 
     let finished = site.finish();
-    assert_eq!(told.goaway().await, (1 << 62) - 4);
+    assert_eq!(control.goaway().await, (1 << 62) - 4);
     // Requests until the second word, of which each is before or after it.
     let mut asked = Vec::new();
     let first_refused = {
-        let mut second = std::pin::pin!(told.goaway());
+        let mut second = std::pin::pin!(control.goaway());
         loop {
             let (mut sender, receiver) = peer.begin(&get("/")).await;
             let _ = sender.finish();
@@ -55,18 +55,18 @@ async fn a_client_is_told_twice_and_loses_nothing_it_was_promised() {
 }
 
 #[tokio::test]
-async fn an_http_2_client_is_told_twice_too() {
+async fn an_http_2_client_gets_two_goaways() {
     let site = Site::start();
     let mut peer = Http2Peer::connect(&site, &[]).await;
     peer.send(&request("GET", "/wait", 1)).await;
     site.gate.reached(1).await;
     let finished = site.finish();
-    let (mut told, mut answered) = (Vec::new(), Vec::new());
+    let (mut goaways, mut answered) = (Vec::new(), Vec::new());
     while let Some(frame) = peer.frame().await {
         match frame.kind {
             GOAWAY => {
-                told.push(u32::from_be_bytes(frame.payload[..4].try_into().unwrap()));
-                match told[..] {
+                goaways.push(u32::from_be_bytes(frame.payload[..4].try_into().unwrap()));
+                match goaways[..] {
                     // A request that is on its way by now is still answered.
                     [_] => peer.send(&request("GET", "/", 3)).await,
                     _ => site.gate.open(1),
@@ -78,14 +78,14 @@ async fn an_http_2_client_is_told_twice_too() {
             _ => {}
         }
     }
-    assert_eq!(told, [u32::MAX >> 1, 3]);
+    assert_eq!(goaways, [u32::MAX >> 1, 3]);
     assert_eq!(String::from_utf8(answered).unwrap(), "wellwaited");
     drop(peer);
     assert!(finished.await);
 }
 
 #[tokio::test]
-async fn a_slow_reader_gets_its_answer_whole() {
+async fn a_slow_reader_gets_its_whole_response_in_a_drain() {
     let site = Site::start();
     let mut transport = TransportConfig::default();
     transport.stream_receive_window((256u32 << 10).into());
@@ -94,10 +94,10 @@ async fn a_slow_reader_gets_its_answer_whole() {
     sender.finish().unwrap();
     let head = receiver.read_chunk(100, true).await.unwrap().unwrap().bytes;
     let finished = site.finish();
-    let mut told = peer.control().await;
-    assert_eq!(told.frame().await.0, SETTINGS);
-    told.goaway().await;
-    told.goaway().await;
+    let mut control = peer.control().await;
+    assert_eq!(control.frame().await.0, SETTINGS);
+    control.goaway().await;
+    control.goaway().await;
     let rest = receiver.read_to_end(BIG + 4096).await.unwrap();
     assert!(head.len() + rest.len() > BIG);
     assert_eq!(peer.closed().await, NO_ERROR);
@@ -105,7 +105,7 @@ async fn a_slow_reader_gets_its_answer_whole() {
 }
 
 #[tokio::test]
-async fn an_answer_is_not_kept_from_its_reader_by_one_who_does_not_listen() {
+async fn a_client_that_ignores_the_control_stream_still_gets_its_response() {
     let site = Site::start();
     // Less than the settings take, so that they stay unsaid; an answer's reader asks for more and more.
     let mut transport = TransportConfig::default();
@@ -122,7 +122,7 @@ async fn an_answer_is_not_kept_from_its_reader_by_one_who_does_not_listen() {
 }
 
 #[tokio::test]
-async fn a_client_that_allows_no_control_stream_is_not_waited_for() {
+async fn a_client_that_allows_no_control_stream_does_not_delay_a_drain() {
     let site = Site::start();
     let mut transport = TransportConfig::default();
     transport.max_concurrent_uni_streams(0u32.into());
@@ -133,7 +133,7 @@ async fn a_client_that_allows_no_control_stream_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_small_answer_that_is_lost_on_its_way_still_arrives() {
+async fn a_lost_small_response_is_sent_again_in_a_drain() {
     let site = Site::start();
     let relay = Relay::to(site.address).await;
     let peer = Peer::with(&site, relay.address, TransportConfig::default()).await;
@@ -154,7 +154,7 @@ async fn a_small_answer_that_is_lost_on_its_way_still_arrives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_gets_its_turn_under_constant_load() {
+async fn a_drain_begins_under_constant_load() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     let answered = Arc::new(Semaphore::new(0));
@@ -204,7 +204,7 @@ async fn asks_once(site: &Site, stream: TcpStream, over_http2: bool) -> String {
 }
 
 #[tokio::test]
-async fn clients_that_wait_to_be_accepted_when_the_drain_begins_are_answered() {
+async fn clients_in_the_backlog_get_responses_in_a_drain() {
     let site = Site::start();
     // The only thread of this runtime connects, so the server has accepted none of them.
     let waiting: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(site.tcp_address).unwrap()).collect();
@@ -220,7 +220,7 @@ async fn clients_that_wait_to_be_accepted_when_the_drain_begins_are_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_connects_while_a_drain_begins_is_answered_or_not_let_in() {
+async fn a_client_that_connects_during_a_drain_is_served_or_refused() {
     let site = Arc::new(Site::start());
     let answered = Arc::new(Semaphore::new(0));
     let clients = (0..8).map(|_| {
@@ -243,7 +243,7 @@ async fn whoever_connects_while_a_drain_begins_is_answered_or_not_let_in() {
 }
 
 #[tokio::test]
-async fn a_quic_handshake_that_is_under_way_when_the_drain_begins_ends_with_an_answer() {
+async fn a_quic_handshake_in_progress_completes_in_a_drain() {
     let site = Site::start();
     let relay = Relay::to(site.address).await;
     relay.lose(true);

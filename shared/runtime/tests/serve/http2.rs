@@ -1,4 +1,4 @@
-//! A client that writes its HTTP/2 frames by hand (RFC 9113), and keeps to no rule it is not told to.
+//! A client that writes its HTTP/2 frames by hand (RFC 9113), and may violate the protocol.
 
 use std::time::Duration;
 

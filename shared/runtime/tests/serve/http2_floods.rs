@@ -33,7 +33,7 @@ async fn rapid_reset() {
 }
 
 #[tokio::test]
-async fn a_head_without_end() {
+async fn headers_without_end() {
     let site = Site::start();
     for part in [field("x", &"y".repeat(16_000)), Vec::new()] {
         let mut peer = Http2Peer::connect(&site, &[]).await;
@@ -46,7 +46,7 @@ async fn a_head_without_end() {
 }
 
 #[tokio::test]
-async fn frames_that_mean_nothing() {
+async fn a_flood_of_useless_frames() {
     let site = Site::start();
     for (what, frame) in [
         ("PING", frame(PING, 0, 0, &[0; 8])),
@@ -69,7 +69,7 @@ fn frame_of_a_body() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn more_streams_than_are_allowed() {
+async fn streams_above_the_limit() {
     let site = Site::start();
     let mut peer = Http2Peer::connect(&site, &[]).await;
     let bytes: Vec<u8> = (0..200).flat_map(|n| request("GET", "/wait", 2 * n + 1)).collect();
@@ -86,7 +86,7 @@ async fn more_streams_than_are_allowed() {
 }
 
 #[tokio::test]
-async fn a_header_beyond_the_bound_is_told() {
+async fn headers_above_the_limit_are_431() {
     let site = Site::start();
     let mut peer = Http2Peer::connect(&site, &[]).await;
     let large = field("x", &"y".repeat(15_000));

@@ -1,4 +1,4 @@
-//! Listeners, against peers that write HTTP/2 frames and QUIC streams by hand and keep to no rule they are not told to.
+//! Listeners, against peers that write HTTP/2 frames and QUIC streams by hand and may violate the protocol.
 
 mod bounds;
 mod control_streams;

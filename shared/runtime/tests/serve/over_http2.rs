@@ -25,7 +25,7 @@ async fn ask(mut sender: SendRequest<Empty<Bytes>>, path: &str) -> hyper::Result
 }
 
 #[tokio::test]
-async fn what_fails_over_http2_is_reset_alone_too() {
+async fn a_failed_response_resets_its_stream_alone_over_http_2() {
     let site = Site::start();
     let sender = connect(&site).await;
     let waiting = tokio::spawn(ask(sender.clone(), "/wait"));
@@ -40,7 +40,7 @@ async fn what_fails_over_http2_is_reset_alone_too() {
 }
 
 #[tokio::test]
-async fn a_drain_lets_what_waits_over_http2_finish() {
+async fn a_drain_finishes_waiting_requests_over_http_2() {
     let site = Site::start();
     let sender = connect(&site).await;
     let waiting = tokio::spawn(ask(sender.clone(), "/wait"));
@@ -53,7 +53,7 @@ async fn a_drain_lets_what_waits_over_http2_finish() {
 
 /// curl 7.88, for one, takes the reset of a stream that it still writes to for a failure, and shows no answer.
 #[tokio::test]
-async fn an_answer_waits_for_the_rest_of_its_request_and_its_stream_is_not_reset() {
+async fn a_response_waits_for_the_rest_of_its_request() {
     let site = Site::start();
     for path in ["/", "/nothing-is-here"] {
         let mut peer = Http2Peer::connect(&site, &[]).await;
@@ -75,7 +75,7 @@ async fn an_answer_waits_for_the_rest_of_its_request_and_its_stream_is_not_reset
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_to_come_is_not_waited_for() {
+async fn a_body_that_the_client_holds_back_is_not_awaited() {
     let site = Site::start();
     let expecting = || [section("POST", "/"), field("expect", "100-continue")].concat();
     for open in [section("GET", "/"), section("HEAD", "/"), section("GET", "/nothing-is-here"), expecting()] {
@@ -97,7 +97,7 @@ fn much_and_no_end() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_long_body_that_nobody_reads_is_answered_and_its_connection_lives_on() {
+async fn a_long_unread_body_gets_a_response_and_its_connection_stays_open() {
     let site = Site::start();
     let mut peer = Http2Peer::polite(&site).await;
     peer.send(&much_and_no_end()).await;
@@ -111,7 +111,7 @@ async fn a_long_body_that_nobody_reads_is_answered_and_its_connection_lives_on()
 }
 
 #[tokio::test]
-async fn who_sends_more_than_the_windows_allow_is_told_so_and_others_are_served() {
+async fn a_client_that_exceeds_its_window_is_reset_and_others_are_served() {
     const FLOW_CONTROL_ERROR: u32 = 3;
     let site = Site::start();
     let mut other = Http2Peer::polite(&site).await;

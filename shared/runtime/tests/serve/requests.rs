@@ -15,7 +15,7 @@ const MESSAGE_ERROR: u64 = 0x10e;
 const QPACK_DECOMPRESSION_FAILED: u64 = 0x200;
 
 #[tokio::test]
-async fn a_head_may_come_in_any_pieces_with_unknown_frames_before_it() {
+async fn headers_may_arrive_in_any_chunks_after_unknown_frames() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     let request = [frame(GREASE, b""), frame(GREASE + 0x1f, &[0; 3000]), get("/")].concat();
@@ -41,7 +41,7 @@ async fn a_request_needs_no_settings_before_it() {
 }
 
 #[tokio::test]
-async fn a_head_that_ends_early_or_never_comes_is_given_up_alone() {
+async fn incomplete_headers_reset_their_stream_alone() {
     let options = QuicOptions { head_timeout: Duration::from_millis(300), ..QuicOptions::default() };
     let site = Site::with(&options);
     let (peer, _control) = Peer::polite(&site).await;
@@ -58,7 +58,7 @@ async fn a_head_that_ends_early_or_never_comes_is_given_up_alone() {
 }
 
 #[tokio::test]
-async fn frames_have_their_places() {
+async fn misplaced_frames_end_the_connection() {
     let site = Site::start();
     for misplaced in [DATA, wire::SETTINGS, wire::GOAWAY, 0x3, 0x5, 0xd, 0x2, 0x6, 0x8, 0x9] {
         let (peer, _control) = Peer::polite(&site).await;
@@ -117,7 +117,7 @@ async fn a_section_that_cannot_be_decoded_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_told_or_given_up_alone() {
+async fn large_headers_are_431_and_large_frames_reset_their_stream() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     for size in [17 << 10, 60 << 10] {
@@ -136,7 +136,7 @@ async fn what_is_too_large_is_told_or_given_up_alone() {
 }
 
 #[tokio::test]
-async fn a_body_and_trailers_are_not_waited_for() {
+async fn a_body_and_trailers_are_not_awaited() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     let trailers = frame(HEADERS, &section(&[("x-checksum", "1")]));
@@ -150,7 +150,7 @@ async fn a_body_and_trailers_are_not_waited_for() {
 }
 
 #[tokio::test]
-async fn an_answer_to_head_has_no_data() {
+async fn a_response_to_head_has_no_data() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     for path in ["/", "/big", "/endless", "/failing"] {

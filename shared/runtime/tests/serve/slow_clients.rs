@@ -46,7 +46,7 @@ async fn trickle(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite +
 }
 
 #[tokio::test]
-async fn a_head_that_trickles() {
+async fn headers_that_trickle() {
     let site = hasty();
     // A handshake that never begins, heads that never end.
     trickle(site.tcp().await, &[0x16]).await;
@@ -60,7 +60,7 @@ async fn a_head_that_trickles() {
 }
 
 #[tokio::test]
-async fn a_request_whose_body_never_ends_is_answered() {
+async fn a_request_whose_body_never_ends_gets_a_response() {
     let site = hasty();
     let mut http1 = site.tls(&[b"http/1.1"]).await;
     http1.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\nsome").await.unwrap();
@@ -78,7 +78,7 @@ async fn a_request_whose_body_never_ends_is_answered() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_taken_over_http_1() {
+async fn a_response_that_is_not_read_over_http_1() {
     let site = hasty();
     let mut http1 = site.tls(&[b"http/1.1"]).await;
     http1.write_all(b"GET /big HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
@@ -88,7 +88,7 @@ async fn an_answer_that_is_not_taken_over_http_1() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_taken_over_http_2() {
+async fn a_response_that_is_not_read_over_http_2() {
     let site = hasty();
     for window in [0, 1000] {
         let before = site.metric("weir_http_stalled_total", "h2");
@@ -135,7 +135,7 @@ async fn take_slowly(site: &Site, path: &str, stall_timeout: Duration) {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_taken_slowly_but_steadily_is_not_cut() {
+async fn a_response_that_is_read_slowly_but_steadily_completes() {
     // Not so soon: a machine that has much to do must not look like a client that takes nothing.
     let stall_timeout = Duration::from_secs(3);
     let site = Site::with_options(&QuicOptions::default(), &TcpOptions { stall_timeout, ..TcpOptions::default() });
@@ -144,7 +144,7 @@ async fn an_answer_that_is_taken_slowly_but_steadily_is_not_cut() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_taken_a_byte_at_a_time_is_cut_over_http_2() {
+async fn a_response_below_the_minimum_rate_is_reset_over_http_2() {
     let site = hasty();
     for path in ["/big", "/parts"] {
         let before = site.metric("weir_http_stalled_total", "h2");
@@ -161,7 +161,7 @@ async fn an_answer_that_is_taken_a_byte_at_a_time_is_cut_over_http_2() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_taken_a_little_at_a_time_is_cut_over_http_3() {
+async fn a_response_below_the_minimum_rate_is_reset_over_http_3() {
     // Heads may take as long as they do on a machine that has much to do.
     let quic = QuicOptions { stall_timeout: SOON, ..QuicOptions::default() };
     let site = Site::with_options(&quic, &TcpOptions::default());
@@ -184,7 +184,7 @@ async fn an_answer_that_is_taken_a_little_at_a_time_is_cut_over_http_3() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_taken_over_http_3() {
+async fn a_response_that_is_not_read_over_http_3() {
     let site = hasty();
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(1000u32.into());
@@ -197,7 +197,7 @@ async fn an_answer_that_is_not_taken_over_http_3() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn answers_side_by_side_over_http_3_all_go_on() {
+async fn concurrent_responses_over_http_3_all_progress() {
     let site = Site::start();
     // Far away: what is on its way to the client is what holds the server back.
     let relay = Relay::with_delay(site.address, SOON / 8).await;
@@ -225,7 +225,7 @@ async fn answers_side_by_side_over_http_3_all_go_on() {
 }
 
 #[tokio::test]
-async fn who_asks_nothing_is_not_kept_a_place() {
+async fn a_client_without_a_request_is_disconnected() {
     let site = hasty();
     let (quic, _control) = Peer::polite(&site).await;
     let mut http2 = Http2Peer::connect(&site, &[]).await;
@@ -247,7 +247,7 @@ async fn who_asks_nothing_is_not_kept_a_place() {
 }
 
 #[tokio::test]
-async fn who_wants_no_answer_any_more_is_not_answered_over_http_3() {
+async fn a_cancelled_request_over_http_3_frees_its_handler() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     let (_sender, mut receiver) = peer.begin(&get("/wait")).await;

@@ -11,7 +11,7 @@ const REQUEST_CANCELLED: u32 = 0x10c;
 const MANY: usize = 300;
 
 #[tokio::test]
-async fn what_fails_is_reset_alone_and_never_ends_cleanly() {
+async fn a_failed_response_resets_its_stream_alone() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     let (_sender, waiting) = peer.begin(&get("/wait")).await;
@@ -25,7 +25,7 @@ async fn what_fails_is_reset_alone_and_never_ends_cleanly() {
 }
 
 #[tokio::test]
-async fn a_client_may_leave_any_request_at_any_time() {
+async fn a_client_may_cancel_any_request_at_any_time() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     let (_sender, waiting) = peer.begin(&get("/wait")).await;
@@ -63,7 +63,7 @@ async fn a_client_may_leave_any_request_at_any_time() {
 }
 
 #[tokio::test]
-async fn many_requests_are_answered_side_by_side() {
+async fn many_requests_are_served_concurrently() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;
     let mut waiting = Vec::new();

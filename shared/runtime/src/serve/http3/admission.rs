@@ -1,31 +1,31 @@
-//! Whether a client that knocks is let in, when many do. Pure.
+//! Admission of QUIC handshakes under load. Pure.
 //!
-//! A handshake costs this end a signature, and the address it seems to come from may be somebody else's. While few are
-//! under way all are let in at once; above that a client first has to come again with a token that was sent to its
-//! address (RFC 9000 section 8.1), which costs it a round trip and this end no memory.
+//! A handshake costs the server a signature, and its source address may be spoofed. While few handshakes are in progress all
+//! are accepted. Above that a client must first validate its address with a Retry token (RFC 9000 section 8.1), which costs
+//! the client a round trip and the server no memory.
 
 use super::QuicOptions;
 
-/// What a client that begins a handshake gets.
+/// What happens to a new handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Its handshake.
-    Accepted,
-    /// A token to come again with.
-    Validated,
-    /// A refusal, so that it goes elsewhere at once.
-    Refused,
-    /// Nothing: perhaps nobody is there.
-    Ignored,
+    /// The handshake goes on.
+    Accept,
+    /// The client gets a Retry packet with a token.
+    Retry,
+    /// The client gets `CONNECTION_REFUSED`, and can try another server at once.
+    Refuse,
+    /// No reply: the source address may be spoofed.
+    Ignore,
 }
 
-/// Decides. `handshakes`: how many are under way. `is_validated`: it has shown that its address is its own.
+/// Decides about a new handshake while `handshakes` are in progress.
 pub(super) fn decide(options: &QuicOptions, handshakes: usize, is_validated: bool) -> Admission {
     match (handshakes, is_validated) {
-        (under_way, true) if under_way >= options.max_handshakes => Admission::Refused,
-        (under_way, false) if under_way >= options.max_handshakes => Admission::Ignored,
-        (under_way, false) if under_way >= options.max_unvalidated_handshakes => Admission::Validated,
-        _ => Admission::Accepted,
+        (count, true) if count >= options.max_handshakes => Admission::Refuse,
+        (count, false) if count >= options.max_handshakes => Admission::Ignore,
+        (count, false) if count >= options.max_unvalidated_handshakes => Admission::Retry,
+        _ => Admission::Accept,
     }
 }
 
@@ -34,16 +34,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_more_come_the_more_is_asked_of_them() {
+    fn load_decides_what_a_client_must_prove() {
         let options = QuicOptions { max_unvalidated_handshakes: 2, max_handshakes: 4, ..QuicOptions::default() };
         use Admission::*;
         for (handshakes, unvalidated, validated) in [
-            (0, Accepted, Accepted),
-            (1, Accepted, Accepted),
-            (2, Validated, Accepted),
-            (3, Validated, Accepted),
-            (4, Ignored, Refused),
-            (5, Ignored, Refused),
+            (0, Accept, Accept),
+            (1, Accept, Accept),
+            (2, Retry, Accept),
+            (3, Retry, Accept),
+            (4, Ignore, Refuse),
+            (5, Ignore, Refuse),
         ] {
             assert_eq!(decide(&options, handshakes, false), unvalidated, "{handshakes}");
             assert_eq!(decide(&options, handshakes, true), validated, "{handshakes}");

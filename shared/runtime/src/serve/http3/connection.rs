@@ -1,4 +1,4 @@
-//! One connection: its requests, its control streams, and its end.
+//! One connection: its requests, its control streams, and its shutdown.
 
 use std::collections::VecDeque;
 use std::iter::from_fn;
@@ -12,39 +12,39 @@ use futures_util::{FutureExt, StreamExt};
 use quinn::Connection;
 use tokio::time::Instant;
 
-use super::control::{self, Opened, Outgoing};
+use super::control::{self, ControlSender, CriticalStreams};
 use super::error::{Code, RequestError};
-use super::request::{self, Answer, Context};
+use super::request::{self, Context, ResponseStream};
 use crate::serve::Handler;
 
-/// How long a drained connection is kept after its last answer arrived, so that the client can be the one who closes.
+/// How long a drained connection stays open after its last response was acknowledged, so that the client can close first.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// The first GOAWAY of two: no stream has a higher id, so it refuses nothing yet (RFC 9114 section 5.2).
+/// The stream id in the first of two GOAWAYs, the highest there is: it refuses no request yet (RFC 9114 section 5.2).
 const NO_STREAM_REFUSED: u64 = (1 << 62) - 4;
 
-/// Small answers whose arrival is still looked for, for each connection. A client that keeps to the protocol rarely has
-/// more than one; of more than these the oldest is taken for arrived.
-const MAX_SENT: usize = 256;
+/// Small responses of a connection that are tracked until they are acknowledged. There is rarely more than one; of more than
+/// these the oldest counts as acknowledged.
+const MAX_UNACKNOWLEDGED: usize = 256;
 
-/// Requests that are begun in one go, so that their answers leave together. Other things then have their turn.
-const MAX_AT_ONCE: usize = 64;
+/// Requests that are begun together, so that their responses leave together, before other events are handled.
+const MAX_BATCH: usize = 64;
 
-/// Serves a connection until it ends; gives the error to close it with.
+/// Serves a connection until it ends. Returns the code to close it with.
 ///
-/// Requests are answered side by side in this one task: what a poll costs is mostly handing it from task to task. An
-/// answer that takes processor time or blocks does that elsewhere, as everywhere in an async program.
+/// All requests run concurrently in this one task: most of what a poll costs is passing it between tasks. A handler must not
+/// block or compute for long here, as everywhere in an async program.
 pub(super) async fn serve<H: Handler>(
     connection: &Connection,
-    mut control: Outgoing,
+    mut control: ControlSender,
     context: Arc<Context<H>>,
 ) -> Code {
-    let mut opened = Opened::default();
+    let mut critical = CriticalStreams::default();
     let mut identified = FuturesUnordered::new();
     let mut watched = FuturesUnordered::new();
     let mut requests = FuturesUnordered::new();
-    let mut sent = Sent::default();
-    let mut arriving = FuturesUnordered::new();
+    let mut unacknowledged = Unacknowledged::default();
+    let mut acknowledgments = FuturesUnordered::new();
     let mut next_stream = 0;
     let mut phase = Phase::Open;
     let mut draining = pin!(context.drain.begun());
@@ -56,8 +56,8 @@ pub(super) async fn serve<H: Handler>(
                     timer.as_mut().reset(Instant::now() + LINGER);
                 }
                 match unconfirmed(ended, &context) {
-                    Ok(answer) if phase == Phase::Open => sent.extend(answer),
-                    Ok(Some(answer)) => arriving.push(arrival(answer)),
+                    Ok(response) if phase == Phase::Open => unacknowledged.extend(response),
+                    Ok(Some(response)) => acknowledgments.push(acknowledgment(response)),
                     Ok(None) => {}
                     Err(code) => return code,
                 }
@@ -65,8 +65,8 @@ pub(super) async fn serve<H: Handler>(
             accepted = connection.accept_bi() => {
                 let Ok(accepted) = accepted else { return Code::NO_ERROR };
                 let mut first = Some(accepted);
-                let at_hand = from_fn(|| first.take().or_else(|| connection.accept_bi().now_or_never()?.ok()));
-                for (mut sender, mut receiver) in at_hand.take(MAX_AT_ONCE) {
+                let opened = from_fn(|| first.take().or_else(|| connection.accept_bi().now_or_never()?.ok()));
+                for (mut sender, mut receiver) in opened.take(MAX_BATCH) {
                     if phase == Phase::Refusing {
                         let _ = receiver.stop(Code::REQUEST_REJECTED.into());
                         let _ = sender.reset(Code::REQUEST_REJECTED.into());
@@ -75,10 +75,10 @@ pub(super) async fn serve<H: Handler>(
                     next_stream = u64::from(quinn::VarInt::from(sender.id())) + 4;
                     let request = request::serve(context.clone(), sender, receiver);
                     let mut request = Box::pin(AssertUnwindSafe(request).catch_unwind());
-                    // A poll is answered here and now; who has to wait does that beside the others.
+                    // A poll gets its response at once; a request that waits joins the others.
                     match (phase == Phase::Open).then(|| (&mut request).now_or_never()).flatten() {
                         Some(ended) => match unconfirmed(ended, &context) {
-                            Ok(answer) => sent.extend(answer),
+                            Ok(response) => unacknowledged.extend(response),
                             Err(code) => return code,
                         },
                         None => requests.push(request),
@@ -89,12 +89,12 @@ pub(super) async fn serve<H: Handler>(
                 Ok(stream) => identified.push(control::identify(stream)),
                 Err(_) => return Code::NO_ERROR,
             },
-            Some((found, reader)) = identified.next(), if !identified.is_empty() => match opened.admit(found, reader) {
+            Some((kind, reader)) = identified.next(), if !identified.is_empty() => match critical.open(kind, reader) {
                 Ok(incoming) => watched.push(incoming.watch()),
                 Err(code) => return code,
             },
-            Some(broken) = watched.next(), if !watched.is_empty() => {
-                if let Some(code) = broken {
+            Some(violation) = watched.next(), if !watched.is_empty() => {
+                if let Some(code) = violation {
                     return code;
                 }
             }
@@ -103,7 +103,7 @@ pub(super) async fn serve<H: Handler>(
                     return code;
                 }
             }
-            Some(()) = arriving.next(), if !arriving.is_empty() => {
+            Some(()) = acknowledgments.next(), if !acknowledgments.is_empty() => {
                 if phase == Phase::Refusing {
                     timer.as_mut().reset(Instant::now() + LINGER);
                 }
@@ -111,12 +111,12 @@ pub(super) async fn serve<H: Handler>(
             () = draining.as_mut(), if phase == Phase::Open => {
                 control.go_away(NO_STREAM_REFUSED);
                 phase = Phase::GoingAway;
-                arriving.extend(sent.take().map(arrival));
-                // A request that the client sent before it could know is still answered.
+                acknowledgments.extend(unacknowledged.take().map(acknowledgment));
+                // A request that the client sent before the GOAWAY arrived still gets a response.
                 timer.as_mut().reset(Instant::now() + 2 * connection.rtt() + LINGER);
             }
             () = timer.as_mut(), if phase == Phase::GoingAway
-                || phase == Phase::Refusing && requests.is_empty() && arriving.is_empty() =>
+                || phase == Phase::Refusing && requests.is_empty() && acknowledgments.is_empty() =>
             {
                 if phase == Phase::Refusing {
                     return Code::NO_ERROR;
@@ -129,59 +129,59 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
-/// What a request that ended leaves to be seen to arrive.
+/// The response of a finished request, if it may not be acknowledged yet.
 ///
 /// # Errors
-/// It broke the protocol in a way that ends the connection.
+/// The request violated the protocol in a way that ends the connection.
 fn unconfirmed<H>(
-    ended: std::thread::Result<Result<Option<Answer>, RequestError>>,
+    ended: std::thread::Result<Result<Option<ResponseStream>, RequestError>>,
     context: &Context<H>,
-) -> Result<Option<Answer>, Code> {
+) -> Result<Option<ResponseStream>, Code> {
     match ended {
-        Ok(Ok(answer)) => Ok(answer),
+        Ok(Ok(response)) => Ok(response),
         Ok(Err(RequestError::Connection(code))) => Err(code),
         Ok(Err(error)) => {
             tracing::debug!(%error, address = %context.peer.address, "an HTTP/3 request ended with an error");
             Ok(None)
         }
-        // The panic has been told already; it is this request's alone, whose answer was reset.
+        // The panic hook has logged the panic. It reset this response alone.
         Err(_) => Ok(None),
     }
 }
 
-async fn arrival(answer: Answer) {
-    answer.arrived().await;
+async fn acknowledgment(response: ResponseStream) {
+    response.acknowledged().await;
 }
 
-/// Small answers that may not have arrived yet. To wait for each would cost a poll as much as answering it; to close
-/// the connection before they have would lose them. So they are looked at now and then, and waited for in the drain.
+/// Small responses that may not be acknowledged yet. Awaiting each would double the cost of a poll, and closing the connection
+/// earlier would lose them. So they are checked when another one joins, and awaited in the drain.
 #[derive(Default)]
-struct Sent(VecDeque<Answer>);
+struct Unacknowledged(VecDeque<ResponseStream>);
 
-impl Sent {
-    fn extend(&mut self, answer: Option<Answer>) {
-        let Some(answer) = answer else { return };
-        while self.0.front().is_some_and(|oldest| oldest.arrived().now_or_never().is_some()) {
+impl Unacknowledged {
+    fn extend(&mut self, response: Option<ResponseStream>) {
+        let Some(response) = response else { return };
+        while self.0.front().is_some_and(|oldest| oldest.acknowledged().now_or_never().is_some()) {
             self.0.pop_front();
         }
-        if self.0.len() == MAX_SENT {
+        if self.0.len() == MAX_UNACKNOWLEDGED {
             self.0.pop_front();
         }
-        self.0.push_back(answer);
+        self.0.push_back(response);
     }
 
-    fn take(&mut self) -> impl Iterator<Item = Answer> {
+    fn take(&mut self) -> impl Iterator<Item = ResponseStream> {
         std::mem::take(&mut self.0).into_iter()
     }
 }
 
-/// How far a connection's shutdown is (RFC 9114 section 5.2).
+/// The phases of a connection's shutdown (RFC 9114 section 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It has not begun.
+    /// The shutdown has not begun.
     Open,
-    /// The client was told; what is on its way to us is still answered.
+    /// The first GOAWAY was sent; new requests still get responses.
     GoingAway,
-    /// What comes now is refused; what is under way is finished.
+    /// The second GOAWAY was sent: new requests are refused, earlier ones are finished.
     Refusing,
 }

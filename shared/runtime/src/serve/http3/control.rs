@@ -1,4 +1,4 @@
-//! The streams in one direction: what this end says of itself, and what the other does.
+//! The unidirectional streams: the server's control stream, and those of the client.
 
 use bytes::{Buf, BytesMut};
 use quinn::{RecvStream, SendStream, WriteError};
@@ -9,21 +9,21 @@ use super::error::Code;
 use super::frame::{self, kind};
 use super::qpack::{DecoderStream, EncoderStream};
 
-/// This end's control stream, with what is still to be said there.
+/// The server's control stream, with its unsent bytes.
 ///
-/// A client may be slow to take even that, or busy with a large answer: nothing else waits for it.
-pub(super) struct Outgoing {
+/// Nothing else waits for it: a client may be slow to accept even these few bytes.
+pub(super) struct ControlSender {
     stream: SendStream,
     unsent: Vec<u8>,
 }
 
-impl Outgoing {
-    /// Begins with the settings.
+impl ControlSender {
+    /// Queues the settings.
     pub(super) fn new(stream: SendStream) -> Self {
         let mut settings = Vec::new();
         frame::write_integer(frame::MAX_FIELD_SECTION_SIZE, &mut settings);
         frame::write_integer(MAX_HEADER_BYTES as u64, &mut settings);
-        // No setting for QPACK: no dynamic table, no blocked streams, is what its absence means.
+        // Without a QPACK setting there is no dynamic table and no blocked stream.
         let mut unsent = Vec::new();
         frame::write_integer(kind::CONTROL_STREAM, &mut unsent);
         frame::write_head(kind::SETTINGS, settings.len() as u64, &mut unsent);
@@ -31,7 +31,7 @@ impl Outgoing {
         Self { stream, unsent }
     }
 
-    /// Tells the client that no request from this stream on will be answered (section 5.2).
+    /// Queues a GOAWAY: requests from this stream id on are refused (section 5.2).
     pub(super) fn go_away(&mut self, stream: u64) {
         let mut id = Vec::new();
         frame::write_integer(stream, &mut id);
@@ -39,15 +39,15 @@ impl Outgoing {
         self.unsent.extend_from_slice(&id);
     }
 
-    /// Whether something is to be written.
+    /// Whether bytes are queued.
     pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Writes some of what is to be said. May be dropped at any await.
+    /// Writes some of the queued bytes. May be dropped at any await.
     ///
     /// # Errors
-    /// The client closed the stream, or the connection is gone: it is to be closed.
+    /// The code to close the connection with: the client closed the stream, or the connection is gone.
     pub(super) async fn write(&mut self) -> Result<(), Code> {
         match self.stream.write(&self.unsent).await {
             Ok(written) => {
@@ -60,33 +60,33 @@ impl Outgoing {
     }
 }
 
-/// Which of the streams of which there may be one were opened.
+/// Which of the client's critical streams are open; there may be one of each.
 #[derive(Debug, Default)]
-pub(super) struct Opened {
+pub(super) struct CriticalStreams {
     control: bool,
     encoder: bool,
     decoder: bool,
 }
 
-/// What a stream of the peer's turned out to be.
-pub(super) enum Incoming {
-    /// Its control stream.
-    Control(Reader),
-    /// That of its QPACK encoder.
-    Encoder(Reader),
-    /// That of its QPACK decoder.
-    Decoder(Reader),
-    /// One of a type that means nothing here, or that broke off before it said.
+/// A unidirectional stream of the client.
+pub(super) enum PeerStream {
+    /// The control stream.
+    Control(StreamReader),
+    /// The stream of the QPACK encoder.
+    Encoder(StreamReader),
+    /// The stream of the QPACK decoder.
+    Decoder(StreamReader),
+    /// A stream of an unknown type, or one that ended before its type.
     Unknown(RecvStream),
 }
 
 /// Reads the type of a stream.
-pub(super) async fn identify(stream: RecvStream) -> (u64, Reader) {
-    let mut reader = Reader { stream, bytes: BytesMut::new() };
+pub(super) async fn identify(stream: RecvStream) -> (u64, StreamReader) {
+    let mut reader = StreamReader { stream, bytes: BytesMut::new() };
     loop {
-        if let Some((found, length)) = frame::read_integer(&reader.bytes) {
+        if let Some((stream_type, length)) = frame::read_integer(&reader.bytes) {
             reader.bytes.advance(length);
-            return (found, reader);
+            return (stream_type, reader);
         }
         if !reader.more().await {
             return (u64::MAX, reader);
@@ -94,44 +94,44 @@ pub(super) async fn identify(stream: RecvStream) -> (u64, Reader) {
     }
 }
 
-impl Opened {
-    /// Takes a stream of a type.
+impl CriticalStreams {
+    /// Registers a stream.
     ///
     /// # Errors
-    /// There may be one of it, or none from a client: the connection is to be closed.
-    pub(super) fn admit(&mut self, found: u64, reader: Reader) -> Result<Incoming, Code> {
-        let slot = match found {
+    /// The code to close the connection with: the stream is a second one of its type, or a push stream.
+    pub(super) fn open(&mut self, stream_type: u64, reader: StreamReader) -> Result<PeerStream, Code> {
+        let is_open = match stream_type {
             kind::CONTROL_STREAM => &mut self.control,
             kind::QPACK_ENCODER_STREAM => &mut self.encoder,
             kind::QPACK_DECODER_STREAM => &mut self.decoder,
             kind::PUSH_STREAM => return Err(Code::STREAM_CREATION_ERROR),
-            _ => return Ok(Incoming::Unknown(reader.stream)),
+            _ => return Ok(PeerStream::Unknown(reader.stream)),
         };
-        if std::mem::replace(slot, true) {
+        if std::mem::replace(is_open, true) {
             return Err(Code::STREAM_CREATION_ERROR);
         }
-        Ok(match found {
-            kind::CONTROL_STREAM => Incoming::Control(reader),
-            kind::QPACK_ENCODER_STREAM => Incoming::Encoder(reader),
-            _ => Incoming::Decoder(reader),
+        Ok(match stream_type {
+            kind::CONTROL_STREAM => PeerStream::Control(reader),
+            kind::QPACK_ENCODER_STREAM => PeerStream::Encoder(reader),
+            _ => PeerStream::Decoder(reader),
         })
     }
 }
 
-impl Incoming {
-    /// Reads the stream for as long as the connection lives; the error with which the connection is to be closed.
+impl PeerStream {
+    /// Reads the stream until it ends or violates the protocol. Returns the code to close the connection with, if any.
     pub(super) async fn watch(self) -> Option<Code> {
         match self {
-            Incoming::Control(mut reader) => Some(reader.control().await.unwrap_or(Code::CLOSED_CRITICAL_STREAM)),
-            Incoming::Encoder(reader) => {
+            PeerStream::Control(mut reader) => Some(reader.control().await.unwrap_or(Code::CLOSED_CRITICAL_STREAM)),
+            PeerStream::Encoder(reader) => {
                 let mut instructions = EncoderStream;
                 Some(reader.qpack(|bytes| instructions.take(bytes), Code::QPACK_ENCODER_STREAM_ERROR).await)
             }
-            Incoming::Decoder(reader) => {
+            PeerStream::Decoder(reader) => {
                 let mut instructions = DecoderStream::default();
                 Some(reader.qpack(|bytes| instructions.take(bytes), Code::QPACK_DECODER_STREAM_ERROR).await)
             }
-            Incoming::Unknown(mut stream) => {
+            PeerStream::Unknown(mut stream) => {
                 let _ = stream.stop(Code::STREAM_CREATION_ERROR.into());
                 None
             }
@@ -139,14 +139,14 @@ impl Incoming {
     }
 }
 
-/// A stream, with what was read of it.
-pub(super) struct Reader {
+/// A stream, with the bytes that were read and not parsed yet.
+pub(super) struct StreamReader {
     stream: RecvStream,
     bytes: BytesMut,
 }
 
-impl Reader {
-    /// Reads some more. False: the stream has ended.
+impl StreamReader {
+    /// Reads more bytes. False: the stream has ended.
     async fn more(&mut self) -> bool {
         match self.stream.read_chunk(4 << 10, true).await {
             Ok(Some(chunk)) => {
@@ -157,18 +157,18 @@ impl Reader {
         }
     }
 
-    /// Reads the frames of a control stream until one breaks the protocol. `None`: the stream ended, which does too.
+    /// Reads the frames of a control stream until one violates the protocol. `None`: the stream ended.
     async fn control(&mut self) -> Option<Code> {
         let mut frames = ControlFrames::default();
         loop {
-            let (found, length, head) = loop {
+            let (frame_type, length, head) = loop {
                 match frame::read_head(&self.bytes) {
                     Some(head) => break head,
                     None => self.more().await.then_some(())?,
                 }
             };
             self.bytes.advance(head);
-            match frames.head(found, length) {
+            match frames.head(frame_type, length) {
                 Ok(Payload::Read) => {}
                 Ok(Payload::Skip) => {
                     self.skip(length).await?;
@@ -176,12 +176,12 @@ impl Reader {
                 }
                 Err(code) => return Some(code),
             }
-            // The length was found to be small.
+            // `head` has limited the length.
             while (self.bytes.len() as u64) < length {
                 self.more().await.then_some(())?;
             }
             let payload = self.bytes.split_to(length as usize);
-            if let Err(code) = frames.payload(found, &payload) {
+            if let Err(code) = frames.payload(frame_type, &payload) {
                 return Some(code);
             }
         }
@@ -189,9 +189,9 @@ impl Reader {
 
     async fn skip(&mut self, mut length: u64) -> Option<()> {
         loop {
-            let here = self.bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX));
-            self.bytes.advance(here);
-            length -= here as u64;
+            let skipped = self.bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+            self.bytes.advance(skipped);
+            length -= skipped as u64;
             if length == 0 {
                 return Some(());
             }

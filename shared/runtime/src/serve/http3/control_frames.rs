@@ -1,4 +1,4 @@
-//! The frames of the peer's control stream, and their order (RFC 9114 section 6.2.1 and 7.2).
+//! The frames of the client's control stream, and their order (RFC 9114 section 6.2.1 and 7.2).
 
 use super::error::Code;
 use super::frame::{self, kind};
@@ -6,10 +6,10 @@ use super::frame::{self, kind};
 /// The largest SETTINGS frame that is read, in bytes. Settings are pairs of integers, and few.
 const MAX_SETTINGS: u64 = 4 << 10;
 
-/// The largest payload that is one integer, in bytes.
+/// The longest integer, in bytes.
 const MAX_INTEGER: u64 = 8;
 
-/// What a client has said on its control stream so far.
+/// The state of a client's control stream.
 #[derive(Debug, Default)]
 pub(super) struct ControlFrames {
     has_settings: bool,
@@ -20,19 +20,19 @@ pub(super) struct ControlFrames {
 /// What to do with the payload of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Payload {
-    /// It is to be read as a whole.
+    /// Read it whole.
     Read,
-    /// It means nothing here, whatever its length.
+    /// Skip it: the type is unknown.
     Skip,
 }
 
 impl ControlFrames {
-    /// Takes the head of the next frame.
+    /// Checks the type and length of the next frame.
     ///
     /// # Errors
-    /// It has no place there, or is too long: the connection is to be closed.
-    pub(super) fn head(&mut self, found: u64, length: u64) -> Result<Payload, Code> {
-        let (most, error) = match found {
+    /// The code to close the connection with: the frame is not allowed here, or too long.
+    pub(super) fn head(&mut self, frame_type: u64, length: u64) -> Result<Payload, Code> {
+        let (max_length, error) = match frame_type {
             kind::SETTINGS if self.has_settings => return Err(Code::FRAME_UNEXPECTED),
             kind::SETTINGS => (MAX_SETTINGS, Code::EXCESSIVE_LOAD),
             _ if !self.has_settings => return Err(Code::MISSING_SETTINGS),
@@ -42,34 +42,34 @@ impl ControlFrames {
             _ => return Ok(Payload::Skip),
         };
         self.has_settings = true;
-        if length > most { Err(error) } else { Ok(Payload::Read) }
+        if length > max_length { Err(error) } else { Ok(Payload::Read) }
     }
 
-    /// Takes the payload of a frame that is to be read.
+    /// Checks the payload of a frame.
     ///
     /// # Errors
-    /// It is not what its type says: the connection is to be closed.
-    pub(super) fn payload(&mut self, found: u64, payload: &[u8]) -> Result<(), Code> {
-        if found == kind::SETTINGS {
+    /// The code to close the connection with: the payload is malformed.
+    pub(super) fn payload(&mut self, frame_type: u64, payload: &[u8]) -> Result<(), Code> {
+        if frame_type == kind::SETTINGS {
             return settings(payload);
         }
         let Some((id, length)) = frame::read_integer(payload) else { return Err(Code::FRAME_ERROR) };
         if length != payload.len() {
             return Err(Code::FRAME_ERROR);
         }
-        let is_in_order = match found {
-            // A client's GOAWAY is about pushes, of which there are none; it may go down alone.
+        let is_in_order = match frame_type {
+            // A client's GOAWAY concerns pushes, of which there are none; its id must not grow.
             kind::GOAWAY => self.last_goaway.replace(id).is_none_or(|last| id <= last),
             kind::MAX_PUSH_ID => self.last_max_push.replace(id).is_none_or(|last| id >= last),
-            // CANCEL_PUSH: none was ever promised.
+            // CANCEL_PUSH: no push was promised.
             _ => false,
         };
         if is_in_order { Ok(()) } else { Err(Code::ID_ERROR) }
     }
 }
 
-/// Checks that a payload is settings. What they say is kept to in any case: an answer has no dynamic table, and a head
-/// of a few hundred bytes.
+/// Checks that a payload is settings. Their values need no attention: responses use no dynamic table, and have headers of a
+/// few hundred bytes.
 fn settings(mut payload: &[u8]) -> Result<(), Code> {
     while !payload.is_empty() {
         let (setting, _, length) = frame::read_head(payload).ok_or(Code::FRAME_ERROR)?;

@@ -1,4 +1,4 @@
-//! What can be wrong with a connection or a request, in the codes of RFC 9114 section 8.1.
+//! Errors of connections and requests, with the codes of RFC 9114 section 8.1.
 
 use quinn::VarInt;
 
@@ -34,26 +34,26 @@ impl From<Code> for VarInt {
     }
 }
 
-/// Why a request was not answered, or not to its end.
+/// Why a request got no complete response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    /// The whole connection is at fault and is to be closed.
-    #[error("the peer broke the protocol ({0:?})")]
+    /// The client violated the protocol: the connection is closed.
+    #[error("the client violated the protocol ({0:?})")]
     Connection(Code),
-    /// This request alone is.
+    /// The request is malformed: its stream is reset.
     #[error("the request is malformed ({0:?})")]
     Stream(Code),
-    /// Its header is larger than was allowed: it is answered with that.
-    #[error("the header is too large")]
+    /// The headers exceed the limit: the response is `431`.
+    #[error("the headers are too large")]
     HeadTooLarge,
-    /// The peer went away, or wants no answer any more.
-    #[error("the peer ended it: {0}")]
+    /// The client cancelled the request, or has gone.
+    #[error("the client cancelled the request: {0}")]
     Ended(String),
-    /// The peer takes nothing of the answer.
-    #[error("the client took nothing of the answer for too long")]
+    /// The client accepts the response below the minimum rate.
+    #[error("the client accepts the response too slowly")]
     Stalled,
-    /// The body of the answer could not be read to its end.
-    #[error("the body failed: {0}")]
+    /// The body of the response could not be read to its end.
+    #[error("the body of the response could not be read to its end: {0}")]
     Body(crate::serve::BoxError),
 }
 

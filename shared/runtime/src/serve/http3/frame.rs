@@ -1,6 +1,6 @@
 //! The frames of HTTP/3 (RFC 9114 section 7), and QUIC's integers (RFC 9000 section 16).
 
-/// Frame and stream types that this end knows.
+/// The known frame and stream types.
 pub(super) mod kind {
     pub(crate) const DATA: u64 = 0x0;
     pub(crate) const HEADERS: u64 = 0x1;
@@ -21,10 +21,10 @@ pub(super) mod kind {
     }
 }
 
-/// The setting for the largest field section that this end reads.
+/// The setting for the largest field section that the server reads.
 pub(super) const MAX_FIELD_SECTION_SIZE: u64 = 0x6;
 
-/// Reads an integer. `None`: it is not there whole. Gives the value and the bytes it took.
+/// Reads an integer. Returns the value and its length in bytes; `None` if it is incomplete.
 pub(super) fn read_integer(bytes: &[u8]) -> Option<(u64, usize)> {
     let &first = bytes.first()?;
     let length = 1usize << (first >> 6);
@@ -40,13 +40,13 @@ pub(super) fn write_integer(value: u64, out: &mut Vec<u8>) {
         0x40..0x4000 => out.extend_from_slice(&(value as u16 | 0x4000).to_be_bytes()),
         0x4000..0x4000_0000 => out.extend_from_slice(&(value as u32 | 0x8000_0000).to_be_bytes()),
         _ => {
-            debug_assert!(value < 1 << 62, "QUIC's integers end there");
+            debug_assert!(value < 1 << 62, "QUIC's integers have 62 bits");
             out.extend_from_slice(&(value | 0xc000_0000_0000_0000).to_be_bytes());
         }
     }
 }
 
-/// The type and the length of a frame, and the bytes that they took. `None`: they are not there whole.
+/// Reads the type and the length of a frame. Returns them and the bytes that they take; `None` if they are incomplete.
 pub(super) fn read_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     let (kind, first) = read_integer(bytes)?;
     let (length, second) = read_integer(&bytes[first..])?;
@@ -59,7 +59,7 @@ pub(super) fn write_head(kind: u64, length: u64, out: &mut Vec<u8>) {
     write_integer(length, out);
 }
 
-/// Writes a frame whose length is known when its payload has been written: it always takes four bytes.
+/// Writes a frame whose length is known only after its payload was written. The length always takes four bytes.
 pub(super) fn write_frame(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
     write_integer(kind, out);
     let begin = out.len() + 4;

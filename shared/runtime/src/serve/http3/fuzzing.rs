@@ -1,4 +1,4 @@
-//! The parsers of HTTP/3 as fuzzers meet them: what comes from a client before anybody knows who it is.
+//! Entry points for fuzzers: the HTTP/3 parsers of unauthenticated input.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use super::{frame, head};
 /// Reads the field section of a request.
 ///
 /// # Panics
-/// When the section gave a request that breaks the rules of RFC 9114 section 4.3.
+/// When an accepted request violates RFC 9114 section 4.3.
 pub fn http3_head(section: &[u8]) {
     let Ok(request) = head::read(section, MAX_HEADER_BYTES) else { return };
     assert!(request.uri().authority().is_some() && request.uri().path_and_query().is_some());
@@ -19,10 +19,10 @@ pub fn http3_head(section: &[u8]) {
     assert!(fields.sum::<usize>() <= MAX_HEADER_BYTES, "the limit counts every field");
 }
 
-/// Reads the beginning of a request's stream: as it is, and in pieces, whose size is the first byte.
+/// Reads the beginning of a request's stream, once whole and once in chunks of the size in the first byte.
 ///
 /// # Panics
-/// When the pieces make a difference.
+/// When the results differ.
 pub fn http3_request(bytes: &[u8]) {
     let Some((size, stream)) = bytes.split_first() else { return };
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
@@ -44,7 +44,7 @@ pub fn http3_request(bytes: &[u8]) {
 /// Reads the frames of a control stream, and the same bytes as QPACK's two streams.
 ///
 /// # Panics
-/// When a payload is to be read that is longer than any that has a meaning.
+/// When a payload is to be read that is longer than any known frame.
 pub fn http3_control(mut bytes: &[u8]) {
     EncoderStream.take(bytes);
     DecoderStream::default().take(bytes);

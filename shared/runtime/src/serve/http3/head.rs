@@ -1,4 +1,4 @@
-//! The head of a request from its fields, with the rules of RFC 9114 section 4.3.
+//! Builds a request from its field section by the rules of RFC 9114 section 4.3.
 
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};
@@ -10,7 +10,7 @@ use crate::serve::RequestBody;
 /// Reads the field section of a request of at most `limit` bytes.
 ///
 /// # Errors
-/// It is too large, cannot be decoded, or is no head of a request.
+/// The section is too large, cannot be decoded, or is not that of a valid request.
 pub(super) fn read(section: &[u8], limit: usize) -> Result<Request<RequestBody>, RequestError> {
     let mut fields = Fields::default();
     qpack::decode(section, limit, |name, value| fields.take(name, value))?;
@@ -35,7 +35,7 @@ impl Fields {
             Some(b"method") => once(&mut self.method, value),
             Some(b"scheme") => once(&mut self.scheme, value),
             Some(b"authority") => once(&mut self.authority, value),
-            // The other form is for OPTIONS (section 4.3.1).
+            // `*` is for OPTIONS (section 4.3.1).
             Some(b"path") => (value.starts_with(b"/") || value == b"*") && once(&mut self.path, value),
             Some(_) => false,
             None => self.header(name, value),
@@ -48,11 +48,11 @@ impl Fields {
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) else {
             return false;
         };
-        // What concerns one connection has no place here (section 4.2).
-        let of_a_connection =
+        // Connection-specific fields are not allowed (section 4.2).
+        let is_connection_specific =
             matches!(name.as_str(), "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade")
                 || name == header::TE && value != "trailers";
-        if is_upper || of_a_connection {
+        if is_upper || is_connection_specific {
             return false;
         }
         self.headers.append(name, value);
@@ -64,7 +64,7 @@ impl Fields {
         if self.malformed || method == Method::CONNECT || path == "*" && method != Method::OPTIONS {
             return None;
         }
-        // One of the two names the host, and when both do they agree.
+        // The host is in `:authority` or `Host`; if both are there they must be equal.
         let mut hosts = self.headers.get_all(header::HOST).iter();
         let host = hosts.next();
         if hosts.next().is_some() {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A section of literal fields, none of them coded.
+    /// A section of literal fields without Huffman coding.
     fn section(fields: &[(&str, &str)]) -> Vec<u8> {
         let mut section = vec![0, 0];
         for (name, value) in fields {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_what_its_fields_say() {
+    fn a_request_is_built_from_its_fields() {
         let request =
             read_fields(&[&GET[..], &[("if-none-match", "\"a\""), ("cookie", "a"), ("cookie", "b")]].concat()).unwrap();
         assert_eq!((request.method(), request.version()), (&Method::GET, Version::HTTP_3));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_no_request() {
+    fn malformed_requests_are_refused() {
         for (missing, _) in GET.iter().enumerate() {
             let fields: Vec<_> =
                 GET.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, field)| *field).collect();

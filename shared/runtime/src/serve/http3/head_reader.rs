@@ -1,4 +1,4 @@
-//! The beginning of a request's stream, up to the end of its first HEADERS frame. Pure.
+//! Reads a request's stream up to the end of its HEADERS frame. Pure.
 
 use bytes::{Bytes, BytesMut};
 use http::Request;
@@ -8,23 +8,23 @@ use super::error::{Code, RequestError};
 use super::frame::{self, kind};
 use super::head;
 
-/// How much of a stream may come up to the end of the head of its request, in bytes. A section is never larger coded
-/// than decoded by more than its framing; unknown frames before it may take the rest.
+/// Bytes of a stream up to the end of its HEADERS frame. An encoded section exceeds the decoded one by no more than its
+/// framing; unknown frames before it may take the rest.
 const MAX_BYTES_BEFORE_HEAD: usize = MAX_HEADER_BYTES + (4 << 10);
 
-/// Reads a request's head from a stream that comes in any pieces.
+/// Reads the headers of a request from a stream in chunks of any size.
 #[derive(Debug, Default)]
 pub(super) struct HeadReader {
     bytes: Bytes,
-    /// Bytes of frames that mean nothing.
-    passed_over: usize,
+    /// Bytes of unknown frames.
+    skipped: usize,
 }
 
 impl HeadReader {
-    /// Takes what came next of the stream. Gives the request once its head is whole.
+    /// Adds the next chunk. Returns the request once its headers are complete.
     ///
     /// # Errors
-    /// It breaks the rules of RFC 9114, or is too large.
+    /// The stream violates RFC 9114, or the headers are too large.
     pub(super) fn take(&mut self, chunk: Bytes) -> Result<Option<Request<RequestBody>>, RequestError> {
         if self.bytes.is_empty() {
             self.bytes = chunk;
@@ -33,9 +33,9 @@ impl HeadReader {
             joined.extend_from_slice(&chunk);
             self.bytes = joined.freeze();
         }
-        // Frames of unknown types may stand before it, and mean nothing (section 9).
-        while let Some((found, length, head)) = frame::read_head(&self.bytes) {
-            let is_head = match found {
+        // Frames of unknown types may precede HEADERS, and are skipped (section 9).
+        while let Some((frame_type, length, head)) = frame::read_head(&self.bytes) {
+            let is_head = match frame_type {
                 kind::HEADERS => true,
                 kind::DATA
                 | kind::CANCEL_PUSH
@@ -51,8 +51,8 @@ impl HeadReader {
                 _ => false,
             };
             let end = usize::try_from(length).ok().and_then(|length| head.checked_add(length));
-            // Said before its payload has come: an incomplete frame is never larger than this.
-            let Some(end) = end.filter(|end| self.passed_over + end <= MAX_BYTES_BEFORE_HEAD) else {
+            // Checked before the payload arrives, so that no larger frame is ever buffered.
+            let Some(end) = end.filter(|end| self.skipped + end <= MAX_BYTES_BEFORE_HEAD) else {
                 let unknown = RequestError::Stream(Code::EXCESSIVE_LOAD);
                 return Err(if is_head { RequestError::HeadTooLarge } else { unknown });
             };
@@ -61,7 +61,7 @@ impl HeadReader {
                 return head::read(payload, MAX_HEADER_BYTES).map(Some);
             }
             self.bytes = self.bytes.slice(end..);
-            self.passed_over += end;
+            self.skipped += end;
         }
         Ok(None)
     }

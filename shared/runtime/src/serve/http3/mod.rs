@@ -1,11 +1,11 @@
 //! HTTP/3 (RFC 9114) over QUIC by quinn, for `GET` and `HEAD`.
 //!
-//! The framing is our own, for two reasons that were measured. A poll's answer is a few hundred bytes of header: in
-//! the usual wiring its coding, and handing it from task to task, cost several times what QUIC does. And an answer must
-//! be whole or reset, and under way until the client has all of it, which needs the streams themselves. What is not
-//! needed is not here: no dynamic table, no push, no request bodies, no `CONNECT`.
+//! The framing is our own, for two reasons that were measured. The response to a poll is a few hundred bytes of headers: in
+//! the usual libraries encoding it, and passing it between tasks, costs several times what QUIC does. And a response must be
+//! complete or reset, and counts as in flight until the client has all of it, which needs access to the streams. There is no
+//! dynamic table, no push, no request body and no `CONNECT`.
 //!
-//! The handshake is awaited before the first stream is looked at: taking streams earlier hung some clients.
+//! Streams are accepted only after the handshake is complete: accepting them earlier hung some clients.
 
 mod admission;
 mod connection;
@@ -30,44 +30,45 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::admission::Admission;
-use self::control::Outgoing;
+use self::control::ControlSender;
 use self::error::Code;
-use self::request::{Context, Turns};
+use self::request::Context;
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
-use super::quic_metrics::Observed;
+use super::quic_metrics::SampledConnection;
 use super::{
-    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls, handshake_limit_in_drain, silence,
+    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls, drain_handshake_timeout,
+    first_request_timeout,
 };
 use crate::identity::Identity;
 use crate::shutdown::Drain;
 
-/// How much of a stream that nobody reads is kept, in bytes: the head of a request fits, and a body is not wanted.
+/// The receive window of a stream, in bytes: the headers of a request fit, and bodies are not read.
 const STREAM_WINDOW: u32 = 32 << 10;
 
-/// What is held of answers on their way, for each connection, in bytes: whatever line or reader is slow, it costs this
-/// much memory. In flight at once it is 160 Mbit/s to a client 100 ms away.
+/// Bytes of responses that a connection buffers, and so the memory that a slow client costs. With a round-trip time of 100 ms
+/// it allows 160 Mbit/s.
 const SEND_WINDOW: u64 = 2 << 20;
 
-/// How long the last connections of a drain may take to close when all that they were asked has arrived.
-const CLOSING: Duration = Duration::from_secs(1);
+/// How long connections may take to close at the end of a drain, after all responses were acknowledged.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The properties of a QUIC listener.
 #[derive(Debug, Clone)]
 pub struct QuicOptions {
-    /// How long a silent connection is kept. Longer than the interval of polls, or every poll pays a handshake.
+    /// How long an idle connection stays open. Should exceed the poll interval, or every poll costs a handshake.
     pub max_idle: Duration,
-    /// Requests that one connection may have under way.
+    /// Concurrent requests of one connection.
     pub max_concurrent_streams: u32,
-    /// How long a request may take from the opening of its stream to the end of its head.
+    /// How long a request may take from the opening of its stream to the end of its headers.
     pub head_timeout: Duration,
-    /// How long a client may take nothing of an answer.
+    /// How long a client may accept no byte of a response.
     pub stall_timeout: Duration,
-    /// Connections at a time; clients beyond it are refused.
+    /// Concurrent connections; further clients are refused.
     pub max_connections: usize,
-    /// Handshakes that may be under way before clients have to prove their address first.
+    /// Concurrent handshakes above which clients must validate their address first.
     pub max_unvalidated_handshakes: usize,
-    /// Handshakes that may be under way at all.
+    /// Concurrent handshakes.
     pub max_handshakes: usize,
 }
 
@@ -87,8 +88,8 @@ impl Default for QuicOptions {
 
 /// Binds a UDP address and serves a handler over HTTP/3 until the drain ends.
 ///
-/// The keys of address tokens and of stateless resets are made anew by each process: after a restart a client that
-/// was connected finds out by its idle timeout or by asking, and one that holds a token has to prove its address again.
+/// Each process generates new keys for address tokens and stateless resets. So after a restart a connected client notices by
+/// its idle timeout or its next request, and a client with a token must validate its address again.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -108,14 +109,14 @@ pub fn quic<H: Handler>(
         .max_concurrent_bidi_streams(options.max_concurrent_streams.into())
         .max_concurrent_uni_streams(16u32.into())
         .stream_receive_window(STREAM_WINDOW.into())
-        // Nobody would read them.
+        // Datagrams are not used.
         .datagram_receive_buffer_size(None)
         .send_window(SEND_WINDOW);
     config.transport_config(Arc::new(transport));
     let endpoint = Endpoint::server(config.clone(), listen)
         .map_err(|error| anyhow::anyhow!("cannot listen on UDP {listen}: {error}"))?;
     let address = endpoint.local_addr()?;
-    let bounds = Bounds::new(options.clone(), metrics.clone());
+    let limits = ConnectionLimits::new(options.clone(), metrics.clone());
     let server = Server { tls, config, options: options.clone(), handler, metrics, drain: drain.clone() };
     drain.spawn(async move {
         loop {
@@ -126,83 +127,88 @@ pub fn quic<H: Handler>(
                     None => break,
                 },
             };
-            if let Some((incoming, places)) = bounds.admit(incoming) {
-                server.drain.spawn(server.clone().connection(incoming, places));
+            if let Some((incoming, permits)) = limits.admit(incoming) {
+                server.drain.spawn(server.clone().connection(incoming, permits));
             }
         }
-        // The endpoint drives all connections: it lives until the last one has gone. Who comes now is told at once.
+        // The endpoint drives all connections, so it must outlive them. New clients are refused meanwhile.
         let closed = async {
-            // Each has its place until its last answer has arrived; then its client hears of the end, or has gone.
-            let _ = bounds
+            // Each connection holds its permit until its last response was acknowledged.
+            let _ = limits
                 .connections
-                .acquire_many(u32::try_from(bounds.options.max_connections).unwrap_or(u32::MAX))
+                .acquire_many(u32::try_from(limits.options.max_connections).unwrap_or(u32::MAX))
                 .await;
-            let _ = tokio::time::timeout(CLOSING, endpoint.wait_idle()).await;
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await;
         };
-        let no_more = async {
+        let refuse_new = async {
             while let Some(incoming) = endpoint.accept().await {
                 incoming.refuse();
             }
         };
         tokio::select! {
             () = closed => {}
-            () = no_more => {}
+            () = refuse_new => {}
         }
     });
     Ok(address)
 }
 
-/// How many connections there are, and how many are about to be.
-struct Bounds {
+/// Limits concurrent connections and handshakes.
+struct ConnectionLimits {
     options: QuicOptions,
     connections: Arc<Semaphore>,
     handshakes: Arc<Semaphore>,
     metrics: ListenerMetrics,
 }
 
-/// The places that a new connection takes.
-struct Places {
+/// The permits of a new connection.
+struct Permits {
     handshake: OwnedSemaphorePermit,
     _connection: OwnedSemaphorePermit,
 }
 
-impl Bounds {
+impl ConnectionLimits {
     fn new(options: QuicOptions, metrics: ListenerMetrics) -> Self {
         metrics.limits(Transport::Quic, options.max_connections, options.max_handshakes);
-        let of = |places: usize| Arc::new(Semaphore::new(places));
-        Self { connections: of(options.max_connections), handshakes: of(options.max_handshakes), options, metrics }
+        let permits = |count: usize| Arc::new(Semaphore::new(count));
+        Self {
+            connections: permits(options.max_connections),
+            handshakes: permits(options.max_handshakes),
+            options,
+            metrics,
+        }
     }
 
-    /// Gives a client its places, or tells it what it is to do instead.
-    fn admit(&self, incoming: Incoming) -> Option<(Incoming, Places)> {
+    /// Gives a client its permits; or refuses, ignores or validates it.
+    fn admit(&self, incoming: Incoming) -> Option<(Incoming, Permits)> {
         let limited = |bound: Bound| self.metrics.limited(Transport::Quic, bound);
-        let under_way = self.options.max_handshakes - self.handshakes.available_permits();
-        match admission::decide(&self.options, under_way, incoming.remote_address_validated()) {
-            Admission::Accepted => {}
-            Admission::Validated => {
+        let in_progress = self.options.max_handshakes - self.handshakes.available_permits();
+        match admission::decide(&self.options, in_progress, incoming.remote_address_validated()) {
+            Admission::Accept => {}
+            Admission::Retry => {
                 limited(Bound::UnvalidatedHandshakes);
-                // Without a token it may be sent one.
+                // It only fails for a client that is validated already.
                 let _ = incoming.retry();
                 return None;
             }
-            Admission::Refused => {
+            Admission::Refuse => {
                 limited(Bound::Handshakes);
                 incoming.refuse();
                 return None;
             }
-            Admission::Ignored => {
+            Admission::Ignore => {
                 limited(Bound::Handshakes);
                 incoming.ignore();
                 return None;
             }
         }
-        let place = |of: &Arc<Semaphore>| of.clone().try_acquire_owned().ok();
-        let (Some(handshake), Some(connection)) = (place(&self.handshakes), place(&self.connections)) else {
+        let permit = |of: &Arc<Semaphore>| of.clone().try_acquire_owned().ok();
+        let (Some(handshake), Some(connection)) = (permit(&self.handshakes), permit(&self.connections)) else {
             limited(Bound::Connections);
             incoming.refuse();
             return None;
         };
-        Some((incoming, Places { handshake, _connection: connection }))
+        Some((incoming, Permits { handshake, _connection: connection }))
     }
 }
 
@@ -217,39 +223,39 @@ struct Server<H> {
 }
 
 impl<H: Handler> Server<H> {
-    /// What a handshake that begins now goes by: the certificate may have been replaced.
+    /// The configuration for a new handshake: the certificate may have been replaced.
     fn current_config(&self) -> Arc<quinn::ServerConfig> {
         let mut config = self.config.clone();
         config.crypto = self.tls.quic();
         Arc::new(config)
     }
 
-    async fn connection(self, incoming: Incoming, places: Places) {
-        let Places { handshake: handshake_place, _connection } = places;
-        let under_way = self.metrics.handshake(Transport::Quic);
+    async fn connection(self, incoming: Incoming, permits: Permits) {
+        let Permits { handshake: handshake_permit, _connection } = permits;
+        let in_progress = self.metrics.handshake(Transport::Quic);
         let handshake = tokio::time::timeout(HEAD_TIMEOUT, async {
             let connection = incoming.accept_with(self.current_config())?.await?;
-            // A client has to allow that.
+            // The client must allow this stream.
             let control = connection.open_uni().await?;
             Ok::<_, quinn::ConnectionError>((connection, control))
         });
         let handshake = tokio::select! {
-            () = handshake_limit_in_drain(&self.drain) => return,
+            () = drain_handshake_timeout(&self.drain) => return,
             done = handshake => done,
         };
-        drop(handshake_place);
+        drop(handshake_permit);
         let (connection, control) = match handshake {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a QUIC handshake failed");
-                return under_way.failed(HandshakeFailure::of_quic(&error));
+                return in_progress.failed(HandshakeFailure::of_quic(&error));
             }
-            Err(_) => return under_way.failed(HandshakeFailure::TimedOut),
+            Err(_) => return in_progress.failed(HandshakeFailure::TimedOut),
         };
-        under_way.succeeded();
+        in_progress.succeeded();
         let _open = self.metrics.open(Protocol::Http3);
-        let mut observed = Observed::new(connection.clone(), self.metrics.clone());
-        let mut closing = Closing { connection, code: Code::NO_ERROR };
+        let mut sampled = SampledConnection::new(connection.clone(), self.metrics.clone());
+        let mut closing = CloseOnDrop { connection, code: Code::NO_ERROR };
         let peer = Peer { address: closing.connection.remote_address(), identity: identity(&closing.connection) };
         let Self { handler, metrics, options, drain, .. } = self;
         let QuicOptions { head_timeout, stall_timeout, .. } = options;
@@ -262,28 +268,28 @@ impl<H: Handler> Server<H> {
             head_timeout,
             stall_timeout,
             drain,
-            was_asked: AtomicBool::new(false),
-            turns: Turns::default(),
+            has_requested: AtomicBool::new(false),
+            body_writer: Semaphore::new(1),
         });
         closing.code = tokio::select! {
-            code = connection::serve(&closing.connection, Outgoing::new(control), context.clone()) => code,
-            // As long as the head of a first request may take, and once more for the client to begin it.
-            () = silence(&context.was_asked, 2 * head_timeout) => Code::NO_ERROR,
-            () = observed.now_and_then() => unreachable!("it has no end"),
+            code = connection::serve(&closing.connection, ControlSender::new(control), context.clone()) => code,
+            // Once for the client to begin its first request, and once for the headers to arrive.
+            () = first_request_timeout(&context.has_requested, 2 * head_timeout) => Code::NO_ERROR,
+            never = sampled.sample_periodically() => match never {},
         };
         if closing.code != Code::NO_ERROR {
-            tracing::debug!(address = %closing.connection.remote_address(), code = ?closing.code, "an HTTP/3 client broke the protocol");
+            tracing::debug!(address = %closing.connection.remote_address(), code = ?closing.code, "an HTTP/3 client violated the protocol");
         }
     }
 }
 
-/// A connection that is closed when this is dropped: also when the drain is cut, or whoever serves it panics.
-struct Closing {
+/// Closes the connection on drop: also when the drain's deadline passes, or its task panics.
+struct CloseOnDrop {
     connection: quinn::Connection,
     code: Code,
 }
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.connection.close(self.code.into(), b"");
     }

@@ -1,4 +1,4 @@
-//! One request: its stream is read, it is answered, the answer is written.
+//! One request: reads its stream, calls the handler, and writes the response.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use http_body_util::BodyExt;
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::sync::Semaphore;
 
-use super::super::body::add_length;
+use super::super::body::add_content_length;
 use super::super::connection_metrics::Protocol;
 use super::super::minimum_rate::MinimumRateTimer;
-use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, date, too_long};
+use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, date, url_too_long};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
 use super::head_reader::HeadReader;
@@ -24,12 +24,11 @@ use super::qpack;
 use crate::shutdown::Drain;
 use weir_protocol::problem::Problem;
 
-/// How long a turn to write is kept beyond two round trips: in that time some of what is on its way arrives, if the line
-/// is what holds an answer back. One that its client holds back holds up the others by no more than that, whenever some of
-/// it was taken.
-const TURN: Duration = Duration::from_millis(100);
+/// How long a response may hold the permit to write, beyond two round trips. If the network is the bottleneck, some data is
+/// acknowledged in that time. If the client's flow control is, the other responses wait no longer than this.
+const WRITE_QUANTUM: Duration = Duration::from_millis(100);
 
-/// A body up to this many bytes is sent together with the head: one buffer, one packet or few.
+/// A body of up to this many bytes is written together with the headers, in one buffer.
 const SMALL_BODY: u64 = 16 << 10;
 
 /// What all requests of a connection share.
@@ -41,52 +40,42 @@ pub(super) struct Context<H> {
     pub(super) head_timeout: Duration,
     pub(super) stall_timeout: Duration,
     pub(super) drain: Drain,
-    /// Whether the client has ever asked for anything.
-    pub(super) was_asked: AtomicBool,
-    pub(super) turns: Turns,
+    /// Whether the client has sent a request.
+    pub(super) has_requested: AtomicBool,
+    /// One permit to write a body. quinn wakes all writers when there is room, and the first takes all of it; the permit goes
+    /// round in order, so that no response starves.
+    pub(super) body_writer: Semaphore,
 }
 
-/// Whose turn it is to write of a body. quinn wakes all writers when the client has taken some, and the first of them
-/// takes all the room there is; those who came between the first and the last get none, for as long as it goes on.
-#[derive(Debug)]
-pub(super) struct Turns(Semaphore);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Semaphore::new(1))
-    }
-}
-
-/// Reads and answers a request. A small answer may still be on its way to the client: then it is given back, to be
-/// seen to arrive when that matters.
+/// Serves a request. Returns a small response that may not be acknowledged yet, so that a drain can wait for it.
 ///
 /// # Errors
-/// It was not answered to its end; the stream has been reset.
+/// The response is not complete, and its stream was reset.
 pub(super) async fn serve<H: Handler>(
     context: Arc<Context<H>>,
     sender: SendStream,
     mut receiver: RecvStream,
-) -> Result<Option<Answer>, RequestError> {
-    let mut answer = Answer::begin(sender);
-    let done = respond(&context, &mut answer, &mut receiver).await;
-    match &done {
-        Err(RequestError::Stream(code) | RequestError::Connection(code)) => answer.code = *code,
-        Err(RequestError::Ended(_) | RequestError::Stalled) => answer.code = Code::REQUEST_CANCELLED,
+) -> Result<Option<ResponseStream>, RequestError> {
+    let mut stream = ResponseStream::new(sender);
+    let result = respond(&context, &mut stream, &mut receiver).await;
+    match &result {
+        Err(RequestError::Stream(code) | RequestError::Connection(code)) => stream.code = *code,
+        Err(RequestError::Ended(_) | RequestError::Stalled) => stream.code = Code::REQUEST_CANCELLED,
         _ => {}
     }
-    // What the client still sends is not wanted. After the end of its stream this does nothing.
+    // The rest of the request is not read. After the end of the stream this does nothing.
     let _ = receiver.stop(Code::NO_ERROR.into());
-    done.map(|()| (!answer.has_arrived).then_some(answer))
+    result.map(|()| (!stream.is_acknowledged).then_some(stream))
 }
 
 async fn respond<H: Handler>(
     context: &Context<H>,
-    answer: &mut Answer,
+    stream: &mut ResponseStream,
     receiver: &mut RecvStream,
 ) -> Result<(), RequestError> {
     let mut read = Box::pin(read_head(receiver));
     let request = match (&mut read).now_or_never() {
-        // It is there, as a rule: no timer is needed.
+        // The headers have usually arrived, and need no timer.
         Some(request) => request,
         None => {
             let request = Box::pin(tokio::time::timeout(context.head_timeout, &mut read)).await;
@@ -97,17 +86,17 @@ async fn respond<H: Handler>(
     let begun = Instant::now();
     let (method, response) = match request {
         Ok(request) => {
-            context.was_asked.store(true, Ordering::Relaxed);
-            // The end of the stream is here already, as a rule: then the client is not told to stop.
+            context.has_requested.store(true, Ordering::Relaxed);
+            // The end of the stream has usually arrived; reading it avoids a STOP_SENDING.
             let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
             let method = request.method().clone();
-            let response = match too_long(&request) {
+            let response = match url_too_long(&request) {
                 None => match context.handler.fast_path(&request, &context.peer) {
                     Some(response) => response,
-                    // Apart: what waits is large.
+                    // Boxed: the handler's future is large.
                     None => {
-                        let answering = Box::pin(context.handler.handle(request, context.peer.clone()));
-                        answer.unless_stopped(answering).await?
+                        let response = Box::pin(context.handler.handle(request, context.peer.clone()));
+                        stream.unless_cancelled(response).await?
                     }
                 },
                 Some(problem) => problem.into_response(),
@@ -117,8 +106,8 @@ async fn respond<H: Handler>(
         Err(RequestError::HeadTooLarge) => (Method::GET, too_large()),
         Err(error) => return Err(error),
     };
-    context.metrics.answered(Version::HTTP_3, &method, response.status(), begun.elapsed());
-    let written = write(answer, &method, response, context).await;
+    context.metrics.request_finished(Version::HTTP_3, &method, response.status(), begun.elapsed());
+    let written = write(stream, &method, response, context).await;
     if matches!(written, Err(RequestError::Stalled)) {
         context.metrics.stalled(Protocol::Http3);
     }
@@ -126,8 +115,8 @@ async fn respond<H: Handler>(
 }
 
 fn too_large() -> Response<Body> {
-    let detail = format!("The header fields take more than the {MAX_HEADER_BYTES} bytes that are read.");
-    Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The header is too large", detail)
+    let detail = format!("The headers of a request may have {MAX_HEADER_BYTES} bytes; these have more.");
+    Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers-too-large", "The headers are too large", detail)
         .into_response()
 }
 
@@ -144,15 +133,15 @@ async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, Re
 }
 
 async fn write<H>(
-    answer: &mut Answer,
+    stream: &mut ResponseStream,
     method: &Method,
     response: Response<Body>,
     context: &Context<H>,
 ) -> Result<(), RequestError> {
     let (mut head, mut body) = response.into_parts();
-    // What hyper writes by itself over the other versions of HTTP: the date, and a length that is known.
+    // hyper sets these over HTTP/1.1.
     head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
-    add_length(&mut head, &body);
+    add_content_length(&mut head, &body);
     if method == Method::HEAD {
         body = Body::Empty;
     }
@@ -166,39 +155,39 @@ async fn write<H>(
         out.extend_from_slice(bytes);
         body = Body::Empty;
     }
-    let is_all = body.is_end_stream();
-    answer.write(&mut [out.into()], context.stall_timeout).await?;
+    let is_small = body.is_end_stream();
+    stream.write(&mut [out.into()], context.stall_timeout).await?;
     let mut minimum_rate = MinimumRateTimer::new(context.stall_timeout);
-    while let Some(part) = answer.unless_stopped(body.frame()).await? {
+    while let Some(part) = stream.unless_cancelled(body.frame()).await? {
         let Ok(data) = part.map_err(RequestError::Body)?.into_data() else { continue };
         let mut head = Vec::with_capacity(16);
         frame::write_head(kind::DATA, data.len() as u64, &mut head);
-        answer.write_in_turn(&mut [head.into(), data], context, &mut minimum_rate).await?;
+        stream.write_fairly(&mut [head.into(), data], context, &mut minimum_rate).await?;
     }
-    let _ = answer.sender.finish();
-    answer.is_whole = true;
-    if !is_all {
-        // quinn takes megabytes ahead of a slow reader: an answer is under way until the client has all of it.
-        answer.arrived().await;
-        answer.has_arrived = true;
+    let _ = stream.sender.finish();
+    stream.is_complete = true;
+    if !is_small {
+        // quinn buffers megabytes for a slow client: a response is in flight until the client has acknowledged it.
+        stream.acknowledged().await;
+        stream.is_acknowledged = true;
     }
     Ok(())
 }
 
-/// An answer that is reset when this is dropped before it is whole. quinn by itself would end it cleanly.
-pub(super) struct Answer {
+/// The stream of a response. It is reset if it is dropped before it is complete; quinn would finish it cleanly.
+pub(super) struct ResponseStream {
     sender: SendStream,
     code: Code,
-    is_whole: bool,
-    has_arrived: bool,
+    is_complete: bool,
+    is_acknowledged: bool,
 }
 
-impl Answer {
-    fn begin(sender: SendStream) -> Self {
-        Self { sender, code: Code::INTERNAL_ERROR, is_whole: false, has_arrived: false }
+impl ResponseStream {
+    fn new(sender: SendStream) -> Self {
+        Self { sender, code: Code::INTERNAL_ERROR, is_complete: false, is_acknowledged: false }
     }
 
-    /// Writes all of it, for as long as the client takes some of it now and then.
+    /// Writes all parts. Fails when the client accepts nothing for `stall_timeout`.
     async fn write(&mut self, mut parts: &mut [Bytes], stall_timeout: Duration) -> Result<(), RequestError> {
         while !parts.is_empty() {
             let written = tokio::time::timeout(stall_timeout, self.sender.write_chunks(parts)).await;
@@ -208,51 +197,52 @@ impl Answer {
         Ok(())
     }
 
-    /// Writes all of it, sharing what room there is with the other answers of the connection.
-    async fn write_in_turn<H>(
+    /// Writes all parts, sharing the connection's send window fairly with its other responses.
+    async fn write_fairly<H>(
         &mut self,
         mut parts: &mut [Bytes],
         context: &Context<H>,
         minimum_rate: &mut MinimumRateTimer,
     ) -> Result<(), RequestError> {
         while !parts.is_empty() {
-            let turn = context.turns.0.acquire().await.ok();
-            let at_once = tokio::time::timeout(2 * context.connection.rtt() + TURN, self.sender.write_chunks(parts));
-            // The turn is waited for as well: who takes a byte in each would never be cut.
-            let written = minimum_rate.wait(at_once).await;
-            drop(turn);
+            let permit = context.body_writer.acquire().await.ok();
+            let quantum =
+                tokio::time::timeout(2 * context.connection.rtt() + WRITE_QUANTUM, self.sender.write_chunks(parts));
+            // The quantum counts against the minimum rate: a client that accepts a byte in each must not go on forever.
+            let written = minimum_rate.wait(quantum).await;
+            drop(permit);
             let written = match written.ok_or(RequestError::Stalled)? {
                 Ok(written) => written?,
-                // It waits by itself until the client takes some of it, and has its turns again.
+                // Without the permit, until the client accepts some of it.
                 Err(_) => minimum_rate.wait(self.sender.write_chunks(parts)).await.ok_or(RequestError::Stalled)??,
             };
-            minimum_rate.took(written.bytes);
+            minimum_rate.accepted(written.bytes);
             parts = &mut parts[written.chunks..];
         }
         Ok(())
     }
 
-    /// Waits for something, unless the client wants no answer any more.
-    async fn unless_stopped<T>(&self, wanted: impl Future<Output = T>) -> Result<T, RequestError> {
+    /// Awaits a future, unless the client cancels the request.
+    async fn unless_cancelled<T>(&self, future: impl Future<Output = T>) -> Result<T, RequestError> {
         tokio::select! {
             biased;
-            found = wanted => Ok(found),
+            output = future => Ok(output),
             stopped = self.sender.stopped() => Err(RequestError::Ended(match stopped {
-                Ok(_) => "it wants no answer any more".to_owned(),
+                Ok(_) => "it stopped reading".to_owned(),
                 Err(error) => error.to_string(),
             })),
         }
     }
 
-    /// Waits until the client has all of it, or wants no more of it.
-    pub(super) async fn arrived(&self) {
+    /// Waits until the client has acknowledged the whole response, or stopped reading it.
+    pub(super) async fn acknowledged(&self) {
         let _ = self.sender.stopped().await;
     }
 }
 
-impl Drop for Answer {
+impl Drop for ResponseStream {
     fn drop(&mut self) {
-        if !self.is_whole {
+        if !self.is_complete {
             let _ = self.sender.reset(self.code.into());
         }
     }

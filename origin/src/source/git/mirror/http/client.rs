@@ -1,6 +1,7 @@
 //! HTTP requests to one upstream, with its credentials.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -126,18 +127,23 @@ impl<'a> Client<'a> {
         self.check_proxied_address(url)?;
         let send = || {
             let request = http.request(method.clone(), url.clone()).headers(headers.clone());
+            let request = body.into_iter().cloned().fold(request, RequestBuilder::body);
+            let connected = Rc::new(Cell::new(false));
             self.session.count_request();
-            self.session.wait(http_clients::send(body.into_iter().cloned().fold(request, RequestBuilder::body)))
+            let response = self.session.wait(http_clients::send(request, connected.clone()));
+            (response, !connected.get())
         };
         let failed = |error: reqwest::Error| errors::classify(self.session, &error);
-        // The server may have closed the idle connection. The requests are idempotent.
+        // The server may have closed an idle connection just now, or its path may be dead without a sign, as after a NAT
+        // has forgotten it. Requests are idempotent, so one that got no response is sent over another connection.
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
-            match send()? {
-                (Err(error), true) if errors::is_unanswered(&error) => {}
-                (response, _) => return response.map_err(failed),
+            match send() {
+                (Ok(Err(error)), true) if errors::is_unanswered(&error) => {}
+                (Err(MirrorError::Stalled { .. }), true) => {}
+                (response, _) => return response?.map_err(failed),
             }
         }
-        send()?.0.map_err(failed)
+        send().0?.map_err(failed)
     }
 
     /// A proxy resolves host names itself, so the egress policy is applied to them here.

@@ -35,9 +35,10 @@ pub(super) fn classify(session: &UpstreamSession, error: &reqwest::Error) -> Mir
     MirrorError::Upstream { step: session.step(), cause }
 }
 
-/// Whether a connection ended after a request was sent and before a response was received.
+/// Whether a connection ended after a request was sent, and before a response was received. The only timeout is that of the
+/// kernel (`TCP_USER_TIMEOUT`).
 pub(super) fn is_unanswered(error: &reqwest::Error) -> bool {
-    error.is_request() && !error.is_connect() && !error.is_timeout() && find::<rustls::Error>(error).is_none()
+    error.is_request() && !error.is_connect() && find::<rustls::Error>(error).is_none()
 }
 
 fn classify_tls(error: &rustls::Error) -> String {

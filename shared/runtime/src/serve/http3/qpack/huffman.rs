@@ -1,7 +1,7 @@
-//! Decodes the Huffman code of HPACK and QPACK (RFC 7541, Appendix B). This end does not write it.
+//! Decodes the Huffman code of HPACK and QPACK (RFC 7541, Appendix B). The server does not write it.
 //!
-//! The code is canonical: symbols in order of their code's length, then of their value, have consecutive codes. So the
-//! lengths are all that has to be written down.
+//! The code is canonical: symbols ordered by the length of their code, then by their value, have consecutive codes. So the
+//! table only needs the lengths.
 
 use std::sync::LazyLock;
 
@@ -33,10 +33,10 @@ static CODES: LazyLock<[u32; 256]> = LazyLock::new(|| {
     codes
 });
 
-/// The bits that are looked up at once: two symbols of those that header fields are mostly made of.
+/// Bits that are looked up at once: room for two of the most frequent symbols.
 const PREFIX_BITS: u32 = 12;
 
-/// What a decoder finds behind the next bits.
+/// The lookup tables of the decoder.
 struct Decoding {
     /// By the next [`PREFIX_BITS`] bits: the symbols that they begin with. None at all: the first one is longer.
     short: Vec<Symbols>,
@@ -103,8 +103,8 @@ impl Decoding {
         }
         // Codes grow with their lengths: the first length whose codes end beyond is the one.
         let length = self.long.iter().find(|length| u64::from(window) < length.end)?;
-        let place = length.before + ((window >> (32 - length.bits)) - length.first) as usize;
-        Some(Symbols { symbols: [self.symbols[place], 0], first: length.bits as u8, both: 0 })
+        let index = length.before + ((window >> (32 - length.bits)) - length.first) as usize;
+        Some(Symbols { symbols: [self.symbols[index], 0], first: length.bits as u8, both: 0 })
     }
 }
 

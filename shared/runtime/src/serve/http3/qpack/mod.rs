@@ -1,5 +1,5 @@
-//! QPACK (RFC 9204) without its dynamic table: this end never uses one and allows the other none, so that every field
-//! section stands for itself.
+//! QPACK (RFC 9204) without its dynamic table: the server uses none and allows the client none, so every field section is
+//! self-contained.
 
 mod huffman;
 mod instructions;
@@ -13,54 +13,54 @@ use static_table::{STATIC_TABLE, name_index, status_index};
 /// A field section cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum QpackError {
-    /// It breaks off, an integer is too large, a string is not coded as it says, an index leads nowhere.
+    /// It is incomplete, an integer is too large, a string is not valid Huffman code, or an index does not exist.
     #[error("the field section is malformed")]
     Malformed,
-    /// It refers to a dynamic table, which was never allowed.
+    /// It refers to a dynamic table, which is not allowed.
     #[error("the field section refers to a dynamic table")]
     Dynamic,
-    /// It is larger than what was allowed (RFC 9114 section 4.2.2).
+    /// It exceeds the limit (RFC 9114 section 4.2.2).
     #[error("the field section is too large")]
     TooLarge,
 }
 
-/// What each field costs besides its name and value when the size of a section is reckoned (RFC 9114 section 4.2.2).
+/// What each field adds to the size of a section besides its name and value (RFC 9114 section 4.2.2).
 const FIELD_OVERHEAD: usize = 32;
 
 /// Encodes the section of a response: the status, then its fields.
 pub(super) fn encode(status: u16, fields: &HeaderMap, out: &mut Vec<u8>) {
-    begin(status, out);
+    write_prefix(status, out);
     for (name, value) in fields {
-        line(name.as_str(), value.as_bytes(), out);
+        write_field(name.as_str(), value.as_bytes(), out);
     }
 }
 
-/// Writes what a section begins with: that it needs no dynamic table, and the status.
-fn begin(status: u16, out: &mut Vec<u8>) {
+/// Writes the prefix of a section, which refers to no dynamic table, and the status.
+fn write_prefix(status: u16, out: &mut Vec<u8>) {
     // Required Insert Count 0, Base 0.
     out.extend_from_slice(&[0, 0]);
     match status_index(status) {
-        Some(index) => integer(0b1100_0000, 6, index, out),
+        Some(index) => write_integer(0b1100_0000, 6, index, out),
         None => {
-            integer(0b0101_0000, 4, 24, out);
-            string(0, 7, status.to_string().as_bytes(), out);
+            write_integer(0b0101_0000, 4, 24, out);
+            write_string(0, 7, status.to_string().as_bytes(), out);
         }
     }
 }
 
-/// Writes the line of a field.
-fn line(name: &str, value: &[u8], out: &mut Vec<u8>) {
+/// Writes a field line.
+fn write_field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     match name_index(name) {
-        Some(index) => integer(0b0101_0000, 4, index, out),
-        None => string(0b0010_0000, 3, name.as_bytes(), out),
+        Some(index) => write_integer(0b0101_0000, 4, index, out),
+        None => write_string(0b0010_0000, 3, name.as_bytes(), out),
     }
-    string(0, 7, value, out);
+    write_string(0, 7, value, out);
 }
 
-/// Decodes a section, field by field, up to `limit` bytes as RFC 9114 reckons them.
+/// Decodes a section of up to `limit` bytes, counted as in RFC 9114, and calls `field` for each field.
 ///
 /// # Errors
-/// It cannot be decoded. What `field` was given until then is not to be trusted either.
+/// The section cannot be decoded. The fields until then must not be used.
 pub(super) fn decode(section: &[u8], limit: usize, mut field: impl FnMut(&[u8], &[u8])) -> Result<(), QpackError> {
     let mut rest = section;
     let (_, required_insert_count) = read_integer(&mut rest, 8)?;
@@ -114,8 +114,8 @@ fn static_entry(is_static: bool, index: u64) -> Result<(&'static str, &'static s
     STATIC_TABLE.get(index).copied().ok_or(QpackError::Malformed)
 }
 
-/// Writes an integer behind the flags of its first byte (RFC 7541 section 5.1).
-fn integer(flags: u8, prefix_bits: u32, value: u64, out: &mut Vec<u8>) {
+/// Writes an integer after the flags in its first byte (RFC 7541 section 5.1).
+fn write_integer(flags: u8, prefix_bits: u32, value: u64, out: &mut Vec<u8>) {
     let most = (1u64 << prefix_bits) - 1;
     if value < most {
         out.push(flags | value as u8);
@@ -140,7 +140,7 @@ fn read_integer(rest: &mut &[u8], prefix_bits: u32) -> Result<(u8, u64), QpackEr
         for shift in (0..).step_by(7) {
             let (&byte, after) = tail.split_first().ok_or(QpackError::Malformed)?;
             tail = after;
-            // Nothing here counts beyond 2^32: lengths are bounded and the table has 99 entries.
+            // No valid value exceeds 2^32: lengths are limited and the table has 99 entries.
             if shift > 28 {
                 return Err(QpackError::Malformed);
             }
@@ -154,12 +154,12 @@ fn read_integer(rest: &mut &[u8], prefix_bits: u32) -> Result<(u8, u64), QpackEr
     Ok((flags, value))
 }
 
-/// Writes a string behind the flags of its first byte (RFC 9204 section 4.1.2).
+/// Writes a string after the flags in its first byte (RFC 9204 section 4.1.2).
 ///
-/// As it is, without the Huffman code: that would make the header of a poll a quarter smaller, and cost four times what
-/// copying does, for one packet in eight. A cache of coded lines would have to hold those of all services to be cheaper.
-fn string(flags: u8, length_bits: u32, text: &[u8], out: &mut Vec<u8>) {
-    integer(flags, length_bits, text.len() as u64, out);
+/// Without Huffman coding: it would make the headers of a poll a quarter smaller, which saves one packet in eight, and cost
+/// four times as much as copying.
+fn write_string(flags: u8, length_bits: u32, text: &[u8], out: &mut Vec<u8>) {
+    write_integer(flags, length_bits, text.len() as u64, out);
     out.extend_from_slice(text);
 }
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_dynamic_table_is_refused_and_so_is_what_breaks_off() {
+    fn dynamic_references_and_incomplete_sections_are_refused() {
         for (section, error) in [
             (&b""[..], QpackError::Malformed),
             (b"\x00", QpackError::Malformed),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_may_be_as_large_as_was_said_and_no_larger() {
+    fn a_section_may_be_as_large_as_the_limit() {
         let section = b"\x00\x00\x51\x0b/index.html";
         let size = ":path/index.html".len() + 32;
         assert!(decoded(section, size).is_ok());
@@ -234,9 +234,9 @@ mod tests {
             fields in proptest::collection::vec(("[a-z-]{1,20}|etag|vary|age", proptest::collection::vec(any::<u8>(), 0..300)), 0..20),
         ) {
             let mut section = Vec::new();
-            begin(status, &mut section);
+            write_prefix(status, &mut section);
             for (name, value) in &fields {
-                line(name, value, &mut section);
+                write_field(name, value, &mut section);
             }
             let mut expected = vec![(b":status".to_vec(), status.to_string().into_bytes())];
             expected.extend(fields.into_iter().map(|(name, value)| (name.into_bytes(), value)));

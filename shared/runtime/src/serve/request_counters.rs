@@ -1,5 +1,5 @@
-//! Counting answers. To look a counter up by its labels costs a poll a good part of what answering it does, so each is
-//! looked up once and then found by its place.
+//! Counts requests. Looking a counter up by its labels costs a good part of a poll, so each is looked up once and then found
+//! by its index.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const STATUSES: usize = 500;
 
 /// The counters and histograms of one listener.
 #[derive(Debug)]
-pub(super) struct AnswerCounts {
+pub(super) struct RequestCounters {
     listener: &'static str,
     requests: IntCounterVec,
     duration: HistogramVec,
@@ -26,8 +26,8 @@ pub(super) struct AnswerCounts {
     durations: [OnceLock<Histogram>; PROTOCOLS.len()],
 }
 
-impl AnswerCounts {
-    pub(super) fn of(listener: &'static str, requests: IntCounterVec, duration: HistogramVec) -> Self {
+impl RequestCounters {
+    pub(super) fn new(listener: &'static str, requests: IntCounterVec, duration: HistogramVec) -> Self {
         let counters = (0..PROTOCOLS.len() * METHODS.len() * STATUSES).map(|_| OnceLock::new()).collect();
         Self { listener, requests, duration, counters, durations: Default::default() }
     }
@@ -44,9 +44,9 @@ impl AnswerCounts {
             let labels = [self.listener, PROTOCOLS[protocol], METHODS[method], status.as_str()];
             self.requests.with_label_values(&labels)
         };
-        let place = usize::from(status.as_u16() - 100);
-        if place < STATUSES {
-            self.counters[(protocol * METHODS.len() + method) * STATUSES + place].get_or_init(labelled).inc();
+        let index = usize::from(status.as_u16() - 100);
+        if index < STATUSES {
+            self.counters[(protocol * METHODS.len() + method) * STATUSES + index].get_or_init(labelled).inc();
         } else {
             labelled().inc();
         }
@@ -62,18 +62,18 @@ mod tests {
     use prometheus::{HistogramOpts, Opts};
 
     #[test]
-    fn each_answer_counts_under_its_own_labels() {
+    fn each_request_counts_under_its_own_labels() {
         let labels = ["listener", "protocol", "method", "status"];
         let requests = IntCounterVec::new(Opts::new("requests", "requests"), &labels).unwrap();
         let duration = HistogramVec::new(HistogramOpts::new("duration", "duration"), &labels[..2]).unwrap();
-        let answers = AnswerCounts::of("agents", requests.clone(), duration.clone());
+        let counters = RequestCounters::new("agents", requests.clone(), duration.clone());
         let all = [Version::HTTP_11, Version::HTTP_2, Version::HTTP_3].into_iter().flat_map(|version| {
             let methods = ["GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "BREW"];
             methods.into_iter().flat_map(move |method| [100, 200, 304, 599, 600, 999].map(|s| (version, method, s)))
         });
         for (version, method, status) in all {
             let (method, status) = (method.parse().unwrap(), StatusCode::from_u16(status).unwrap());
-            answers.count(version, &method, status, Duration::ZERO);
+            counters.count(version, &method, status, Duration::ZERO);
         }
         for protocol in PROTOCOLS {
             for status in ["100", "200", "304", "599", "600", "999"] {

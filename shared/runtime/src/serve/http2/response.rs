@@ -1,4 +1,4 @@
-//! One request over HTTP/2: it is answered at once, or by a task that waits.
+//! One request over HTTP/2: its response is sent at once, or by a task of its own.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,44 +12,43 @@ use http::{Method, Request, Response, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
-use super::super::body::add_length;
+use super::super::body::add_content_length;
 use super::super::connection_metrics::Protocol;
 use super::super::minimum_rate::MinimumRateTimer;
 use super::super::tcp::Shared;
-use super::super::unread::{self, Http2Body, Unread};
-use super::super::{Body, Handler, RequestBody, date, too_long};
+use super::super::unread::{self, Http2Body, UnreadBody};
+use super::super::{Body, Handler, RequestBody, date, url_too_long};
 use super::MAX_SEND_BUFFER;
 
-/// Bytes of a body in one DATA frame: with the frame's head they fill one TLS record (RFC 8446 section 5.1).
-const FRAME: usize = (16 << 10) - 9;
+/// Bytes of a body in one DATA frame: with the frame's header they fill one TLS record (RFC 8446 section 5.1).
+const MAX_DATA: usize = (16 << 10) - 9;
 
-/// An answer that is still to be sent. Its stream is reset when it is dropped before.
-pub(super) struct Answer<H> {
+/// A response that is still to be sent. Dropping it resets its stream.
+pub(super) struct PendingResponse<H> {
     shared: Arc<Shared<H>>,
     method: Method,
     respond: SendResponse<Bytes>,
 }
 
-impl<H: Handler> Answer<H> {
+impl<H: Handler> PendingResponse<H> {
     pub(super) fn new(shared: Arc<Shared<H>>, method: Method, respond: SendResponse<Bytes>) -> Self {
         Self { shared, method, respond }
     }
 
-    /// Answers what needs no waiting. What does goes on in a task. `now`: when it begins, and afterwards when it was
-    /// answered.
+    /// Sends a response that is available at once; a task of its own sends any other. `now`: when the request is handled,
+    /// and afterwards when the response was sent.
     pub(super) fn begin(self, request: Request<RecvStream>, now: &mut Instant) {
         let (head, body) = request.into_parts();
-        let (body, unread) = Http2Body::new(body, unread::is_waited_for(&head));
+        let (body, unread) = Http2Body::new(body, unread::must_be_drained(&head));
         let request = Request::from_parts(head, RequestBody::Http2(body));
-        let early = match too_long(&request) {
+        let early = match url_too_long(&request) {
             Some(problem) => Some(problem.into_response()),
             None => self.shared.handler.fast_path(&request, &self.shared.peer),
         };
         match early {
             Some(response) if unread.is_some() => {
                 drop(request);
-                let answered = *now;
-                tokio::spawn(self.send_after(unread, response, answered));
+                tokio::spawn(self.send_after(unread, response, *now));
             }
             Some(response) => {
                 let begun = std::mem::replace(now, Instant::now());
@@ -63,24 +62,24 @@ impl<H: Handler> Answer<H> {
         }
     }
 
-    async fn wait(mut self, request: Request<RequestBody>, unread: Option<Unread>, begun: Instant) {
+    async fn wait(mut self, request: Request<RequestBody>, unread: Option<UnreadBody>, begun: Instant) {
         let shared = self.shared.clone();
         let response = {
             let answering = pin!(shared.handler.handle(request, shared.peer.clone()));
             tokio::select! {
                 biased;
                 response = answering => response,
-                // The client wants it no longer, or has gone.
+                // The client cancelled the request, or has gone.
                 _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
             }
         };
         self.send_after(unread, response, begun).await;
     }
 
-    /// Sends an answer once the client has, as a rule, sent all of its request.
-    async fn send_after(mut self, unread: Option<Unread>, response: Response<Body>, begun: Instant) {
+    /// Sends a response after the rest of the request was read, within limits.
+    async fn send_after(mut self, unread: Option<UnreadBody>, response: Response<Body>, begun: Instant) {
         let took = begun.elapsed();
-        // Until the answer is on its way: without it the stream is reset.
+        // Dropping it before the response is sent would reset the stream.
         let _rest = match unread {
             None => None,
             Some(unread) => tokio::select! {
@@ -94,29 +93,29 @@ impl<H: Handler> Answer<H> {
         }
     }
 
-    /// Sends the head, and of the body what is at hand and wanted. Gives what is left to do.
-    fn send(mut self, response: Response<Body>, took: Duration) -> Option<Sending<H>> {
-        self.shared.metrics.answered(Version::HTTP_2, &self.method, response.status(), took);
+    /// Sends the headers, and the bytes of the body that are available and that flow control allows. Returns the rest.
+    fn send(mut self, response: Response<Body>, took: Duration) -> Option<BodySender<H>> {
+        self.shared.metrics.request_finished(Version::HTTP_2, &self.method, response.status(), took);
         let (mut head, mut body) = response.into_parts();
         head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
-        add_length(&mut head, &body);
+        add_content_length(&mut head, &body);
         if self.method == Method::HEAD {
             body = Body::Empty;
         }
-        let is_all = body.is_end_stream();
-        let stream = match self.respond.send_response(Response::from_parts(head, ()), is_all) {
+        let is_empty = body.is_end_stream();
+        let stream = match self.respond.send_response(Response::from_parts(head, ()), is_empty) {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::debug!(%error, "an answer could not be sent");
+                tracing::debug!(%error, "a response could not be sent");
                 self.respond.send_reset(Reason::INTERNAL_ERROR);
                 return None;
             }
         };
-        if is_all {
+        if is_empty {
             return None;
         }
         let minimum_rate = MinimumRateTimer::new(self.shared.options.stall_timeout);
-        let mut sending = Sending { shared: self.shared, stream, body, unsent: Bytes::new(), minimum_rate };
+        let mut sending = BodySender { shared: self.shared, stream, body, unsent: Bytes::new(), minimum_rate };
         if let Body::Full(bytes) = &mut sending.body {
             sending.unsent = std::mem::take(bytes);
             if sending.send_allowed() {
@@ -127,19 +126,18 @@ impl<H: Handler> Answer<H> {
     }
 }
 
-/// The body of an answer on its way.
-struct Sending<H> {
+/// Sends the body of a response.
+struct BodySender<H> {
     shared: Arc<Shared<H>>,
     stream: SendStream<Bytes>,
     body: Body,
-    /// What the body gave and the client has not allowed yet.
+    /// Bytes of the body for which flow control has no room yet.
     unsent: Bytes,
     minimum_rate: MinimumRateTimer,
 }
 
-impl<H: Handler> Sending<H> {
-    /// Sends the rest of the body as fast as the client takes it, but for one that takes nothing, or next to nothing, for too
-    /// long.
+impl<H: Handler> BodySender<H> {
+    /// Sends the rest of the body as fast as the client accepts it; resets the stream below the minimum rate.
     async fn finish(mut self) {
         loop {
             while !self.unsent.is_empty() {
@@ -154,11 +152,11 @@ impl<H: Handler> Sending<H> {
                     _ = poll_fn(|cx| self.stream.poll_reset(cx)) => None,
                 }
             };
-            let Some(frame) = self.minimum_rate.caught_up(next).await else { return };
+            let Some(frame) = self.minimum_rate.next_part(next).await else { return };
             match frame {
                 Some(Ok(frame)) => self.unsent = frame.into_data().unwrap_or_default(),
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "a body breaks off");
+                    tracing::debug!(%error, "the body of a response could not be read to its end");
                     return self.stream.send_reset(Reason::INTERNAL_ERROR);
                 }
                 None => {
@@ -169,7 +167,7 @@ impl<H: Handler> Sending<H> {
         }
     }
 
-    /// Waits until the client allows some of what is unsent. False: it does not, and the stream has ended.
+    /// Waits until flow control allows some of the unsent bytes. False: the client is too slow or has gone.
     async fn is_allowed(&mut self) -> bool {
         self.stream.reserve_capacity(self.unsent.len().min(MAX_SEND_BUFFER));
         if self.stream.capacity() > 0 {
@@ -186,7 +184,7 @@ impl<H: Handler> Sending<H> {
         }
     }
 
-    /// Sends what the client allows of what is unsent. True: that was the end of the body.
+    /// Sends as much of the unsent bytes as flow control allows. True: the stream has ended.
     fn send_allowed(&mut self) -> bool {
         self.stream.reserve_capacity(self.unsent.len().min(MAX_SEND_BUFFER));
         while !self.unsent.is_empty() {
@@ -194,8 +192,8 @@ impl<H: Handler> Sending<H> {
             if allowed == 0 {
                 return false;
             }
-            let part = self.unsent.split_to(self.unsent.len().min(allowed).min(FRAME));
-            self.minimum_rate.took(part.len());
+            let part = self.unsent.split_to(self.unsent.len().min(allowed).min(MAX_DATA));
+            self.minimum_rate.accepted(part.len());
             let is_last = self.unsent.is_empty() && self.body.is_end_stream();
             if self.stream.send_data(part, is_last).is_err() || is_last {
                 return true;

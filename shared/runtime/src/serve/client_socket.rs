@@ -1,8 +1,8 @@
-//! The sending side of a TCP connection: small writes are coalesced while the connection's task works, and the connection is
-//! closed when the client takes nothing.
+//! The sending side of a TCP connection: small writes are coalesced while the connection's task handles requests, and writes
+//! fail when the client accepts nothing.
 //!
-//! It is beneath TLS, which keeps what it could not write and sends it with what comes next. So coalescing needs no buffer:
-//! it is enough to say "not now".
+//! It is below TLS, which keeps what it could not write and sends it with later data. So coalescing needs no buffer: a write
+//! returns `Pending`.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -20,10 +20,10 @@ use tokio::time::Sleep;
 use super::minimum_rate::MIN_BYTES;
 use crate::delegate::delegate;
 
-/// Bytes that are written although more is to come: TLS buffers no more than 64 KiB.
-const ENOUGH: usize = 48 << 10;
+/// Writes of this many bytes are not held back: TLS buffers no more than 64 KiB.
+const MAX_COALESCED: usize = 48 << 10;
 
-/// Shared by a connection's task and its stream: the task says when writes may wait for more.
+/// Shared by a connection's task and its socket: the task decides when writes are held back.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WriteCoalescer(Arc<State>);
 
@@ -34,18 +34,18 @@ struct State {
 }
 
 impl WriteCoalescer {
-    /// Lets writes wait for more until [`WriteCoalescer::end`]. The task ends it before it waits itself: nothing wakes it for
-    /// what was held back.
+    /// Holds writes back until [`WriteCoalescer::end`]. The task must call that before it waits: a write that is held back
+    /// registers no waker.
     pub(super) fn begin(&self) {
         self.0.is_coalescing.store(true, Ordering::Relaxed);
     }
 
-    /// Lets the next flush write what was held back.
+    /// Lets the next flush write the bytes that were held back.
     pub(super) fn end(&self) {
         self.0.is_coalescing.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the connection failed because its client took nothing.
+    /// Whether a write failed because the client accepted nothing.
     pub(super) fn is_stalled(&self) -> bool {
         self.0.is_stalled.load(Ordering::Relaxed)
     }
@@ -55,64 +55,63 @@ impl WriteCoalescer {
     }
 }
 
-/// A TCP stream, beneath TLS. Its writes fail once the kernel has taken nothing for the stall timeout: its buffers are full,
-/// and the client does not empty them.
-pub(super) struct Outgoing {
+/// A TCP stream below TLS. Its writes fail when the kernel's buffer has been full for the stall timeout.
+pub(super) struct ClientSocket {
     stream: TcpStream,
     coalescer: WriteCoalescer,
     stall_timeout: Duration,
-    /// From the moment on when the system takes no more.
-    waiting: Option<Pin<Box<Sleep>>>,
+    /// Runs while the kernel's buffer is full.
+    stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Outgoing {
+impl ClientSocket {
     pub(super) fn new(stream: TcpStream, coalescer: WriteCoalescer, stall_timeout: Duration) -> Self {
-        Self { stream, coalescer, stall_timeout, waiting: None }
+        Self { stream, coalescer, stall_timeout, stall_timer: None }
     }
 
-    /// What a write gives, unless it has been waited for too long; `bytes`: what comes next.
-    fn in_time(
+    /// The result of a write, or an error after the stall timeout. `bytes`: what is to be written next.
+    fn within_stall_timeout(
         &mut self,
         written: Poll<io::Result<usize>>,
         bytes: &[u8],
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
-            self.waiting = None;
+            self.stall_timer = None;
             return written;
         }
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.stall_timeout)));
-        ready!(waiting.as_mut().poll(cx));
-        self.waiting = None;
-        let tried = self.try_now(bytes);
-        if tried.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        let stall_timer = self.stall_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.stall_timeout)));
+        ready!(stall_timer.as_mut().poll(cx));
+        self.stall_timer = None;
+        let sent = self.try_send(bytes);
+        if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             self.coalescer.0.is_stalled.store(true, Ordering::Relaxed);
-            let error = io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of what it is sent");
+            let error = io::Error::new(io::ErrorKind::TimedOut, "the client accepts no data");
             return Poll::Ready(Err(error));
         }
-        Poll::Ready(tried)
+        Poll::Ready(sent)
     }
 
-    /// Writes a little, without asking first whether there is room: the system says so only when about half of what it
-    /// holds has gone, which at a slow client's takes minutes. No more than the client is to take until the next time.
-    fn try_now(&self, bytes: &[u8]) -> io::Result<usize> {
+    /// Sends up to [`MIN_BYTES`] without waiting for writability: the kernel reports a socket as writable only when about half
+    /// of its buffer is free, which takes minutes with a slow client.
+    fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         SockRef::from(&self.stream).send(&bytes[..bytes.len().min(MIN_BYTES)])
     }
 }
 
-impl AsyncRead for Outgoing {
+impl AsyncRead for ClientSocket {
     delegate!(poll_read);
 }
 
-impl AsyncWrite for Outgoing {
+impl AsyncWrite for ClientSocket {
     delegate!(is_write_vectored, poll_flush, poll_shutdown);
 
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if bytes.len() < ENOUGH && self.coalescer.is_coalescing() {
+        if bytes.len() < MAX_COALESCED && self.coalescer.is_coalescing() {
             return Poll::Pending;
         }
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.in_time(written, bytes, cx)
+        self.within_stall_timeout(written, bytes, cx)
     }
 
     fn poll_write_vectored(
@@ -120,12 +119,12 @@ impl AsyncWrite for Outgoing {
         cx: &mut Context<'_>,
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.coalescer.is_coalescing() && bytes.iter().map(|part| part.len()).sum::<usize>() < ENOUGH {
+        if self.coalescer.is_coalescing() && bytes.iter().map(|part| part.len()).sum::<usize>() < MAX_COALESCED {
             return Poll::Pending;
         }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         let first = bytes.iter().find(|part| !part.is_empty());
-        self.in_time(written, first.map_or(&[], |part| part), cx)
+        self.within_stall_timeout(written, first.map_or(&[], |part| part), cx)
     }
 }
 
@@ -166,32 +165,32 @@ mod tests {
 
     const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// A stream as servers have it, and a client that holds next to nothing.
-    async fn pair() -> (Outgoing, TcpStream) {
+    /// A socket as servers use it, and a client with a small receive buffer.
+    async fn pair() -> (ClientSocket, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let client = TcpSocket::new_v4().unwrap();
         client.set_recv_buffer_size(8 << 10).unwrap();
         let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         SockRef::from(&server).set_tcp_notsent_lowat(MAX_UNSENT).unwrap();
-        (Outgoing::new(server, WriteCoalescer::default(), STALL_TIMEOUT), client)
+        (ClientSocket::new(server, WriteCoalescer::default(), STALL_TIMEOUT), client)
     }
 
     #[tokio::test]
-    async fn a_client_that_takes_its_bytes_slowly_is_not_cut() {
+    async fn a_slow_client_is_not_disconnected() {
         let (mut server, mut client) = pair().await;
         let writing = async {
             loop {
                 server.write_all(&[7; 16 << 10]).await.unwrap();
             }
         };
-        // Much less in each time than the system lets go before it says that there is room.
+        // Much less in each period than the kernel frees before it reports the socket as writable.
         let reading = async {
-            let mut some = [0; 4 << 10];
+            let mut chunk = [0; 4 << 10];
             for _ in 0..64 {
                 tokio::time::sleep(STALL_TIMEOUT / 16).await;
-                client.read_exact(&mut some).await.unwrap();
-                assert_eq!(some, [7; 4 << 10]);
+                client.read_exact(&mut chunk).await.unwrap();
+                assert_eq!(chunk, [7; 4 << 10]);
             }
         };
         tokio::select! { () = writing => {} () = reading => {} }
