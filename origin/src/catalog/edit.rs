@@ -1,4 +1,4 @@
-//! Pure: decides whether an operator's edit is allowed, and what it writes. Begin at [`decide`].
+//! Pure: decides whether an operator's edit is allowed, and what it writes. Begin at [`Edit::decide`].
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Reconciles repositories: a worker for each one polls its upstream, writes its mirror and publishes its services. Begin at
-//! [`worker`], whose table lists all events; [`service_states`] is the state machine of services.
+//! `worker`, whose table lists all events; `service_states` is the state machine of services.
 //!
 //! `start` starts a worker, and others use its `handle`. The handlers of its events: `poll_result`, `steps` (of a service),
 //! `service_result`, `lfs_state`, `rebuild` and `maintenance`. The tasks that they start: `poll` (with `poll_watchdog` and

@@ -1,7 +1,7 @@
-//! Sources: a source follows an upstream, and reads the contents of which tarballs are built. Begin at [`Source`].
+//! Sources: a source follows an upstream, and reads the contents of which tarballs are built. Begin at `Source`.
 //!
 //! All kinds share [`Endpoint`] (the parsed URL), [`EgressPolicy`] (which hosts and addresses are allowed) and [`Upstream`]
-//! (credentials and limits). Another kind implements [`Source`], and is chosen by its URL in [`open`] and in [`Endpoint`]; no
+//! (credentials and limits). Another kind implements `Source`, and is chosen by its URL in `open` and in [`Endpoint`]; no
 //! other module knows the kinds.
 
 mod context;

@@ -148,7 +148,7 @@ async fn first_poll(
             progress.show(&upstream);
             let has_failed = matches!(upstream.health, Health::Unhealthy { .. })
                 || matches!(*condition, Condition::Unhealthy { .. });
-            if has_failed || upstream.attempts > 0 && *condition == Condition::Following {
+            if has_failed || upstream.applied_polls > 0 && *condition == Condition::Following {
                 return;
             }
         }

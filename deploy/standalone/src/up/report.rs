@@ -150,7 +150,7 @@ fn is_done(
         bail!("the service cannot follow: {reason}");
     }
     // Before the first poll has ended, with all that follows from it, what is published is what it was the last time.
-    let newest = newest.filter(|_| upstream.attempts > 0 && *condition == Condition::Following);
+    let newest = newest.filter(|_| upstream.applied_polls > 0 && *condition == Condition::Following);
     newest.map_or(Ok(false), |newest| is_in_force(&newest.publication().digest, agent))
 }
 
