@@ -116,12 +116,12 @@ fn a_request_that_stalls_on_a_reused_connection_is_sent_again() {
     let (mut pair, server) = served(false);
     pair.follow();
     pair.upstream.stall_timeout = Duration::from_secs(2);
-    server.behave(HttpBehavior { requests_per_connection: Some(1), hangs: true, ..HttpBehavior::default() });
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(1), hangs: true, ..HttpBehavior::default() });
     for _ in 0..3 {
         assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
     }
     // On a new connection it is not.
-    server.behave(HttpBehavior { requests_per_connection: Some(0), hangs: true, ..HttpBehavior::default() });
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(0), hangs: true, ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
     assert!(matches!(error, MirrorError::Stalled { .. }), "{error}");
     server.take_requests();
