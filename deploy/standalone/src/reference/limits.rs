@@ -41,8 +41,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | requests to one host within ten seconds; the metric shows the busiest | `limits.requests_per_minute_per_host` | `burst_requests_per_host` | polls of the host wait |
 | memory of fetches | from `upstreams.max_objects` and `upstreams.max_object` | `fetch_memory_bytes` | fetches wait |
 | builds | `limits.concurrent_builds` | `builds` | they wait |
-| mirrors in which refs are looked up | {origin/src/reconcile/context.rs CONCURRENT_LOOK_UPS} | `ref_lookups` | they wait |
-| mirrors that are read in full after a failure | {origin/src/reconcile/limiter.rs CLOSE_LOOKS} | `mirror_checks` | they wait |
+| mirrors in which refs are looked up | {origin/src/reconcile/context.rs CONCURRENT_RESOLUTIONS} | `ref_lookups` | they wait |
+| mirrors that are read in full after a failure | {origin/src/reconcile/limiter.rs CONCURRENT_MIRROR_CHECKS} | `mirror_checks` | they wait |
 | rebuilds of lost objects that wait, for each repository | {origin/src/reconcile/rebuild.rs REBUILD_QUEUE} |  | 503 |
 | objects in memory to be sent | `limits.concurrent_objects` | `objects` | requests wait 10 s, then 503 |
 | requests to the object store | {origin/src/store/objects.rs CONCURRENT_REQUESTS} | `store_requests` | they wait |
