@@ -31,6 +31,8 @@ mod records;
 mod repository;
 mod requests;
 mod session;
+#[cfg(test)]
+mod simulation;
 mod timing;
 mod verdict;
 
