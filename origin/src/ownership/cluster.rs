@@ -73,7 +73,7 @@ impl Cluster {
     /// Takes the records of all nodes, read since `sent`. Whether the living members changed.
     pub(super) fn view(&mut self, records: Vec<NodeRecord>, sent: Instant) -> bool {
         self.members.update(records, sent, self.now);
-        let others = self.members.living(self.timing.ttl).filter(|record| record.node != self.me);
+        let others = self.members.living().filter(|record| record.node != self.me);
         let living: BTreeMap<_, _> = others.map(|record| (record.node.clone(), Living::of(record))).collect();
         let has_changed = living != self.living;
         if has_changed {
@@ -84,7 +84,7 @@ impl Cluster {
 
     /// When the next view may show the end of a session.
     pub(super) fn next_end(&self) -> Option<Instant> {
-        self.members.next_end(self.timing.ttl)
+        self.members.next_end()
     }
 
     /// The own session begins or ends.

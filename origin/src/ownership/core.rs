@@ -9,7 +9,7 @@ use super::Settings;
 use super::cluster::{Cluster, Living};
 use super::messages::{Action, Answer, Event};
 use super::records::{NodeState, SessionId};
-use super::repository::{Phase, Repository};
+use super::repository::{Activity, Repository};
 use super::requests::{Pending, Requests, Subject};
 use super::session::{Progress, Session, SessionRequest};
 
@@ -125,8 +125,8 @@ impl<V: Clone + PartialEq> Core<V> {
 
     /// The repositories that this node runs, with their fences.
     pub fn owned(&self) -> impl Iterator<Item = (&RepositoryName, u64)> {
-        self.held.iter().filter_map(|name| match self.repositories.get(name)?.phase {
-            Phase::Running { fence, .. } => Some((name, fence)),
+        self.held.iter().filter_map(|name| match self.repositories.get(name)?.activity {
+            Activity::Running { fence, .. } => Some((name, fence)),
             _ => None,
         })
     }
@@ -169,9 +169,9 @@ impl<V: Clone + PartialEq> Core<V> {
         if self.cluster.is_draining && self.held.is_empty() {
             self.session.announce(NodeState::Left, now);
         }
+        let attempt_ends = now + self.cluster.timing.attempt();
         while let Some(request) = self.session.poll(now) {
-            let deadline = now + self.session.attempt();
-            let deadline = self.session.valid_until().map_or(deadline, |until| deadline.min(until));
+            let deadline = self.session.valid_until().map_or(attempt_ends, |until| attempt_ends.min(until));
             let begun = self.requests.begin(Subject::OwnNode, now, deadline);
             self.actions.push(match request {
                 SessionRequest::Read => Action::ReadNode(begun),
@@ -184,15 +184,14 @@ impl<V: Clone + PartialEq> Core<V> {
         if self.cluster.session.is_none() {
             return;
         }
-        let deadline = now + self.cluster.timing.attempt();
         if self.scan_at <= now && !self.requests.has(&Subject::Nodes) {
             self.scan_at = now + self.cluster.timing.scan_every();
-            let request = self.requests.begin(Subject::Nodes, now, deadline);
+            let request = self.requests.begin(Subject::Nodes, now, attempt_ends);
             self.actions.push(Action::ReadNodes(request));
         }
         if self.cluster.can_decide() && self.list_at <= now && !self.requests.has(&Subject::Listing) {
             self.list_at = now + self.cluster.timing.list_every;
-            let request = self.requests.begin(Subject::Listing, now, deadline);
+            let request = self.requests.begin(Subject::Listing, now, attempt_ends);
             self.actions.push(Action::ListRepositories(request));
         }
         while let Some((at, name)) = self.timers.pop_first() {

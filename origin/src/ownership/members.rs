@@ -44,20 +44,20 @@ impl Members {
     }
 
     /// The records of the living sessions.
-    pub(super) fn living(&self, ttl: Duration) -> impl Iterator<Item = &NodeRecord> {
-        self.seen.values().filter(move |seen| !self.has_ended(seen, ttl)).map(|seen| &seen.record)
+    pub(super) fn living(&self) -> impl Iterator<Item = &NodeRecord> {
+        self.seen.values().filter(|seen| !self.has_ended(seen)).map(|seen| &seen.record)
     }
 
     /// When the next view may prove the end of a session.
-    pub(super) fn next_end(&self, ttl: Duration) -> Option<Instant> {
-        let quiet = self.seen.values().filter(|seen| !self.has_ended(seen, ttl));
-        quiet.map(|seen| seen.changed_at + ttl).min()
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        let quiet = self.seen.values().filter(|seen| !self.has_ended(seen));
+        quiet.map(|seen| seen.changed_at + seen.record.ttl()).min()
     }
 
     /// Whether the session of a claim has ended for certain. The claim was read before `noticed`.
     pub(super) fn is_dead(&self, claim: &Claim, noticed: Instant, ttl: Duration) -> bool {
         match self.seen.get(&claim.owner) {
-            Some(seen) if seen.record.session == claim.session => self.has_ended(seen, ttl),
+            Some(seen) if seen.record.session == claim.session => self.has_ended(seen),
             // A node replaces its record only after its earlier session has ended. An older view tells nothing: the
             // claim's session may have begun later.
             Some(_) => self.viewed.is_some_and(|viewed| viewed > noticed),
@@ -68,8 +68,9 @@ impl Members {
 
     /// A view that was requested a whole time to live after the last change, and shows none, proves that the node could
     /// not renew in time. The time since the change alone proves nothing: this node may not have looked.
-    fn has_ended(&self, seen: &Seen, ttl: Duration) -> bool {
-        seen.record.state == NodeState::Left || self.viewed.is_some_and(|viewed| viewed >= seen.changed_at + ttl)
+    fn has_ended(&self, seen: &Seen) -> bool {
+        seen.record.state == NodeState::Left
+            || self.viewed.is_some_and(|viewed| viewed >= seen.changed_at + seen.record.ttl())
     }
 }
 
@@ -88,6 +89,7 @@ mod tests {
             session: SessionId(session),
             renewals,
             state: NodeState::Active,
+            ttl_millis: 30_000,
             url: "https://origin-2.example:7400".to_owned(),
             zone: None,
             weight: 1,
@@ -104,7 +106,7 @@ mod tests {
         let mut view = |renewals, sent: Duration| {
             members.update(vec![record(1, renewals)], start + sent, start + sent + SECOND);
             let is_dead = members.is_dead(&claim(1), start, TTL);
-            assert_eq!(members.living(TTL).count() == 0, is_dead);
+            assert_eq!(members.living().count() == 0, is_dead);
             is_dead
         };
         assert!(!view(7, Duration::ZERO));
@@ -141,7 +143,7 @@ mod tests {
         let json = serde_json::to_string(&record(1, 7)).unwrap();
         assert_eq!(
             json,
-            r#"{"format":1,"node":"origin-2","session":1,"renewals":7,"state":"active","url":"https://origin-2.example:7400","weight":1}"#
+            r#"{"format":1,"node":"origin-2","session":1,"renewals":7,"state":"active","ttl_millis":30000,"url":"https://origin-2.example:7400","weight":1}"#
         );
         let extended = json.replace("{\"format\"", "{\"rack\":7,\"format\"");
         assert_eq!(serde_json::from_str::<NodeRecord>(&extended).unwrap(), record(1, 7));

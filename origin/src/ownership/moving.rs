@@ -6,7 +6,7 @@ use weir_protocol::name::{NodeName, RepositoryName};
 
 use super::core::Core;
 use super::messages::Action;
-use super::repository::{Move, Phase, Repository};
+use super::repository::{Activity, Move, Repository};
 
 /// At most one repository in this many moves at a time, or one.
 const OWNED_PER_MOVE: usize = 20;
@@ -16,7 +16,7 @@ impl<V: Clone + PartialEq> Core<V> {
     pub(super) fn consider_move(&mut self, name: &RepositoryName) {
         let Some(repository) = self.repositories.get_mut(name) else { return };
         let held_back_until = repository.move_not_before;
-        let Phase::Running { moving, .. } = &mut repository.phase else { return };
+        let Activity::Running { moving, .. } = &mut repository.activity else { return };
         let target = repository.placement.winner.as_ref().filter(|winner| **winner != self.cluster.me).cloned();
         // The target died, or another one is better now.
         if moving.as_ref().is_some_and(|moving| Some(&moving.to) != target.as_ref()) {
@@ -71,7 +71,7 @@ impl<V: Clone + PartialEq> Core<V> {
     }
 
     fn set_moving(&mut self, name: &RepositoryName, next: Option<Move>) {
-        if let Some(Repository { phase: Phase::Running { moving, .. }, .. }) = self.repositories.get_mut(name) {
+        if let Some(Repository { activity: Activity::Running { moving, .. }, .. }) = self.repositories.get_mut(name) {
             *moving = next;
         }
         self.settle_held(name);
@@ -80,7 +80,7 @@ impl<V: Clone + PartialEq> Core<V> {
     /// The target of a move answered.
     pub(super) fn ready(&mut self, node: &NodeName, name: &RepositoryName, is_ready: bool) {
         let Some(repository) = self.repositories.get(name) else { return };
-        if let Phase::Running { moving: Some(Move { to, .. }), .. } = &repository.phase
+        if let Activity::Running { moving: Some(Move { to, .. }), .. } = &repository.activity
             && to == node
             && is_ready
         {
@@ -104,7 +104,7 @@ impl<V: Clone + PartialEq> Core<V> {
 
     /// The writer of a repository found a record of somebody else: reads what it says once everything is stopped.
     pub(super) fn superseded(&mut self, name: &RepositoryName) {
-        if matches!(self.repositories.get(name), Some(repository) if matches!(repository.phase, Phase::Running { .. }))
+        if matches!(self.repositories.get(name), Some(repository) if matches!(repository.activity, Activity::Running { .. }))
         {
             self.stop(name, None);
         }
@@ -112,7 +112,7 @@ impl<V: Clone + PartialEq> Core<V> {
 
     fn stop(&mut self, name: &RepositoryName, to: Option<NodeName>) {
         let Some(repository) = self.repositories.get_mut(name) else { return };
-        repository.phase = Phase::Stopping { to };
+        repository.activity = Activity::Stopping { to };
         self.settle_held(name);
         self.consider(name);
         self.actions.push(Action::Stop { repository: name.clone() });

@@ -7,7 +7,7 @@ use weir_protocol::name::RepositoryName;
 use super::core::Core;
 use super::messages::{Action, Answer, Request};
 use super::records::Claim;
-use super::repository::{Next, Phase, Repository};
+use super::repository::{Activity, Next, Repository};
 use super::requests::Subject;
 use super::verdict::Verdict;
 
@@ -60,8 +60,8 @@ impl<V: Clone + PartialEq> Core<V> {
         if let Some(timer) = repository.timer.take() {
             self.timers.remove(&(timer, name.clone()));
         }
-        let next = match repository.phase {
-            Phase::Running { .. } => return self.consider_move(name),
+        let next = match repository.activity {
+            Activity::Running { .. } => return self.consider_move(name),
             _ => repository.next(&self.cluster),
         };
         match next {
@@ -114,7 +114,7 @@ impl<V: Clone + PartialEq> Core<V> {
                     self.start(name, claim.fence, version);
                 }
             }
-            (Some(_), Answer::Conflict) => repository.refused(),
+            (Some(_), Answer::Conflict) => repository.refused(&self.cluster),
             (write, _) => repository.failed(write.map(|(expect, _)| expect), &self.cluster),
         }
         self.settle_held(name);
@@ -145,7 +145,7 @@ impl<V: Clone + PartialEq> Core<V> {
 
     fn start(&mut self, name: &RepositoryName, fence: u64, version: V) {
         if let Some(repository) = self.repositories.get_mut(name) {
-            repository.phase = Phase::Running { fence, moving: None };
+            repository.activity = Activity::Running { fence, moving: None };
         }
         self.actions.push(Action::Start { repository: name.clone(), fence, version });
     }
@@ -153,12 +153,12 @@ impl<V: Clone + PartialEq> Core<V> {
     /// Keeps the sets of held and moving repositories in step with one of them.
     pub(super) fn settle_held(&mut self, name: &RepositoryName) {
         let Some(repository) = self.repositories.get(name) else { return };
-        let is_moving = match &repository.phase {
-            Phase::Running { moving, .. } => moving.is_some(),
-            Phase::Stopping { to } => to.is_some(),
-            Phase::Idle => repository.hand_to.is_some(),
+        let is_moving = match &repository.activity {
+            Activity::Running { moving, .. } => moving.is_some(),
+            Activity::Stopping { to } => to.is_some(),
+            Activity::Idle => repository.hand_to.is_some(),
         };
-        let is_held = is_moving || repository.phase != Phase::Idle;
+        let is_held = is_moving || repository.activity != Activity::Idle;
         for (set, is_in) in [(&mut self.held, is_held), (&mut self.moving, is_moving)] {
             if is_in {
                 set.insert(name.clone());

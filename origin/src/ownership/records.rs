@@ -1,5 +1,7 @@
 //! What a cluster stores about ownership: a record for each node, and the claim in each repository's record.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::NodeName;
 
@@ -42,6 +44,8 @@ pub struct NodeRecord {
     pub renewals: u64,
     /// Whether the node takes repositories.
     pub state: NodeState,
+    /// The session ends for others when the record did not change for this many milliseconds.
+    pub ttl_millis: u64,
     /// Where other members and edges reach the node.
     pub url: String,
     /// The availability zone of the node.
@@ -64,6 +68,10 @@ pub enum NodeState {
 }
 
 impl NodeRecord {
+    pub(super) fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_millis)
+    }
+
     /// The version of the format.
     pub const FORMAT: u32 = 1;
 }

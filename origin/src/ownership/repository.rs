@@ -13,7 +13,7 @@ use super::verdict::Verdict;
 pub(super) struct Repository<V> {
     pub(super) placement: Placement,
     pub(super) known: Known<V>,
-    pub(super) phase: Phase,
+    pub(super) activity: Activity,
     /// Who gets the repository with the next write, while its record is still this node's.
     pub(super) hand_to: Option<NodeName>,
     pub(super) outstanding: Outstanding<V>,
@@ -36,7 +36,7 @@ pub(super) struct Repository<V> {
 
 /// What this node does for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum Activity {
     Idle,
     /// It owns the repository: it fetches and publishes.
     Running {
@@ -100,7 +100,7 @@ impl<V: Clone + PartialEq> Repository<V> {
         Self {
             placement,
             known: Known::Nothing,
-            phase: Phase::Idle,
+            activity: Activity::Idle,
             hand_to: None,
             outstanding: Outstanding::None,
             is_in_flight: false,
@@ -119,7 +119,7 @@ impl<V: Clone + PartialEq> Repository<V> {
     /// What to do while the repository is idle.
     pub(super) fn next(&mut self, cluster: &Cluster) -> Next {
         let now = cluster.now;
-        if self.phase != Phase::Idle || self.is_in_flight || !cluster.can_decide() {
+        if self.activity != Activity::Idle || self.is_in_flight || !cluster.can_decide() {
             return Next::Nothing;
         }
         let must_read = self.must_read || self.hand_to.is_some() || self.outstanding != Outstanding::None;
@@ -180,8 +180,9 @@ impl<V: Clone + PartialEq> Repository<V> {
     }
 
     /// The write in flight was refused: somebody else wrote the record. A move is given up.
-    pub(super) fn refused(&mut self) {
+    pub(super) fn refused(&mut self, cluster: &Cluster) {
         (self.must_read, self.hand_to) = (true, None);
+        self.not_before = cluster.now + cluster.timing.retry_after();
     }
 
     /// A read failed, or a write that expects `write` has an unknown outcome.
@@ -197,7 +198,7 @@ impl<V: Clone + PartialEq> Repository<V> {
 
     /// Nothing fetches or publishes any more.
     pub(super) fn stopped(&mut self, is_settled: bool) {
-        if let Phase::Stopping { to } = std::mem::replace(&mut self.phase, Phase::Idle) {
+        if let Activity::Stopping { to } = std::mem::replace(&mut self.activity, Activity::Idle) {
             (self.hand_to, self.must_read) = (to, true);
             if !is_settled {
                 self.outstanding = Outstanding::Any;
@@ -207,7 +208,7 @@ impl<V: Clone + PartialEq> Repository<V> {
 
     /// The own session has ended: nothing of it counts.
     pub(super) fn suspend(&mut self) {
-        (self.phase, self.hand_to, self.outstanding) = (Phase::Idle, None, Outstanding::None);
+        (self.activity, self.hand_to, self.outstanding) = (Activity::Idle, None, Outstanding::None);
         (self.is_in_flight, self.write, self.timer) = (false, None, None);
         (self.unowned_since, self.expected) = (None, None);
     }
@@ -215,7 +216,7 @@ impl<V: Clone + PartialEq> Repository<V> {
     /// The record has this version. Who may have to take the repository over reads what changed.
     pub(super) fn listed(&mut self, version: Option<&V>, cluster: &Cluster) {
         let is_known = matches!(&self.known, Known::Record { version: known, .. } if Some(known) == version);
-        if !is_known && self.phase == Phase::Idle && cluster.rank(&self.placement) != Rank::Other {
+        if !is_known && self.activity == Activity::Idle && cluster.rank(&self.placement) != Rank::Other {
             self.must_read = true;
         }
     }

@@ -1,6 +1,6 @@
 //! The session of this node: joining, renewing, and stopping before the other members take over.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Settings;
 use super::records::{NodeRecord, NodeState, SessionId};
@@ -59,6 +59,7 @@ impl<V: Clone> Session<V> {
             session: SessionId(settings.run),
             renewals: 0,
             state: NodeState::Active,
+            ttl_millis: settings.timing.ttl.as_millis() as u64,
             url: settings.url.clone(),
             zone: settings.zone.clone(),
             weight: settings.weight,
@@ -143,7 +144,7 @@ impl<V: Clone> Session<V> {
             self.unknown.push((record.renewals, sent));
         }
         self.expect = None;
-        self.next = if is_unknown { now + self.timing.retry_after() } else { now };
+        self.next = now + self.timing.retry_after();
     }
 
     pub(super) fn read(&mut self, stored: Option<(NodeRecord, V)>, sent: Instant, now: Instant) -> Progress {
@@ -211,17 +212,12 @@ impl<V: Clone> Session<V> {
             return true;
         }
         match &self.other {
-            Some((seen, since)) if seen == record => sent >= *since + self.timing.ttl,
+            Some((seen, since)) if seen == record => sent >= *since + record.ttl(),
             _ => {
                 self.other = Some((record.clone(), now));
                 false
             }
         }
-    }
-
-    /// The time limit of a request that begins now.
-    pub(super) fn attempt(&self) -> Duration {
-        self.timing.attempt()
     }
 }
 

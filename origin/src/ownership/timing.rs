@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The intervals that a member keeps. All members of a cluster must have the same `ttl`.
+/// The intervals that a member keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
     /// A session ends for the other members when its record did not change for this time.

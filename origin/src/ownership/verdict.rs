@@ -112,6 +112,7 @@ mod tests {
             session: SessionId(*node),
             renewals: 1,
             state: NodeState::Active,
+            ttl_millis: 30_000,
             url: String::new(),
             zone: None,
             weight: 1,
@@ -147,7 +148,7 @@ mod tests {
         let cluster = cluster(&[2]);
         for is_settled in [true, false] {
             let mut repository = repository(&cluster, 1, 2);
-            repository.phase = crate::ownership::repository::Phase::Stopping { to: None };
+            repository.activity = crate::ownership::repository::Activity::Stopping { to: None };
             repository.stopped(is_settled);
             let verdict = repository.decide(Some((claim(1, 4), 7)), &cluster);
             assert_eq!(verdict == Verdict::Start { fence: 4, version: 7 }, is_settled, "{verdict:?}");

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -65,6 +67,7 @@ fn a_record_of_somebody_else_ends_the_session() {
     let mut other = written(session.poll(due));
     other.session = SessionId(7);
     session.failed(false, due, due);
+    let due = due + Duration::from_secs(1);
     assert_eq!(session.poll(due), Some(SessionRequest::Read));
     assert_eq!(session.read(Some((other.clone(), 9)), due, due), Progress::Lost);
     session.halt();

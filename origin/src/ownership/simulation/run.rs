@@ -84,16 +84,15 @@ fn mistakes_are_found() {
         [Mutant::VersionIgnored, Mutant::WallClocks, Mutant::UnknownClaimIsFailure, Mutant::UnknownPublicationIsFailure]
     {
         let mut steps = 0;
-        // A late claim is refused once something was published.
-        let publish_every = Duration::from_secs(60);
-        let found = (0..100).find_map(|seed| {
-            match run(seed, Plan { mutant: Some(mutant), publish_every, ..Plan::of_seed(seed) }, false) {
-                Ok(report) => {
-                    steps += report.steps;
-                    None
-                }
-                Err((step, violation)) => Some((steps + step, violation)),
+        // Many moves, and few publications: they would refuse a late claim.
+        let (repositories, publish_every) = (16, Duration::from_secs(60));
+        let plan = Plan { mutant: Some(mutant), repositories, publish_every, ..Plan::small() };
+        let found = (0..100).find_map(|seed| match run(seed, plan.clone(), false) {
+            Ok(report) => {
+                steps += report.steps;
+                None
             }
+            Err((step, violation)) => Some((steps + step, violation)),
         });
         let (steps, violation) = found.unwrap_or_else(|| panic!("{mutant:?} was not found in {steps} steps"));
         println!("{mutant:?}: found after {steps} steps: {violation}");
