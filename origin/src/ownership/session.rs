@@ -113,8 +113,7 @@ impl<V: Clone> Session<V> {
             Some(expect) => {
                 if self.valid_until.is_none() {
                     // An earlier attempt to join may have been committed so long ago that its session has ended.
-                    self.record.session = SessionId(self.id().0.wrapping_add(1));
-                    self.unknown.clear();
+                    self.renounce();
                 }
                 self.record.renewals += 1;
                 SessionRequest::Write { expect, record: self.record.clone() }
@@ -186,7 +185,15 @@ impl<V: Clone> Session<V> {
             self.phase = Phase::Left;
             return;
         }
+        // A renewal of the ended session may still be committed: it must not revive the session.
+        self.renounce();
         (self.phase, self.expect, self.next) = (Phase::Open, None, now);
+    }
+
+    /// Never uses the session again.
+    fn renounce(&mut self) {
+        self.record.session = SessionId(self.id().0.wrapping_add(1));
+        self.unknown.clear();
     }
 
     fn adopt(&mut self, record: &NodeRecord, version: V, sent: Instant, now: Instant) {

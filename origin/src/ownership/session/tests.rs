@@ -73,7 +73,7 @@ fn a_record_of_somebody_else_ends_the_session() {
     session.halt();
     assert_eq!((session.valid_until(), session.poll(due)), (None, None), "until all work is stopped");
     session.resume(due);
-    assert_eq!(session.id(), SessionId(101));
+    assert_eq!(session.id(), SessionId(102));
     // The other process goes on, and then it dies.
     let mut now = due;
     for version in [9, 10, 10, 10, 10] {
@@ -84,7 +84,7 @@ fn a_record_of_somebody_else_ends_the_session() {
         now += Duration::from_secs(10);
     }
     let record = written(session.poll(now));
-    assert_eq!(record.session, SessionId(102));
+    assert_eq!(record.session, SessionId(103));
 }
 
 #[test]
@@ -115,4 +115,20 @@ fn a_session_that_was_not_confirmed_in_time_is_not_used() {
     assert_ne!(second.session, first.session);
     session.written(2, later, later);
     assert_eq!(session.valid_until(), Some(later + Duration::from_secs(27)));
+}
+
+#[test]
+fn a_late_renewal_does_not_revive_a_session_that_has_ended() {
+    let (mut session, now) = joined();
+    let due = now + Duration::from_secs(10);
+    let renewal = written(session.poll(due));
+    session.failed(true, due, due + Duration::from_secs(5));
+    // Every read fails until the session has expired; then the renewal is committed.
+    session.halt();
+    let later = now + Duration::from_secs(32);
+    session.resume(later);
+    assert_eq!(session.poll(later), Some(SessionRequest::Read));
+    session.read(Some((renewal.clone(), 2)), later, later);
+    assert_eq!(session.valid_until(), None, "though it would be valid from when the renewal was sent");
+    assert_ne!(written(session.poll(later)).session, renewal.session);
 }
