@@ -21,6 +21,7 @@ mod lost_definitions;
 mod metrics;
 mod operator_api;
 mod outside_program;
+pub mod ownership;
 mod publish;
 mod readiness;
 pub mod reconcile;

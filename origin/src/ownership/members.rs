@@ -1,0 +1,151 @@
+//! Which sessions are alive, judged by this node's monotonic clock alone: wall clocks are never compared.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use weir_protocol::name::NodeName;
+
+use super::records::{Claim, NodeRecord, NodeState};
+
+/// The records of all nodes as this node saw them.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    seen: BTreeMap<NodeName, Seen>,
+    /// When the read of the last view was sent: the view is at least as new.
+    viewed: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    record: NodeRecord,
+    /// When a read that showed the record for the first time was answered.
+    changed_at: Instant,
+}
+
+impl Members {
+    /// Takes a view that was read between two times.
+    pub(super) fn update(&mut self, records: Vec<NodeRecord>, sent: Instant, answered: Instant) {
+        let mut before = std::mem::take(&mut self.seen);
+        for record in records {
+            let unchanged = before.remove(&record.node).filter(|seen| seen.record == record);
+            let changed_at = unchanged.map_or(answered, |seen| seen.changed_at);
+            self.seen.insert(record.node.clone(), Seen { record, changed_at });
+        }
+        self.viewed = Some(sent);
+    }
+
+    /// Until the next view nothing can be decided.
+    pub(super) fn forget_view(&mut self) {
+        self.viewed = None;
+    }
+
+    pub(super) fn has_view(&self) -> bool {
+        self.viewed.is_some()
+    }
+
+    /// The records of the living sessions.
+    pub(super) fn living(&self) -> impl Iterator<Item = &NodeRecord> {
+        self.seen.values().filter(|seen| !self.has_ended(seen)).map(|seen| &seen.record)
+    }
+
+    /// When the next view may prove the end of a session.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        let quiet = self.seen.values().filter(|seen| !self.has_ended(seen));
+        quiet.map(|seen| seen.changed_at + seen.record.ttl()).min()
+    }
+
+    /// Whether the session of a claim has ended for certain. The claim was read before `noticed`.
+    pub(super) fn is_dead(&self, claim: &Claim, noticed: Instant, ttl: Duration) -> bool {
+        match self.seen.get(&claim.owner) {
+            Some(seen) if seen.record.session == claim.session => self.has_ended(seen),
+            // A node replaces its record only after its earlier session has ended. An older view tells nothing: the
+            // claim's session may have begun later.
+            Some(_) => self.viewed.is_some_and(|viewed| viewed > noticed),
+            // Somebody deleted the record of the node.
+            None => self.viewed.is_some_and(|viewed| viewed > noticed + ttl),
+        }
+    }
+
+    /// A view that was requested a whole time to live after the last change, and shows none, proves that the node could
+    /// not renew in time. The time since the change alone proves nothing: this node may not have looked.
+    fn has_ended(&self, seen: &Seen) -> bool {
+        seen.record.state == NodeState::Left
+            || self.viewed.is_some_and(|viewed| viewed >= seen.changed_at + seen.record.ttl())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::records::SessionId;
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn record(session: u64, renewals: u64) -> NodeRecord {
+        NodeRecord {
+            format: NodeRecord::FORMAT,
+            node: "origin-2".parse().unwrap(),
+            session: SessionId(session),
+            renewals,
+            state: NodeState::Active,
+            ttl_millis: 30_000,
+            url: "https://origin-2.example:7400".to_owned(),
+            zone: None,
+            weight: 1,
+        }
+    }
+
+    fn claim(session: u64) -> Claim {
+        Claim { owner: "origin-2".parse().unwrap(), session: SessionId(session), fence: 4, is_released: false }
+    }
+
+    #[test]
+    fn a_session_ends_when_a_view_of_a_whole_time_to_live_later_shows_no_change() {
+        let (mut members, start) = (Members::default(), Instant::now());
+        let mut view = |renewals, sent: Duration| {
+            members.update(vec![record(1, renewals)], start + sent, start + sent + SECOND);
+            let is_dead = members.is_dead(&claim(1), start, TTL);
+            assert_eq!(members.living().count() == 0, is_dead);
+            is_dead
+        };
+        assert!(!view(7, Duration::ZERO));
+        assert!(!view(7, TTL), "the first view was answered a second later");
+        assert!(!view(8, TTL + SECOND * 2));
+        assert!(!view(8, TTL * 2 + SECOND * 2));
+        // A view that was requested too early proves nothing, however late it is answered.
+        assert!(view(8, TTL * 2 + SECOND * 3));
+    }
+
+    #[test]
+    fn this_node_not_looking_ends_no_session() {
+        let (mut members, start) = (Members::default(), Instant::now());
+        members.update(vec![record(1, 7)], start, start);
+        assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
+        members.update(vec![record(1, 8)], start + TTL * 10, start + TTL * 10);
+        assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
+    }
+
+    #[test]
+    fn a_session_that_left_or_was_replaced_has_ended() {
+        let (mut members, start) = (Members::default(), Instant::now());
+        let left = NodeRecord { state: NodeState::Left, ..record(1, 9) };
+        members.update(vec![left], start, start);
+        assert!(members.is_dead(&claim(1), start, TTL));
+        // The claim was read after this view: its session may be newer than the view.
+        assert!(!members.is_dead(&claim(2), start + SECOND, TTL));
+        members.update(vec![record(3, 1)], start + SECOND * 2, start + SECOND * 2);
+        assert!(members.is_dead(&claim(2), start + SECOND, TTL));
+    }
+
+    #[test]
+    fn a_node_record_is_json_that_later_versions_may_extend() {
+        let json = serde_json::to_string(&record(1, 7)).unwrap();
+        assert_eq!(
+            json,
+            r#"{"format":1,"node":"origin-2","session":1,"renewals":7,"state":"active","ttl_millis":30000,"url":"https://origin-2.example:7400","weight":1}"#
+        );
+        let extended = json.replace("{\"format\"", "{\"rack\":7,\"format\"");
+        assert_eq!(serde_json::from_str::<NodeRecord>(&extended).unwrap(), record(1, 7));
+    }
+}

@@ -1,0 +1,127 @@
+//! A fake engine of records with versions. It counts requests and shows the checker each write of a repository.
+
+use std::collections::BTreeMap;
+
+use weir_protocol::name::NodeName;
+
+use super::super::records::{Claim, NodeRecord, SessionId};
+use super::check::Checker;
+
+/// The version of a record, never used again.
+pub(super) type Version = u64;
+
+/// The record of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Body {
+    pub(super) claim: Claim,
+    pub(super) sequence: u64,
+    pub(super) generation: u64,
+    /// The session that published the generation.
+    pub(super) author: SessionId,
+    /// Identifies the publication: stands for its content.
+    pub(super) content: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Operation {
+    ReadNode(NodeName),
+    WriteNode { expect: Option<Version>, record: NodeRecord, wall: i64 },
+    ReadNodes,
+    ListRepositories,
+    ReadRepository(usize),
+    WriteRepository { repository: usize, expect: Option<Version>, body: Body },
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Reply {
+    Node(Option<(NodeRecord, Version)>),
+    /// With the wall clock of each writer.
+    Nodes(Vec<(NodeRecord, i64)>),
+    Repositories(Vec<(usize, Version)>),
+    Repository(usize, Option<(Body, Version)>),
+    Written(Version),
+    Conflict,
+    Unknown,
+}
+
+/// Requests as a bucket counts them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) node_puts: u64,
+    pub(super) node_gets: u64,
+    pub(super) node_lists: u64,
+    pub(super) repository_puts: u64,
+    pub(super) repository_gets: u64,
+    pub(super) repository_lists: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Engine {
+    nodes: BTreeMap<NodeName, (NodeRecord, Version, i64)>,
+    repositories: BTreeMap<usize, (Body, Version)>,
+    last: Version,
+    /// Any writer may replace any record of a repository.
+    pub(super) ignores_versions: bool,
+    pub(super) counts: Counts,
+    /// What each node knows of the records of nodes: only those that changed are read again.
+    listed: BTreeMap<usize, BTreeMap<NodeName, Version>>,
+}
+
+/// The most keys in one answer of a listing.
+const KEYS_PER_LISTING: u64 = 1000;
+
+impl Engine {
+    pub(super) fn repository(&self, repository: usize) -> Option<&Body> {
+        self.repositories.get(&repository).map(|(body, _)| body)
+    }
+
+    pub(super) fn apply(&mut self, by: usize, own: &NodeName, operation: Operation, checker: &mut Checker) -> Reply {
+        match operation {
+            Operation::ReadNode(node) => {
+                self.counts.node_gets += 1;
+                Reply::Node(self.nodes.get(&node).map(|(record, version, _)| (record.clone(), *version)))
+            }
+            Operation::ReadNodes => {
+                self.counts.node_lists += 1;
+                let known = self.listed.entry(by).or_default();
+                for (node, (_, version, _)) in &self.nodes {
+                    // It knows its own record.
+                    if known.insert(node.clone(), *version) != Some(*version) && node != own {
+                        self.counts.node_gets += 1;
+                    }
+                }
+                Reply::Nodes(self.nodes.values().map(|(record, _, wall)| (record.clone(), *wall)).collect())
+            }
+            Operation::ListRepositories => {
+                self.counts.repository_lists += (self.repositories.len() as u64).div_ceil(KEYS_PER_LISTING).max(1);
+                Reply::Repositories(self.repositories.iter().map(|(index, (_, version))| (*index, *version)).collect())
+            }
+            Operation::ReadRepository(repository) => {
+                self.counts.repository_gets += 1;
+                Reply::Repository(repository, self.repositories.get(&repository).cloned())
+            }
+            Operation::WriteNode { expect, record, wall } => {
+                self.counts.node_puts += 1;
+                let stored = self.nodes.get(&record.node);
+                if stored.map(|(_, version, _)| *version) != expect {
+                    return Reply::Conflict;
+                }
+                checker.node_written(stored.map(|(record, ..)| record), &record);
+                self.last += 1;
+                self.nodes.insert(record.node.clone(), (record, self.last, wall));
+                Reply::Written(self.last)
+            }
+            Operation::WriteRepository { repository, expect, body } => {
+                self.counts.repository_puts += 1;
+                let stored = self.repositories.get(&repository);
+                if stored.map(|(_, version)| *version) != expect && !self.ignores_versions {
+                    return Reply::Conflict;
+                }
+                checker.repository_written(repository, stored.map(|(body, _)| body), &body);
+                self.last += 1;
+                self.repositories.insert(repository, (body, self.last));
+                Reply::Written(self.last)
+            }
+        }
+    }
+}

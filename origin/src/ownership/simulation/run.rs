@@ -1,0 +1,100 @@
+//! Runs of the simulator with everything that may go wrong, and the mistakes that it finds.
+
+use std::time::Duration;
+
+use super::clock::micros;
+use super::world::{Message, World};
+use super::{Mutant, Plan, is_nightly};
+
+/// How long faults go on, in times to live.
+const CHAOS: u32 = 40;
+
+/// How long the cluster may take afterwards until everything is where it belongs.
+const QUIET: Duration = Duration::from_secs(400);
+
+/// A run takes about 20,000 steps.
+const MAX_STEPS: u64 = 500_000;
+
+const REPLAY: &str = "WEIR_SIMULATION_SEED";
+
+struct Report {
+    steps: u64,
+    publications: u64,
+    changes: u64,
+}
+
+/// Runs one seed.
+fn run(seed: u64, plan: Plan, is_traced: bool) -> Result<Report, (u64, String)> {
+    let chaos = plan.timing.ttl * CHAOS;
+    let nodes = plan.nodes;
+    let mut world = World::new(plan, seed);
+    world.is_traced = is_traced;
+    (0..nodes).for_each(|node| world.send(node as u64 * 700_000, Message::Start { node }));
+    world.begin_chaos(micros(chaos));
+    while world.steps <= MAX_STEPS && world.step(micros(chaos)) {}
+    world.end_chaos();
+    let ends = world.now + micros(QUIET);
+    while world.steps <= MAX_STEPS && world.step(ends) {}
+    let steps = world.steps;
+    if steps > MAX_STEPS {
+        world.checker.violated(|| format!("{steps} steps: nodes are busy with nothing"));
+    }
+    world.check_owners();
+    match world.checker.violation {
+        None => {
+            let (publications, changes) = (world.checker.publications, world.checker.changes);
+            Ok(Report { steps: world.steps, publications, changes })
+        }
+        Some(violation) => Err((world.steps, violation)),
+    }
+}
+
+#[test]
+fn ownership_holds_whatever_goes_wrong() {
+    if let Some(seed) = std::env::var(REPLAY).ok().and_then(|seed| seed.parse().ok()) {
+        let result = run(seed, Plan::of_seed(seed), true).map(|report| report.steps);
+        return assert_eq!(result.map_err(|(_, violation)| violation).err(), None);
+    }
+    // A release build makes 10⁸ steps in about two minutes, a debug build takes ten times as long.
+    let least = if is_nightly() && !cfg!(debug_assertions) { 100_000_000 } else { 1_000_000 };
+    let mut total = Report { steps: 0, publications: 0, changes: 0 };
+    let mut seed = 0;
+    while total.steps < least {
+        match run(seed, Plan::of_seed(seed), false) {
+            Ok(report) => {
+                total.steps += report.steps;
+                total.publications += report.publications;
+                total.changes += report.changes;
+            }
+            Err((step, violation)) => panic!(
+                "seed {seed}, step {step}: {violation}\nreplay: {REPLAY}={seed} cargo test -p weir-origin --lib \
+                 ownership_holds -- --nocapture"
+            ),
+        }
+        seed += 1;
+    }
+    let Report { steps, publications, changes } = total;
+    println!("{seed} seeds, {steps} steps, {publications} publications, {changes} changes of owners");
+    assert!(changes > 10 * seed && publications > 100 * seed, "the simulation does too little");
+}
+
+#[test]
+fn mistakes_are_found() {
+    for mutant in
+        [Mutant::VersionIgnored, Mutant::WallClocks, Mutant::UnknownClaimIsFailure, Mutant::UnknownPublicationIsFailure]
+    {
+        let mut steps = 0;
+        // Many moves, and few publications: they would refuse a late claim.
+        let (repositories, publish_every) = (16, Duration::from_secs(60));
+        let plan = Plan { mutant: Some(mutant), repositories, publish_every, ..Plan::small() };
+        let found = (0..100).find_map(|seed| match run(seed, plan.clone(), false) {
+            Ok(report) => {
+                steps += report.steps;
+                None
+            }
+            Err((step, violation)) => Some((steps + step, violation)),
+        });
+        let (steps, violation) = found.unwrap_or_else(|| panic!("{mutant:?} was not found in {steps} steps"));
+        println!("{mutant:?}: found after {steps} steps: {violation}");
+    }
+}
