@@ -1,6 +1,7 @@
 //! An origin's configuration: what it listens on, which repositories it mirrors, which services it publishes.
 
 mod access;
+mod cluster;
 mod fault;
 mod files;
 mod limits;
@@ -24,6 +25,8 @@ use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
 
 pub use access::AccessConfig;
+pub(crate) use cluster::NEEDS_BUCKET;
+pub use cluster::{ClusterConfig, EngineName};
 pub use fault::Fault;
 pub(crate) use fault::told;
 pub use files::FileFaults;
@@ -85,6 +88,9 @@ pub struct Config {
     /// Where objects are stored.
     #[serde(default)]
     pub store: StoreConfig,
+    /// Several origins that share repositories.
+    #[serde(default)]
+    pub cluster: Option<ClusterConfig>,
     /// How long old versions are stored.
     #[serde(default)]
     pub retention: RetentionConfig,
@@ -129,6 +135,7 @@ impl Config {
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
             store: StoreConfig::default(),
+            cluster: None,
             retention: RetentionConfig::default(),
             upstreams: UpstreamsConfig::default(),
             repositories: Vec::new(),
@@ -176,6 +183,7 @@ impl Config {
         wrong.extend(self.operator.fault().map(str::to_owned));
         wrong.extend(self.retention.faults());
         wrong.extend(self.store.faults());
+        wrong.extend(self.cluster.iter().flat_map(|cluster| cluster.faults(&self.store)));
         wrong.extend(self.upstreams.bounds_faults());
         if self.generation_floor > LARGEST_FLOOR {
             wrong.push(format!(
@@ -218,5 +226,19 @@ impl Config {
             }
         }
         if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }
+    }
+
+    /// Checks that an origin can start: [`Config::validate`], and nothing is asked for that is not built yet.
+    ///
+    /// # Errors
+    /// The message names all that is to be changed.
+    pub fn validate_start(&self) -> Result<(), ConfigError> {
+        self.validate()?;
+        if self.cluster.is_some() {
+            return Err(ConfigError::invalid(
+                "[cluster]: several origins are not built yet: remove the section to start the origin",
+            ));
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! replaced by compare-and-set. Begin at [`open()`].
 //!
 //! Objects are in a local folder or in a bucket, each under its repository; every read is verified. Records need only
-//! conditional writes of single keys, so that other engines can replace the local files.
+//! conditional writes of single keys, and have engines: local files, a bucket.
 
 mod bucket;
 mod disk_cache;
@@ -20,6 +20,7 @@ pub(crate) use object_error::ObjectError;
 pub(crate) use object_location::Area;
 pub(crate) use object_writer::ObjectWriter;
 pub(crate) use objects::Objects;
+pub use records::proof;
 pub(crate) use records::{Expect, MAX_RECORD_BYTES, PutOutcome, RecordError, RecordKey, Records, Version};
 
 #[cfg(test)]

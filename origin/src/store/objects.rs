@@ -323,15 +323,5 @@ fn path(object: &ObjectLocation) -> Path {
 }
 
 fn unavailable(operation: &str, what: &dyn Display, error: &dyn Error) -> ObjectError {
-    let mut text = format!("{operation} {what}: {error}");
-    // Some errors repeat their source, some do not.
-    let mut source = error.source();
-    while let Some(error) = source {
-        let cause = error.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        source = error.source();
-    }
-    ObjectError::Unavailable(text)
+    ObjectError::Unavailable(format!("{operation} {what}: {}", bucket::with_causes(error)))
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::engine::Engine;
 use super::faulty::{FaultyEngine, WriteFault};
+use super::proof::prove_engine;
 use super::{Expect, PutOutcome, RecordKey, Version};
 
 fn key(text: &str) -> RecordKey {
@@ -18,6 +19,7 @@ pub(super) async fn holds(engine: Engine) {
     keys_are_listed_by_prefix(&engine).await;
     of_many_writers_one_wins_each_version(&engine).await;
     an_unknown_outcome_is_settled_by_reading_or_writing(&engine).await;
+    an_engine_is_proved(&engine).await;
 }
 
 async fn put(engine: &Engine, key: &RecordKey, bytes: &'static str, expect: Expect) -> Option<Version> {
@@ -117,4 +119,10 @@ async fn an_unknown_outcome_is_settled_by_reading_or_writing(engine: &Engine) {
     assert_eq!(read.bytes, "third");
     assert_eq!(put(engine, &key, "fourth", Expect::Version(second)).await, None, "it was committed");
     put(engine, &key, "fourth", Expect::Version(read.version)).await.unwrap();
+}
+
+async fn an_engine_is_proved(engine: &Engine) {
+    let before = engine.list("").await.unwrap();
+    prove_engine(engine).await.unwrap();
+    assert_eq!(engine.list("").await.unwrap(), before, "a proof leaves no records behind");
 }

@@ -66,4 +66,8 @@ impl FaultyEngine {
     pub(super) fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<RecordKey>, RecordError>> {
         self.inner.list(prefix).boxed()
     }
+
+    pub(super) fn delete<'a>(&'a self, key: &'a RecordKey) -> BoxFuture<'a, Result<(), RecordError>> {
+        self.inner.delete(key).boxed()
+    }
 }

@@ -101,6 +101,12 @@ impl LocalEngine {
         listed.map_err(|error| unavailable(&prefix, &error))
     }
 
+    pub(super) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {
+        let deleted = key.clone();
+        let done = self.blocking(key, move |inner| inner.delete(&deleted)).await?;
+        done.map_err(|error| unavailable(key, &error))
+    }
+
     /// Runs blocking work to its end, even if the caller is cancelled.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -229,6 +235,11 @@ impl Inner {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    fn delete(&self, key: &RecordKey) -> io::Result<()> {
+        let _group = self.lock(key);
+        [PREVIOUS, CURRENT].iter().try_for_each(|suffix| remove(&self.path(key, suffix)))
     }
 
     fn list(&self, prefix: &str) -> io::Result<Vec<RecordKey>> {

@@ -1,8 +1,9 @@
 //! Records: the few small values that change, replaced by compare-and-set.
 //!
 //! An engine needs conditional writes of single keys and nothing else: no transactions, no expiry, no watches.
-//! `contract.rs` is the test suite for engines.
+//! `contract.rs` is the test suite for engines; [`proof`] is what an origin can check of one in production.
 
+mod bucket;
 #[cfg(test)]
 mod contract;
 mod engine;
@@ -10,6 +11,7 @@ mod engine;
 pub(super) mod faulty;
 mod key;
 mod local;
+pub mod proof;
 mod record_file;
 
 use std::path::Path;
