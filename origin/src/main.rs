@@ -83,7 +83,7 @@ async fn main() -> ExitCode {
         return check(&file).await;
     }
     limit_arenas();
-    let config = match Config::load(&file) {
+    let config = match Config::read(&file).and_then(|config| config.validate_start().map(|()| config)) {
         Ok(config) => config,
         Err(error) => {
             failure::report_in_log(PROGRAM, &error.into());

@@ -1,13 +1,14 @@
 //! `[cluster]`: several origins that share repositories.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::etcd::EtcdConfig;
+use super::store::{StoreConfig, StoreLocation};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
-
-use super::store::{StoreConfig, StoreLocation};
 
 /// The shortest and the longest time of a session.
 const SESSION_TTL: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(600)];
@@ -17,6 +18,9 @@ const MAX_ZONE_BYTES: usize = 100;
 /// The fault of a bucket engine without a bucket.
 pub(crate) const NEEDS_BUCKET: &str =
     "[cluster] engine = \"bucket\" needs [store] url of a bucket: write for example \"s3://bucket/prefix\"";
+
+const NEEDS_ETCD: &str =
+    "[cluster] engine = \"etcd\" needs etcd = { endpoints = [\"https://etcd-1:2379\"], ca = \"etcd-ca.pem\" }";
 
 /// Several origins that share repositories. They are not built yet: an origin with this section does not start, and
 /// `weir-origin check` proves the engine.
@@ -34,9 +38,12 @@ pub struct ClusterConfig {
     #[serde(default = "one")]
     pub weight: u32,
     /// How long other origins wait for one that does not answer before they take its repositories: at least 3 s. Renewed
-    /// every third of it. Default: `30s`.
+    /// every third of it. Default: `30s` with a bucket, `15s` with etcd.
     #[serde(default, with = "config::optional_duration")]
     pub session_ttl: Option<Duration>,
+    /// How etcd is reached, with `engine = "etcd"`.
+    #[serde(default)]
+    pub etcd: Option<EtcdConfig>,
 }
 
 /// The engine of records.
@@ -45,12 +52,15 @@ pub struct ClusterConfig {
 pub enum EngineName {
     /// The bucket of `[store]`. It must have conditional writes.
     Bucket,
+    /// An etcd. The objects may be in any store that all origins reach.
+    Etcd,
 }
 
 impl fmt::Display for EngineName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Bucket => "bucket",
+            Self::Etcd => "etcd",
         })
     }
 }
@@ -60,6 +70,18 @@ fn one() -> u32 {
 }
 
 impl ClusterConfig {
+    pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.etcd.iter_mut().flat_map(EtcdConfig::paths)
+    }
+
+    /// The section `etcd`, for its engine.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn etcd(&self) -> Result<&EtcdConfig, String> {
+        self.etcd.as_ref().ok_or_else(|| NEEDS_ETCD.to_owned())
+    }
+
     pub(super) fn faults(&self, store: &StoreConfig) -> Vec<String> {
         let mut faults = Vec::new();
         let mut wrong = |what: &str| faults.push(format!("[cluster] {what}"));
@@ -76,9 +98,23 @@ impl ClusterConfig {
         if self.session_ttl.is_some_and(|ttl| ttl < shortest || ttl > longest) {
             wrong(&format!("session_ttl must be {shortest:?} to {longest:?}, for example \"30s\""));
         }
-        // A fault of `url` is told of [store].
-        if store.location().is_ok_and(|location| !matches!(location, StoreLocation::Bucket(_))) {
-            faults.push(NEEDS_BUCKET.to_owned());
+        match (self.engine, &self.etcd) {
+            (EngineName::Bucket, None) => {}
+            (EngineName::Bucket, Some(_)) => {
+                wrong("etcd is for engine = \"etcd\" alone: remove it, or change the engine");
+            }
+            (EngineName::Etcd, None) => faults.push(NEEDS_ETCD.to_owned()),
+            (EngineName::Etcd, Some(etcd)) => faults.extend(etcd.faults()),
+        }
+        match (self.engine, store.location()) {
+            (EngineName::Bucket, Ok(StoreLocation::DataDir | StoreLocation::Folder(_))) => {
+                faults.push(NEEDS_BUCKET.to_owned());
+            }
+            (EngineName::Etcd, Ok(StoreLocation::DataDir)) => {
+                faults.push("[cluster] needs [store] url: other origins cannot read objects in data_dir".to_owned());
+            }
+            // A fault of `url` is told of [store].
+            _ => {}
         }
         faults
     }
@@ -86,10 +122,13 @@ impl ClusterConfig {
 
 /// Whether the text is `https://`, a host and perhaps a port.
 fn is_origin(text: &str) -> bool {
-    Url::parse(text).is_ok_and(|url| {
-        let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
-        url.scheme() == "https" && is_bare && url.username().is_empty() && url.password().is_none()
-    })
+    Url::parse(text).is_ok_and(|url| url.scheme() == "https" && has_only_host(&url))
+}
+
+/// Whether a URL has nothing but its scheme, a host and perhaps a port.
+pub(super) fn has_only_host(url: &Url) -> bool {
+    let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    is_bare && url.has_host() && url.username().is_empty() && url.password().is_none()
 }
 
 #[cfg(test)]
@@ -133,6 +172,14 @@ mod tests {
             assert!(faults.len() == 1 && faults[0].contains("[cluster] advertise"), "{faults:?}");
         }
         assert_eq!(faults(EXAMPLE, "file:///srv/objects"), [NEEDS_BUCKET]);
+        let etcd = EXAMPLE.replace("bucket", "etcd");
+        assert_eq!(faults(&etcd, "file:///srv/objects"), [NEEDS_ETCD]);
+        let section = "etcd = { endpoints = ['https://etcd-1:2379'], ca = 'etcd-ca.pem' }";
+        assert_eq!(faults(&format!("{etcd}{section}"), "file:///srv/objects"), [""; 0]);
+        let alone = faults(&format!("{EXAMPLE}{section}"), "s3://weir-hub");
+        assert!(alone.len() == 1 && alone[0].contains("[cluster] etcd is for"), "{alone:?}");
+        let local = read(&format!("{etcd}{section}")).unwrap().faults(&StoreConfig::default());
+        assert!(local.len() == 1 && local[0].contains("[store] url"), "{local:?}");
         let error = read(&EXAMPLE.replace("bucket", "buckets")).unwrap_err().to_string();
         assert!(error.contains("bucket") && error.contains("line 1"), "{error}");
     }

@@ -10,7 +10,7 @@ use weir_runtime::access_files::AccessFiles;
 use weir_runtime::tls::{self, Purpose};
 use weir_runtime::{key_pair, secret_file, writable_directory};
 
-use super::{Config, TlsConfig};
+use super::{Config, EtcdConfig, TlsConfig};
 
 /// What opening the files comes to.
 #[derive(Debug, Default)]
@@ -84,11 +84,18 @@ impl Config {
             writable_directory::check(&self.data_dir).err(),
         );
         self.store.check_files(&mut found);
+        if let Some(etcd) = self.etcd() {
+            etcd.check_files(&mut found);
+        }
         for repository in &self.repositories {
             repository.check_files(&mut found);
         }
         found.warnings = self.secret_warnings();
         found
+    }
+
+    fn etcd(&self) -> Option<&EtcdConfig> {
+        self.cluster.as_ref()?.etcd.as_ref()
     }
 
     /// The files of secrets that others can read or change.
@@ -98,6 +105,7 @@ impl Config {
             ("[operator] `key`", self.operator.key.as_ref()),
             ("[operator] `operator_token_file`", self.operator.operator_token_file.as_ref()),
             ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
+            ("[cluster] `etcd.key`", self.etcd().and_then(|etcd| etcd.key.as_ref())),
         ];
         let own = own.into_iter().filter_map(|(key, file)| secret_file::mode_warning(key, file?));
         let warnings = own.chain(self.repositories.iter().flat_map(|repository| {

@@ -2,6 +2,7 @@
 
 mod access;
 mod cluster;
+mod etcd;
 mod fault;
 mod files;
 mod limits;
@@ -27,6 +28,7 @@ use weir_runtime::config::{self, ConfigError};
 pub use access::AccessConfig;
 pub(crate) use cluster::NEEDS_BUCKET;
 pub use cluster::{ClusterConfig, EngineName};
+pub use etcd::EtcdConfig;
 pub use fault::Fault;
 pub(crate) use fault::told;
 pub use files::FileFaults;
@@ -164,6 +166,7 @@ impl Config {
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
         let paths = own.into_iter().chain(read.access.paths()).chain(read.operator.paths());
         let paths = paths.chain(read.store.paths());
+        let paths = paths.chain(read.cluster.iter_mut().flat_map(ClusterConfig::paths));
         for path in paths.chain(&mut read.signing.keys) {
             config::resolve(base, path);
         }

@@ -3,11 +3,8 @@
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 pub(super) mod client;
 #[cfg(all(test, feature = "s3"))]
-pub(super) mod test_server;
-#[cfg(all(test, feature = "s3"))]
 pub(super) mod tests;
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,18 +58,4 @@ fn unsupported(url: &Url) -> String {
 pub(super) fn exists(error: &object_store::Error) -> bool {
     let text = error.to_string();
     !["NoSuchBucket", "ContainerNotFound", "bucket does not exist"].iter().any(|gone| text.contains(gone))
-}
-
-/// An error with its causes. Some errors repeat their cause, some do not.
-pub(super) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let cause = error.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        source = error.source();
-    }
-    text
 }

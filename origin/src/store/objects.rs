@@ -27,6 +27,7 @@ use super::metrics::StoreMetrics;
 use super::object_error::ObjectError;
 use super::object_location::{Area, ObjectLocation, StoredObject};
 use super::object_writer::ObjectWriter;
+use super::with_causes::with_causes;
 use crate::failpoint::failpoint;
 
 /// The largest object. Frames and manifests are far smaller: edges accept at most 8 MiB.
@@ -323,5 +324,5 @@ fn path(object: &ObjectLocation) -> Path {
 }
 
 fn unavailable(operation: &str, what: &dyn Display, error: &dyn Error) -> ObjectError {
-    ObjectError::Unavailable(format!("{operation} {what}: {}", bucket::with_causes(error)))
+    ObjectError::Unavailable(format!("{operation} {what}: {}", with_causes(error)))
 }

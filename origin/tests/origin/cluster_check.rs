@@ -48,7 +48,7 @@ fn several_origins_are_refused_until_they_are_built() {
     let config = bucket(&home, "http://127.0.0.1:1");
     for arguments in [&["--check-config"][..], &[]] {
         let (code, _, errors) = run(arguments, &home, &config);
-        assert!(code != Some(0) && errors.contains("[cluster]: several origins are not built yet"), "{errors}");
+        assert!(code == Some(2) && errors.contains("[cluster]: several origins are not built yet"), "{errors}");
     }
     let (code, _, errors) = run(&["check"], &home, "");
     assert!(code == Some(2) && errors.contains("there is no section [cluster]"), "{errors}");

@@ -57,7 +57,7 @@ mod stored_state;
 mod tar_reading;
 mod tarball_bytes;
 mod tarball_contents;
-#[path = "../../src/store/bucket/test_server.rs"]
+#[path = "../../src/store/test_server.rs"]
 mod test_server;
 mod unpublished;
 mod upstream;

@@ -7,10 +7,10 @@ use prometheus::Registry;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
 
-use super::test_server::TestServer;
 use super::*;
 use crate::bounds::Bounds;
 use crate::store::object_location::StoredObject;
+use crate::store::test_server::TestServer;
 use crate::store::{Area, ObjectError, Objects, StoreMetrics};
 
 /// The configuration of a bucket on a server, with key files in the folder.

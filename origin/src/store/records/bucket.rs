@@ -21,6 +21,7 @@ use super::record_file::{decode, encode};
 use super::{Expect, MAX_RECORD_BYTES, PutOutcome, Record, RecordError, RecordKey, Version};
 use crate::config::{NEEDS_BUCKET, StoreConfig, StoreLocation};
 use crate::store::bucket;
+use crate::store::with_causes::with_causes;
 
 /// The folder of all records.
 const FOLDER: &str = "_records";
@@ -133,5 +134,5 @@ async fn within<T>(limit: Duration, request: impl Future<Output = object_store::
 }
 
 fn unavailable(key: &impl ToString, error: &Error) -> RecordError {
-    RecordError::Unavailable { key: key.to_string(), cause: bucket::with_causes(error) }
+    RecordError::Unavailable { key: key.to_string(), cause: with_causes(error) }
 }

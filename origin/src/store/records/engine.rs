@@ -1,11 +1,11 @@
 //! The engines, one of which stores all records of an origin.
 
-#[cfg(test)]
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::bucket::BucketEngine;
+use super::etcd::EtcdEngine;
 #[cfg(test)]
 use super::faulty::FaultyEngine;
 use super::local::LocalEngine;
@@ -17,6 +17,7 @@ use crate::config::{ClusterConfig, EngineName, StoreConfig};
 pub(super) enum Engine {
     Local(LocalEngine),
     Bucket(BucketEngine),
+    Etcd(Arc<EtcdEngine>),
     #[cfg(test)]
     Faulty(Arc<FaultyEngine>),
 }
@@ -29,6 +30,7 @@ impl Engine {
     pub(super) fn shared(cluster: &ClusterConfig, store: &StoreConfig) -> Result<Self, String> {
         match cluster.engine {
             EngineName::Bucket => BucketEngine::open(store).map(Self::Bucket),
+            EngineName::Etcd => Ok(Self::Etcd(Arc::new(EtcdEngine::open(cluster.etcd()?)?))),
         }
     }
 
@@ -37,6 +39,7 @@ impl Engine {
         match self {
             Self::Local(engine) => engine.get(key).await,
             Self::Bucket(engine) => engine.get(key).await,
+            Self::Etcd(engine) => engine.get(key).await,
             #[cfg(test)]
             Self::Faulty(engine) => engine.get(key).await,
         }
@@ -47,6 +50,7 @@ impl Engine {
         match self {
             Self::Local(engine) => engine.put(key, bytes, expect).await,
             Self::Bucket(engine) => engine.put(key, &bytes, expect).await,
+            Self::Etcd(engine) => engine.put(key, &bytes, expect).await,
             #[cfg(test)]
             Self::Faulty(engine) => engine.put(key, bytes, expect).await,
         }
@@ -57,6 +61,7 @@ impl Engine {
         match self {
             Self::Local(engine) => engine.list(prefix).await,
             Self::Bucket(engine) => engine.list(prefix).await,
+            Self::Etcd(engine) => engine.list(prefix).await,
             #[cfg(test)]
             Self::Faulty(engine) => engine.list(prefix).await,
         }
@@ -68,6 +73,7 @@ impl Engine {
         match self {
             Self::Local(engine) => engine.delete(key).await,
             Self::Bucket(engine) => engine.delete(key).await,
+            Self::Etcd(engine) => engine.delete(key).await,
             #[cfg(test)]
             Self::Faulty(engine) => engine.delete(key).await,
         }

@@ -7,6 +7,7 @@ mod bucket;
 #[cfg(test)]
 mod contract;
 mod engine;
+mod etcd;
 #[cfg(test)]
 pub(super) mod faulty;
 mod key;

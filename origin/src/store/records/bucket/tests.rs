@@ -14,8 +14,8 @@ use super::super::proof::{ProofError, prove_engine};
 use super::flawed_server::{Flaw, FlawedServer};
 use super::*;
 use crate::store::bucket::client::build;
-use crate::store::bucket::test_server::TestServer;
 use crate::store::bucket::tests::{config, open};
+use crate::store::test_server::TestServer;
 
 fn shop() -> RecordKey {
     "repositories/shop".parse().unwrap()
@@ -48,7 +48,8 @@ async fn the_contract_holds_on_s3() {
 async fn the_contract_holds_on_azure() {
     let mut command = Command::new("azurite-blob");
     command.args(["--blobPort", "0", "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]);
-    let Some(server) = TestServer::start(command, "`npm install --global azurite` brings it") else { return };
+    let Some(mut server) = TestServer::spawn(command, "`npm install --global azurite` brings it") else { return };
+    server.wait_for_url();
     let endpoint = format!("{}/{ACCOUNT}", server.endpoint);
     create_container(&endpoint, "weir-hub").await;
     let options = [("account_name", ACCOUNT), ("account_key", KEY), ("endpoint", &endpoint), ("allow_http", "true")];
