@@ -47,4 +47,5 @@ pub use running::{Running, start};
 pub use service::{Condition, Lost, WithoutPin};
 #[cfg(feature = "fuzzing")]
 pub use source::git::fuzz_signed_object;
+pub use store::proof;
 pub use stored_documents::{StoredDocuments, stored_documents};

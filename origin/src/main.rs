@@ -1,5 +1,6 @@
 //! `weir-origin`: polls Git repositories and publishes their content to edges.
 
+mod check_command;
 mod keys_command;
 mod verify_command;
 
@@ -38,6 +39,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Check(check_command::CheckArguments),
     Keys(keys_command::KeysArguments),
     Verify(verify_command::VerifyArguments),
 }
@@ -46,6 +48,7 @@ const EXAMPLES: &str = "\
 Examples:
   weir-origin --config origin.toml
   weir-origin --config origin.toml --check-config
+  weir-origin check --config origin.toml
 
 SIGTERM drains: requests in flight are finished. SIGHUP reads the repositories and services of the file, and the
 certificates, again. /livez, /readyz, /metrics and /status are on `admin_listen`.
@@ -68,6 +71,7 @@ fn limit_arenas() {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
+        Some(Command::Check(arguments)) => return check_command::run(&arguments).await,
         Some(Command::Keys(arguments)) => {
             return ended(&keys_command::run(arguments));
         }
@@ -79,7 +83,7 @@ async fn main() -> ExitCode {
         return check(&file).await;
     }
     limit_arenas();
-    let config = match Config::load(&file) {
+    let config = match Config::read(&file).and_then(|config| config.validate_start().map(|()| config)) {
         Ok(config) => config,
         Err(error) => {
             failure::report_in_log(PROGRAM, &error.into());
@@ -115,7 +119,7 @@ async fn check(file: &Path) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let invalid = config.validate().err();
+    let invalid = config.validate_start().err();
     if let Some(error) = &invalid {
         eprintln!("{PROGRAM}: {error}");
     }

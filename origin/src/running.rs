@@ -69,7 +69,7 @@ pub struct Running {
 /// The configuration is invalid, the data directory cannot be used or is in use, a certificate cannot be read, or an
 /// address cannot be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
-    config.validate()?;
+    config.validate_start()?;
     let started = SystemTime::now();
     let registry = Registry::new();
     let metrics = Metrics::register(&registry)?;

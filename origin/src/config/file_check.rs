@@ -10,7 +10,7 @@ use weir_runtime::access_files::AccessFiles;
 use weir_runtime::tls::{self, Purpose};
 use weir_runtime::{key_pair, secret_file, writable_directory};
 
-use super::{Config, TlsConfig};
+use super::{Config, EtcdConfig, TlsConfig};
 
 /// The result of the check, for people.
 #[derive(Debug, Default)]
@@ -82,11 +82,18 @@ impl Config {
         let data_dir = writable_directory::check(&self.data_dir).err();
         check.record(&format!("data_dir = \"{}\"", self.data_dir.display()), data_dir);
         self.store.check_files(&mut check);
+        if let Some(etcd) = self.etcd() {
+            etcd.check_files(&mut check);
+        }
         for repository in &self.repositories {
             repository.check_files(&mut check);
         }
         check.warnings = self.secret_warnings();
         check
+    }
+
+    fn etcd(&self) -> Option<&EtcdConfig> {
+        self.cluster.as_ref()?.etcd.as_ref()
     }
 
     /// The files of secrets that others can read or change.
@@ -96,6 +103,7 @@ impl Config {
             ("[operator] `key`", self.operator.key.as_ref()),
             ("[operator] `operator_token_file`", self.operator.operator_token_file.as_ref()),
             ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
+            ("[cluster] `etcd.key`", self.etcd().and_then(|etcd| etcd.key.as_ref())),
         ];
         let own = own.into_iter().filter_map(|(key, file)| secret_file::mode_warning(key, file?));
         let warnings = own.chain(self.repositories.iter().flat_map(|repository| {

@@ -1,6 +1,8 @@
 //! The configuration of an origin: listeners, repositories and services.
 
 mod access;
+mod cluster;
+mod etcd;
 mod file_check;
 mod limits;
 mod operator;
@@ -24,6 +26,9 @@ use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
 
 pub use access::AccessConfig;
+pub(crate) use cluster::NEEDS_BUCKET;
+pub use cluster::{ClusterConfig, EngineName};
+pub use etcd::EtcdConfig;
 pub use file_check::FileCheck;
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
@@ -85,6 +90,9 @@ pub struct Config {
     /// Where objects are stored.
     #[serde(default)]
     pub store: StoreConfig,
+    /// Several origins that share repositories.
+    #[serde(default)]
+    pub cluster: Option<ClusterConfig>,
     /// How long old versions are stored.
     #[serde(default)]
     pub retention: RetentionConfig,
@@ -129,6 +137,7 @@ impl Config {
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
             store: StoreConfig::default(),
+            cluster: None,
             retention: RetentionConfig::default(),
             upstreams: UpstreamsConfig::default(),
             repositories: Vec::new(),
@@ -157,6 +166,7 @@ impl Config {
         let own = [&mut read.data_dir, &mut tls.certificate, &mut tls.key, &mut tls.client_ca];
         let paths = own.into_iter().chain(read.access.paths()).chain(read.operator.paths());
         let paths = paths.chain(read.store.paths());
+        let paths = paths.chain(read.cluster.iter_mut().flat_map(ClusterConfig::paths));
         for path in paths.chain(&mut read.signing.keys) {
             config::resolve(base, path);
         }
@@ -176,6 +186,7 @@ impl Config {
         wrong.extend(self.operator.error().map(str::to_owned));
         wrong.extend(self.retention.errors());
         wrong.extend(self.store.errors());
+        wrong.extend(self.cluster.iter().flat_map(|cluster| cluster.errors(&self.store)));
         wrong.extend(self.upstreams.errors_of_limits());
         if self.generation_floor > LARGEST_FLOOR {
             wrong.push(format!(
@@ -218,5 +229,19 @@ impl Config {
             }
         }
         if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }
+    }
+
+    /// Checks that an origin can start: [`Config::validate`], and nothing is asked for that is not built yet.
+    ///
+    /// # Errors
+    /// The message names all that is to be changed.
+    pub fn validate_start(&self) -> Result<(), ConfigError> {
+        self.validate()?;
+        if self.cluster.is_some() {
+            return Err(ConfigError::invalid(
+                "[cluster]: several origins are not built yet: remove the section to start the origin",
+            ));
+        }
+        Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! Buckets: S3, Google Cloud Storage and Azure Blob Storage.
 
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+pub(super) mod client;
 #[cfg(all(test, feature = "s3"))]
-mod tests;
+pub(super) mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use object_store::prefix::PrefixStore;
-use object_store::{Error, ObjectStore, parse_url_opts};
+use object_store::ObjectStore;
 use reqwest::Url;
 
 use crate::config::StoreConfig;
@@ -16,11 +18,12 @@ const OF_PROVIDERS: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// Creates a client of a bucket, without sending a request. The configuration takes precedence over the environment.
 ///
+/// Requests that fail are sent again for up to three minutes. With `once` each is sent once, and fails without an answer
+/// within this time.
+///
 /// # Errors
 /// A file or an environment variable cannot be used, or this build does not support the provider.
-pub(super) fn open(config: &StoreConfig, url: &Url) -> Result<Arc<dyn ObjectStore>, String> {
-    // The HTTP client uses the installed cryptography provider. An error means that one is installed already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+pub(super) fn open(config: &StoreConfig, url: &Url, once: Option<Duration>) -> Result<Arc<dyn ObjectStore>, String> {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix)));
@@ -36,12 +39,23 @@ pub(super) fn open(config: &StoreConfig, url: &Url) -> Result<Arc<dyn ObjectStor
         set("access_key_id", key.id);
         set("secret_access_key", key.secret);
     }
-    let (store, prefix) = parse_url_opts(url, options).map_err(|error| format!("[store] url: {error}"))?;
-    Ok(Arc::new(PrefixStore::new(store, prefix)))
+    #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+    return client::build(url, options, once);
+    #[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
+    {
+        let _ = (options, once);
+        Err(unsupported(url))
+    }
+}
+
+/// The error of a provider that this build leaves out.
+#[cfg(not(all(feature = "s3", feature = "gcs", feature = "azure")))]
+fn unsupported(url: &Url) -> String {
+    format!("[store] url: this program was built without support of {}://", url.scheme())
 }
 
 /// Whether an error leaves open that the bucket exists.
-pub(super) fn exists(error: &Error) -> bool {
+pub(super) fn exists(error: &object_store::Error) -> bool {
     let text = error.to_string();
     !["NoSuchBucket", "ContainerNotFound", "bucket does not exist"].iter().any(|gone| text.contains(gone))
 }

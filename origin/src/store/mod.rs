@@ -2,7 +2,7 @@
 //! replaced by compare-and-set. Begin at [`open()`].
 //!
 //! Objects are in a local folder or in a bucket, each under its repository; every read is verified. Records need only
-//! conditional writes of single keys, so that other engines can replace the local files.
+//! conditional writes of single keys, and have engines: local files, a bucket, etcd.
 
 mod bucket;
 mod disk_cache;
@@ -14,12 +14,17 @@ mod object_writer;
 mod objects;
 mod open;
 mod records;
+#[cfg(test)]
+#[cfg_attr(not(feature = "s3"), allow(dead_code, reason = "without S3 only etcd is started"))]
+mod test_server;
+mod with_causes;
 
 pub(crate) use metrics::StoreMetrics;
 pub(crate) use object_error::ObjectError;
 pub(crate) use object_location::Area;
 pub(crate) use object_writer::ObjectWriter;
 pub(crate) use objects::Objects;
+pub use records::proof;
 pub(crate) use records::{Expect, MAX_RECORD_BYTES, PutOutcome, RecordError, RecordKey, Records, Version};
 
 #[cfg(test)]

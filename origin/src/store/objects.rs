@@ -27,6 +27,7 @@ use super::metrics::StoreMetrics;
 use super::object_error::ObjectError;
 use super::object_location::{Area, ObjectLocation, StoredObject};
 use super::object_writer::ObjectWriter;
+use super::with_causes::with_causes;
 use crate::failpoint::failpoint;
 
 /// The largest object. Frames and manifests are far smaller: edges accept at most 8 MiB.
@@ -323,15 +324,5 @@ fn path(object: &ObjectLocation) -> Path {
 }
 
 fn unavailable(operation: &str, what: &dyn Display, error: &dyn Error) -> ObjectError {
-    let mut text = format!("{operation} {what}: {error}");
-    // Some errors repeat their source, some do not.
-    let mut source = error.source();
-    while let Some(error) = source {
-        let cause = error.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        source = error.source();
-    }
-    ObjectError::Unavailable(text)
+    ObjectError::Unavailable(format!("{operation} {what}: {}", with_causes(error)))
 }

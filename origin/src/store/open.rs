@@ -47,7 +47,7 @@ impl Objects {
             let store = Arc::new(store);
             return Ok(Self::new(store, Some(folder), None, requests, metrics));
         };
-        let store = bucket::open(config, &url).map_err(OpenError::Config)?;
+        let store = bucket::open(config, &url, None).map_err(OpenError::Config)?;
         let cache = match config.cache.as_u64() {
             0 => None,
             limit => {

@@ -6,6 +6,7 @@ mod access;
 mod attribute_corners;
 mod broken_refs;
 mod changed_documents;
+mod cluster_check;
 mod commit_policy;
 mod configuration;
 mod damage;
@@ -56,6 +57,8 @@ mod stored_state;
 mod tar_reading;
 mod tarball_bytes;
 mod tarball_contents;
+#[path = "../../src/store/test_server.rs"]
+mod test_server;
 mod unpublished;
 mod upstream;
 mod versions;

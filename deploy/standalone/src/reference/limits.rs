@@ -67,6 +67,11 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a repository's changes that wait for a write of its record | {origin/src/publish/writer.rs MAX_WAITING} |  | they wait |
 | time between two writes of a repository's record | {origin/src/publish/writer.rs WRITE_INTERVAL} |  | changes are written together |
 | a record | {origin/src/store/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
+| a request for a record in a bucket | {origin/src/store/records/bucket.rs REQUEST_TIMEOUT} |  | a read fails; the outcome of a write is unknown |
+| a listing of records in a bucket | {origin/src/store/records/bucket.rs LISTING_TIMEOUT} |  | it fails |
+| a connection to a member of etcd | {origin/src/store/records/etcd/client.rs CONNECT_TIMEOUT} |  | the next member is used |
+| a request to a member of etcd | {origin/src/store/records/etcd/client.rs REQUEST_TIMEOUT} |  | a read is sent to the next member; the outcome of a write is unknown |
+| an answer of etcd | {origin/src/store/records/etcd/client.rs MAX_RESPONSE_BYTES} |  | the request fails |
 | history segments of a repository | {origin/src/publish/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
 | deleted services of a repository whose generation is stored | {origin/src/publish/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
 | packs of a mirror | {origin/src/source/git/mirror/maintenance/due.rs PACKS_BEFORE_REPACK} |  | the mirror is repacked |

@@ -1,8 +1,6 @@
 //! Tests against moto, an independent implementation of S3. `.ci/run` installs it.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use object_store::ObjectStoreExt;
 use prometheus::Registry;
@@ -12,63 +10,26 @@ use weir_protocol::name::RepositoryName;
 use super::*;
 use crate::bounds::Bounds;
 use crate::store::object_location::StoredObject;
+use crate::store::test_server::TestServer;
 use crate::store::{Area, ObjectError, Objects, StoreMetrics};
 
-/// A server on a free loopback port. It ends when dropped.
-struct S3Server {
-    child: Child,
-    endpoint: String,
-}
-
-impl S3Server {
-    /// Starts the server. `None`: moto is not installed.
-    ///
-    /// # Panics
-    /// If it is not installed and `CI` is set: a skipped test must not look like a passed one.
-    fn start() -> Option<Self> {
-        let mut command = Command::new("moto_server");
-        command.args(["-H", "127.0.0.1", "-p", "0"]).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                assert!(std::env::var_os("CI").is_none(), "moto_server cannot be started: {error}");
-                eprintln!("SKIPPED: moto_server cannot be started ({error}); `pip install 'moto[server]'` brings it");
-                return None;
-            }
-        };
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let line = lines.find(|line| line.contains("Running on http://")).expect("it says where it listens");
-        let endpoint = line[line.find("http://").unwrap()..].trim_end().to_owned();
-        // The server logs each request, and would block on a full pipe.
-        std::thread::spawn(move || lines.for_each(drop));
-        Some(Self { child, endpoint })
-    }
-
-    /// The configuration of a bucket on this server.
-    fn config(&self, folder: &Path, url: &str) -> StoreConfig {
-        let file = |name: &str| {
-            std::fs::write(folder.join(name), format!("{name}\n")).unwrap();
-            Some(folder.join(name))
-        };
-        StoreConfig {
-            url: Some(url.to_owned()),
-            endpoint: Some(self.endpoint.clone()),
-            allow_http: true,
-            access_key_id_file: file("id"),
-            secret_access_key_file: file("secret"),
-            ..StoreConfig::default()
-        }
+/// The configuration of a bucket on a server, with key files in the folder.
+pub(in crate::store) fn config(folder: &Path, url: &str, endpoint: &str) -> StoreConfig {
+    let file = |name: &str| {
+        std::fs::write(folder.join(name), format!("{name}\n")).unwrap();
+        Some(folder.join(name))
+    };
+    StoreConfig {
+        url: Some(url.to_owned()),
+        endpoint: Some(endpoint.to_owned()),
+        allow_http: true,
+        access_key_id_file: file("id"),
+        secret_access_key_file: file("secret"),
+        ..StoreConfig::default()
     }
 }
 
-impl Drop for S3Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-async fn open(config: &StoreConfig, data_dir: &Path) -> Objects {
+pub(in crate::store) async fn open(config: &StoreConfig, data_dir: &Path) -> Objects {
     let registry = Registry::new();
     let metrics = StoreMetrics::register(&registry).unwrap();
     Objects::open(config, data_dir, metrics, &Bounds::register(&registry).unwrap()).await.unwrap()
@@ -76,18 +37,17 @@ async fn open(config: &StoreConfig, data_dir: &Path) -> Objects {
 
 #[tokio::test]
 async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
-    let Some(server) = S3Server::start() else { return };
+    let Some(server) = TestServer::moto() else { return };
     let shop: RepositoryName = "shop".parse().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let config = server.config(dir.path(), "s3://weir-hub/prod");
+    let config = config(dir.path(), "s3://weir-hub/prod", &server.endpoint);
     let objects = open(&config, dir.path()).await;
     let absent = ObjectDigest::of(b"absent");
     let error = objects.get(&shop, Area::Public, &absent).await.unwrap_err();
     assert!(matches!(error, ObjectError::Unavailable(_)), "no bucket is not an empty one: {error}");
     let listed = objects.list(&shop, Area::Public).await;
     assert!(matches!(listed, Err(ObjectError::Unavailable(_))), "{listed:?}");
-    let created = reqwest::Client::new().put(format!("{}/weir-hub", server.endpoint)).send().await;
-    created.unwrap().error_for_status().unwrap();
+    server.create_bucket("weir-hub").await;
 
     let frame = objects.put(&shop, Area::Public, "frame".into()).await.unwrap();
     let page = objects.put(&shop, Area::Private, "page".into()).await.unwrap();
@@ -100,7 +60,7 @@ async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
     assert!(matches!(objects.get(&shop, Area::Private, &page).await, Err(ObjectError::Missing(_))));
 
     // The cache hides damage in the bucket; reads without the cache find it.
-    let bucket = super::open(&config, &"s3://weir-hub/prod".parse().unwrap()).unwrap();
+    let bucket = super::open(&config, &"s3://weir-hub/prod".parse().unwrap(), None).unwrap();
     bucket.put(&format!("shop/public/{}", frame.hex()).into(), "other".into()).await.unwrap();
     assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "frame");
     assert!(matches!(objects.past_cache().get(&shop, Area::Public, &frame).await, Err(ObjectError::Corrupt(_))));
@@ -119,9 +79,9 @@ async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
 #[test]
 fn a_client_of_each_provider_is_made_without_sending_anything() {
     let config = StoreConfig::default();
-    super::open(&config, &"s3://weir-hub".parse().unwrap()).unwrap();
+    super::open(&config, &"s3://weir-hub".parse().unwrap(), None).unwrap();
     let endpoint = Some("https://account.blob.example".to_owned());
     let azure = StoreConfig { endpoint, ..config };
-    let error = super::open(&azure, &"az://weir-hub/prod".parse().unwrap()).unwrap_err();
+    let error = super::open(&azure, &"az://weir-hub/prod".parse().unwrap(), None).unwrap_err();
     assert!(error.contains("[store] url") && error.to_lowercase().contains("account"), "{error}");
 }

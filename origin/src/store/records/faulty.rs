@@ -8,8 +8,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+use super::engine::Engine;
 use super::local::LocalEngine;
-use super::{Expect, PutOutcome, Record, RecordEngine, RecordError, RecordKey};
+use super::{Expect, PutOutcome, Record, RecordError, RecordKey};
 
 /// The fate of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,43 +22,39 @@ pub(crate) enum WriteFault {
 }
 
 #[derive(Debug)]
-pub(crate) struct FaultyEngine<E> {
-    inner: Arc<E>,
+pub(crate) struct FaultyEngine {
+    inner: Engine,
     faults: Mutex<VecDeque<WriteFault>>,
 }
 
-impl FaultyEngine<LocalEngine> {
+impl FaultyEngine {
     /// A local engine on a folder.
     pub(crate) fn local(folder: &Path) -> Arc<Self> {
-        Self::over(LocalEngine::open(folder).expect("the folder can be used"))
+        Self::over(Engine::Local(LocalEngine::open(folder).expect("the folder can be used")))
     }
-}
 
-impl<E: RecordEngine> FaultyEngine<E> {
-    pub(crate) fn over(inner: E) -> Arc<Self> {
-        Arc::new(Self { inner: Arc::new(inner), faults: Mutex::default() })
+    pub(super) fn over(inner: Engine) -> Arc<Self> {
+        Arc::new(Self { inner, faults: Mutex::default() })
     }
 
     /// Sets the faults of the next writes, in order; later writes succeed.
     pub(crate) fn fail_writes(&self, faults: impl IntoIterator<Item = WriteFault>) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
     }
-}
 
-impl<E: RecordEngine> RecordEngine for FaultyEngine<E> {
-    fn get(&self, key: RecordKey) -> BoxFuture<'static, Result<Option<Record>, RecordError>> {
-        self.inner.get(key)
+    // The inner engine is of the type that holds this one: without boxes its futures would hold themselves.
+    pub(super) fn get<'a>(&'a self, key: &'a RecordKey) -> BoxFuture<'a, Result<Option<Record>, RecordError>> {
+        self.inner.get(key).boxed()
     }
 
-    fn put(&self, key: RecordKey, bytes: Bytes, expect: Expect) -> BoxFuture<'static, PutOutcome> {
+    pub(super) fn put<'a>(&'a self, key: &'a RecordKey, bytes: Bytes, expect: Expect) -> BoxFuture<'a, PutOutcome> {
         let fault = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let inner = self.inner.clone();
         async move {
             let unknown = RecordError::Unavailable { key: key.to_string(), cause: "no answer".to_owned() };
             match fault {
-                None => inner.put(key, bytes, expect).await,
+                None => self.inner.put(key, bytes, expect).await,
                 Some(WriteFault::Lost) => PutOutcome::Unknown(unknown),
-                Some(WriteFault::Unconfirmed) => match inner.put(key, bytes, expect).await {
+                Some(WriteFault::Unconfirmed) => match self.inner.put(key, bytes, expect).await {
                     PutOutcome::Done(_) => PutOutcome::Unknown(unknown),
                     other => other,
                 },
@@ -66,7 +63,11 @@ impl<E: RecordEngine> RecordEngine for FaultyEngine<E> {
         .boxed()
     }
 
-    fn list(&self, prefix: String) -> BoxFuture<'static, Result<Vec<RecordKey>, RecordError>> {
-        self.inner.list(prefix)
+    pub(super) fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<RecordKey>, RecordError>> {
+        self.inner.list(prefix).boxed()
+    }
+
+    pub(super) fn delete<'a>(&'a self, key: &'a RecordKey) -> BoxFuture<'a, Result<(), RecordError>> {
+        self.inner.delete(key).boxed()
     }
 }

@@ -17,12 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 
 use super::key::KINDS;
 use super::record_file::{decode, encode};
-use super::{Expect, PutOutcome, Record, RecordEngine, RecordError, RecordKey};
+use super::{Expect, PutOutcome, Record, RecordError, RecordKey};
 use crate::failpoint::failpoint;
 
 /// Requests for keys of one group run one at a time.
@@ -85,38 +83,40 @@ impl fmt::Debug for LocalEngine {
     }
 }
 
-impl RecordEngine for LocalEngine {
-    fn get(&self, key: RecordKey) -> BoxFuture<'static, Result<Option<Record>, RecordError>> {
-        let inner = self.0.clone();
-        let name = key.to_string();
-        blocking(name, move || inner.get(&key)).map(|result| result.and_then(|result| result)).boxed()
+impl LocalEngine {
+    pub(super) async fn get(&self, key: &RecordKey) -> Result<Option<Record>, RecordError> {
+        let wanted = key.clone();
+        self.blocking(key, move |inner| inner.get(&wanted)).await?
     }
 
-    fn put(&self, key: RecordKey, bytes: Bytes, expect: Expect) -> BoxFuture<'static, PutOutcome> {
-        let inner = self.0.clone();
-        let name = key.to_string();
-        blocking(name, move || inner.put(&key, &bytes, &expect))
-            .map(|result| result.unwrap_or_else(PutOutcome::Unknown))
-            .boxed()
+    pub(super) async fn put(&self, key: &RecordKey, bytes: Bytes, expect: Expect) -> PutOutcome {
+        let written = key.clone();
+        let done = self.blocking(key, move |inner| inner.put(&written, &bytes, &expect)).await;
+        done.unwrap_or_else(PutOutcome::Unknown)
     }
 
-    fn list(&self, prefix: String) -> BoxFuture<'static, Result<Vec<RecordKey>, RecordError>> {
-        let inner = self.0.clone();
-        let list = {
-            let prefix = prefix.clone();
-            move || inner.list(&prefix).map_err(|error| unavailable(&prefix, &error))
-        };
-        blocking(prefix, list).map(|result| result.and_then(|result| result)).boxed()
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<RecordKey>, RecordError> {
+        let wanted = prefix.to_owned();
+        let listed = self.blocking(&prefix, move |inner| inner.list(&wanted)).await?;
+        listed.map_err(|error| unavailable(&prefix, &error))
     }
-}
 
-/// Runs blocking work to its end, even if the caller is cancelled.
-async fn blocking<T: Send + 'static>(
-    name: String,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, RecordError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| RecordError::Unavailable { key: name, cause: error.to_string() })
+    pub(super) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {
+        let deleted = key.clone();
+        let done = self.blocking(key, move |inner| inner.delete(&deleted)).await?;
+        done.map_err(|error| unavailable(key, &error))
+    }
+
+    /// Runs blocking work to its end, even if the caller is cancelled.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        name: &impl ToString,
+        work: impl FnOnce(&Inner) -> T + Send + 'static,
+    ) -> Result<T, RecordError> {
+        let inner = self.0.clone();
+        let done = tokio::task::spawn_blocking(move || work(&inner)).await;
+        done.map_err(|error| RecordError::Unavailable { key: name.to_string(), cause: error.to_string() })
+    }
 }
 
 impl Inner {
@@ -193,16 +193,16 @@ impl Inner {
                 let recovered = Some(format!("record {key} is damaged: {why}"));
                 Ok(Some(Record { bytes, version, recovered }))
             }
-            Some(Err(previous)) => Err(damaged(format!("{why}; of the previous one, {previous}"))),
+            Some(Err(previous)) => Err(damaged(format!("{why}; of its previous copy, {previous}"))),
             None if why == "its file is gone" => Ok(None),
-            None => Err(damaged(format!("{why}; there is no previous one"))),
+            None => Err(damaged(format!("{why}; there is no previous copy"))),
         }
     }
 
     /// Writes the new copy to its own file. It becomes visible with [`Inner::commit`].
     fn prepare(&self, key: &RecordKey, file: &[u8]) -> io::Result<()> {
         let new = self.path(key, NEW);
-        remove_leftover(&new)?;
+        remove(&new)?;
         let mut written = File::create_new(&new)?;
         written.write_all(file)?;
         written.sync_all()
@@ -211,11 +211,11 @@ impl Inner {
     /// Links the current copy as the previous one.
     fn link_previous(&self, key: &RecordKey) -> io::Result<()> {
         let link = self.path(key, LINK);
-        remove_leftover(&link)?;
+        remove(&link)?;
         fs::hard_link(self.path(key, CURRENT), &link)?;
         fs::rename(&link, self.path(key, PREVIOUS))?;
         // A rename between two names of the same file does nothing, and a failed attempt may have left both.
-        remove_leftover(&link)
+        remove(&link)
     }
 
     /// Makes the new copy current. After an error either copy may be current.
@@ -235,6 +235,11 @@ impl Inner {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    fn delete(&self, key: &RecordKey) -> io::Result<()> {
+        let _group = self.lock(key);
+        [PREVIOUS, CURRENT].iter().try_for_each(|suffix| remove(&self.path(key, suffix)))
     }
 
     fn list(&self, prefix: &str) -> io::Result<Vec<RecordKey>> {
@@ -257,8 +262,8 @@ fn unavailable(key: &impl ToString, error: &io::Error) -> RecordError {
     RecordError::Unavailable { key: key.to_string(), cause: error.to_string() }
 }
 
-/// Removes the leftover of a killed write. It may be a link to the current copy, which stays.
-fn remove_leftover(path: &Path) -> io::Result<()> {
+/// Removes a file, if it exists. The leftover of a killed write may be a link to the current copy, which stays.
+fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),

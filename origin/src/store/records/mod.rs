@@ -1,23 +1,26 @@
 //! Records: the few small values that change, replaced by compare-and-set.
 //!
 //! An engine needs conditional writes of single keys and nothing else: no transactions, no expiry, no watches.
-//! `contract.rs` is the test suite for engines.
+//! `contract.rs` is the test suite for engines; [`proof`] is what an origin can check of one in production.
 
+mod bucket;
 #[cfg(test)]
 mod contract;
+mod engine;
+mod etcd;
 #[cfg(test)]
 pub(super) mod faulty;
 mod key;
 mod local;
+pub mod proof;
 mod record_file;
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 
+use self::engine::Engine;
 pub(crate) use self::key::RecordKey;
 use self::local::LocalEngine;
 use super::metrics::StoreMetrics;
@@ -61,8 +64,8 @@ pub(crate) enum PutOutcome {
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// Neither the current nor the previous copy can be read. An operator has to decide.
-    #[error("record {key} is damaged, and so is its previous version: {cause}")]
+    /// No copy of the record can be read. An operator has to decide.
+    #[error("record {key} is damaged: {cause}")]
     Damaged {
         key: RecordKey,
         /// What is wrong with each copy.
@@ -83,20 +86,10 @@ pub(crate) enum RecordError {
     },
 }
 
-/// A record engine. All calls for one key are linearizable, across processes.
-pub(crate) trait RecordEngine: fmt::Debug + Send + Sync + 'static {
-    /// See [`Records::get`].
-    fn get(&self, key: RecordKey) -> BoxFuture<'static, Result<Option<Record>, RecordError>>;
-    /// See [`Records::put`].
-    fn put(&self, key: RecordKey, bytes: Bytes, expect: Expect) -> BoxFuture<'static, PutOutcome>;
-    /// See [`Records::list`].
-    fn list(&self, prefix: String) -> BoxFuture<'static, Result<Vec<RecordKey>, RecordError>>;
-}
-
 /// The records of an origin. Clones share the same engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
-    engine: Arc<dyn RecordEngine>,
+    engine: Engine,
     metrics: StoreMetrics,
 }
 
@@ -107,11 +100,13 @@ impl Records {
     /// # Errors
     /// The folder cannot be created or made durable.
     pub(crate) fn open_local(data_dir: &Path, metrics: StoreMetrics) -> std::io::Result<Self> {
-        Ok(Self::over(Arc::new(LocalEngine::open(&data_dir.join("records"))?), metrics))
+        Ok(Self { engine: Engine::Local(LocalEngine::open(&data_dir.join("records"))?), metrics })
     }
 
-    pub(crate) fn over(engine: Arc<dyn RecordEngine>, metrics: StoreMetrics) -> Self {
-        Self { engine, metrics }
+    /// Records whose writes fail as a test says.
+    #[cfg(test)]
+    pub(crate) fn over(engine: Arc<faulty::FaultyEngine>, metrics: StoreMetrics) -> Self {
+        Self { engine: Engine::Faulty(engine), metrics }
     }
 
     /// Reads a record. The result is durable.
@@ -119,7 +114,7 @@ impl Records {
     /// # Errors
     /// [`RecordError::Damaged`] or [`RecordError::Unavailable`].
     pub(crate) async fn get(&self, key: &RecordKey) -> Result<Option<Record>, RecordError> {
-        let record = self.engine.get(key.clone()).await;
+        let record = self.engine.get(key).await;
         self.metrics.record_read(&record);
         record
     }
@@ -129,7 +124,7 @@ impl Records {
         let outcome = if bytes.len() > MAX_RECORD_BYTES {
             PutOutcome::Unknown(RecordError::TooLarge { key: key.clone(), bytes: bytes.len() })
         } else {
-            self.engine.put(key.clone(), bytes, expect).await
+            self.engine.put(key, bytes, expect).await
         };
         self.metrics.record_written(&outcome);
         outcome
@@ -140,7 +135,7 @@ impl Records {
     /// # Errors
     /// [`RecordError::Unavailable`].
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<RecordKey>, RecordError> {
-        let keys = self.engine.list(prefix.to_owned()).await;
+        let keys = self.engine.list(prefix).await;
         self.metrics.records_listed(&keys);
         keys
     }

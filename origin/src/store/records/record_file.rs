@@ -1,10 +1,10 @@
-//! The file format of a record: a line with a checksum, then the record's bytes.
+//! The stored form of a record, the same in files, buckets and etcd: a line with a checksum, then the record's bytes.
 //!
 //! ```text
 //! weir-record-1 <32 hex digits, random> <64 hex digits: BLAKE3 of the random digits and the bytes>
 //! ```
-//! The checksum is also the record's version. The random digits make it different for every write, even of equal
-//! bytes.
+//! The random digits make every write different, even of equal bytes. So the checksum can be the record's version in a
+//! file, and its ETag in a bucket is new even where ETags are MD5 sums.
 
 use bytes::Bytes;
 

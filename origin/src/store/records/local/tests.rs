@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 use super::super::contract;
+use super::super::engine::Engine;
 use super::*;
 
 fn shop() -> RecordKey {
@@ -19,20 +20,20 @@ async fn written(folder: &Path) -> LocalEngine {
 }
 
 async fn put(engine: &LocalEngine, bytes: &'static str, expect: Expect) -> super::super::Version {
-    match engine.put(shop(), bytes.into(), expect).await {
+    match engine.put(&shop(), bytes.into(), expect).await {
         PutOutcome::Done(version) => version,
         other => panic!("{other:?}"),
     }
 }
 
 async fn get(engine: &LocalEngine) -> Record {
-    engine.get(shop()).await.unwrap().unwrap()
+    engine.get(&shop()).await.unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_contract_holds() {
     let dir = tempfile::tempdir().unwrap();
-    contract::holds(LocalEngine::open(dir.path()).unwrap()).await;
+    contract::holds(Engine::Local(LocalEngine::open(dir.path()).unwrap())).await;
 }
 
 #[tokio::test]
@@ -49,13 +50,13 @@ async fn a_damaged_copy_falls_back_to_the_one_before_and_never_replaces_it() {
     assert_eq!(get(&engine).await.recovered, None);
     fs::remove_file(&current).unwrap();
     assert_eq!(get(&engine).await.bytes, "one", "the damaged copy did not become the previous one");
-    assert_eq!(engine.list("repositories/".to_owned()).await.unwrap(), [shop()]);
+    assert_eq!(engine.list("repositories/").await.unwrap(), [shop()]);
 
     fs::write(&previous, "").unwrap();
-    let error = engine.get(shop()).await.unwrap_err();
+    let error = engine.get(&shop()).await.unwrap_err();
     assert!(matches!(&error, RecordError::Damaged { key, .. } if *key == shop()), "{error}");
     for expect in [Expect::Absent, Expect::Version(third)] {
-        let outcome = engine.put(shop(), "four".into(), expect).await;
+        let outcome = engine.put(&shop(), "four".into(), expect).await;
         assert!(matches!(outcome, PutOutcome::Unknown(RecordError::Damaged { .. })), "{outcome:?}");
     }
 }
@@ -119,10 +120,10 @@ async fn a_record_that_is_perhaps_not_durable_is_written_again_before_it_is_show
     let engine = engine.unwrap();
 
     failing.store(true, Ordering::SeqCst);
-    let outcome = engine.put(shop(), "three".into(), Expect::Version(first.clone())).await;
+    let outcome = engine.put(&shop(), "three".into(), Expect::Version(first.clone())).await;
     assert!(matches!(outcome, PutOutcome::Unknown(_)), "{outcome:?}");
     let unproved = File::open(engine.0.path(&shop(), CURRENT)).unwrap();
-    let error = engine.get(shop()).await.unwrap_err();
+    let error = engine.get(&shop()).await.unwrap_err();
     assert!(matches!(error, RecordError::Unavailable { .. }), "what the page cache holds is not shown: {error}");
 
     failing.store(false, Ordering::SeqCst);
@@ -130,7 +131,7 @@ async fn a_record_that_is_perhaps_not_durable_is_written_again_before_it_is_show
     assert_eq!((&read.bytes[..], read.recovered), (&b"three"[..], None));
     let current = fs::metadata(engine.0.path(&shop(), CURRENT)).unwrap();
     assert_ne!(current.ino(), unproved.metadata().unwrap().ino(), "a flush of the first file would prove nothing");
-    let stale = engine.put(shop(), "four".into(), Expect::Version(first)).await;
+    let stale = engine.put(&shop(), "four".into(), Expect::Version(first)).await;
     assert!(matches!(stale, PutOutcome::Conflict), "{stale:?}");
 }
 

@@ -1,0 +1,56 @@
+//! Creates clients of the providers that this build supports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "s3")]
+use object_store::aws::AmazonS3Builder;
+#[cfg(feature = "azure")]
+use object_store::azure::MicrosoftAzureBuilder;
+#[cfg(feature = "gcs")]
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreScheme, RetryConfig};
+use reqwest::Url;
+
+/// Creates a client with the options of its provider. `once`: see [`super::open`].
+pub(in crate::store) fn build(
+    url: &Url,
+    mut options: Vec<(String, String)>,
+    once: Option<Duration>,
+) -> Result<Arc<dyn ObjectStore>, String> {
+    // The HTTP client uses the installed cryptography provider. An error means that one is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut retry = RetryConfig::default();
+    if let Some(timeout) = once {
+        retry.max_retries = 0;
+        let timeout = humantime::format_duration(timeout).to_string();
+        options.extend(["timeout", "connect_timeout"].map(|key| (key.to_owned(), timeout.clone())));
+    }
+    let wrong = |error: object_store::Error| format!("[store] url: {error}");
+    let (_, prefix) = ObjectStoreScheme::parse(url).map_err(|error| wrong(error.into()))?;
+    // Each provider has a builder of its own type, with the same methods.
+    macro_rules! client {
+        ($builder:ty) => {{
+            let builder = <$builder>::new().with_url(url.as_str()).with_retry(retry);
+            let builder =
+                options.into_iter().fold(builder, |builder, (key, value)| match key.to_ascii_lowercase().parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                });
+            Ok(Arc::new(PrefixStore::new(builder.build().map_err(wrong)?, prefix)))
+        }};
+    }
+    match url.scheme() {
+        #[cfg(feature = "s3")]
+        "s3" => client!(AmazonS3Builder),
+        #[cfg(feature = "gcs")]
+        "gs" => client!(GoogleCloudStorageBuilder),
+        #[cfg(feature = "azure")]
+        "az" => client!(MicrosoftAzureBuilder),
+        #[cfg(not(all(feature = "s3", feature = "gcs", feature = "azure")))]
+        _ => Err(super::unsupported(url)),
+        #[cfg(all(feature = "s3", feature = "gcs", feature = "azure"))]
+        scheme => Err(format!("[store] url: {scheme}:// names no bucket")),
+    }
+}
