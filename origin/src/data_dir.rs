@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_file_that_cannot_be_is_told_without_its_name() {
+    fn an_error_of_a_temporary_file_is_reported_without_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let error = tempfile::NamedTempFile::new_in(dir.path().join("gone")).unwrap_err();
         assert!(error.to_string().contains("gone"), "{error}");
-        let told = without_path(&error);
+        let redacted = without_path(&error);
         assert_eq!(
-            (told.kind(), told.to_string().as_str()),
+            (redacted.kind(), redacted.to_string().as_str()),
             (io::ErrorKind::NotFound, "No such file or directory (os error 2)")
         );
     }

@@ -318,7 +318,7 @@ mod tests {
         let found = diff(&tar(&BTreeMap::new())[..], &tar(&many)[..], 10).unwrap();
         assert_eq!((found.added, found.differences.len(), found.not_listed), (30, 10, 20));
         assert_eq!(found.differences[9].path, "file-09");
-        assert!(diff(&b"no tar at all, and long enough to be asked".repeat(100)[..], &[][..], 1).is_err());
+        assert!(diff(&b"no tar at all, and long enough for a header".repeat(100)[..], &[][..], 1).is_err());
     }
 
     proptest! {

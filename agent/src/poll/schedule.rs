@@ -30,7 +30,7 @@ pub(crate) struct Schedule {
     phase: f64,
     polled_before: bool,
     errors: u32,
-    /// Failed refreshes in a row, whatever polls in between did.
+    /// Consecutive failed refreshes, polls not counted.
     refresh_errors: u32,
     next_poll: Instant,
     next_refresh: Instant,

@@ -294,7 +294,7 @@ impl Pax {
                 _ => true,
             };
             if !fresh {
-                return Err("a pax record is there twice");
+                return Err("a pax record is repeated");
             }
             records = &records[length..];
         }
@@ -369,7 +369,7 @@ mod tests {
         for (records, reason) in [
             (record("path", b"../x"), "not safe"),
             (record("path", b"/x"), "not safe"),
-            ([record("path", b"x"), record("path", b"y")].concat(), "twice"),
+            ([record("path", b"x"), record("path", b"y")].concat(), "repeated"),
             (record("GNU.sparse.major", b"1"), "sparse"),
             (b"9 path=x\n\n".to_vec(), "pax"),
             (b"999 path=x\n".to_vec(), "pax"),

@@ -169,7 +169,7 @@ impl Writer {
                 Read::Expired => return Err(End::Behind),
                 Read::UpToDate => {}
             }
-            let told = |kind| Event { cursor: log.cursor(offset), kind };
+            let at_offset = |kind| Event { cursor: log.cursor(offset), kind };
             let event = tokio::select! {
                 biased;
                 () = self.events.drain.begun() => return Err(End::Drained),
@@ -177,13 +177,13 @@ impl Writer {
                 changed = self.access.changed(), if !self.access_ended => {
                     self.access_ended = changed.is_err();
                     match self.access().filter(|_| changed.is_ok()) {
-                        Some(access) => told(access),
+                        Some(access) => at_offset(access),
                         None => continue,
                     }
                 }
                 // The log outlives its readers.
                 _ = self.newest.changed() => continue,
-                _ = self.heartbeat.tick() => told(EventKind::Heartbeat),
+                _ = self.heartbeat.tick() => at_offset(EventKind::Heartbeat),
             };
             self.send_event(&event).await?;
         }
@@ -393,11 +393,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_changes_while_a_snapshot_is_told_is_told_after_it() {
+    async fn a_change_during_a_snapshot_is_sent_after_it() {
         let (events, service, _allow, _drain) = events(100, 10);
         let mut reader = Reader::of(&events, "");
-        let told = reader.next().await.unwrap();
-        assert_eq!(told.kind, EventKind::Resync);
+        let event = reader.next().await.unwrap();
+        assert_eq!(event.kind, EventKind::Resync);
         publish(&events, &service, 'a');
         assert_eq!(reader.kinds(3).await, ["tombstone", "snapshot_end", "descriptor"]);
     }

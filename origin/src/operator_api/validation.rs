@@ -70,7 +70,7 @@ pub(super) fn read<T: Object>(
             None
         }
     };
-    if fields.insert("name".to_owned(), name.into()).is_some_and(|said| said != name) {
+    if fields.insert("name".to_owned(), name.into()).is_some_and(|found| found != name) {
         errors.push(ValidationError::new("name", format!("it must be the name in the path, `{name}`")));
     }
     let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field));

@@ -2,7 +2,7 @@
 //!
 //! The limit on their number is applied at each publication. The age of a version is measured by the monotonic clock
 //! of this process, from when it was superseded or loaded. So a wrong wall clock expires nothing, and a restart
-//! begins all ages anew while the limit on their number still holds.
+//! restarts all ages while the limit on their number still holds.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use super::threads::Threads;
 use tokio::sync::oneshot;
 
-/// Blocking work on its own thread; a future of its result. Dropping it tells the work to stop. The thread is counted until
+/// Blocking work on its own thread; a future of its result. Dropping it signals the work to stop. The thread is counted until
 /// the work has noticed that and ended.
 #[derive(Debug)]
 pub(super) struct Job<T> {

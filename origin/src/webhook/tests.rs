@@ -166,7 +166,7 @@ fn gitlab_s_signatures_are_over_id_time_and_body() {
     assert_eq!(result_of("f5e5f430", &format!("v1,{tag}")), triggers);
     assert_eq!(result_of("f5e5f430", &format!("v1,AAAA v2,{tag} v1,{tag}")), triggers, "one of several");
     assert_eq!(result_of("another", &format!("v1,{tag}")), DeliveryResult::Refused);
-    assert_eq!(result_of("f5e5f430", "v1,AAAA"), DeliveryResult::Refused, "the token beside it does not help");
+    assert_eq!(result_of("f5e5f430", "v1,AAAA"), DeliveryResult::Refused, "the token next to it does not help");
     assert_eq!(result_of("f5e5f430", ""), DeliveryResult::Refused);
 }
 

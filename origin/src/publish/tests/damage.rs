@@ -150,7 +150,7 @@ async fn what_could_not_be_read_is_read_again_with_what_operators_defined() {
     let (publisher, definitions) = store.open_with_definitions().await;
     assert!(definitions.services.is_empty() && publisher.may_have_unknown_definitions());
     store.store.fail_gets(false);
-    // Nobody asks for anything meanwhile.
+    // No request arrives meanwhile.
     let due = loop {
         publisher.wait_for_reload().await;
         let due = publisher.unapplied_reloads();

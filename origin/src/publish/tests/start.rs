@@ -82,7 +82,7 @@ async fn a_service_that_was_moved_goes_from_where_it_was() {
     assert_eq!(publisher.repositories_of(&name("shop-prod")), [shop()]);
     let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&moved));
-    assert!(started.retired.is_empty(), "readers are told of no deletion");
+    assert!(started.retired.is_empty(), "readers receive no deletion");
 }
 
 #[tokio::test(start_paused = true)]
