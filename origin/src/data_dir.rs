@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_process_is_told_which_directory_is_taken() {
+    fn a_second_process_gets_the_name_of_the_locked_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap().0;
         let kept = first.clone();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_read_holds_no_path() {
+    fn public_errors_contain_no_path() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap().0;
         let text = format!("cannot lock '{}'", data.mirrors().join("shop/x.git/packed-refs.lock").display());

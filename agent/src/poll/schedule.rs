@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_comes_once_per_interval_and_waits_for_errors_to_pass() {
+    fn a_refresh_is_due_once_per_interval_and_not_during_errors() {
         let start = Instant::now();
         let mut schedule = schedule("a", start);
         schedule.succeeded(false, start, 0.5);

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_the_key_s_name() {
+    fn invalid_values_are_refused_with_the_name_of_the_key() {
         for (from, to, expected) in [
             ("listen = \"127.0.0.1:7443\"", "listen = \"0.0.0.0:7443\"", "allow_anonymous = true"),
             ("listen = \"127.0.0.1:7443\"", "listen = \"127.0.0.1:7443\"\ndisc = 1", "disc"),

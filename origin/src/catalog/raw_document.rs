@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_at_all_is_shown_in_one() {
+    fn malformed_stored_text_is_shown_in_a_document() {
         for json in ["7", "[]", "null", "\"x\""] {
             let written = service("a", json);
             let shown = serde_json::to_value(&written).unwrap();

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_may_read_is_told_as_it_changes_and_a_cursor_within_a_snapshot_begins_it_again() {
+    async fn a_changed_access_list_is_sent_and_a_cursor_within_a_snapshot_restarts_it() {
         let (events, _service, allow, _drain) = events(100, 10);
         let mut reader = Reader::of(&events, "");
         assert_eq!(reader.kinds(4).await, ["resync", "tombstone", "snapshot_end", "heartbeat"]);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_falls_behind_what_is_kept_is_cut_off_and_begins_anew() {
+    async fn a_reader_behind_the_event_log_is_disconnected_and_gets_a_snapshot() {
         let (events, service, _allow, _drain) = events(4, 10);
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_is_cut_off_and_its_slot_is_free() {
+    async fn a_stalled_reader_is_disconnected_and_frees_its_slot() {
         let (events, service, _allow, _drain) = events(100, 1);
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn age_is_what_the_process_has_seen_pass() {
+    fn age_is_measured_by_the_monotonic_clock() {
         let (start, age) = (Instant::now(), Duration::from_secs(60));
         assert!(!is_too_old(start, start + age - Duration::from_millis(1), age));
         assert!(is_too_old(start, start + age, age));
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_oldest_go_until_what_is_shared_counts_once_below_the_limit(
+        fn the_oldest_versions_expire_until_the_bytes_are_below_the_limit(
             versions in proptest::collection::vec((0u64..20, proptest::collection::hash_set(0u8..12, 1..5)), 0..12),
             current in proptest::collection::hash_set(0u8..12, 0..4),
             limit in 0u64..1200,

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_dropped_job_is_told_to_stop_and_counted_until_it_ends() {
+    async fn a_dropped_job_is_signalled_to_stop_and_counted_until_it_ends() {
         let threads = Threads::default();
         let job = Job::start("test", &threads, |stop| {
             while !stop.load(Ordering::Relaxed) {
