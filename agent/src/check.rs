@@ -1,6 +1,6 @@
-//! What keeps an agent from starting besides the values of its configuration, found without starting it: `--check-config`.
+//! `--check-config`: checks the files that a configuration names, without starting an agent.
 //!
-//! Not looked at are an address that another program listens on, and the contents of the root, which another agent may use.
+//! Not checked: whether another program uses the address or the root.
 
 use std::fmt::Display;
 use std::fs;
@@ -14,40 +14,40 @@ use weir_runtime::writable_directory;
 
 use crate::config::Config;
 
-/// What opening the files of a configuration comes to, a sentence each.
+/// The results of a check, one sentence each.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// What keeps the agent from starting, or from being let in.
-    pub faults: Vec<String>,
-    /// What is not there, and may come while it runs.
+    /// Errors that prevent the start, or access to an edge.
+    pub errors: Vec<String>,
+    /// Missing files that may be created while the agent runs.
     pub missing: Vec<String>,
 }
 
-/// Looks at the files that a configuration names. Blocks.
+/// Checks the files that a configuration names. Blocks.
 #[must_use]
 pub fn files(config: &Config) -> Findings {
     let mut found = Findings::default();
-    let mut fault = |key: &str, error: &dyn Display| found.faults.push(format!("{key}: {error}"));
-    // One that is not named is a fault of the configuration itself.
+    let mut report = |key: &str, error: &dyn Display| found.errors.push(format!("{key}: {error}"));
+    // `Config::validate` reports a missing key.
     if !config.ca.as_os_str().is_empty()
         && let Err(error) = tls::read_roots(&config.ca)
     {
-        fault("ca", &error);
+        report("ca", &error);
     }
     if let Some((certificate, key)) = config.client_certificate.as_deref().zip(config.client_key.as_deref()) {
-        let faults = tls::check_pair(certificate, key, Purpose::Client(Role::Agent), SystemTime::now());
-        faults.iter().for_each(|error| fault("client_certificate", error));
+        let errors = tls::check_pair(certificate, key, Purpose::Client(Role::Agent), SystemTime::now());
+        errors.iter().for_each(|error| report("client_certificate", error));
     }
     if !config.root.as_os_str().is_empty()
         && let Err(error) = writable_directory::check(&config.root)
     {
-        fault("root", &error);
+        report("root", &error);
     }
     if let Some(file) = config.token_file.as_deref() {
-        match token_fault(file) {
-            Some(error) => fault("token_file", &error),
+        match token_error(file) {
+            Some(error) => report("token_file", &error),
             None if !file.exists() => {
-                found.missing.push(format!("token_file: {} is not there (yet)", file.display()));
+                found.missing.push(format!("token_file: {} does not exist (yet)", file.display()));
             }
             None => {}
         }
@@ -55,8 +55,8 @@ pub fn files(config: &Config) -> Findings {
     found
 }
 
-/// Why a file that is there holds no token. Says nothing of what it holds.
-fn token_fault(file: &Path) -> Option<String> {
+/// Why an existing file has no token. Never contains the file's contents.
+fn token_error(file: &Path) -> Option<String> {
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
@@ -64,13 +64,13 @@ fn token_fault(file: &Path) -> Option<String> {
     };
     let (token, file) = (text.trim(), file.display());
     if token.contains("PRIVATE KEY") {
-        return Some(format!("{file} holds a private key: name a token that `weir token issue` made with it"));
+        return Some(format!("{file} is a private key: name a token that `weir token issue` made with it"));
     }
     let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-    (!is_token).then(|| format!("{file} holds no token: it must be one line, as `weir token issue` writes it"))
+    (!is_token).then(|| format!("{file} contains no token: it must be one line, as `weir token issue` writes it"))
 }
 
-/// The files of secrets that others can read or change.
+/// The secret files that other users can read or change.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let secrets = [("client_key", &config.client_key), ("token_file", &config.token_file)];
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_agent_could_use_is_a_fault() {
+    fn unusable_files_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join(name);
         weir_runtime::certificates::write(dir.path(), &[]).unwrap();
@@ -90,25 +90,25 @@ mod tests {
         let mut good = Config::new(Vec::new(), file("ca.pem"), file("new/root"));
         good.token_file = Some(file("token"));
         (good.client_certificate, good.client_key) = (Some(file("agent.pem")), Some(file("agent.key")));
-        let faults = |change: &dyn Fn(&mut Config)| {
+        let errors_of = |change: &dyn Fn(&mut Config)| {
             let mut config = good.clone();
             change(&mut config);
-            files(&config).faults.join("\n")
+            files(&config).errors.join("\n")
         };
-        assert_eq!(faults(&|_| {}), "");
+        assert_eq!(errors_of(&|_| {}), "");
         type Change<'a> = &'a dyn Fn(&mut Config);
         let changes: [(Change<'_>, &str); 7] = [
             (&|c| c.ca = file("agent.pem"), "ca: "),
-            (&|c| c.token_file = Some(file("agent.key")), "holds a private key"),
-            (&|c| c.token_file = Some(file("agent.pem")), "holds no token"),
+            (&|c| c.token_file = Some(file("agent.key")), "is a private key"),
+            (&|c| c.token_file = Some(file("agent.pem")), "contains no token"),
             (&|c| c.token_file = Some(dir.path().to_owned()), "cannot be read"),
             (&|c| c.client_key = Some(file("edge.key")), "edge.key is not its own"),
             (&|c| c.client_certificate = Some(file("edge.pem")), "`clientAuth`"),
             (&|c| c.root = "/proc/weir/root".into(), "root: "),
         ];
         for (change, named) in changes {
-            let told = faults(change);
-            assert!(told.contains(named), "{named}: {told}");
+            let errors = errors_of(change);
+            assert!(errors.contains(named), "{named}: {errors}");
         }
         assert_eq!(warnings(&good).len(), 1, "the token was written for all to read");
     }

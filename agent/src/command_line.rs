@@ -15,22 +15,22 @@ use crate::edge_client::EdgeUrl;
 const EXAMPLES: &str = "\
 Examples:
   weir-agent --config agent.toml
-      Follows what the file says. SIGHUP reads it again.
+      Follows the services of the file. SIGHUP reloads it.
   weir-agent --edge https://127.0.0.1:7443 --ca ca.pem --service shop-prod --root ./agent-data --once
       Unpacks the newest release and exits: for init containers and pipelines.
   weir-agent --edge https://edge-1.example --edge https://edge-2.example --ca ca.pem --service shop-prod \\
       --root /var/lib/weir --exec 'kubectl apply -k .'
-      Runs a command in each new release, and asks the second edge while the first does not answer.
+      Runs a command in each new release, and uses the second edge while the first does not respond.
   weir-agent --config agent.toml --check-config
-      Tells all that is wrong with the file, and with the files that it names.
+      Prints every error of the file, and of the files that it names.
 
 The command gets WEIR_SERVICE, WEIR_DIGEST, WEIR_COMMIT, WEIR_REVISION, WEIR_PREVIOUS_DIGEST and WEIR_RELEASE.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_agent=debug; WEIR_LOG_FORMAT=text or json.";
 
 /// Follow services of a Weir edge and keep verified releases of them on disk
 ///
-/// ROOT/SERVICE/current is a symlink to the release in force. It changes in one step, and only to a release whose bytes were
-/// verified. A flag overrides the key of the same name in the file, and its variable; an empty variable counts as unset.
+/// ROOT/SERVICE/current is a symlink to the current release. It is switched atomically, and only to a verified release. A flag
+/// overrides its environment variable, and both override the key in the file. An empty variable counts as unset.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "weir-agent", version, after_help = "See `weir-agent --help` for examples.", after_long_help = EXAMPLES)]
 pub struct Args {
@@ -39,7 +39,7 @@ pub struct Args {
     pub config: Option<PathBuf>,
     /// Check the configuration and the files that it names, and exit
     ///
-    /// 0: an agent starts with it, unless another program has its address or its root. 2: all that is wrong is told.
+    /// Exit code 0: an agent can start, unless another program uses its address or its root. 2: every error is printed.
     #[arg(long)]
     pub check_config: bool,
     /// The URL of an edge, best first; takes several
@@ -51,16 +51,16 @@ pub struct Args {
     /// The folder that holds one folder per service
     #[arg(long, value_name = "DIR", env = "WEIR_ROOT")]
     pub root: Option<PathBuf>,
-    /// The PEM file of the authority that signs the edges' certificates
+    /// The PEM file of the authority that signed the edges' certificates
     #[arg(long, value_name = "FILE", env = "WEIR_CA")]
     pub ca: Option<PathBuf>,
     /// The file with this agent's token, for edges that require one
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// From poll to poll, such as 30s
+    /// Time between polls, such as 30s
     #[arg(long, value_name = "TIME", env = "WEIR_POLL_INTERVAL", value_parser = duration::parse)]
     pub poll_interval: Option<Duration>,
-    /// From forced refresh to forced refresh, such as 2h
+    /// Time between forced refreshes, such as 2h
     #[arg(long, value_name = "TIME", env = "WEIR_REFRESH_INTERVAL", value_parser = duration::parse)]
     pub refresh_interval: Option<Duration>,
     /// A command that `sh -c` runs in each new release, for every service
@@ -68,7 +68,7 @@ pub struct Args {
     pub exec: Option<String>,
     /// The version of HTTP
     ///
-    /// auto is HTTP/3, and HTTP/2 where UDP does not get through.
+    /// auto is HTTP/3, or HTTP/2 if UDP is blocked.
     #[arg(long, value_enum, env = "WEIR_HTTP")]
     pub http: Option<HttpMode>,
     /// This agent's name [default: the host name]
@@ -82,17 +82,17 @@ pub struct Args {
     pub metrics_by_service: bool,
     /// Exit when every service has its newest release: 0, or 1 with the reason
     ///
-    /// A release counts when it is verified and the command of its service has succeeded.
+    /// A release counts once it is verified and its command has succeeded.
     #[arg(long, env = "WEIR_ONCE", value_parser = BoolishValueParser::new())]
     pub once: bool,
-    /// With --once, how long failures that may pass are retried
+    /// With --once, how long temporary failures are retried
     #[arg(long, value_name = "TIME", env = "WEIR_ONCE_TIMEOUT", value_parser = duration::parse, default_value = "60s")]
     pub once_timeout: Duration,
 }
 
 impl Args {
-    /// Reads the command line and the environment of this process; exits when they are wrong. A variable that is empty counts
-    /// as unset.
+    /// Reads the command line and the environment of this process; exits when they are invalid. An empty variable counts as
+    /// unset.
     #[must_use]
     pub fn of_process() -> Self {
         let command = Self::command().mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
@@ -102,17 +102,17 @@ impl Args {
         Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
     }
 
-    /// The configuration that file and flags make together, with every value checked.
+    /// The configuration of the file and the flags, validated.
     ///
     /// # Errors
-    /// The file cannot be used, something is missing, or it makes no sense together.
+    /// The file cannot be used, or the configuration is invalid.
     pub fn into_config(self) -> Result<Config, ConfigError> {
         let config = self.merged()?;
         config.validate()?;
         Ok(config)
     }
 
-    /// The same, not checked yet.
+    /// The same, not validated yet.
     ///
     /// # Errors
     /// The file cannot be used.

@@ -1,4 +1,4 @@
-//! What an agent is told: `agent.toml`, or the same from flags and the environment.
+//! The configuration of an agent: `agent.toml`, flags and environment variables.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ pub use crate::edge_client::EdgeUrl;
 /// The shortest interval that is accepted for polls and refreshes.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The longest time that is accepted for anything: beyond it is a slip of the pen.
+/// The longest duration that is accepted; a longer one is probably a mistake.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The most downloads at a time that are accepted.
+/// The largest accepted `max_downloads`.
 pub const MAX_DOWNLOADS: usize = 1024;
 
 /// The keys that SIGHUP applies.
@@ -33,11 +33,11 @@ pub const RELOADABLE: &[&str] = &[
     "idle_timeout",
 ];
 
-/// Which version of HTTP the agent speaks to edges.
+/// The versions of HTTP for requests to edges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum HttpMode {
-    /// HTTP/3 first, HTTP/2 when UDP does not get through; remembered, retried.
+    /// HTTP/3, or HTTP/2 while UDP is blocked; HTTP/3 is retried.
     #[default]
     Auto,
     /// HTTP/3 only.
@@ -122,8 +122,8 @@ pub struct Config {
     pub max_files: u64,
     /// Downloads at a time, over all services. 1 to 1,024.
     pub max_downloads: usize,
-    /// Give metrics of services the label `service`. Otherwise counters are sums, and times are of the service that is worst
-    /// off.
+    /// Give metrics of services the label `service`. Otherwise counters are sums, and times are those of the worst
+    /// service.
     pub metrics_by_service: bool,
     /// Services to follow.
     #[serde(rename = "service")]
@@ -162,7 +162,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A configuration with every default; for those who start an agent in their own process.
+    /// A configuration with defaults, for programs that run an agent in their own process.
     pub fn new(edges: Vec<EdgeUrl>, ca: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
         Self { edges, ca: ca.into(), root: root.into(), ..Self::default() }
     }
@@ -170,44 +170,44 @@ impl Config {
     /// Reads a file. Relative paths are relative to it.
     ///
     /// # Errors
-    /// It cannot be read, has an unknown key, or makes no sense.
+    /// It cannot be read, has an unknown key, or is invalid.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let config = Self::read(path)?;
         config.validate()?;
         Ok(config)
     }
 
-    /// Reads a file whose sense is checked later, once flags had their say.
+    /// Reads a file without validating it, because flags may still override it.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = config::read(path)?;
         let base = config::base_dir(path);
         let Self { ca, root, client_certificate, client_key, token_file, .. } = &mut config;
         let optional = [client_certificate, client_key, token_file].into_iter().flatten();
-        // A path that is not there is no folder of the file's.
+        // An empty path is a missing key, which `validate` reports.
         for path in [ca, root].into_iter().chain(optional).filter(|path| !path.as_os_str().is_empty()) {
             config::resolve(base, path);
         }
         Ok(config)
     }
 
-    /// Checks that the keys make sense together.
+    /// Validates all keys.
     ///
     /// # Errors
-    /// They do not; the message names each key that is wrong.
+    /// The message names each invalid key.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        ConfigError::all(self.faults().into_iter().map(ConfigError::invalid).collect())
+        ConfigError::all(self.errors().into_iter().map(ConfigError::invalid).collect())
     }
 
-    fn faults(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        let mut refuse = |is_wrong: bool, why: &str| faults.extend(is_wrong.then(|| why.to_owned()));
+    fn errors(&self) -> Vec<String> {
+        let mut errors = Vec::new();
+        let mut refuse = |is_wrong: bool, why: &str| errors.extend(is_wrong.then(|| why.to_owned()));
         refuse(self.edges.is_empty(), "`edges` is missing or empty: name at least one, or give `--edge URL`");
         refuse(self.ca.as_os_str().is_empty(), "`ca` is missing: name a PEM file, or give `--ca FILE`");
         refuse(self.root.as_os_str().is_empty(), "`root` is missing: name a folder, or give `--root DIR`");
         refuse(self.services.is_empty(), "there is no service to follow: add a `[[service]]`, or `--service NAME`");
         for (index, service) in self.services.iter().enumerate() {
             let is_twice = self.services[..index].iter().any(|other| other.name == service.name);
-            refuse(is_twice, &format!("the service `{}` is there twice", service.name));
+            refuse(is_twice, &format!("the service `{}` is listed twice", service.name));
             let is_empty = service.exec.as_ref().is_some_and(|exec| exec.trim().is_empty());
             refuse(is_empty, &format!("`exec` of the service `{}` is empty", service.name));
         }
@@ -224,21 +224,18 @@ impl Config {
             refuse(value > MAX_INTERVAL, &format!("`{key}` is longer than a year"));
         }
         refuse(self.h3_connect_timeout > MAX_INTERVAL, "`h3_connect_timeout` is longer than a year");
-        refuse(
-            self.h3_connect_timeout.is_zero(),
-            "`h3_connect_timeout` is 0: to speak HTTP/2 alone, set `http = \"h2\"`",
-        );
+        refuse(self.h3_connect_timeout.is_zero(), "`h3_connect_timeout` is 0: to use HTTP/2 only, set `http = \"h2\"`");
         refuse(self.keep_releases == 0, "`keep_releases` is 0: the current release is always kept, so at least 1");
         let is_zero = self.max_downloads == 0 || self.max_tarball_bytes.as_u64() == 0 || self.max_files == 0;
         refuse(is_zero, "`max_downloads`, `max_tarball_bytes` and `max_files` must be at least 1");
         refuse(self.max_downloads > MAX_DOWNLOADS, &format!("`max_downloads` is more than {MAX_DOWNLOADS}"));
         let is_half = self.client_certificate.is_some() != self.client_key.is_some();
-        refuse(is_half, "`client_certificate` and `client_key` go together");
-        faults
+        refuse(is_half, "`client_certificate` and `client_key` must be set together");
+        errors
     }
 }
 
-/// The host's name, made a valid one; `agent` when nothing of it is.
+/// The host's name without invalid characters; `agent` when nothing is left.
 pub(crate) fn host_name() -> NodeName {
     let uname = rustix::system::uname();
     name_from(&uname.nodename().to_string_lossy())
@@ -274,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_issue_s_keys_are_read_and_the_rest_has_defaults() {
+    fn keys_are_read_and_missing_ones_have_defaults() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.toml");
         let text = r#"

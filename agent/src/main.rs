@@ -44,7 +44,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Says all that is wrong with a configuration and the files that it names.
+/// Prints every error of a configuration and of the files that it names.
 fn check(args: Args) -> ExitCode {
     let config = match args.merged() {
         Ok(config) => config,
@@ -56,9 +56,9 @@ fn check(args: Args) -> ExitCode {
     let invalid = config.validate().err();
     let found = check::files(&config);
     let values = invalid.iter().map(ToString::to_string);
-    values.chain(found.missing).chain(found.faults.clone()).for_each(|what| eprintln!("{PROGRAM}: {what}"));
+    values.chain(found.missing).chain(found.errors.clone()).for_each(|what| eprintln!("{PROGRAM}: {what}"));
     check::warnings(&config).iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
-    if invalid.is_some() || !found.faults.is_empty() {
+    if invalid.is_some() || !found.errors.is_empty() {
         return ExitCode::from(2);
     }
     println!("configuration ok");
@@ -66,7 +66,7 @@ fn check(args: Args) -> ExitCode {
 }
 
 async fn run(config: Config, args: &Args) -> anyhow::Result<()> {
-    // From the first moment on: without a handler the signal would end the process.
+    // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     let (name, root) = (config.name.clone(), config.root.clone());
     let running = weir_agent::start(config).await?;
@@ -75,13 +75,13 @@ async fn run(config: Config, args: &Args) -> anyhow::Result<()> {
         root = %root.display(),
         admin = running.admin_address().map(tracing::field::display),
         services = running.services().count(),
-        "the agent follows"
+        "the agent is running"
     );
     let mut stop = pin!(shutdown::requested());
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            // How it went is logged and counted.
+            // The result is logged and counted.
             Some(()) = hangups.recv() => drop(running.reload(args.clone().into_config().map_err(Into::into)).await),
         }
     }

@@ -1,7 +1,6 @@
-//! What keeps an edge from starting besides the values of its configuration, found without starting it: `--check-config`.
+//! `--check-config`: checks the files and directories that a configuration names, without starting an edge.
 //!
-//! Not looked at are addresses that another program listens on, and the contents of the cache's directory, which another edge
-//! may use.
+//! Not checked: whether another program uses the addresses or the cache's directory.
 
 use std::fmt::Display;
 use std::time::SystemTime;
@@ -15,50 +14,50 @@ use weir_runtime::writable_directory;
 
 use crate::config::Config;
 
-/// All that is wrong with the files that a configuration names, a sentence each. Blocks.
+/// The errors of the files that a configuration names, one sentence each. Blocks.
 #[must_use]
-pub fn faults(config: &Config) -> Vec<String> {
+pub fn errors(config: &Config) -> Vec<String> {
     let now = SystemTime::now();
     let mut found = Vec::new();
-    let mut fault = |table: &str, error: &dyn Display| found.push(format!("{table}: {error}"));
+    let mut report = |table: &str, error: &dyn Display| found.push(format!("{table}: {error}"));
     for error in tls::check_pair(&config.tls.certificate, &config.tls.key, Purpose::Server, now) {
-        fault("[tls]", &error);
+        report("[tls]", &error);
     }
     if let Some(Err(error)) = config.auth.client_ca.as_deref().map(tls::read_roots) {
-        fault("[auth] client_ca", &error);
+        report("[auth] client_ca", &error);
     }
     let keys = config.auth.keys.iter().map(|key| AccessFiles { keys: vec![key.clone()], deny: None });
     let deny = AccessFiles { keys: Vec::new(), deny: config.auth.deny.clone() };
     let each: Vec<_> = keys.chain([deny]).filter_map(|file| file.read().err()).collect();
-    each.iter().for_each(|error| fault("[auth]", error));
+    each.iter().for_each(|error| report("[auth]", error));
     let together = AccessFiles { keys: config.auth.keys.clone(), deny: config.auth.deny.clone() };
     if let (true, Err(error)) = (each.is_empty(), together.read()) {
-        fault("[auth]", &error);
+        report("[auth]", &error);
     }
     let token = config.admin.operator_token_file.as_deref().filter(|_| config.admin_listen.is_some());
     if let Some(Err(error)) = token.map(OperatorToken::open) {
-        fault("[admin]", &error);
+        report("[admin]", &error);
     }
     let (dir, disk) = (&config.cache.dir, config.cache.disk);
     if !dir.as_os_str().is_empty() {
         if let Err(error) = writable_directory::check(dir) {
-            fault("[cache] dir", &error);
+            report("[cache] dir", &error);
         } else if let Some(bytes) = writable_directory::capacity(dir).filter(|bytes| *bytes < disk.as_u64()) {
             let has = bytesize::ByteSize(bytes);
-            fault("[cache] disk", &format!("{disk} is more than the {has} of the disk with {}", dir.display()));
+            report("[cache] disk", &format!("{disk} is more than the {has} of the disk with {}", dir.display()));
         }
     }
     for origin in &config.origins {
         let table = format!("[[origin]] {}", origin.url);
         let pair = tls::check_pair(&origin.client_certificate, &origin.client_key, Purpose::Client(Role::Edge), now);
         for error in pair.into_iter().chain(tls::read_roots(&origin.ca).err()) {
-            fault(&table, &error);
+            report(&table, &error);
         }
     }
     found
 }
 
-/// The files of secrets that others can read or change.
+/// The secret files that other users can read or change.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let own = [("[tls] key", Some(&config.tls.key)), ("[admin]", config.admin.operator_token_file.as_ref())];
@@ -73,7 +72,7 @@ mod tests {
     use crate::config::{CacheConfig, OriginConfig, TlsConfig};
 
     #[test]
-    fn what_no_edge_could_use_is_a_fault() {
+    fn unusable_files_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join(name);
         weir_runtime::certificates::write(dir.path(), &[]).unwrap();
@@ -90,7 +89,7 @@ mod tests {
         let found = |change: &dyn Fn(&mut Config)| {
             let mut config = good.clone();
             change(&mut config);
-            faults(&config)
+            errors(&config)
         };
         assert_eq!(found(&|_| {}), [""; 0]);
         type Change<'a> = &'a dyn Fn(&mut Config);
@@ -103,8 +102,8 @@ mod tests {
             (&|c| c.auth.client_ca = Some(file("agent.pem")), "[auth] client_ca: "),
         ];
         for (change, named) in changes {
-            let faults = found(change).join("\n");
-            assert!(faults.contains(named), "{named}: {faults}");
+            let errors = found(change).join("\n");
+            assert!(errors.contains(named), "{named}: {errors}");
         }
         assert_eq!(warnings(&good), [""; 0]);
     }

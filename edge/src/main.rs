@@ -1,4 +1,4 @@
-//! `weir-edge`: reads the configuration, starts, announces its addresses, waits (SIGHUP: reads certificates again), drains.
+//! `weir-edge`: reads the configuration, starts, reloads certificates on SIGHUP, and drains on SIGTERM.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -16,8 +16,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The edge of Weir: cache tarballs between origins and the agents of a fleet
 ///
-/// It answers polls from a durable catalog of services, serves tarballs from a bounded cache of verified objects, and requests
-/// from its origins only what it does not hold, once for all who wait.
+/// It answers polls from a durable catalog of services and serves tarballs from a bounded cache of verified objects. A missing
+/// object is fetched from an origin once, however many clients wait for it.
 #[derive(Parser)]
 #[command(version, after_long_help = EXAMPLES)]
 struct Arguments {
@@ -26,7 +26,7 @@ struct Arguments {
     config: PathBuf,
     /// Check the configuration and the files that it names, and exit
     ///
-    /// 0: an edge starts with it, unless another program has its ports or its directory. 2: all that is wrong is told.
+    /// Exit code 0: an edge can start, unless another program uses its ports or its directory. 2: every error is printed.
     #[arg(long)]
     check_config: bool,
 }
@@ -36,7 +36,7 @@ Examples:
   weir-edge --config edge.toml
   weir-edge --config edge.toml --check-config
 
-SIGTERM drains: requests in flight are finished. SIGHUP reads certificates and keys again, and no connection is closed.
+SIGTERM drains: requests in flight are finished. SIGHUP reloads certificates and keys without closing connections.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_edge=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-edge";
@@ -63,7 +63,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Says all that is wrong with a configuration and the files that it names.
+/// Prints every error of a configuration and of the files that it names.
 fn check(file: &Path) -> ExitCode {
     let config = match Config::read(file) {
         Ok(config) => config,
@@ -72,11 +72,11 @@ fn check(file: &Path) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut faults: Vec<String> = config.validate().err().iter().map(ToString::to_string).collect();
-    faults.extend(check::faults(&config));
-    faults.iter().for_each(|fault| eprintln!("{PROGRAM}: {fault}"));
+    let mut errors: Vec<String> = config.validate().err().iter().map(ToString::to_string).collect();
+    errors.extend(check::errors(&config));
+    errors.iter().for_each(|error| eprintln!("{PROGRAM}: {error}"));
     check::warnings(&config).iter().for_each(|warning| eprintln!("{PROGRAM}: warning: {warning}"));
-    if !faults.is_empty() {
+    if !errors.is_empty() {
         return ExitCode::from(2);
     }
     println!("configuration ok");
@@ -84,9 +84,9 @@ fn check(file: &Path) -> ExitCode {
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
-    // What foyer tells of its regions at the start is for those who work on it.
+    // At the start, foyer logs details of its regions that operators do not need.
     telemetry::init_logs("info,foyer=warn", LogFormat::of_role())?;
-    // From the first moment on: without a handler the signal would end the process.
+    // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     check::warnings(&config).iter().for_each(|warning| tracing::warn!("{warning}"));
     let (name, drain_deadline) = (config.name.clone(), config.drain_deadline);
@@ -99,11 +99,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
-            // How it went is logged and counted.
+            // The result is logged and counted.
             Some(()) = hangups.recv() => drop(edge.reload().await),
         }
     }
-    tracing::info!(%name, "the edge drains");
+    tracing::info!(%name, "draining");
     let clean = edge.drain(drain_deadline).await;
     tracing::info!(%name, clean, "the edge has stopped");
     Ok(())

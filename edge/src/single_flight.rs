@@ -1,4 +1,4 @@
-//! Single task: at most one task per key at a time. Requests that arrive while it runs share its result.
+//! Single flight: at most one task per key at a time. Requests that arrive while it runs share its result.
 //!
 //! The task is detached: it continues when the request that started it goes away. When it panics or is cancelled, all
 //! waiters get [`Abandoned`], and the next request starts a new one.
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use weir_runtime::shutdown::Drain;
 
-/// The tasks in task, at most `limit` of them.
+/// The tasks in flight, at most `limit` of them.
 #[derive(Clone)]
 pub(crate) struct SingleFlight<K, V> {
     tasks: Tasks<K, V>,
@@ -48,7 +48,7 @@ where
     K: Clone + Eq + Hash + Send + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// `limit`: the most tasks in task. They run as tasks of `drain`.
+    /// `limit`: the most tasks in flight. They run as tasks of `drain`.
     pub(crate) fn new(limit: usize, drain: &Drain) -> Self {
         Self { tasks: Tasks::default(), limit, drain: drain.clone() }
     }
@@ -56,7 +56,7 @@ where
     /// Joins the task of this key, or starts it with the future that `begin` makes.
     ///
     /// # Errors
-    /// [`Overloaded`]: the task is not in task, and `limit` is reached.
+    /// [`Overloaded`]: the task is not in flight, and `limit` is reached.
     pub(crate) fn join<F>(&self, key: &K, begin: impl FnOnce() -> F) -> Result<Waiter<V>, Overloaded>
     where
         F: Future<Output = V> + Send + 'static,
@@ -97,7 +97,7 @@ where
         lock(&self.tasks).len()
     }
 
-    /// The number of tasks in task whose keys match, by a scan over all.
+    /// The number of tasks in flight whose keys match, by a scan over all.
     pub(crate) fn count(&self, matches: impl Fn(&K) -> bool) -> usize {
         lock(&self.tasks).keys().filter(|key| matches(key)).count()
     }

@@ -1,4 +1,4 @@
-//! `weir-loadtest`: load for a server on this machine, and what it cost that server.
+//! `weir-loadtest`: loads a server on this machine and measures its processor time.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,19 +10,19 @@ use clap::{Parser, ValueEnum};
 use weir_loadtest::poller::{self, Plan, Request, Version};
 use weir_runtime::config::duration;
 
-/// Asks a server with conditional HEADs, or with GETs, and says what each cost it: processor time is steadier than wall time.
+/// Sends conditional HEAD requests, or GET requests, to a server, and prints its processor time for each
 ///
-/// The load stays on this machine: other addresses than loopback are refused.
+/// Processor time is steadier than wall time. Only loopback addresses are accepted.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// Where the server listens.
+    /// The address of the server.
     #[arg(long)]
     server: SocketAddr,
-    /// The path to ask for.
+    /// The path to request.
     #[arg(long)]
     path: String,
-    /// Fetches the body with GET, instead of polling with HEAD.
+    /// Fetch the body with GET instead of polling with HEAD.
     #[arg(long)]
     fetch: bool,
     /// PEM file of the authority of the server's certificate.
@@ -31,16 +31,16 @@ struct Arguments {
     /// The version of HTTP.
     #[arg(long, value_enum, default_value_t = Protocol::H2)]
     http: Protocol,
-    /// Connections.
+    /// The number of connections.
     #[arg(long, default_value_t = 4)]
     connections: usize,
-    /// Requests under way on each (over HTTP/1.1 always one).
+    /// Concurrent requests of each connection (always one over HTTP/1.1).
     #[arg(long, default_value_t = 16)]
     streams: usize,
-    /// For how long; at most a minute.
+    /// The duration; at most a minute.
     #[arg(long, default_value = "2s", value_parser = duration::parse)]
     duration: Duration,
-    /// A process of the server, whose processor time is measured. May be given several times.
+    /// A process whose processor time is measured; takes several.
     #[arg(long = "pid")]
     pids: Vec<u32>,
 }
@@ -55,8 +55,8 @@ enum Protocol {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    ensure!(arguments.server.ip().is_loopback(), "{} is not on this machine", arguments.server);
-    ensure!(arguments.duration <= Duration::from_secs(60), "a minute is the most");
+    ensure!(arguments.server.ip().is_loopback(), "{} is not a loopback address", arguments.server);
+    ensure!(arguments.duration <= Duration::from_secs(60), "--duration is at most a minute");
     let plan = Plan {
         server: arguments.server,
         path: arguments.path,
@@ -83,7 +83,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The kernel counts processor time for user space in hundredths of a second, whatever its own tick is.
+/// The kernel counts processor time for user space in hundredths of a second, independent of its own tick.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The processor time that processes have used, in user space and in the kernel.

@@ -1,4 +1,4 @@
-//! A client that starts a download and stops reading until it is told to continue.
+//! A client that starts a download and stops reading until the test lets it continue.
 
 use std::net::SocketAddr;
 use std::pin::Pin;

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_process_is_told_which_directory_is_taken() {
+    fn a_second_process_gets_the_name_of_the_locked_directory() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap().0;
         let kept = first.clone();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_read_holds_no_path() {
+    fn public_errors_contain_no_path() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap().0;
         let text = format!("cannot lock '{}'", data.mirrors().join("shop/x.git/packed-refs.lock").display());
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_file_that_cannot_be_is_told_without_its_name() {
+    fn an_error_of_a_temporary_file_is_reported_without_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let error = tempfile::NamedTempFile::new_in(dir.path().join("gone")).unwrap_err();
         assert!(error.to_string().contains("gone"), "{error}");
-        let told = without_path(&error);
+        let redacted = without_path(&error);
         assert_eq!(
-            (told.kind(), told.to_string().as_str()),
+            (redacted.kind(), redacted.to_string().as_str()),
             (io::ErrorKind::NotFound, "No such file or directory (os error 2)")
         );
     }

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_went_and_changed() {
+    fn added_removed_and_changed_entries_are_listed() {
         let file = |contents: &str| TestEntry::File(contents.into(), false);
         let old = of(&[
             ("a", file("same")),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_nobody_waits_for_it_any_more() {
+    fn a_dropped_diff_stops() {
         /// A tarball of one endless file, whose comparison is cancelled midway.
         struct Endless(CancellationToken, u64);
         impl Read for Endless {
@@ -312,18 +312,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_listed_is_counted() {
+    fn entries_beyond_the_page_are_counted() {
         let many: BTreeMap<_, _> =
             (0..30).map(|number| (format!("file-{number:02}"), TestEntry::File(vec![1], false))).collect();
         let found = diff(&tar(&BTreeMap::new())[..], &tar(&many)[..], 10).unwrap();
         assert_eq!((found.added, found.differences.len(), found.not_listed), (30, 10, 20));
         assert_eq!(found.differences[9].path, "file-09");
-        assert!(diff(&b"no tar at all, and long enough to be asked".repeat(100)[..], &[][..], 1).is_err());
+        assert!(diff(&b"no tar at all, and long enough for a header".repeat(100)[..], &[][..], 1).is_err());
     }
 
     proptest! {
         #[test]
-        fn it_is_what_a_comparison_of_two_maps_finds(
+        fn a_diff_equals_the_comparison_of_two_maps(
             old in proptest::collection::btree_map("[ab./]{0,3}[ab-]", thing(), 0..12),
             new in proptest::collection::btree_map("[ab./]{0,3}[ab-]", thing(), 0..12),
         ) {

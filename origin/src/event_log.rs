@@ -213,7 +213,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn whoever_reads_on_misses_nothing_or_is_told_so(
+        fn a_reader_misses_no_event_or_gets_expired(
             bound in 1usize..8, steps in proptest::collection::vec(any::<bool>(), 0..60),
         ) {
             let log = log(bound, 1 << 20);

@@ -10,8 +10,8 @@ use weir_runtime::output::print;
 
 /// Prints the public keys that publications are signed with, or makes a new key.
 ///
-/// A line is `<key id> <public key>`, the form of all files of keys. Keep it apart from the keys of tokens, and bring it to
-/// readers by another way than through an edge.
+/// Each line is `<key id> <public key>`, the format of all key files. Do not mix these keys with those of tokens, and do not
+/// distribute them through an edge.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct KeysArguments {
@@ -24,8 +24,8 @@ pub(crate) struct KeysArguments {
 
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Makes a key pair: FILE gets the private key, readable by its owner alone, and FILE.pub the public one. Neither is
-    /// ever written over.
+    /// Makes a key pair: FILE gets the private key, readable by its owner alone, and FILE.pub the public one. Existing
+    /// files are never overwritten.
     New {
         /// Where the private key goes.
         #[arg(value_name = "FILE")]

@@ -18,8 +18,8 @@ use weir_runtime::{failure, telemetry};
 
 /// The origin of Weir: mirror Git repositories and publish their content to edges
 ///
-/// It alone asks Git: it turns a folder at a ref into a deterministic tarball, and publishes each change. Edges connect to
-/// `listen` with a client certificate whose URI is `spiffe://weir/edge/<name>`.
+/// Only the origin fetches from Git. It turns a folder at a ref into a deterministic tarball and publishes each change. Edges
+/// connect to `listen` with a client certificate whose URI is `spiffe://weir/edge/<name>`.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_long_help = EXAMPLES)]
 struct Arguments {
@@ -28,9 +28,9 @@ struct Arguments {
     config: Option<PathBuf>,
     /// Check the configuration and the files that it names, and exit
     ///
-    /// 0: the origin starts with it. 2: all that is wrong is told. Files that each poll reads may be missing still; they are
-    /// listed. Documents that operators stored and this version would refuse are listed too, also while an origin runs: check
-    /// before an upgrade.
+    /// Exit code 0: the origin can start. 2: every error is printed. Files that each poll reads may be missing; they are listed.
+    /// Stored documents of operators that this version would refuse are listed too, even while an origin runs: use it before an
+    /// upgrade.
     #[arg(long)]
     check_config: bool,
     #[command(subcommand)]
@@ -50,15 +50,15 @@ Examples:
   weir-origin --config origin.toml --check-config
   weir-origin check --config origin.toml
 
-SIGTERM drains: requests in flight are finished. SIGHUP reads the repositories and services of the file, and the
-certificates, again. /livez, /readyz, /metrics and /status are on `admin_listen`.
+SIGTERM drains: requests in flight are finished. SIGHUP reloads certificates, and the repositories and services of the
+file. /livez, /readyz, /metrics and /status are on `admin_listen`.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-origin";
 
 /// Starts this program again, in the same process, with one arena of glibc's allocator. By default there are up to eight for
 /// each core, and each keeps some megabytes of what polls and clones freed: a third of the memory of an idle origin. A
-/// number that the environment states stays.
+/// value that the environment already has is kept.
 fn limit_arenas() {
     const VARIABLE: &str = "MALLOC_ARENA_MAX";
     if let (None, Ok(program)) = (std::env::var_os(VARIABLE), std::env::current_exe()) {
@@ -73,7 +73,7 @@ async fn main() -> ExitCode {
     match arguments.command {
         Some(Command::Check(arguments)) => return check_command::run(&arguments).await,
         Some(Command::Keys(arguments)) => {
-            return ended(&keys_command::run(arguments));
+            return exit_code(&keys_command::run(arguments));
         }
         Some(Command::Verify(arguments)) => return verify_command::run(&arguments).await,
         None => {}
@@ -99,8 +99,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What a command that a person gave comes to.
-fn ended(done: &anyhow::Result<()>) -> ExitCode {
+/// The exit code of a command. Its error is printed.
+fn exit_code(done: &anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -158,7 +158,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     let running = weir_origin::start(config).await?;
     let admin = running.admin_address().map_or("none".to_owned(), |address| address.to_string());
     let operators = running.operator_address().map_or("none".to_owned(), |address| address.to_string());
-    tracing::info!(%name, listen = %running.address(), admin, operators, "the origin runs");
+    tracing::info!(%name, listen = %running.address(), admin, operators, "the origin is running");
     let mut stop = pin!(shutdown::requested());
     loop {
         tokio::select! {

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn however_much_it_says_it_ends() {
+    fn endless_output_ends_the_program() {
         let ended = run_in(&mut shell("head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2"), b"", LONG, false);
         let ended = ended.unwrap();
         assert_eq!((ended.success, ended.output.len()), (true, 64 << 10));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_no_more_than_it_may() {
+    fn the_memory_of_a_program_is_limited() {
         let within = |bounds: Bounds, script: &str| {
             let mut command = pinned_within("sh", bounds);
             run_in(command.args(["-c", script]), b"", LONG, false).unwrap()
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_is_killed_with_what_it_has_started() {
+    fn a_program_past_its_deadline_is_killed_with_its_children() {
         let mut command = shell("sleep 1000 & sleep 1000");
         assert!(matches!(run_in(&mut command, b"", Duration::ZERO, false), Err(ProgramError::TooLong { .. })));
         assert!(matches!(run_in(&mut command, b"", LONG, true), Err(ProgramError::Interrupted(_))));

@@ -40,7 +40,7 @@ use crate::store::{Objects, Records, StoreMetrics};
 use crate::versions::Versions;
 use crate::{access, disk_watch, status};
 
-/// The longest wait at shutdown for threads that were told to stop.
+/// The longest wait at shutdown for threads that were signalled to stop.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A running origin.

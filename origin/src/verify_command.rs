@@ -15,24 +15,24 @@ const NOT_VERIFIED: u8 = 8;
 
 /// Checks everything that a stopped origin has stored.
 ///
-/// It reads every record, state page, history segment, manifest, recipe and frame, and says what is damaged and what
-/// that means for which service.
+/// It reads every record, state page, history segment, manifest, recipe and frame, and reports what is damaged and which
+/// services are affected.
 ///
-/// Nothing is changed without --delete-corrupt. With it damaged frames, manifests and recipes are deleted: an origin builds
-/// them again when they are asked for. Records, state pages and history are never deleted.
+/// Nothing is changed without --delete-corrupt. With it, damaged frames, manifests and recipes are deleted; an origin
+/// rebuilds them when they are requested. Records, state pages and history are never deleted.
 ///
-/// Exit codes: 0 no damage; 1 damage that an origin repairs by building again; 4 something is lost, needs an operator, or
-/// could not be read; 8 nothing could be verified, because nothing is stored there, an origin runs on the directory or the store cannot be opened;
-/// 2 a wrong option.
+/// Exit codes: 0 no damage; 1 damage that an origin repairs by rebuilding; 4 something is lost, needs an operator, or could
+/// not be read; 8 nothing could be verified, because the store is empty, in use by an origin, or cannot be opened; 2 a wrong
+/// option.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {
-    /// The configuration of the origin: it says where everything is stored.
+    /// The configuration file of the origin, which names its store.
     #[arg(long, env = "WEIR_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Deletes damaged objects that can be built again.
+    /// Deletes damaged objects that can be rebuilt.
     #[arg(long)]
     delete_corrupt: bool,
-    /// Writes what was found as one JSON document.
+    /// Writes the findings as one JSON document.
     #[arg(long)]
     json: bool,
 }

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(selector.select(now + MINUTE), Protocols::H3ThenH2);
         assert_eq!(selector.select(now + MINUTE), Protocols::H2, "one probe at a time");
         assert_eq!(selector.http3_succeeded(), Some(Change::Usable));
-        assert_eq!(selector.only_http2_succeeded(now), Some(Change::Blocked(MINUTE)), "the backoff begins anew");
+        assert_eq!(selector.only_http2_succeeded(now), Some(Change::Blocked(MINUTE)), "the back-off starts over");
     }
 
     #[test]
@@ -144,13 +144,13 @@ mod tests {
             backoffs.push(backoff.as_secs() / 60);
             now = until;
             assert_eq!(selector.select(now), Protocols::H3ThenH2);
-            assert_eq!(selector.only_http2_succeeded(now), None, "said already");
+            assert_eq!(selector.only_http2_succeeded(now), None, "reported already");
         }
         assert_eq!(backoffs, [1, 2, 4, 8, 10, 10]);
     }
 
     #[test]
-    fn an_edge_that_is_down_says_nothing_about_udp() {
+    fn a_failure_of_both_versions_does_not_mark_udp_as_blocked() {
         let (mut selector, now) = auto();
         selector.both_failed(now);
         assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3ThenH2, None));

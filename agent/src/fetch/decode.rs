@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn all_frames_of_a_body_are_decoded_whatever_its_parts() {
+    fn all_frames_of_a_body_are_decoded_in_chunks_of_any_size() {
         let frames = [zstd::encode_all(&b"one"[..], 3).unwrap(), zstd::encode_all(&b"two"[..], 3).unwrap()].concat();
         for cut in 0..frames.len() {
             let (a, b) = frames.split_at(cut);

@@ -69,7 +69,7 @@ impl Task for Hook {
             if self.run_once(&job).await {
                 continue;
             }
-            // The announcement of this very release may have come only now. It must not cut the pause short.
+            // The notification of this release may arrive late. It must not end the back-off.
             if self.directory.hook_job().is_some_and(|due| due.release.directory == job.release.directory) {
                 tokio::select! {
                     biased;

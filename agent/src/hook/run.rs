@@ -8,10 +8,10 @@ use tokio::process::{Child, Command};
 
 use super::{Run, output};
 
-/// After the request to stop, how long until it is an order.
+/// The time from SIGTERM to SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(5);
 
-/// Why a run was none, or not a good one.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HookError {
     #[error("exec cannot be started: {0}")]
@@ -22,13 +22,13 @@ pub(super) enum HookError {
     TimedOut(Duration),
 }
 
-/// Kills a process group unless it is told not to: a run that is dropped leaves nothing behind.
+/// Kills a process group on drop, so that a dropped run leaves no process behind. `None`: it is kept.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.0 {
-            // It is an error when nobody is left in it.
+            // It fails when the group has no process left.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -90,7 +90,7 @@ impl Run {
         if let Ok(Some(status)) = &ended
             && status.success()
         {
-            // What a good command left in the background may go on.
+            // Background processes of a successful command may continue.
             group.0 = None;
         }
         if !read_to_end {
@@ -104,7 +104,7 @@ impl Run {
     }
 }
 
-/// `None`: the time was up.
+/// `None`: the timeout.
 async fn wait(child: &mut Child, group: &ProcessGroup, timeout: Duration) -> std::io::Result<Option<ExitStatus>> {
     if let Ok(ended) = tokio::time::timeout(timeout, child.wait()).await {
         return ended.map(Some);

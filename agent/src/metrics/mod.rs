@@ -1,4 +1,4 @@
-//! What an agent counts: over all services together, or by service where the configuration asks for it.
+//! The metrics of an agent: aggregated over all services, or per service with `metrics_by_service`.
 
 mod service_gauge;
 
@@ -13,12 +13,12 @@ use self::service_gauge::{ServiceGauge, ServiceGauges};
 use crate::edge_client::Protocol;
 use crate::poll::PollError;
 
-/// The label that tells services apart, where the configuration asks for it.
+/// The label that `metrics_by_service` adds.
 const SERVICE: &str = "service";
 
 metric_families! {
     /// The families of an agent. Without `metrics_by_service` none has the label `service`: counters are sums over all
-    /// services, and gauges are of the service that is worst off.
+    /// services, and gauges are those of the worst service.
     pub(crate) struct AgentMetrics {
         /// Polls and forced refreshes.
         polls: IntCounterVec = "weir_agent_polls_total" { service, result: ["unchanged", "changed", "error"] };
@@ -62,7 +62,7 @@ metric_families! {
 }
 
 metric_families! {
-    /// What makes sense of one service alone.
+    /// The families that cannot be aggregated over services.
     pub(crate) struct GenerationMetrics {
         /// Generation of the current release. Only with `metrics_by_service`.
         generation: IntGaugeVec = "weir_agent_generation" { service };
@@ -74,7 +74,7 @@ pub fn families() -> Vec<Family> {
     [AgentMetrics::FAMILIES, GenerationMetrics::FAMILIES].concat()
 }
 
-/// An agent's metrics. Clones count together.
+/// An agent's metrics. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     by_service: bool,
@@ -106,7 +106,7 @@ impl Metrics {
         Ok(Self {
             by_service,
             generation: generation.generation,
-            // The oldest time, so that an alert on age sees the service that is worst off.
+            // The oldest time, so that an alert on age sees the worst service.
             last_success: gauges(&families.last_success, f64::min),
             hook_last_success: gauges(&families.hook_last_success, f64::min),
             hook_pending: gauges(&families.hook_pending, std::ops::Add::add),
@@ -114,7 +114,7 @@ impl Metrics {
         })
     }
 
-    /// The counter of a service, or of all services together: they add to the same one.
+    /// The counter of a service, or the one that all services share.
     fn counter_of(&self, counters: &IntCounterVec, service: &ServiceName, value: Option<&str>) -> IntCounter {
         let values: Vec<&str> = self.by_service.then_some(service.as_str()).into_iter().chain(value).collect();
         counters.with_label_values(&values)
@@ -131,7 +131,7 @@ impl Metrics {
         self.errors.with_label_values(&[kind]).inc();
     }
 
-    /// The families, for one service: all its children exist from the start, so that rates can be taken of them.
+    /// The series of one service. All exist from the start, so that `rate()` sees their first increase.
     pub(crate) fn service(&self, service: &ServiceName) -> ServiceMetrics {
         let of = |counters: &IntCounterVec| self.counter_of(counters, service, None);
         let polls = |result| self.counter_of(&self.polls, service, Some(result));
@@ -151,7 +151,7 @@ impl Metrics {
         }
     }
 
-    /// The families of one service's `exec`. A service without one has none of them: it would be one that never
+    /// The series of one service's `exec`. A service without `exec` has none, because 0 would mean that it never
     /// succeeded.
     pub(crate) fn hook(&self, service: &ServiceName) -> HookMetrics {
         let runs = |result| self.counter_of(&self.hook_runs, service, Some(result));

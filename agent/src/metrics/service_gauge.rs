@@ -1,4 +1,4 @@
-//! Gauges of services, or one of all of them together that is made of what each says.
+//! Gauges with one series per service, or one series that aggregates all services.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus::GaugeVec;
 use weir_protocol::name::ServiceName;
 
-/// A family. It shows nothing before it has a service.
+/// A family. It has no series before its first service.
 #[derive(Clone)]
 pub(super) struct ServiceGauges {
     shown: GaugeVec,
     by_service: bool,
-    /// What two services come to together.
+    /// Aggregates the values of two services.
     fold: fn(f64, f64) -> f64,
     values: Arc<Mutex<BTreeMap<ServiceName, f64>>>,
 }
 
-/// The gauge of one service. It begins with 0.
+/// The gauge of one service, initially 0.
 #[derive(Clone)]
 pub(crate) struct ServiceGauge {
     family: ServiceGauges,

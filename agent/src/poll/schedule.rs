@@ -30,7 +30,7 @@ pub(crate) struct Schedule {
     phase: f64,
     polled_before: bool,
     errors: u32,
-    /// Failed refreshes in a row, whatever polls in between did.
+    /// Consecutive failed refreshes, polls not counted.
     refresh_errors: u32,
     next_poll: Instant,
     next_refresh: Instant,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_comes_once_per_interval_and_waits_for_errors_to_pass() {
+    fn a_refresh_is_due_once_per_interval_and_not_during_errors() {
         let start = Instant::now();
         let mut schedule = schedule("a", start);
         schedule.succeeded(false, start, 0.5);

@@ -155,7 +155,7 @@ mod tests {
         let error = equal(&b"a"[..], Broken(Errno::MFILE)).err();
         assert!(
             matches!(error, Some(CompareError::Release(error)) if !is_damage(&error)),
-            "that is the agent's trouble"
+            "exhausted resources are no damage"
         );
         assert!(matches!(equal(Broken(Errno::IO), &b"a"[..]), Err(CompareError::Tarball(_))));
     }

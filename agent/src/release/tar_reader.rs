@@ -294,7 +294,7 @@ impl Pax {
                 _ => true,
             };
             if !fresh {
-                return Err("a pax record is there twice");
+                return Err("a pax record is repeated");
             }
             records = &records[length..];
         }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_any_byte_a_newline_too() {
+    fn a_name_may_contain_any_byte() {
         let name = [b"odd\n12 path=x\n\xff ".as_slice(), &[b'n'; 100]].concat();
         let records = [record("mtime", b"0"), record("path", &name), record("size", b"3")].concat();
         let tar = tar(&[(T::XHeader, b"pax", &records), (T::Regular, b"cut", b"abc")]);
@@ -369,7 +369,7 @@ mod tests {
         for (records, reason) in [
             (record("path", b"../x"), "not safe"),
             (record("path", b"/x"), "not safe"),
-            ([record("path", b"x"), record("path", b"y")].concat(), "twice"),
+            ([record("path", b"x"), record("path", b"y")].concat(), "repeated"),
             (record("GNU.sparse.major", b"1"), "sparse"),
             (b"9 path=x\n\n".to_vec(), "pax"),
             (b"999 path=x\n".to_vec(), "pax"),

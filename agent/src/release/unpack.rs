@@ -56,8 +56,8 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
             }
         };
         done.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => refused("the name is there already"),
-            _ if is_in_the_way(&error) => refused("a file or a symlink stands where a directory should"),
+            io::ErrorKind::AlreadyExists => refused("the name exists already"),
+            _ if is_not_a_directory(&error) => refused("a file or a symlink is in place of a directory"),
             _ => cannot_write(path, error),
         })?;
         if files + dir.directories_made() > limits.max_files {
@@ -99,7 +99,7 @@ fn check_symlink(path: &[u8], dir: &mut ConfinedDir) -> Result<(), TarError> {
     Ok(())
 }
 
-fn is_in_the_way(error: &io::Error) -> bool {
+fn is_not_a_directory(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(Errno::from_io_error(error), Some(Errno::NOTDIR | Errno::LOOP))
 }

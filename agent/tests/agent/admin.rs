@@ -13,7 +13,7 @@ use crate::edge::{Fault, PATIENCE};
 use crate::tarball::with_content;
 
 #[tokio::test]
-async fn ready_with_a_release_and_all_is_shown() {
+async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     let world = World::new();
     let edge = world.edge().await;
     let mut config = world.config(&[edge.url()]);
@@ -71,7 +71,7 @@ async fn ready_with_a_release_and_all_is_shown() {
 }
 
 #[tokio::test]
-async fn metrics_name_no_service_unless_asked_to() {
+async fn metrics_have_no_service_label_by_default() {
     let world = World::new();
     let edge = world.edge().await;
     let mut config = world.config(&[edge.url()]);

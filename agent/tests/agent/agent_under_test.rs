@@ -44,7 +44,7 @@ impl World {
         TestEdge::start(self.path()).await
     }
 
-    /// A configuration that polls and refreshes only when it is told to, and has patience with a busy machine.
+    /// A configuration that polls and refreshes only on command, with timeouts for a busy machine.
     pub(crate) fn config(&self, edges: &[String]) -> Config {
         let edges = edges.iter().map(|url| url.parse().expect("a URL")).collect();
         let mut config = Config::new(edges, self.path().join("ca.pem"), self.path().join("root"));

@@ -56,7 +56,7 @@ fn flags_override_the_file() {
 }
 
 #[test]
-fn the_binary_checks_and_explains() {
+fn check_config_reports_every_error() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("agent.toml");
     std::fs::write(&file, FILE).unwrap();
@@ -95,13 +95,13 @@ fn the_binary_checks_and_explains() {
     let (code, text) = check(agent().arg("--config").arg(&file));
     assert!(code == Some(2) && text.contains("agent.pem") && text.contains("not valid before"), "{text}");
 
-    // What it calls good starts; and all that is wrong is said at once.
+    // All errors are reported at once.
     std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();
     let more = "client_certificate = 'none.pem'\nclient_key = 'none.key'\ntoken_file = 'token'\n";
     std::fs::write(&file, format!("{more}{FILE}")).unwrap();
     let (code, text) = check(agent().arg("--config").arg(&file));
     assert!(code == Some(2) && !text.contains("configuration ok"), "{text}");
-    for named in ["ca.pem", "none.pem", "none.key", "token is not there (yet)"] {
+    for named in ["ca.pem", "none.pem", "none.key", "token does not exist (yet)"] {
         assert!(text.contains(named), "{named}: {text}");
     }
     std::fs::write(&file, FILE.replace("10s", "1ms").replace("'true'", "' '")).unwrap();
@@ -121,7 +121,7 @@ fn the_binary_checks_and_explains() {
 }
 
 #[tokio::test]
-async fn the_binary_follows_once_and_says_why_not() {
+async fn once_reports_its_error() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
@@ -143,7 +143,7 @@ async fn the_binary_follows_once_and_says_why_not() {
 }
 
 #[tokio::test]
-async fn the_binary_ends_well_when_it_is_asked_to() {
+async fn sigterm_drains_the_agent() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("one"));

@@ -9,7 +9,7 @@ use crate::edge::{Fault, PATIENCE};
 use crate::tarball::with_content;
 
 #[tokio::test]
-async fn the_one_that_works_is_kept_and_the_next_is_asked_at_once() {
+async fn a_working_edge_is_preferred_and_a_failing_one_replaced_at_once() {
     let world = World::new();
     let (first, second) = (world.edge().await, world.edge().await);
     for edge in [&first, &second] {
@@ -54,7 +54,7 @@ async fn the_one_that_works_is_kept_and_the_next_is_asked_at_once() {
 }
 
 #[tokio::test]
-async fn an_edge_of_another_authority_is_not_trusted() {
+async fn an_edge_with_a_certificate_of_another_authority_is_rejected() {
     let (world, other) = (World::new(), World::new());
     let edge = other.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
@@ -67,7 +67,7 @@ async fn an_edge_of_another_authority_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn the_edge_s_own_words_are_told() {
+async fn the_problem_document_of_the_edge_is_reported() {
     let world = World::new();
     let edge = world.edge().await;
     let mut agent = Agent::start(world.config(&[edge.url()])).await;
@@ -85,13 +85,13 @@ async fn the_edge_s_own_words_are_told() {
     edge.answers.fail_always(None);
     edge.answers.fail([Fault::Problem(500, String::new())]);
     edge.answers.publish(&shop(), with_content("two"));
-    assert_eq!(agent.poll().await.last_error, None, "an edge that answers the second question is heard");
+    assert_eq!(agent.poll().await.last_error, None, "an edge that responds to the second request is used");
     assert_eq!(world.read("content").as_deref(), Some("two"));
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn services_of_different_edges_do_not_quarrel_about_the_preferred_one() {
+async fn an_error_of_one_service_does_not_change_the_preferred_edge() {
     let world = World::new();
     let (first, second) = (world.edge().await, world.edge().await);
     let bakery = "bakery".parse().unwrap();

@@ -20,7 +20,7 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn it_runs_in_the_new_release_and_knows_the_old_one() {
+async fn exec_runs_in_the_new_release_with_the_previous_digest() {
     let world = World::new();
     let edge = world.edge().await;
     let log = world.path().join("log");
@@ -58,7 +58,7 @@ async fn it_runs_in_the_new_release_and_knows_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_failure_is_retried_and_the_newest_release_wins() {
+async fn a_failed_exec_is_retried_for_the_newest_release() {
     let world = World::new();
     let edge = world.edge().await;
     let (log, gate) = (world.path().join("log"), world.path().join("gate"));
@@ -79,7 +79,7 @@ async fn a_failure_is_retried_and_the_newest_release_wins() {
 }
 
 #[tokio::test]
-async fn the_announcement_of_a_release_does_not_cut_its_pause_short() {
+async fn a_late_notification_does_not_end_the_back_off() {
     let world = World::new();
     let edge = world.edge().await;
     let log = world.path().join("log");
@@ -95,7 +95,7 @@ async fn the_announcement_of_a_release_does_not_cut_its_pause_short() {
 }
 
 #[tokio::test]
-async fn a_failure_survives_a_restart() {
+async fn a_failed_exec_is_retried_after_a_restart() {
     let world = World::new();
     let edge = world.edge().await;
     let log = world.path().join("log");
@@ -114,7 +114,7 @@ async fn a_failure_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn at_the_time_limit_the_whole_group_is_killed() {
+async fn a_timeout_kills_the_whole_process_group() {
     let world = World::new();
     let edge = world.edge().await;
     let pids = world.path().join("pids");
@@ -145,7 +145,7 @@ fn is_alive(pid: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_drain_lets_it_finish() {
+async fn a_drain_waits_for_exec() {
     let world = World::new();
     let edge = world.edge().await;
     let (begun, go, done) = (world.path().join("begun"), world.path().join("go"), world.path().join("done"));
@@ -171,7 +171,7 @@ async fn a_drain_lets_it_finish() {
 }
 
 #[tokio::test]
-async fn an_end_that_cannot_be_recorded_is_no_end() {
+async fn exec_runs_again_if_its_result_was_not_recorded() {
     let world = World::new();
     let edge = world.edge().await;
     let log = world.path().join("log");

@@ -10,7 +10,7 @@ use crate::edge::commit;
 use crate::tarball::{Tarball, with_content};
 
 #[tokio::test]
-async fn the_first_release_and_what_follows() {
+async fn the_first_release_and_the_following_ones_are_switched_to() {
     let (world, edge, one, mut agent) = World::following(with_content("one")).await;
     assert_eq!(world.read("content").as_deref(), Some("one"));
     assert_eq!(world.current(), Some(one.to_string()));
@@ -55,7 +55,7 @@ async fn the_same_content_under_a_new_commit_is_no_switch() {
 }
 
 #[tokio::test]
-async fn every_kind_of_entry_with_exact_modes() {
+async fn every_type_of_entry_has_its_exact_mode() {
     let world = World::new();
     let edge = world.edge().await;
     let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
@@ -95,7 +95,7 @@ async fn every_kind_of_entry_with_exact_modes() {
 }
 
 #[tokio::test]
-async fn a_path_longer_than_the_system_takes_in_one_call() {
+async fn a_path_longer_than_path_max_is_unpacked() {
     let world = World::new();
     let edge = world.edge().await;
     let deep = vec!["x".repeat(200); 40].join("/");
@@ -114,7 +114,7 @@ async fn a_path_longer_than_the_system_takes_in_one_call() {
 }
 
 #[tokio::test]
-async fn the_current_the_previous_and_a_few_before_are_kept() {
+async fn the_current_the_previous_and_keep_releases_are_not_pruned() {
     let (world, edge, _, mut agent) = World::following(with_content("0")).await;
     let mut digests = Vec::new();
     for content in ["1", "2", "3", "4"] {

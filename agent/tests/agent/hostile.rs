@@ -31,7 +31,7 @@ async fn is_refused(tars: Vec<(&str, Vec<u8>)>) {
 }
 
 #[tokio::test]
-async fn names_that_lead_outside() {
+async fn names_that_lead_outside_are_refused() {
     is_refused(vec![
         ("not safe", Tarball::new().file("../escaped", "").finish()),
         ("not safe", Tarball::new().file("a/../../escaped", "").finish()),
@@ -46,30 +46,30 @@ async fn names_that_lead_outside() {
 }
 
 #[tokio::test]
-async fn links_that_lead_outside_and_files_through_links() {
+async fn symlinks_that_lead_outside_and_files_through_symlinks_are_refused() {
     is_refused(vec![
         ("may leave the release", Tarball::new().symlink("a", "/etc").finish()),
         ("may leave the release", Tarball::new().symlink("a", "../..").finish()),
         ("may leave the release", Tarball::new().directory("d").symlink("d/a", "../../x").finish()),
         ("may leave the release", Tarball::new().symlink("a", "d/l/../x").directory("d").symlink("d/l", "..").finish()),
-        ("stands where", Tarball::new().directory("d").symlink("a", "d").file("a/through", "").finish()),
-        ("stands where", Tarball::new().file("a", "").file("a/below", "").finish()),
+        ("in place of a directory", Tarball::new().directory("d").symlink("a", "d").file("a/through", "").finish()),
+        ("in place of a directory", Tarball::new().file("a", "").file("a/below", "").finish()),
         ("hard links", Tarball::new().file("a", "").entry(EntryType::Link, b"b", 0o644, b"a", b"").finish()),
     ])
     .await;
 }
 
 #[tokio::test]
-async fn other_kinds_duplicates_and_garbage() {
+async fn other_types_duplicates_and_malformed_tarballs_are_refused() {
     let entry = |kind| Tarball::new().entry(kind, b"a", 0o644, b"", b"").finish();
     is_refused(vec![
         ("devices", entry(EntryType::Char)),
         ("devices", entry(EntryType::Block)),
         ("fifos", entry(EntryType::Fifo)),
         ("type", entry(EntryType::XGlobalHeader)),
-        ("there already", Tarball::new().file("a", "1").file("a", "2").finish()),
-        ("there already", Tarball::new().directory("a").directory("a").finish()),
-        ("there already", Tarball::new().symlink("a", "b").file("a", "").finish()),
+        ("exists already", Tarball::new().file("a", "1").file("a", "2").finish()),
+        ("exists already", Tarball::new().directory("a").directory("a").finish()),
+        ("exists already", Tarball::new().symlink("a", "b").file("a", "").finish()),
         ("follows its end", [with_content("x"), vec![0; 512]].concat()),
         ("two zero blocks", with_content("x")[..1024].to_vec()),
         ("not ustar", vec![1; 1024]),
@@ -79,12 +79,12 @@ async fn other_kinds_duplicates_and_garbage() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_no_bigger_than_the_limit() {
+async fn a_decompression_bomb_stops_at_the_limit() {
     is_refused(vec![("larger", Tarball::new().file("zeros", vec![0; 20 << 20]).finish())]).await;
 }
 
 #[tokio::test]
-async fn folders_that_no_entry_names_count_too() {
+async fn implied_directories_count_towards_max_files() {
     let world = World::new();
     let edge = world.edge().await;
     let mut config = world.config(&[edge.url()]);
@@ -103,7 +103,7 @@ async fn folders_that_no_entry_names_count_too() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_not_fetched_with_every_poll() {
+async fn a_refused_tarball_is_not_fetched_at_each_poll() {
     let world = World::new();
     let edge = world.edge().await;
     let evil = Tarball::new().file("../evil", "x").finish();
@@ -112,7 +112,7 @@ async fn what_was_refused_is_not_fetched_with_every_poll() {
     let first = agent.until("the first poll has ended", |status| status.polls > 0).await;
     edge.answers.forget();
     let status = agent.poll().await;
-    assert_eq!((status.errors, &status.last_error), (2, &first.last_error), "the reason is still told");
+    assert_eq!((status.errors, &status.last_error), (2, &first.last_error), "the reason is still reported");
     assert!(edge.answers.seen().iter().all(|seen| seen.method == http::Method::HEAD));
     // A refresh looks again, and another tarball is another matter.
     agent.refresh().await;

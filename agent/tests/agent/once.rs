@@ -11,7 +11,7 @@ use crate::tarball::with_content;
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn it_ends_with_the_release_and_its_exec() {
+async fn once_ends_after_the_release_and_its_exec() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
@@ -51,7 +51,7 @@ async fn exec_never_runs_for_a_release_that_no_edge_has_confirmed() {
 }
 
 #[tokio::test]
-async fn it_fails_with_the_reason() {
+async fn once_fails_with_the_reason() {
     let world = World::new();
     let edge = world.edge().await;
     let config = world.config(&[edge.url()]);

@@ -15,7 +15,7 @@ fn tree() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_is_equal_stays() {
+async fn an_intact_release_stays() {
     let (world, edge, digest, mut agent) = World::following(tree()).await;
     edge.answers.forget();
     let status = agent.refresh().await;
@@ -33,7 +33,7 @@ async fn what_is_equal_stays() {
 type Damage = fn(&Path);
 
 #[tokio::test]
-async fn every_difference_is_repaired_beside_and_exec_runs_again() {
+async fn a_modified_release_is_replaced_and_exec_runs_again() {
     let world = World::new();
     let edge = world.edge().await;
     let (digest, _) = edge.answers.publish(&shop(), tree());
@@ -79,7 +79,7 @@ async fn every_difference_is_repaired_beside_and_exec_runs_again() {
 }
 
 #[tokio::test]
-async fn a_change_that_polling_missed_is_taken_and_counted() {
+async fn a_refresh_finds_and_counts_a_change_that_polls_missed() {
     let (world, edge, _, mut agent) = World::following(with_content("one")).await;
     let (two, _) = edge.answers.publish(&shop(), with_content("two"));
     agent.refresh().await;
@@ -95,7 +95,7 @@ async fn a_change_that_polling_missed_is_taken_and_counted() {
 }
 
 #[tokio::test]
-async fn a_link_that_was_moved_is_moved_back() {
+async fn a_changed_current_symlink_is_restored() {
     let (world, edge, one, mut agent) = World::following(with_content("one")).await;
     let (two, _) = edge.answers.publish(&shop(), with_content("two"));
     agent.poll().await;

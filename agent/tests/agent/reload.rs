@@ -8,7 +8,7 @@ use crate::edge::Fault;
 use crate::tarball::with_content;
 
 #[tokio::test]
-async fn other_edges_and_certificates_are_taken_over_whole_or_not_at_all() {
+async fn a_reload_applies_edges_and_certificates_or_changes_nothing() {
     let (world, other) = (World::new(), World::new());
     // The second edge is another authority's.
     let (first, second) = (world.edge().await, other.edge().await);
@@ -32,11 +32,11 @@ async fn other_edges_and_certificates_are_taken_over_whole_or_not_at_all() {
     changed.ca = other.path().join("ca.pem");
     // This one waits for a restart, and is no reason to refuse the rest.
     changed.keep_releases = 7;
-    // By then it has been told to stay away for a while.
+    // By then it has received a `Retry-After`.
     first.answers.fail_always(Fault::Status(503, Some(600)));
     assert!(agent.poll().await.last_error.is_some());
     agent.running.reload(Ok(changed)).await.unwrap();
-    // The new edge is asked at once.
+    // The new edge is polled at once.
     agent.until("it has the other's release", |status| status.switches == 2 && status.last_error.is_none()).await;
     assert_eq!(world.read("content").as_deref(), Some("two"));
     assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (1.0, 2.0));

@@ -18,7 +18,7 @@ async fn stopped() -> (World, TestEdge, TarballDigest) {
 }
 
 #[tokio::test]
-async fn leftovers_are_removed_and_the_release_stays() {
+async fn temporary_files_are_removed_and_the_release_stays() {
     let (world, edge, one) = stopped().await;
     let dir = world.service_dir();
     fs::create_dir_all(dir.join("releases/.b3-half.partial/sub")).unwrap();
@@ -48,7 +48,7 @@ fn place(world: &World, tar_content: &str) -> TarballDigest {
 }
 
 #[tokio::test]
-async fn killed_after_the_release_had_its_name() {
+async fn a_kill_after_the_release_was_renamed() {
     let (world, edge, _) = stopped().await;
     let two = place(&world, "two");
     edge.answers.publish(&shop(), with_content("two"));
@@ -71,7 +71,7 @@ async fn killed_after_the_release_had_its_name() {
 }
 
 #[tokio::test]
-async fn killed_between_the_state_and_the_link_and_after_the_link() {
+async fn a_kill_before_and_after_the_symlink_is_replaced() {
     let (world, edge, one) = stopped().await;
     let state = world.service_dir().join("state");
     let before = fs::read(&state).unwrap();
@@ -111,7 +111,7 @@ async fn killed_between_the_state_and_the_link_and_after_the_link() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_gone_is_fetched_again() {
+async fn a_deleted_release_is_fetched_again() {
     let (world, edge, one) = stopped().await;
     fs::remove_dir_all(world.service_dir().join("releases").join(one.to_string())).unwrap();
     let mut agent = Agent::start(world.config(&[edge.url()])).await;
@@ -121,7 +121,7 @@ async fn a_release_that_is_gone_is_fetched_again() {
 }
 
 #[tokio::test]
-async fn a_foreign_current_is_named_and_left_alone() {
+async fn a_foreign_current_is_an_error_and_stays() {
     let (world, edge, _) = stopped().await;
     let link = world.service_dir().join("current");
     fs::remove_file(&link).unwrap();
@@ -154,7 +154,7 @@ async fn a_foreign_current_is_named_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_cut_in_the_middle_of_a_download_changes_nothing() {
+async fn an_interrupted_download_changes_nothing() {
     let (world, edge, one) = stopped().await;
     edge.answers.publish(&shop(), with_content("x".repeat(300_000)));
     edge.answers.fail_always(crate::edge::Fault::Stall);

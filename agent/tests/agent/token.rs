@@ -8,7 +8,7 @@ use crate::edge::Fault;
 use crate::tarball::with_content;
 
 #[tokio::test]
-async fn every_request_bears_the_token_that_stands_in_the_file_then() {
+async fn each_request_has_the_current_token_of_the_file() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
@@ -38,7 +38,7 @@ async fn every_request_bears_the_token_that_stands_in_the_file_then() {
 }
 
 #[tokio::test]
-async fn a_401_says_what_the_edge_says_and_what_to_do() {
+async fn a_401_is_reported_with_its_detail_and_advice() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
@@ -53,7 +53,7 @@ async fn a_401_says_what_the_edge_says_and_what_to_do() {
     assert!(error.contains(file.to_str().unwrap()) && !error.contains("secret"), "{error}");
     assert!(agent.metric("weir_agent_errors_total", &[("kind", "unauthorized")]) >= 1.0);
 
-    // The file is gone: nothing is asked, and the release stays.
+    // Without the file no request is sent, and the release stays.
     edge.answers.fail_always(None);
     edge.answers.forget();
     std::fs::remove_file(&file).unwrap();

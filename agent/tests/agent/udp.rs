@@ -12,7 +12,7 @@ use crate::relay::Relay;
 use crate::tarball::{Tarball, with_content};
 
 #[tokio::test]
-async fn blocked_from_the_start_and_back_later() {
+async fn http2_is_used_while_udp_is_blocked_from_the_start() {
     let world = World::new();
     let edge = world.edge().await;
     let relay = Relay::start(edge.address).await;
@@ -42,7 +42,7 @@ async fn blocked_from_the_start_and_back_later() {
 }
 
 #[tokio::test]
-async fn gone_dead_under_an_established_connection() {
+async fn http2_is_used_when_udp_fails_under_a_connection() {
     let world = World::new();
     let edge = world.edge().await;
     let relay = Relay::start(edge.address).await;
@@ -66,7 +66,7 @@ async fn gone_dead_under_an_established_connection() {
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_over_http3_comes_over_http2() {
+async fn a_body_that_stalls_over_http3_is_fetched_over_http2() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("x".repeat(300_000)));
@@ -80,7 +80,7 @@ async fn a_body_that_stalls_over_http3_comes_over_http2() {
 }
 
 #[tokio::test]
-async fn a_fixed_version_is_kept() {
+async fn a_configured_http_version_is_the_only_one_used() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
@@ -99,7 +99,7 @@ async fn a_fixed_version_is_kept() {
 }
 
 #[tokio::test]
-async fn an_edge_that_was_restarted_is_found_again_over_http3() {
+async fn a_restarted_edge_is_reached_over_http3_again() {
     let (world, edge, _, mut agent) = World::following(with_content("one")).await;
     let port = edge.address.port();
     let answers = edge.cut().await;
@@ -116,7 +116,7 @@ async fn an_edge_that_was_restarted_is_found_again_over_http3() {
 }
 
 #[tokio::test]
-async fn gone_dead_in_the_middle_of_a_download() {
+async fn http2_is_used_when_udp_fails_during_a_download() {
     let world = World::new();
     let edge = world.edge().await;
     let relay = Relay::start(edge.address).await;
@@ -136,7 +136,7 @@ async fn gone_dead_in_the_middle_of_a_download() {
 }
 
 #[tokio::test]
-async fn an_edge_that_is_only_slow_says_nothing_about_udp() {
+async fn a_slow_edge_does_not_mark_udp_as_blocked() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
@@ -145,7 +145,7 @@ async fn an_edge_that_is_only_slow_says_nothing_about_udp() {
     let mut agent = Agent::start(world.config(&[edge.url()])).await;
     let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
     assert_eq!((status.protocol, status.errors), (Some(Protocol::H3), 0));
-    assert_eq!(edge.answers.seen().len(), 1, "it is asked once and waited for");
+    assert_eq!(edge.answers.seen().len(), 1, "one request, which waits");
 
     // Nor does one that is slower than the agent's patience; another one may be faster.
     edge.answers.forget();

@@ -7,7 +7,7 @@ use crate::edge::Fault;
 use crate::tarball::with_content;
 
 #[tokio::test]
-async fn a_flipped_bit_is_counted_and_healed_within_the_poll() {
+async fn a_flipped_bit_is_counted_and_repaired_within_the_poll() {
     let (world, edge, _, mut agent) = World::following(with_content("one")).await;
     for (count, fault) in [Fault::FlipBit, Fault::Truncate, Fault::WrongDigest].into_iter().enumerate() {
         let content = format!("after {fault:?}");
@@ -30,7 +30,7 @@ async fn a_flipped_bit_is_counted_and_healed_within_the_poll() {
 }
 
 #[tokio::test]
-async fn wrong_bytes_that_stay_wrong_change_nothing() {
+async fn repeatedly_wrong_bytes_change_nothing() {
     let (world, edge, one, mut agent) = World::following(with_content("one")).await;
     edge.answers.publish(&shop(), with_content("two"));
     for fault in [Fault::FlipBit, Fault::Truncate, Fault::BreakOff, Fault::WrongDigest, Fault::NoDigest] {
@@ -47,7 +47,7 @@ async fn wrong_bytes_that_stay_wrong_change_nothing() {
 }
 
 #[tokio::test]
-async fn no_reader_goes_back_not_even_after_a_restart() {
+async fn an_older_generation_is_rejected_also_after_a_restart() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish_at(&shop(), with_content("old"), 5);
@@ -75,7 +75,7 @@ async fn no_reader_goes_back_not_even_after_a_restart() {
 }
 
 #[tokio::test]
-async fn an_edge_s_wish_to_be_left_alone_is_heard() {
+async fn retry_after_of_an_edge_is_respected() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.fail_always(Fault::Status(503, Some(600)));
@@ -84,7 +84,7 @@ async fn an_edge_s_wish_to_be_left_alone_is_heard() {
     assert!(status.last_error.unwrap().contains("503") && status.last_error_retryable);
     assert_eq!(edge.answers.seen().len(), 1);
     assert_eq!(edge.answers.count(&Method::GET, Version::HTTP_3), 1, "nothing is held: no HEAD");
-    // An order is heard before that.
+    // A command is executed before that.
     edge.answers.fail_always(None);
     edge.answers.publish(&shop(), with_content("one"));
     assert!(agent.poll().await.release.is_some());

@@ -17,9 +17,9 @@ use weir_runtime::{certificates, failure, telemetry};
 
 const EXAMPLES: &str = "\
 Start here:  cd into a Git checkout, and run `weir up`.  `weir help up` has examples.
-The roles on machines of their own are weir-origin, weir-edge and weir-agent.";
+To run the roles on separate machines, use weir-origin, weir-edge and weir-agent.";
 
-/// A Git-aware content delivery network: Git is asked once, however many clusters follow it.
+/// A content delivery network for Git: one poll of each repository, however many clusters follow it.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Arguments {
@@ -31,16 +31,15 @@ struct Arguments {
 enum Command {
     /// Serve a repository from this process: origin, edge and agent on loopback
     ///
-    /// It serves what is committed, not what is merely saved, makes its own certificate authority below the root, and ends
-    /// cleanly on Ctrl-C.
+    /// It serves commits, not uncommitted changes. It makes a certificate authority of its own below the root, and drains on
+    /// Ctrl-C.
     #[command(after_long_help = up::EXAMPLES)]
     Up(up::UpArguments),
 
-    /// Write a certificate authority, and a certificate for each role, for trying the three processes by hand
+    /// Write a certificate authority and a certificate for each role, to try the three processes
     ///
-    /// The files are those that the example configurations name: ca.pem, origin, edge, edge-client, agent and operator
-    /// (each .pem and .key). A second run keeps the authority and the names, adds those that are given, and renews every
-    /// certificate.
+    /// The files have the names in the example configurations: ca.pem, origin, edge, edge-client, agent and operator (each .pem
+    /// and .key). A second run keeps the authority and the host names, adds the given ones, and renews every certificate.
     #[command(after_long_help = CERTIFICATES_EXAMPLES)]
     Certificates(CertificatesArguments),
 
@@ -57,16 +56,16 @@ Examples:
   weir certificates --out trial
       For three processes on this machine.
   weir certificates --out trial --host edge.example --host 10.0.0.7
-      For an edge on another machine. A second run adds names to the certificates that are there.
+      For an edge on another machine. A second run adds names to the existing certificates.
   weir certificates --out trial --agent cluster-a --agent cluster-b
-      Besides, agent-cluster-a.pem and agent-cluster-b.pem, with their keys: an identity for each agent.";
+      Also writes agent-cluster-a.pem and agent-cluster-b.pem with their keys: an identity for each agent.";
 
 #[derive(Debug, Args)]
 struct CertificatesArguments {
     /// The folder to write to
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// A DNS name or an IP address that origin and edge are reached at, besides localhost; takes several
+    /// A DNS name or an IP address of origin and edge, in addition to localhost; takes several
     #[arg(long, value_name = "NAME", num_args = 1..)]
     host: Vec<String>,
     /// An agent that gets a certificate of its own, agent-NAME; takes several
@@ -95,6 +94,6 @@ fn write_certificates(arguments: &CertificatesArguments) -> anyhow::Result<()> {
     let CertificatesArguments { out, host, agent } = arguments;
     let written = certificates::write_for(out, host, agent)?;
     print(format_args!("{}: {}", out.display(), written.join(" ")))?;
-    print("Keep ca.key away from the nodes: whoever has it can be any of them.")?;
+    print("Keep ca.key away from the nodes: it can issue a certificate for any of them.")?;
     Ok(())
 }

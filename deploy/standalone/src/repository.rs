@@ -1,4 +1,4 @@
-//! Which repository to serve, and what to call it.
+//! Finds the repository to serve, and a name for it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 /// The repository that `weir up` serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Repository {
-    /// What the origin fetches from: a URL, or the path of a repository on this machine.
+    /// The URL, or the path of a repository on this machine.
     pub(crate) url: String,
-    /// It is on this machine: asking it costs nobody anything.
+    /// Whether it is on this machine, and may be polled often.
     pub(crate) is_local: bool,
     /// A name for the repository and its service.
     pub(crate) name: String,
@@ -22,7 +22,7 @@ pub(crate) struct Repository {
 pub(crate) fn choose(repo: Option<&str>, here: &Path) -> anyhow::Result<Repository> {
     let Some(repo) = repo else {
         let Some(repository) = enclosing_repository(here) else {
-            bail!("{} is in no Git repository: say which one with `--repo <url>`", here.display());
+            bail!("{} is not in a Git repository: name one with `--repo <url>`", here.display());
         };
         return local(&repository);
     };
@@ -47,7 +47,7 @@ fn enclosing_repository(here: &Path) -> Option<PathBuf> {
     here.ancestors().find(|folder| folder.join(".git").exists() || is_bare(folder)).map(Path::to_owned)
 }
 
-/// Whether Git's own files stand in a folder that is not the `.git` of a checkout.
+/// Whether a folder is a bare repository, and not the `.git` of a checkout.
 fn is_bare(folder: &Path) -> bool {
     folder.file_name().is_some_and(|name| name != ".git")
         && folder.join("HEAD").is_file()
@@ -71,7 +71,7 @@ mod tests {
     use weir_protocol::name::ServiceName;
 
     #[test]
-    fn names_are_service_names_whatever_the_url() {
+    fn every_url_gives_a_valid_service_name() {
         for (url, expected) in [
             ("https://git.example/acme/shop.git", "shop"),
             ("https://git.example/acme/Shop.git/", "shop"),

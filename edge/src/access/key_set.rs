@@ -16,12 +16,12 @@ pub(super) struct KeySet {
     keys: HashMap<KeyId, PublicKey>,
     revoked_keys: HashSet<KeyId>,
     denied_tokens: HashSet<TokenId>,
-    remembered: Remembered,
+    verified_tokens: VerifiedTokens,
 }
 
 /// The claims of verified tokens by the hash of the token, so that a poll does not verify a signature. It belongs to
 /// one set of keys: tokens are dropped with their key. Only hashes are compared, never secrets.
-type Remembered = Cache<blake3::Hash, Arc<Claims>>;
+type VerifiedTokens = Cache<blake3::Hash, Arc<Claims>>;
 
 impl KeySet {
     pub(super) fn empty(cached_tokens: u64) -> Self {
@@ -29,7 +29,7 @@ impl KeySet {
             keys: HashMap::new(),
             revoked_keys: HashSet::new(),
             denied_tokens: HashSet::new(),
-            remembered: Cache::new(cached_tokens),
+            verified_tokens: Cache::new(cached_tokens),
         }
     }
 
@@ -54,8 +54,8 @@ impl KeySet {
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
         let same_keys = keys == before.keys && revoked_keys == before.revoked_keys;
-        let remembered = if same_keys { before.remembered.clone() } else { Cache::new(cached_tokens) };
-        Self { keys, revoked_keys, denied_tokens, remembered }
+        let verified_tokens = if same_keys { before.verified_tokens.clone() } else { Cache::new(cached_tokens) };
+        Self { keys, revoked_keys, denied_tokens, verified_tokens }
     }
 
     /// Verifies a token and returns its claims.
@@ -67,11 +67,11 @@ impl KeySet {
             return Err(Refusal::Malformed);
         }
         let hash = blake3::hash(token.as_bytes());
-        let claims = match self.remembered.get(&hash) {
+        let claims = match self.verified_tokens.get(&hash) {
             Some(claims) => claims,
             None => {
                 let claims = Arc::new(self.verify(token)?);
-                self.remembered.insert(hash, claims.clone());
+                self.verified_tokens.insert(hash, claims.clone());
                 claims
             }
         };
@@ -106,9 +106,9 @@ impl KeySet {
     }
 
     /// The number of cached tokens.
-    pub(super) fn remembered(&self) -> u64 {
-        self.remembered.run_pending_tasks();
-        self.remembered.entry_count()
+    pub(super) fn cached_tokens(&self) -> u64 {
+        self.verified_tokens.run_pending_tasks();
+        self.verified_tokens.entry_count()
     }
 
     /// The numbers of usable keys, revoked keys and denied tokens.
@@ -160,11 +160,11 @@ mod tests {
         let both = key_set(&with_keys(&[&old, &new]), &[], false, &KeySet::empty(10));
         assert!(both.claims(&token, NOW).is_ok());
         let without = key_set(&with_keys(&[&new]), &[], false, &both);
-        assert_eq!((without.claims(&token, NOW), without.remembered()), (Err(Refusal::UnknownKey), 0));
+        assert_eq!((without.claims(&token, NOW), without.cached_tokens()), (Err(Refusal::UnknownKey), 0));
         let mut revoking = AccessList::default();
         revoking.revoke_key(old.public().id().clone()).unwrap();
         let revoked = key_set(&with_keys(&[&old, &new]), &[revoking], false, &both);
-        assert_eq!((revoked.claims(&token, NOW), revoked.remembered()), (Err(Refusal::RevokedKey), 0));
+        assert_eq!((revoked.claims(&token, NOW), revoked.cached_tokens()), (Err(Refusal::RevokedKey), 0));
         assert_eq!(revoked.sizes(), (1, 1, 0));
     }
 
@@ -200,10 +200,10 @@ mod tests {
         let forged = String::from_utf8(forged).unwrap();
         assert_eq!(key_set.claims(&forged, NOW), Err(Refusal::BadSignature));
         assert_eq!(key_set.claims(&"x".repeat(MAX_TOKEN_BYTES + 1), NOW), Err(Refusal::Malformed));
-        assert_eq!(key_set.remembered(), 0);
+        assert_eq!(key_set.cached_tokens(), 0);
         for i in 0..50 {
             key_set.claims(&issue(&key, &format!("t{i}")), NOW).unwrap();
         }
-        assert!(key_set.remembered() <= 10, "{}", key_set.remembered());
+        assert!(key_set.cached_tokens() <= 10, "{}", key_set.cached_tokens());
     }
 }

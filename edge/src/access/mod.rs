@@ -141,7 +141,7 @@ impl Access {
 
     /// The number of cached tokens, and the limit.
     pub(crate) fn bound(&self) -> Bound {
-        ("cached_tokens", self.inner.key_set().remembered(), self.inner.cached_tokens)
+        ("cached_tokens", self.inner.key_set().cached_tokens(), self.inner.cached_tokens)
     }
 
     /// Whether a changed file of keys or denials cannot be used. The last valid contents apply.
@@ -247,14 +247,14 @@ mod tests {
         access.set_origin_list(1, b"{\"denied_tokens\": 3}");
         access.set_origin_list(7, b"{}");
         assert_eq!(access.inner.metrics.lists_refused.get(), 1);
-        assert_eq!(access.readiness_errors(), [""; 0], "an open edge lets everybody read");
+        assert_eq!(access.readiness_errors(), [""; 0], "an open edge needs no keys");
         assert!(drain.finish(Duration::from_secs(5)).await);
 
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b", "c", "a"]).await;
         assert_eq!(denies(&access, T123), [true, false, true]);
         access.set_origin_list(0, b"{}");
-        assert_eq!(denies(&access, T123), [true, false, false], "the last word counts");
+        assert_eq!(denies(&access, T123), [true, false, false], "the last list applies");
         drain.cut().await;
 
         let drain = Drain::new();

@@ -106,7 +106,7 @@ impl NotStored {
 pub(crate) enum RemovalReason {
     /// Room was needed.
     Size,
-    /// Its bytes were no longer what its name says.
+    /// Its bytes no longer match its digest.
     Corrupt,
     /// Somebody else deleted its file.
     Vanished,

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn floors_are_bounded_and_the_lowest_generations_go_first() {
+    fn floors_are_bounded_and_the_lowest_generations_are_evicted_first() {
         let mut floors = GenerationFloors::default();
         for number in 0..=MAX_FLOORS {
             floors.insert(name(number), GenerationFloor { highest: (number as u64, 1), purged: None });

@@ -37,7 +37,7 @@ pub(super) const MAX_QUERIES: usize = 1024;
 /// When the origin is queried before a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RevalidateMode {
-    /// As the freshness policy says.
+    /// According to the freshness policy.
     IfStale,
     /// The client sent `no-cache`; at most once a second.
     Forced,

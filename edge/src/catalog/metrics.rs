@@ -29,15 +29,15 @@ metric_families! {
 /// Why an answer was served although it was stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StaleReason {
-    /// The origin is being asked in the background.
+    /// The origin is being queried in the background.
     Revalidating,
     /// The origin did not answer in time.
     OriginSlow,
-    /// The origin could not be asked.
+    /// The origin could not be queried.
     OriginFailed,
     /// The origin offered an older version than was seen before.
     Regressed,
-    /// As many queries to origins as may be were under way.
+    /// The limit of concurrent queries to origins was reached.
     EdgeBusy,
     /// The edge itself failed: a bug.
     EdgeFailed,
@@ -61,7 +61,7 @@ impl StaleReason {
 pub(super) enum EvictionReason {
     /// There was no room for it.
     Capacity,
-    /// It had been gone for long enough.
+    /// Its tombstone expired.
     TombstoneEnded,
 }
 

@@ -103,7 +103,7 @@ impl Catalog {
             let validated = if is_whole { validated } else { validated.min(unknown) };
             let since = self.moment(row.since);
             let origin = self.origins.find(&row.origin);
-            // Entries count as requested once a client asks after the restart.
+            // Entries count as requested only after a request since the restart.
             let last_request = LastRequest::new(Moment::EARLIEST);
             let entry = Entry::new(version, row.highest, origin, policy, last_request, since);
             let entry = entry.validated_at(validated);

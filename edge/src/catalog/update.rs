@@ -20,7 +20,7 @@ pub(crate) struct Update {
     pub(crate) content: UpdateContent,
 }
 
-/// What an update says.
+/// The content of an update.
 #[derive(Debug)]
 pub(crate) enum UpdateContent {
     /// The published descriptor.

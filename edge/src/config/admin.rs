@@ -1,4 +1,4 @@
-//! `[admin]`: who may do what on `admin_listen`.
+//! `[admin]`: access to `admin_listen`.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub struct AdminConfig {
     /// Serve `admin_listen` with the certificate of `[tls]`.
     #[serde(default)]
     pub tls: bool,
-    /// Allow plain HTTP beyond loopback, for private networks: whoever can listen there reads the token.
+    /// Allow plain HTTP beyond loopback, for private networks: anyone who can capture its traffic sees the token.
     #[serde(default)]
     pub allow_plain: bool,
 }

@@ -16,8 +16,8 @@ pub struct AuthConfig {
     pub allow_anonymous: bool,
     /// Files of public keys that verify tokens, as `weir token key` writes them. Read again within two seconds of a change.
     pub keys: Vec<PathBuf>,
-    /// File of denied tokens and revoked keys. Read again within two seconds of a change. Replace it by a rename, so that no
-    /// half of it is read.
+    /// File of denied tokens and revoked keys. Read again within two seconds of a change. Replace it by a rename, so that
+    /// it is never read half written.
     pub deny: Option<PathBuf>,
     /// Accept keys that origins announce. Their denials always apply.
     pub keys_from_origins: bool,
@@ -35,10 +35,10 @@ pub struct AuthConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
-    /// No: whoever connects may read everything.
+    /// No: every client may read everything.
     #[default]
     Open,
-    /// Yes: by a token or by a certificate, and it reads what that opens.
+    /// Yes: by a token or a certificate, which grants access to services.
     Required,
 }
 
@@ -73,24 +73,24 @@ impl AuthConfig {
         self.keys.iter_mut().chain(&mut self.deny).chain(&mut self.client_ca)
     }
 
-    pub(super) fn faults(&self) -> Vec<ConfigError> {
+    pub(super) fn errors(&self) -> Vec<ConfigError> {
         let has_tokens = !self.keys.is_empty() || self.keys_from_origins;
         let has_certificates = self.client_ca.is_some() || !self.certificates.is_empty();
         ConfigError::failed([
             (
                 self.mode == AuthMode::Open && (has_tokens || has_certificates || self.deny.is_some()),
-                "[auth] mode = \"open\" lets everybody read, and there are keys, a deny file or certificates that say \
-                 who may: set mode = \"required\", or remove them",
+                "[auth] mode = \"open\" allows every client, but keys, a deny file or certificates are configured: set mode = \
+                 \"required\", or remove them",
             ),
             (
                 self.mode == AuthMode::Required && !has_tokens && !has_certificates,
-                "[auth] mode = \"required\" and nobody can prove anything: give keys (files of `weir token key`), \
+                "[auth] mode = \"required\", but no client can authenticate: set keys (files of `weir token key`), \
                  keys_from_origins = true, or client_ca with [[auth.certificate]]",
             ),
             (
                 self.client_ca.is_some() == self.certificates.is_empty(),
-                "client_ca in [auth] says whose certificates are believed and [[auth.certificate]] what they open: \
-                 one without the other opens nothing",
+                "client_ca in [auth] and [[auth.certificate]] must be set together: one names the authority of certificates, the \
+                 other the services that they grant",
             ),
             (
                 self.certificates.iter().any(|rule| rule.services.is_empty()),
@@ -110,11 +110,11 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let config: AuthConfig = config::read(file.path()).map_err(|error| error.to_string())?;
-        ConfigError::all(config.faults()).map_err(|error| error.to_string())
+        ConfigError::all(config.errors()).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn what_opens_nothing_or_everything_by_accident_is_refused() {
+    fn a_mode_that_contradicts_the_credentials_is_refused() {
         let rule = "[[certificate]]\nagents = 'cluster-*'\nservices = ['shop-*']\n";
         for right in [
             String::new(),
@@ -127,8 +127,8 @@ mod tests {
         for (wrong, named) in [
             ("keys = ['a']".to_owned(), "mode = \"required\""),
             ("deny = 'd'".to_owned(), "mode = \"required\""),
-            ("mode = 'required'".to_owned(), "nobody can prove"),
-            ("mode = 'required'\ndeny = 'd'".to_owned(), "nobody can prove"),
+            ("mode = 'required'".to_owned(), "no client can authenticate"),
+            ("mode = 'required'\ndeny = 'd'".to_owned(), "no client can authenticate"),
             ("mode = 'required'\nkeys = ['a']\nclient_ca = 'ca'".to_owned(), "[[auth.certificate]]"),
             (format!("mode = 'required'\nkeys = ['a']\n{rule}"), "client_ca"),
             (format!("mode = 'required'\nclient_ca = 'ca'\n{}", rule.replace("'shop-*'", "")), "services"),

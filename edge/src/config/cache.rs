@@ -1,4 +1,4 @@
-//! `[cache]`: where and how much is kept.
+//! `[cache]`: where objects are cached, and how many.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct CacheConfig {
     pub encoders: usize,
 }
 
-/// The least disk for objects: less is a slip of the pen, and an edge that starts with it removes what it has.
+/// The minimum of `disk`: a smaller value is probably a mistake, and an edge that starts with it evicts its objects.
 const MIN_DISK: ByteSize = ByteSize::mib(1);
 
 /// The least memory for objects.
@@ -86,7 +86,7 @@ impl CacheConfig {
         Self { dir: dir.into(), ..Self::default() }
     }
 
-    pub(super) fn faults(&self) -> Vec<ConfigError> {
+    pub(super) fn errors(&self) -> Vec<ConfigError> {
         ConfigError::failed([
             (self.dir.as_os_str().is_empty(), "dir in [cache] is needed: the directory of objects and of the catalog"),
             (self.disk < MIN_DISK, "disk in [cache] must be at least \"1MiB\""),

@@ -58,7 +58,7 @@ impl Default for FreshnessConfig {
 
 impl FreshnessConfig {
     /// The errors of a rule in the table `section`.
-    pub(super) fn faults(&self, section: &str) -> Vec<ConfigError> {
+    pub(super) fn errors(&self, section: &str) -> Vec<ConfigError> {
         let maximum_is_short = self.stale_if_error.is_some_and(|maximum| maximum < self.stale_while_revalidate);
         ConfigError::failed([
             (self.wait.is_zero(), format!("wait in {section} must be more than \"0s\", for example \"2s\"")),

@@ -94,7 +94,7 @@ impl Config {
         }
     }
 
-    /// Reads a file, makes its paths absolute or relative to its own folder, and checks that the whole makes sense.
+    /// Reads a file, resolves its paths relative to its folder, and validates it.
     ///
     /// # Errors
     /// The file cannot be read, a key is unknown, or the values contradict each other; the message names the key.
@@ -104,7 +104,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The same, without checking that the whole makes sense.
+    /// The same, without validation.
     ///
     /// # Errors
     /// The file cannot be read, or a key is unknown or has a wrong value.
@@ -123,19 +123,19 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what no single key says.
+    /// Validates the keys together.
     ///
     /// # Errors
-    /// The values make no sense together; the message names each key and what it should be.
+    /// Values contradict each other; the message names each key and what it should be.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        ConfigError::all(self.faults())
+        ConfigError::all(self.errors())
     }
 
-    fn faults(&self) -> Vec<ConfigError> {
-        let mut faults = self.auth.faults();
+    fn errors(&self) -> Vec<ConfigError> {
+        let mut errors = self.auth.errors();
         if self.auth.mode == AuthMode::Open && !self.auth.allow_anonymous && !self.listen.ip().is_loopback() {
-            faults.push(ConfigError::invalid(format!(
-                "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" lets everybody read: set mode = \
+            errors.push(ConfigError::invalid(format!(
+                "listen = \"{}\" is beyond loopback and [auth] mode = \"open\" allows every client: set mode = \
                  \"required\", listen on 127.0.0.1, or set allow_anonymous = true in [auth] if that is what you want",
                 self.listen
             )));
@@ -145,35 +145,37 @@ impl Config {
             && !self.admin.tls
             && !self.admin.allow_plain
         {
-            faults.push(ConfigError::invalid(format!(
-                "admin_listen = \"{listen}\" is beyond loopback and would be plain HTTP, where everybody on the way reads \
-                 the operator's token: listen on 127.0.0.1, or set tls = true in [admin], or allow_plain = true there if \
+            errors.push(ConfigError::invalid(format!(
+                "admin_listen = \"{listen}\" is beyond loopback and would be plain HTTP, which exposes the operator's \
+                 token: listen on 127.0.0.1, or set tls = true in [admin], or allow_plain = true there if \
                  the network is private"
             )));
         }
         if self.origins.is_empty() {
-            faults.push(ConfigError::invalid("there is no [[origin]]: an edge needs at least one"));
+            errors.push(ConfigError::invalid("there is no [[origin]]: an edge needs at least one"));
         }
         let mut seen = std::collections::HashSet::new();
         for origin in &self.origins {
             match origin.authority() {
                 Ok(authority) if seen.insert(authority.clone()) => {}
-                Ok(_) => faults.push(ConfigError::invalid(format!("origin url = \"{}\" is there twice", origin.url))),
-                Err(error) => faults.push(error),
+                Ok(_) => {
+                    errors.push(ConfigError::invalid(format!("origin url = \"{}\" is configured twice", origin.url)))
+                }
+                Err(error) => errors.push(error),
             }
         }
-        faults.extend(self.cache.faults());
-        faults.extend(self.push.faults());
-        let freshness = self.freshness.faults("[freshness]");
+        errors.extend(self.cache.errors());
+        errors.extend(self.push.errors());
+        let freshness = self.freshness.errors("[freshness]");
         // The tables below inherit values, and would repeat these errors.
         if freshness.is_empty() {
             for some in &self.freshness_for {
                 let section = format!("[[freshness_for]] services = \"{}\"", some.services);
-                faults.extend(some.over(&self.freshness).faults(&section));
+                errors.extend(some.over(&self.freshness).errors(&section));
             }
         }
-        faults.extend(freshness);
-        faults
+        errors.extend(freshness);
+        errors
     }
 }
 
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_the_key_s_name() {
+    fn invalid_values_are_refused_with_the_name_of_the_key() {
         for (from, to, expected) in [
             ("listen = \"127.0.0.1:7443\"", "listen = \"0.0.0.0:7443\"", "allow_anonymous = true"),
             ("listen = \"127.0.0.1:7443\"", "listen = \"127.0.0.1:7443\"\ndisc = 1", "disc"),

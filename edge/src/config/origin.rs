@@ -48,13 +48,13 @@ impl OriginConfig {
             return Err(wrong("must hold no user name or password: the client certificate is the credential"));
         }
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(wrong("must end with the host and port: there is no path below which origins answer"));
+            return Err(wrong("must end with the host and port: origins have no path prefix"));
         }
         Ok(authority.clone())
     }
 }
 
-/// A URL, or what was meant to be one, as it may appear in an error: without what stands before the last `@`.
+/// A URL, valid or not, as it may appear in an error: without the text before the last `@`, which may be a password.
 fn redacted(url: &str) -> String {
     url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, host)| format!("…@{host}"))
 }

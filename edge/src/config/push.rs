@@ -1,4 +1,4 @@
-//! `[push]`: what the edge does beside the event streams of its origins.
+//! `[push]`: prefetching and periodic revalidation, in addition to the event streams.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Default for PushConfig {
 }
 
 impl PushConfig {
-    pub(super) fn faults(&self) -> Vec<ConfigError> {
+    pub(super) fn errors(&self) -> Vec<ConfigError> {
         let is_short = self.revalidate_interval < MIN_REVALIDATE_INTERVAL;
         ConfigError::failed([(is_short, "revalidate_interval in [push] must be at least \"1s\"")])
     }

@@ -1,4 +1,4 @@
-//! `[tls]`: what agents see.
+//! `[tls]`: the certificate that agents see.
 
 use std::path::PathBuf;
 

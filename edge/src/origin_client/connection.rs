@@ -87,7 +87,7 @@ impl Origin {
             let file = config.client_certificate.display();
             tracing::warn!(origin = %authority, %file, "the client certificate has expired; the origin will reject it");
         }
-        metrics.begin(authority.as_str());
+        metrics.create_series(authority.as_str());
         metrics.client_certificate(authority.as_str(), clients.not_after);
         Ok(Self {
             authority,

@@ -35,8 +35,8 @@ impl OriginMetrics {
         self.received_bytes.inc_by(bytes as u64);
     }
 
-    /// An origin is to be called: what is said of each is there from now on.
-    pub(crate) fn begin(&self, origin: &str) {
+    /// Creates the series of an origin.
+    pub(crate) fn create_series(&self, origin: &str) {
         self.up(origin, false);
         self.circuits_opened.with_label_values(&[origin]);
     }

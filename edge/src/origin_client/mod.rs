@@ -39,7 +39,7 @@ pub(crate) enum OriginResponse {
     Descriptor(OriginId, Box<Descriptor>),
     /// The descriptor with the tag of the request is current.
     Unchanged,
-    /// Not found: by all origins, except those that said `421` while the owner said `404`.
+    /// Not found: by all origins, where `421` counts if the owner responded `404`.
     Absent,
 }
 

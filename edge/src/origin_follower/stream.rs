@@ -91,7 +91,7 @@ pub(super) struct Stream<B = Incoming> {
 #[derive(Debug)]
 pub(super) struct EventBatch {
     pub(super) events: Vec<Event>,
-    /// A lower bound of their arrival time: what they say was true then. A slow reader must not make them look younger.
+    /// A lower bound of their arrival time, when their content was current. A slow reader must not make them look newer.
     pub(super) at: Moment,
 }
 

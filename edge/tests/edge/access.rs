@@ -92,7 +92,7 @@ impl Guarded {
 }
 
 #[tokio::test]
-async fn a_token_opens_its_services_and_a_bad_one_nothing_over_every_version_of_http() {
+async fn a_token_grants_its_services_over_every_version_of_http() {
     let guarded = Guarded::start().await;
     let site = &guarded.site;
     let (stranger, _) = SigningKey::generate().unwrap();
@@ -172,7 +172,7 @@ async fn raw(site: &Site, method: &str, path: &str, bearer: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_service_out_of_scope_looks_like_one_that_is_not_there() {
+async fn an_out_of_scope_service_looks_absent() {
     let guarded = Guarded::start().await;
     let site = &guarded.site;
     site.origin.publish("bank", 7, 1, &guarded.tarball);
@@ -221,10 +221,10 @@ async fn denials_and_keys_change_while_the_edge_runs() {
 
     // A file that cannot be read changes nothing, and that is seen.
     fs::write(guarded.denied(), "tokn lost\n").unwrap();
-    site.until("it is told", async || site.metric("weir_edge_access_files_readable", &[]) == 0.0).await;
+    site.until("it is reported", async || site.metric("weir_edge_access_files_readable", &[]) == 0.0).await;
     assert_eq!(client.get(TARBALL, &[("authorization", &lost)]).await.status, 401);
 
-    // The next key comes beside the old one, and then the old one is revoked.
+    // The next key is added, and then the old one is revoked.
     let (next, _) = SigningKey::generate().unwrap();
     let new = format!("Bearer {}", next.issue(&claims("new", &["shop"])).unwrap());
     assert_eq!(client.get(TARBALL, &[("authorization", &new)]).await.status, 401);
@@ -241,7 +241,7 @@ async fn denials_and_keys_change_while_the_edge_runs() {
 }
 
 #[tokio::test]
-async fn an_agent_s_certificate_opens_what_a_rule_says_and_nobody_must_have_one() {
+async fn a_certificate_grants_the_services_of_its_rule_and_is_optional() {
     let mut guarded = Guarded::prepare().await;
     let auth = &mut guarded.site.config.auth;
     auth.client_ca = Some(auth.keys[0].with_file_name("ca.pem"));
@@ -272,7 +272,7 @@ async fn an_agent_s_certificate_opens_what_a_rule_says_and_nobody_must_have_one(
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_stops_the_start() {
+async fn an_unusable_file_prevents_the_start() {
     let guarded = Guarded::prepare().await;
     let start = async || weir_edge::start(guarded.site.config.clone()).await.map(|_| ()).unwrap_err();
     fs::write(guarded.keys(), "a-key-without-bytes\n").unwrap();
@@ -291,7 +291,7 @@ async fn what_cannot_be_used_stops_the_start() {
 }
 
 #[tokio::test]
-async fn what_an_origin_says_of_tokens_is_in_force_also_after_a_restart_without_it() {
+async fn the_access_list_of_an_origin_survives_a_restart_without_it() {
     let mut guarded = Guarded::prepare().await;
     guarded.site.config.auth.keys_from_origins = true;
     guarded.site.origin.serve_events();
@@ -306,7 +306,7 @@ async fn what_an_origin_says_of_tokens_is_in_force_also_after_a_restart_without_
     let mut list = AccessList::default();
     list.add_key(theirs.public().clone()).unwrap();
     list.deny_token("lost".parse().unwrap(), None).unwrap();
-    guarded.site.origin.tell(EventKind::Access(list.json().get().as_bytes().to_vec().into()));
+    guarded.site.origin.send_event(EventKind::Access(list.json().get().as_bytes().to_vec().into()));
     guarded.until_status(&mut client, &foreign, 200).await;
 
     guarded.site.stop_edge().await;

@@ -10,7 +10,7 @@ use weir_protocol::event::{EventKind, RevisionSeen, Upstream};
 use weir_protocol::problem::Problem;
 
 use crate::mount::Mount;
-use crate::site::{Site, TARBALL, ZSTD, always_asking};
+use crate::site::{Site, TARBALL, ZSTD, always_revalidating};
 use crate::test_origin::Tarball;
 
 const SERVICE: &str = "/v1/services/shop";
@@ -27,7 +27,7 @@ fn seen(revision: &str, reachable: bool) -> EventKind {
 }
 
 #[tokio::test]
-async fn readers_of_a_descriptor_learn_up_to_which_revision_it_is_right() {
+async fn a_descriptor_has_its_revision_status() {
     let tarball = Tarball::random(1, 1000);
     let site = Site::following(|site| drop(site.origin.publish("shop", 7, 1, &tarball)), |_| {}).await;
     let mut client = site.client("h2").await;
@@ -35,7 +35,7 @@ async fn readers_of_a_descriptor_learn_up_to_which_revision_it_is_right() {
     let descriptor: Value = serde_json::from_slice(plain.bytes()).unwrap();
     assert!(descriptor.get("seen").is_none());
 
-    site.origin.tell(seen("sha1:aa", true));
+    site.origin.send_event(seen("sha1:aa", true));
     let read = async |client: &mut crate::client::Client| -> Value {
         serde_json::from_slice(client.get(SERVICE, &[]).await.bytes()).unwrap()
     };
@@ -49,11 +49,11 @@ async fn readers_of_a_descriptor_learn_up_to_which_revision_it_is_right() {
     assert_eq!(client.get(SERVICE, &[("if-none-match", &tag)]).await.status, 304);
     assert_eq!(client.get(SERVICE, &[("if-none-match", &old)]).await.status, 200);
 
-    site.origin.tell(seen("sha1:aa", false));
+    site.origin.send_event(seen("sha1:aa", false));
     let since = async |client: &mut _| read(client).await["seen"]["upstream_unreachable_since"].clone();
     site.until("the upstream is away", async || since(&mut client).await == "1970-01-01T00:01:00Z").await;
     assert_eq!(client.get(SERVICE, &[("if-none-match", &tag)]).await.status, 200, "that is news, too");
-    assert_eq!(site.origin.asked("service").len(), 0);
+    assert_eq!(site.origin.requests("service").len(), 0);
 }
 
 #[tokio::test]
@@ -64,14 +64,14 @@ async fn made_up_digests_of_an_absent_service_reach_no_origin() {
         let path = format!("{TARBALL}s/{}", Tarball::random(seed, 10).digest());
         assert_eq!(client.get(&path, &[]).await.status, 404);
     }
-    assert_eq!((site.origin.asked("service").len(), site.origin.asked("version").len()), (1, 0));
+    assert_eq!((site.origin.requests("service").len(), site.origin.requests("version").len()), (1, 0));
 }
 
 #[tokio::test]
-async fn that_an_origin_cannot_say_just_now_is_no_absence() {
+async fn an_unavailable_origin_does_not_make_a_service_absent() {
     let mut site = Site::prepare().await;
     let second = site.second_origin().await;
-    always_asking(&mut site.config);
+    always_revalidating(&mut site.config);
     site.start_edge().await;
     let tarball = Tarball::random(1, 1000);
     site.origin.publish("shop", 7, 1, &tarball);
@@ -88,7 +88,7 @@ async fn that_an_origin_cannot_say_just_now_is_no_absence() {
 }
 
 #[tokio::test]
-async fn a_full_disk_stops_no_version_and_is_seen() {
+async fn a_full_disk_delays_no_version_and_is_reported() {
     let mut site = Site::prepare().await;
     let dir = site.config.cache.dir.clone();
     let Some(_mount) = Mount::tmpfs(&dir, "size=8m") else { return };
@@ -125,7 +125,7 @@ async fn a_full_disk_stops_no_version_and_is_seen() {
 }
 
 #[tokio::test]
-async fn a_damaged_catalog_costs_a_refill_and_not_the_start() {
+async fn a_damaged_catalog_is_refilled_and_prevents_no_start() {
     let mut site = Site::with(|config| config.freshness.fresh = Duration::from_secs(3600)).await;
     for number in 0..20 {
         site.origin.publish(&format!("s{number}"), 7, 1, &Tarball::random(number, 1000));
@@ -134,7 +134,7 @@ async fn a_damaged_catalog_costs_a_refill_and_not_the_start() {
     site.stop_edge().await;
     site.start_edge().await;
     site.client("h2").await.head("/v1/services/s0/tarball", &[]).await;
-    assert_eq!(site.origin.asked("service").len(), 20, "what was fresh is fresh after a restart");
+    assert_eq!(site.origin.requests("service").len(), 20, "what was fresh is fresh after a restart");
     site.stop_edge().await;
     site.origin.go_down().await;
     let path = site.config.cache.dir.join("catalog.log");
@@ -156,17 +156,17 @@ async fn a_damaged_catalog_costs_a_refill_and_not_the_start() {
         site.until("it is served again", async || client.head(&path, &[]).await.status == 200).await;
     }
     // The line that is damaged may have been about any of them.
-    site.until("all are asked for again", async || {
+    site.until("all are queried again", async || {
         for number in 0..20 {
             client.head(&format!("/v1/services/s{number}/tarball"), &[]).await;
         }
-        site.origin.asked("service").len() >= 40
+        site.origin.requests("service").len() >= 40
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_catalog_is_bounded_in_bytes_and_what_was_evicted_does_not_go_back() {
+async fn the_catalog_is_bounded_and_evicted_services_keep_their_generation() {
     let site = Site::with(|config| config.cache.service_bytes = ByteSize::mib(1)).await;
     let tarball = Tarball::random(1, 1000);
     let mut client = site.client("h2").await;
@@ -201,13 +201,13 @@ async fn made_up_digests_of_one_service_leave_room_for_the_others() {
             tokio::spawn(async move { client.get(&path, &[]).await.status })
         })
         .collect();
-    site.until("eight are under way", async || site.origin.asked("version").len() == 8).await;
+    site.until("eight are under way", async || site.origin.requests("version").len() == 8).await;
     assert_eq!(client.get(&made_up("shop", 108), &[]).await.status, 503);
-    assert_eq!(site.origin.asked("version").len(), 8);
+    assert_eq!(site.origin.requests("version").len(), 8);
     let mut other = client.clone();
     let path = made_up("docs", 108);
     let docs = tokio::spawn(async move { other.get(&path, &[]).await.status });
-    site.until("another service's is asked", async || site.origin.asked("version").len() == 9).await;
+    site.until("another service's is queried", async || site.origin.requests("version").len() == 9).await;
     gate.add_permits(100);
     for status in waiting.into_iter().chain([docs]) {
         assert_eq!(status.await.unwrap(), 404);

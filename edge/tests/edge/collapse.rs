@@ -6,14 +6,14 @@ use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::Fault;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
+async fn fifty_concurrent_misses_share_one_fetch_that_outlives_the_first_client() {
     let (site, tarball) = Site::serving(8 << 20).await;
     let gate = Arc::new(Semaphore::new(0));
     site.origin.faults([Fault::Hold(gate.clone())]);
 
     let mut first = site.client("h2").await;
     let first = tokio::spawn(async move { first.get(TARBALL, &[ZSTD]).await });
-    site.until("the first request is under way", async || site.origin.asked("object").len() == 1).await;
+    site.until("the first request is under way", async || site.origin.requests("object").len() == 1).await;
     let mut others = Vec::new();
     for number in 0..49 {
         let mut client = site.client(["h1", "h2", "h3"][number % 3]).await;
@@ -31,7 +31,7 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
         assert!(reply.bytes() == expected, "{number}");
         assert_eq!(reply.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored; collapsed", "{number}");
     }
-    assert_eq!((site.origin.asked("service").len(), site.origin.asked("object").len()), (1, 9));
+    assert_eq!((site.origin.requests("service").len(), site.origin.requests("object").len()), (1, 9));
     site.settled().await;
     assert_eq!(site.metric("weir_edge_fills_total", &[("result", "ok")]), 9.0);
     assert!(site.metric("weir_edge_fills_collapsed_total", &[]) >= 49.0);
@@ -39,7 +39,7 @@ async fn fifty_first_requests_are_one_and_the_first_client_may_die() {
 }
 
 #[tokio::test]
-async fn the_first_word_of_a_service_is_asked_for_once() {
+async fn concurrent_requests_of_an_unknown_service_share_one_query() {
     let (site, _) = Site::serving(1000).await;
     let gate = site.origin.hold_descriptors();
     let mut polls = Vec::new();
@@ -55,5 +55,5 @@ async fn the_first_word_of_a_service_is_asked_for_once() {
         assert_eq!(reply.status, 200);
         collapsed += usize::from(reply.header("cache-status").ends_with("; collapsed"));
     }
-    assert_eq!((collapsed, site.origin.asked("service").len()), (19, 1));
+    assert_eq!((collapsed, site.origin.requests("service").len()), (19, 1));
 }

@@ -2,7 +2,7 @@ use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::Tarball;
 
 #[tokio::test]
-async fn a_304_repeats_the_tag_that_matched_and_says_what_it_must() {
+async fn a_304_has_the_matching_tag_and_the_required_headers() {
     let (site, tarball) = Site::serving(10_000).await;
     for version in ["h1", "h2", "h3"] {
         let mut client = site.client(version).await;

@@ -18,7 +18,7 @@ fn damaged(site: &Site) -> f64 {
 }
 
 #[tokio::test]
-async fn a_bit_that_turns_on_disk_is_found_by_a_forced_refresh() {
+async fn a_flipped_bit_on_disk_is_found_by_no_cache() {
     let (site, tarball) = Site::serving(300_000).await;
     let mut client = site.client("h2").await;
     client.get(TARBALL, &[ZSTD]).await;
@@ -34,7 +34,7 @@ async fn a_bit_that_turns_on_disk_is_found_by_a_forced_refresh() {
 }
 
 #[tokio::test]
-async fn damage_from_before_the_start_is_repaired_in_the_request() {
+async fn damage_from_before_the_start_is_repaired_by_a_request() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 4] = [
         ("a bit turned", flip),
@@ -54,14 +54,14 @@ async fn damage_from_before_the_start_is_repaired_in_the_request() {
         let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
         assert!(reply.bytes() == &tarball.zstd, "{what}");
         assert_eq!(damaged(&site), if number < 3 { 1.0 } else { 0.0 }, "{what}");
-        assert_eq!(site.origin.asked("object").len(), 6 + 1, "{what}: one frame is fetched again");
+        assert_eq!(site.origin.requests("object").len(), 6 + 1, "{what}: one frame is fetched again");
         site.settled().await;
         assert_eq!(site.object_files().len(), 6);
     }
 }
 
 #[tokio::test]
-async fn what_vanishes_under_a_running_edge_is_fetched_again() {
+async fn a_vanished_file_is_fetched_again() {
     let (mut site, tarball) = Site::serving(300_000).await;
     site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     site.settled().await;
@@ -70,12 +70,12 @@ async fn what_vanishes_under_a_running_edge_is_fetched_again() {
     site.until("it is counted", async || site.objects().await == 1).await;
     fs::remove_file(&site.object_files()[0]).unwrap();
     let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
-    assert_eq!((reply.bytes(), site.origin.asked("object").len()), (&tarball.zstd, 2));
+    assert_eq!((reply.bytes(), site.origin.requests("object").len()), (&tarball.zstd, 2));
     assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "vanished")]), 1.0);
 }
 
 #[tokio::test]
-async fn wrong_bytes_of_the_origin_reach_nobody() {
+async fn wrong_bytes_of_the_origin_are_never_served() {
     let (site, tarball) = Site::serving(300_000).await;
     let mut client = site.client("h2").await;
     for (fault, failures) in [(Fault::Flip, 3.0), (Fault::Longer, 6.0)] {
@@ -91,7 +91,7 @@ async fn wrong_bytes_of_the_origin_reach_nobody() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_gone_for_good_is_a_proper_answer() {
+async fn a_permanently_missing_object_gets_a_problem_document() {
     let site = Site::start().await;
     site.origin.publish("lost", 7, 1, &Tarball::random(3, 1000));
     site.origin.faults([Fault::Missing, Fault::Missing]);

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::process::Command;
 
 use crate::mount::Mount;
-use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
+use crate::site::{Site, TARBALL, ZSTD, a_moment, always_revalidating};
 use crate::test_origin::{FRAME, Tarball};
 
 fn dropped(site: &Site, reason: &str) -> f64 {
@@ -12,8 +12,8 @@ fn dropped(site: &Site, reason: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_disk_ends_no_collapsing_and_takes_no_version_from_anybody() {
-    let site = Site::with(always_asking).await;
+async fn a_broken_disk_breaks_neither_collapsing_nor_serving() {
+    let site = Site::with(always_revalidating).await;
     site.break_disk();
     let (old, new) = (Tarball::random(1, 4 * FRAME), Tarball::random(2, 5 * FRAME));
     site.origin.publish("shop", 7, 1, &old);
@@ -25,7 +25,7 @@ async fn a_broken_disk_ends_no_collapsing_and_takes_no_version_from_anybody() {
     for reader in readers {
         assert!(reader.await.unwrap().bytes() == &old.zstd);
     }
-    assert_eq!(site.origin.asked("object").len(), 5, "the manifest and each frame, once");
+    assert_eq!(site.origin.requests("object").len(), 5, "the manifest and each frame, once");
     site.settled().await;
     assert!(dropped(&site, "failed") >= 1.0);
     assert_eq!(dropped(&site, "failed") + dropped(&site, "paused"), 5.0);
@@ -43,11 +43,11 @@ async fn a_broken_disk_ends_no_collapsing_and_takes_no_version_from_anybody() {
         let reply = client.get(TARBALL, &[ZSTD, ("range", "bytes=1048570-1048580")]).await;
         assert_eq!((reply.status, reply.bytes()), (206, &new.zstd.slice(1_048_570..1_048_581)), "{version}");
     }
-    assert_eq!(site.origin.asked("object").len(), 5 + 6);
+    assert_eq!(site.origin.requests("object").len(), 5 + 6);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_serves_what_it_holds_and_what_is_new() {
+async fn a_full_disk_serves_stored_and_new_objects() {
     let mut site = Site::prepare().await;
     let Some(_mount) = Mount::tmpfs(&site.config.cache.dir, "size=16m") else { return };
     site.start_edge().await;
@@ -69,7 +69,7 @@ async fn a_full_disk_serves_what_it_holds_and_what_is_new() {
     );
     assert_eq!(site.new_files(), 0, "nothing half written is left");
     assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &large.zstd);
-    assert_eq!(site.origin.asked("object").len(), 26, "the memory has what the disk has not");
+    assert_eq!(site.origin.requests("object").len(), 26, "the memory has what the disk has not");
     site.stop_edge().await;
     site.start_edge().await;
     let reply = site.client("h2").await.get("/v1/services/cached/tarball", &[ZSTD]).await;
@@ -79,7 +79,7 @@ async fn a_full_disk_serves_what_it_holds_and_what_is_new() {
 }
 
 #[tokio::test]
-async fn an_edge_starts_on_a_disk_that_has_become_read_only() {
+async fn an_edge_starts_on_a_read_only_disk() {
     let mut site = Site::prepare().await;
     let dir = site.config.cache.dir.clone();
     let Some(_mount) = Mount::tmpfs(&dir, "size=16m") else { return };
@@ -99,7 +99,7 @@ async fn an_edge_starts_on_a_disk_that_has_become_read_only() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_read_costs_nobody_an_answer() {
+async fn an_unreadable_file_fails_no_request() {
     let (mut site, tarball) = Site::serving(2 * FRAME).await;
     site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     site.settled().await;
@@ -113,18 +113,18 @@ async fn a_file_that_cannot_be_read_costs_nobody_an_answer() {
     let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     assert!(reply.bytes() == &tarball.zstd);
     assert_eq!(site.metric("weir_edge_cache_read_failures_total", &[]), 1.0);
-    assert_eq!(site.origin.asked("object").len(), 3 + 1, "what cannot be read is fetched");
+    assert_eq!(site.origin.requests("object").len(), 3 + 1, "what cannot be read is fetched");
 }
 
 /// Files are opened until there are no more to be had, in a process of its own: its neighbours would be out of them too.
 #[test]
-fn without_file_descriptors_objects_are_served_and_none_is_thrown_away() {
+fn without_file_descriptors_objects_are_served_and_none_is_evicted() {
     const CHILD: &str = "WEIR_TEST_WITHOUT_FILE_DESCRIPTORS";
     if std::env::var_os(CHILD).is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         return runtime.block_on(out_of_file_descriptors());
     }
-    let test = "disk_failures::without_file_descriptors_objects_are_served_and_none_is_thrown_away";
+    let test = "disk_failures::without_file_descriptors_objects_are_served_and_none_is_evicted";
     let output = Command::new("sh")
         .args(["-c", "ulimit -n 200 && exec \"$0\" --exact \"$1\" --nocapture"])
         .arg(std::env::current_exe().unwrap())
@@ -132,9 +132,9 @@ fn without_file_descriptors_objects_are_served_and_none_is_thrown_away() {
         .env(CHILD, "1")
         .output()
         .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 async fn out_of_file_descriptors() {
@@ -158,7 +158,7 @@ async fn out_of_file_descriptors() {
     site.settled().await;
     assert!(dropped(&site, "too_many_files") >= 1.0);
     assert_eq!(site.metric("weir_edge_evictions_total", &[]), 0.0);
-    assert_eq!(site.origin.asked("object").len(), 1 + 4);
+    assert_eq!(site.origin.requests("object").len(), 1 + 4);
     drop(files);
     let reply = client.get("/v1/services/cached/tarball", &forced).await;
     assert_eq!(reply.bytes(), &cached.zstd);
@@ -166,7 +166,7 @@ async fn out_of_file_descriptors() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_that_works_again_takes_objects_again() {
+async fn a_repaired_disk_stores_objects_again() {
     let mut site = Site::start().await;
     site.break_disk();
     let (one, other) = (Tarball::random(1, 1000), Tarball::random(2, 1000));

@@ -7,7 +7,7 @@ use crate::site::{PATIENCE, Site, TARBALL, ZSTD, ask};
 use crate::test_origin::{Fault, Tarball};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_flight_is_finished() {
+async fn a_drain_finishes_requests_in_flight() {
     let mut site = Site::start().await;
     let (held, fetched) = (Tarball::random(1, 24 << 20), Tarball::random(2, 1 << 20));
     site.origin.publish("shop", 7, 1, &held);
@@ -24,7 +24,7 @@ async fn what_is_in_flight_is_finished() {
     site.origin.fault_of(fetched.named(), Fault::Gate(gate.clone()));
     let mut client = site.client("h2").await;
     let waiting = tokio::spawn(async move { client.get("/v1/services/other/tarball", &[ZSTD]).await });
-    let is_asked = || site.origin.asked("object").iter().any(|asked| asked.object == Some(fetched.named()));
+    let is_asked = || site.origin.requests("object").iter().any(|requests| requests.object == Some(fetched.named()));
     site.until("the fetch is under way", async || is_asked()).await;
 
     let edge = site.take_edge();
@@ -54,7 +54,7 @@ async fn what_is_in_flight_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_frees_the_directory_at_once_and_no_answer_ends_cleanly() {
+async fn a_cut_releases_the_directory_and_ends_no_response_cleanly() {
     let (mut site, _) = Site::serving(24 << 20).await;
     for version in ["h1", "h2", "h3"] {
         let mut client = site.client(version).await;

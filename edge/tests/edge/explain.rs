@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
+use crate::site::{Site, TARBALL, ZSTD, a_moment, always_revalidating};
 use crate::test_origin::Tarball;
 
 async fn explained(site: &Site, query: &str) -> Value {
@@ -11,8 +11,8 @@ async fn explained(site: &Site, query: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_held_is_explained_and_nothing_is_changed_by_it() {
-    let site = Site::with(always_asking).await;
+async fn explain_describes_cached_versions_without_side_effects() {
+    let site = Site::with(always_revalidating).await;
     let (past, current) = (Tarball::random(1, 5000), Tarball::random(2, 300_000));
     site.origin.publish("shop", 6, 1, &past);
     site.origin.publish("shop", 7, 1, &current);
@@ -23,7 +23,7 @@ async fn what_is_held_is_explained_and_nothing_is_changed_by_it() {
     client.get(TARBALL, &[ZSTD]).await;
     client.head(&format!("/v1/services/shop/tarballs/{}", past.digest()), &[ZSTD]).await;
     site.settled().await;
-    let before = site.origin.asked("service").len();
+    let before = site.origin.requests("service").len();
     a_moment().await;
     let held = explained(&site, "service=shop").await;
     assert_eq!((held["generation"].as_u64(), held["revision"].as_u64()), (Some(7), Some(1)));
@@ -32,10 +32,10 @@ async fn what_is_held_is_explained_and_nothing_is_changed_by_it() {
     assert_eq!(held["representations"], json!([{"encoding": "zstd", "held": "memory"}]));
     let past_one = explained(&site, &format!("service=shop&digest={}", past.digest())).await;
     assert_eq!((&past_one["held"], &past_one["commit"]), (&true.into(), &format!("{:040x}", 6).into()));
-    assert!(past_one["representations"][0]["held"].is_null(), "its body was never asked for");
+    assert!(past_one["representations"][0]["held"].is_null(), "its body was never requested");
     let other = explained(&site, &format!("service=shop&digest={}", Tarball::random(3, 1).digest())).await;
     assert_eq!(other["held"], false);
-    assert_eq!(site.origin.asked("service").len(), before, "nobody was asked");
+    assert_eq!(site.origin.requests("service").len(), before, "no origin was queried");
 
     // An origin that goes back, and one that is down.
     site.origin.publish("shop", 5, 1, &past);

@@ -46,7 +46,7 @@ fn fetched(site: &Site, result: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_streams_to_all_before_its_last_frame_is_there() {
+async fn a_body_is_streamed_before_its_last_frame_has_arrived() {
     let (site, tarball) = Site::serving(4 * FRAME).await;
     let gate = gate();
     site.origin.fault_of(tarball.frames()[3], Fault::Gate(gate.clone()));
@@ -71,12 +71,12 @@ async fn a_body_streams_to_all_before_its_last_frame_is_there() {
         let expected = if number % 5 == 0 { &tarball.tar } else { &tarball.zstd };
         assert!(download.await.unwrap() == expected, "{number}");
     }
-    assert_eq!(site.origin.asked("object").len(), 5, "the manifest and each frame, once");
+    assert_eq!(site.origin.requests("object").len(), 5, "the manifest and each frame, once");
     assert_eq!(fetched(&site, "ok"), 5.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
+async fn read_ahead_is_concurrent_and_limited_to_its_window() {
     let (site, tarball) = Site::serving(24 * FRAME).await;
     let gate = gate();
     for frame in tarball.frames() {
@@ -85,32 +85,32 @@ async fn frames_are_fetched_ahead_side_by_side_and_no_more_than_a_line_needs() {
     let mut client = site.client("h2").await;
     let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
     let running = || site.in_use("fills");
-    // The frames are a little larger than 1 MiB. As many as have come, and not quite 2 MiB more, are asked for behind the one
+    // The frames are a little larger than 1 MiB. As many as have come, and not quite 2 MiB more, are requested after the one
     // that was read last, up to 8 MiB.
-    for (come, asked, waited_for) in [(0, 2, 2), (2, 5, 3), (3, 11, 6), (6, 18, 7)] {
+    for (come, requests, waited_for) in [(0, 2, 2), (2, 5, 3), (3, 11, 6), (6, 18, 7)] {
         gate.add_permits(come);
-        site.until("they are asked for", async || site.origin.asked("object").len() == 1 + asked).await;
+        site.until("they are requested", async || site.origin.requests("object").len() == 1 + requests).await;
         assert_eq!(running(), f64::from(waited_for), "side by side");
     }
     gate.add_permits(24);
     assert!(download.await.unwrap().bytes() == &tarball.zstd);
-    assert_eq!(site.origin.asked("object").len(), 25);
+    assert_eq!(site.origin.requests("object").len(), 25);
 }
 
 #[tokio::test]
-async fn a_poll_that_finds_something_new_brings_its_manifest_and_no_frame() {
+async fn a_poll_that_finds_a_new_version_prefetches_its_manifest_only() {
     let (site, tarball) = Site::serving(3 * FRAME).await;
     let mut client = site.client("h2").await;
     assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 200);
     site.until("the manifest is stored", async || site.object_files().len() == 1).await;
     assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 200);
-    assert_eq!(site.origin.asked("object").len(), 1);
+    assert_eq!(site.origin.requests("object").len(), 1);
     assert!(client.get(TARBALL, &[ZSTD]).await.bytes() == &tarball.zstd);
-    assert_eq!(site.origin.asked("object").len(), 4);
+    assert_eq!(site.origin.requests("object").len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
+async fn read_ahead_continues_when_the_memory_tier_is_full() {
     let site = Site::with(|config| {
         (config.cache.memory, config.cache.in_flight) = (bytesize::ByteSize::mib(24), bytesize::ByteSize::mib(16));
         config.cache.fetch_idle = Duration::from_secs(3600);
@@ -123,18 +123,18 @@ async fn frames_are_fetched_ahead_also_when_the_memory_is_full() {
     assert!(client.get("/v1/services/earlier/tarball", &[ZSTD]).await.bytes() == &earlier.zstd);
     site.settled().await;
     assert!(site.in_use("memory_bytes") > f64::from(22 << 20));
-    let (gate, asked) = (gate(), site.origin.asked("object").len());
+    let (gate, requests) = (gate(), site.origin.requests("object").len());
     for frame in tarball.frames() {
         site.origin.fault_of(frame, Fault::Hold(gate.clone()));
     }
     let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
-    site.until("one is asked for behind the first", async || site.origin.asked("object").len() == asked + 3).await;
+    site.until("one is requested after the first", async || site.origin.requests("object").len() == requests + 3).await;
     gate.add_permits(4);
     assert!(download.await.unwrap().bytes() == &tarball.zstd);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_stalls_holds_back_nobody_and_reads_on_when_its_frames_are_gone() {
+async fn a_stalled_client_delays_no_other_and_continues_after_eviction() {
     let site = Site::with(|config| {
         config.cache.disk = bytesize::ByteSize::mib(30);
         config.cache.memory = bytesize::ByteSize::mib(4);
@@ -165,7 +165,7 @@ async fn a_client_that_stalls_holds_back_nobody_and_reads_on_when_its_frames_are
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fetch_that_fails_releases_all_and_the_next_one_begins_again() {
+async fn a_failed_fetch_wakes_all_waiters_and_the_next_request_retries() {
     let (site, tarball) = Site::serving(300_000).await;
     let gate = gate();
     site.origin.faults([Fault::GateAndBreak(gate.clone()), Fault::Break(1), Fault::Break(1)]);
@@ -187,7 +187,7 @@ async fn a_fetch_that_fails_releases_all_and_the_next_one_begins_again() {
 }
 
 #[tokio::test]
-async fn what_fails_of_a_body_is_fetched_again_alone() {
+async fn only_the_failed_frame_of_a_body_is_fetched_again() {
     let site = Site::with(|config| config.cache.fetch_idle = Duration::from_millis(1500)).await;
     let tarball = Tarball::random(1, 6 * FRAME);
     site.origin.publish("shop", 7, 1, &tarball);
@@ -201,16 +201,20 @@ async fn what_fails_of_a_body_is_fetched_again_alone() {
     for (reason, times) in [("broken", 1.0), ("slow", 1.0), ("corrupt", 2.0), ("origin_failed", 1.0)] {
         assert_eq!(retries(&site, reason), times, "{reason}");
     }
-    let asked = site.origin.asked("object");
-    let times = |frame| asked.iter().filter(|asked| asked.object == Some(frame)).count();
+    let requests = site.origin.requests("object");
+    let times = |frame| requests.iter().filter(|requests| requests.object == Some(frame)).count();
     assert_eq!(frames.into_iter().map(times).collect::<Vec<_>>(), [1, 2, 2, 2, 2, 2]);
-    assert_eq!(asked.iter().filter(|asked| asked.no_cache).count(), 2, "behind wrong bytes caches are passed by");
+    assert_eq!(
+        requests.iter().filter(|requests| requests.no_cache).count(),
+        2,
+        "behind wrong bytes caches are passed by"
+    );
     site.settled().await;
     assert_eq!((site.object_files().len(), site.new_files()), (7, 0));
 }
 
 #[tokio::test]
-async fn an_object_is_handed_on_before_its_origin_says_that_there_is_no_more() {
+async fn an_object_is_served_before_its_stream_ends() {
     let site = Site::with(|config| config.cache.fetch_idle = Duration::from_secs(3600)).await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 1, &tarball);
@@ -219,7 +223,7 @@ async fn an_object_is_handed_on_before_its_origin_says_that_there_is_no_more() {
 }
 
 #[tokio::test]
-async fn a_request_waits_no_longer_than_allowed_and_the_fetch_goes_on() {
+async fn a_request_times_out_and_the_fetch_continues() {
     let site = Site::with(|config| config.cache.fetch_wait = Duration::from_millis(200)).await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 1, &tarball);
@@ -233,11 +237,11 @@ async fn a_request_waits_no_longer_than_allowed_and_the_fetch_goes_on() {
     site.settled().await;
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&tarball.zstd, "edge-1; hit"));
-    assert_eq!(site.origin.asked("object").len(), 1);
+    assert_eq!(site.origin.requests("object").len(), 1);
 }
 
 #[tokio::test]
-async fn those_who_wait_are_bounded() {
+async fn waiters_are_bounded() {
     let site = Site::with(|config| config.cache.waiters = 2).await;
     let (tarball, under_way) = (Tarball::random(1, 300_000), Tarball::random(2, 6 * FRAME));
     site.origin.publish("shop", 7, 1, &tarball);
@@ -270,7 +274,7 @@ async fn those_who_wait_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_origin_that_dies_in_mid_body_is_a_reset_and_what_is_cached_is_served_on() {
+async fn an_origin_failure_resets_the_body_and_cached_objects_are_served() {
     let mut site = Site::start().await;
     let (cached, tarball) = (Tarball::random(1, 300_000), Tarball::random(2, 4 * FRAME));
     site.origin.publish("cached", 7, 1, &cached);
@@ -305,7 +309,7 @@ async fn an_origin_that_dies_in_mid_body_is_a_reset_and_what_is_cached_is_served
 }
 
 #[tokio::test]
-async fn an_overloaded_origin_is_asked_again_when_it_wants_to_be() {
+async fn retry_after_of_an_origin_is_respected() {
     let site = Site::start().await;
     let (tarball, other) = (Tarball::random(1, 300_000), Tarball::random(2, 300_000));
     site.origin.publish("shop", 7, 1, &tarball);
@@ -317,12 +321,12 @@ async fn an_overloaded_origin_is_asked_again_when_it_wants_to_be() {
     // Nobody waits that long.
     site.origin.faults([Fault::Refuse(3600)]);
     let reply = client.get("/v1/services/other/tarball", &[ZSTD]).await;
-    assert_eq!((reply.status, site.origin.asked("object").len()), (503, 4));
+    assert_eq!((reply.status, site.origin.requests("object").len()), (503, 4));
     assert_eq!(client.get("/v1/services/other/tarball", &[ZSTD]).await.bytes(), &other.zstd);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_range_fetches_the_frames_that_it_touches() {
+async fn a_range_request_fetches_only_its_frames() {
     let site = Site::start().await;
     let text: Vec<u8> = (0..600_000u32).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
     let tarball = Tarball::in_frames(text, FRAME);
@@ -338,7 +342,7 @@ async fn a_range_fetches_the_frames_that_it_touches() {
             reply.header("content-range"),
             format!("bytes {}-{}/{}", part.start, part.end - 1, tarball.tar.len())
         );
-        assert_eq!(site.origin.asked("object").len(), 1 + frames, "{part:?}: the manifest, and these");
+        assert_eq!(site.origin.requests("object").len(), 1 + frames, "{part:?}: the manifest, and these");
     }
     let length = tarball.zstd.len();
     for part in [0..1, length / 2..length / 2 + 1000, length - 3..length] {
@@ -360,5 +364,5 @@ async fn a_wrong_manifest_is_refused() {
     let reply = site.client("h2").await.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
     assert!(reply.problem()["detail"].as_str().unwrap().contains("manifest"), "{reply:?}");
-    assert_eq!(site.origin.asked("object").len(), 1, "and nothing else is fetched");
+    assert_eq!(site.origin.requests("object").len(), 1, "and nothing else is fetched");
 }

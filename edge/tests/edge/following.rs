@@ -1,4 +1,4 @@
-//! The event stream of an origin, followed.
+//! Following the event stream of an origin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::{Fault, Tarball};
 
-/// An edge that would not ask for an hour, in step with its origin.
+/// An edge that follows the stream of its origin and revalidates nothing for an hour.
 async fn following(prepare: impl FnOnce(&Site)) -> Site {
     Site::following(prepare, |_| {}).await
 }
@@ -27,33 +27,33 @@ async fn status(site: &Site) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn what_is_pushed_is_served_and_was_fetched_before_anybody_asked() {
+async fn a_pushed_version_is_prefetched_and_served() {
     let (old, new) = (Tarball::random(1, 50_000), Tarball::random(2, 50_000));
     let site = following(|site| drop(site.origin.publish("shop", 7, 1, &old))).await;
     let mut client = site.client("h2").await;
     assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &old.zstd);
     site.origin.push("shop", 8, 1, &new);
-    // A service that nobody asks for is known too, and nothing is fetched of it.
+    // A service without requests enters the catalog, and nothing of it is fetched.
     site.origin.push("unused", 3, 1, &Tarball::random(3, 50_000));
-    site.until("both are in the table", async || site.in_use("services") == 2.0).await;
+    site.until("both are in the catalog", async || site.in_use("services") == 2.0).await;
     let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == 2.0;
-    site.until("the new version is here", fetched).await;
-    assert_eq!(site.origin.asked("object").len(), 2);
+    site.until("the new version is prefetched", fetched).await;
+    assert_eq!(site.origin.requests("object").len(), 2);
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&new.zstd, "edge-1; hit"));
-    assert_eq!((site.origin.asked("service").len(), site.origin.asked("object").len()), (0, 2));
+    assert_eq!((site.origin.requests("service").len(), site.origin.requests("object").len()), (0, 2));
     assert_eq!(site.metric("weir_edge_prefetches_total", &[("result", "begun")]), 1.0, "the one that is in use");
-    // Another form of a version that is known says nothing of how long pushes take.
+    // Another representation of a known version is not a push delay.
     let delays = || site.metric("weir_edge_push_delay_seconds", &[]);
     assert_eq!(delays(), 2.0);
     site.origin.push("shop", 8, 2, &new);
     let revision = async || status(&site).await["services"][0]["revision"] == 2;
-    site.until("the form is in the table", revision).await;
+    site.until("the representation is in the catalog", revision).await;
     assert_eq!(delays(), 2.0);
 }
 
 #[tokio::test]
-async fn what_is_fetched_before_anybody_asks_leaves_room_for_those_who_do() {
+async fn prefetches_leave_fetch_slots_for_clients() {
     const SERVICES: u64 = 4;
     let name = |number: u64| format!("s{number}");
     let tarball = |seed| Tarball::random(seed, 500_000);
@@ -76,19 +76,19 @@ async fn what_is_fetched_before_anybody_asks_leaves_room_for_those_who_do() {
         site.origin.push(&name(number), 8, 1, &tarball(100 + number));
     }
     let begun = async || site.metric("weir_edge_prefetches_total", &[("result", "begun")]) == SERVICES as f64;
-    site.until("all are to be fetched", begun).await;
-    site.until("the first is asked for", async || !site.origin.asked("object").is_empty()).await;
+    site.until("all prefetches have begun", begun).await;
+    site.until("the first is requested", async || !site.origin.requests("object").is_empty()).await;
     for number in 0..10 * SERVICES {
         client.head(&format!("/v1/services/{}/tarball", name(number % SERVICES)), &[]).await;
     }
-    assert_eq!(site.origin.asked("object").len(), 1, "a quarter of what may be fetched at a time");
+    assert_eq!(site.origin.requests("object").len(), 1, "a quarter of the fetch slots");
     gate.add_permits(SERVICES as usize);
     let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == SERVICES as f64;
     site.until("all are fetched", fetched).await;
 }
 
 #[tokio::test]
-async fn what_is_purged_is_asked_for_though_the_stream_says_that_nothing_has_changed() {
+async fn a_purged_service_is_queried_despite_heartbeats() {
     let token = "an-operators-token";
     let mut site = Site::prepare().await;
     site.origin.serve_events();
@@ -100,16 +100,16 @@ async fn what_is_purged_is_asked_for_though_the_stream_says_that_nothing_has_cha
     site.in_step().await;
     let mut client = site.client("h2").await;
     client.head(TARBALL, &[]).await;
-    assert_eq!(site.origin.asked("service").len(), 0);
+    assert_eq!(site.origin.requests("service").len(), 0);
     let (status, body) = site.admin_request("POST", "/v1/purge", Some(token), r#"{"service": "shop"}"#).await;
     assert_eq!(status, 200, "{body}");
     site.origin.heartbeat();
     client.head(TARBALL, &[]).await;
-    assert!(!site.origin.asked("service").is_empty(), "its origin is asked before it is served again");
+    assert!(!site.origin.requests("service").is_empty(), "its origin is queried before it is served again");
 }
 
 #[tokio::test]
-async fn a_heartbeat_is_the_origin_s_word_on_everything() {
+async fn a_heartbeat_validates_all_services() {
     let site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
     let mut client = site.client("h2").await;
     let mut age = async || client.head(TARBALL, &[]).await.header("age").parse::<u64>().unwrap();
@@ -120,14 +120,14 @@ async fn a_heartbeat_is_the_origin_s_word_on_everything() {
         age().await == 0
     };
     site.until("it is young again", young).await;
-    assert_eq!(site.origin.asked("service").len(), 0);
+    assert_eq!(site.origin.requests("service").len(), 0);
     let status = status(&site).await;
     assert_eq!(status["origins"][0]["events_followed"], true);
     assert!(status["services"][0]["why"].as_str().unwrap().contains("event stream"), "{status}");
 }
 
 #[tokio::test]
-async fn a_follower_that_was_cut_off_goes_on_where_it_was() {
+async fn a_follower_resumes_at_its_cursor() {
     let site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
     let mut client = site.client("h2").await;
     site.origin.push("shop", 8, 1, &Tarball::random(2, 1000));
@@ -135,15 +135,15 @@ async fn a_follower_that_was_cut_off_goes_on_where_it_was() {
     site.origin.cut_streams();
     site.origin.push("shop", 9, 1, &Tarball::random(3, 1000));
     site.until("it has come back", async || generation(&mut client).await == "9").await;
-    let asked = site.origin.asked("events");
-    assert_eq!((asked[0].query.as_deref(), asked[1].query.as_deref()), (None, Some("since=0.1")));
+    let requests = site.origin.requests("events");
+    assert_eq!((requests[0].query.as_deref(), requests[1].query.as_deref()), (None, Some("since=0.1")));
     assert_eq!(site.metric("weir_edge_resyncs_total", &[("reason", "start")]), 1.0);
     assert_eq!(site.metric("weir_edge_resyncs_total", &[]), 1.0);
-    assert_eq!(site.origin.asked("service").len(), 0);
+    assert_eq!(site.origin.requests("service").len(), 0);
 }
 
 #[tokio::test]
-async fn what_a_snapshot_leaves_out_is_asked_about() {
+async fn a_service_missing_from_a_snapshot_is_queried() {
     let tarball = Tarball::random(1, 1000);
     let site = following(|site| {
         for service in ["shop", "gone", "unpublished"] {
@@ -161,7 +161,7 @@ async fn what_a_snapshot_leaves_out_is_asked_about() {
     site.origin.push("shop", 8, 1, &Tarball::random(2, 1000));
     site.origin.forget_cursors();
     site.origin.cut_streams();
-    site.until("the origin is asked about both", async || site.origin.asked("service").len() >= 2).await;
+    site.until("the origin is queried for both", async || site.origin.requests("service").len() >= 2).await;
     for service in ["shop", "gone", "unpublished"] {
         assert_eq!(client.head(&path(service), &[]).await.status, 200, "{service}: silence is no tombstone");
     }
@@ -176,21 +176,21 @@ async fn what_a_snapshot_leaves_out_is_asked_about() {
 }
 
 #[tokio::test]
-async fn a_tombstone_ends_a_service_and_a_push_brings_it_back() {
+async fn a_tombstone_removes_a_service_and_a_push_restores_it() {
     let tarball = Tarball::random(1, 1000);
     let site = following(|site| drop(site.origin.publish("shop", 7, 1, &tarball))).await;
     let mut client = site.client("h2").await;
     assert_eq!(client.get(TARBALL, &[]).await.status, 200);
     site.origin.withdraw("shop");
-    site.origin.tell(EventKind::Tombstone { service: "shop".parse().unwrap(), generation: 7 });
+    site.origin.send_event(EventKind::Tombstone { service: "shop".parse().unwrap(), generation: 7 });
     site.until("it is gone", async || client.get(TARBALL, &[]).await.status == 404).await;
     site.origin.push("shop", 8, 1, &tarball);
     site.until("it is back", async || client.get(TARBALL, &[]).await.status == 200).await;
-    assert_eq!(site.origin.asked("service").len(), 0);
+    assert_eq!(site.origin.requests("service").len(), 0);
 }
 
 #[tokio::test]
-async fn a_service_that_moves_to_another_origin_is_served_all_the_while() {
+async fn a_service_that_moves_to_another_origin_is_served_throughout() {
     let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     let mut site = Site::prepare().await;
     let second = site.second_origin().await;
@@ -211,13 +211,13 @@ async fn a_service_that_moves_to_another_origin_is_served_all_the_while() {
     second.answer_descriptors_with(Some(clone_is_running));
     for service in ["shop", "other"] {
         site.origin.withdraw(service);
-        site.origin.tell(gone(service));
+        site.origin.send_event(gone(service));
     }
-    site.until("both origins are asked", async || second.asked("service").len() >= 2).await;
+    site.until("both origins are queried", async || second.requests("service").len() >= 2).await;
     assert_eq!(generation(&mut client).await, "7", "the other one may have it");
     second.answer_descriptors_with(None);
     second.publish("shop", 8, 1, &new);
-    site.origin.tell(gone("shop"));
+    site.origin.send_event(gone("shop"));
     site.until("it is found at its new origin", async || {
         let reply = client.head(TARBALL, &[]).await;
         assert_eq!(reply.status, 200);
@@ -227,7 +227,7 @@ async fn a_service_that_moves_to_another_origin_is_served_all_the_while() {
     second.push("shop", 9, 1, &old);
     site.until("the new origin's word counts", async || generation(&mut client).await == "9").await;
     // What is at none of them is gone.
-    site.origin.tell(gone("other"));
+    site.origin.send_event(gone("other"));
     let other = "/v1/services/other/tarball";
     site.until("it is gone", async || client.head(other, &[]).await.status == 404).await;
     second.push("other", 8, 1, &new);
@@ -235,22 +235,22 @@ async fn a_service_that_moves_to_another_origin_is_served_all_the_while() {
 }
 
 #[tokio::test]
-async fn a_service_that_was_not_there_is_there_at_once_when_it_is_pushed() {
+async fn a_push_ends_the_negative_entry_of_a_service() {
     let site = following(|_| {}).await;
     let mut client = site.client("h2").await;
     for _ in 0..3 {
         assert_eq!(client.get(TARBALL, &[]).await.status, 404);
     }
-    assert_eq!(site.origin.asked("service").len(), 1, "one answer is taken as given for a while");
+    assert_eq!(site.origin.requests("service").len(), 1, "one answer is taken as given for a while");
     let tarball = Tarball::random(1, 1000);
     site.origin.push("shop", 7, 1, &tarball);
     site.until("it is in the table", async || site.in_use("services") == 1.0).await;
     site.until("it is served", async || client.get(TARBALL, &[]).await.status == 200).await;
-    assert_eq!(site.origin.asked("service").len(), 1);
+    assert_eq!(site.origin.requests("service").len(), 1);
 }
 
 #[tokio::test]
-async fn a_version_that_was_not_there_is_asked_for_once_until_the_service_has_a_newer_word() {
+async fn a_missing_version_is_queried_once_until_the_service_changes() {
     let (one, other) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     let site = following(|site| drop(site.origin.publish("shop", 7, 1, &one))).await;
     let mut client = site.client("h2").await;
@@ -258,21 +258,21 @@ async fn a_version_that_was_not_there_is_asked_for_once_until_the_service_has_a_
     for _ in 0..3 {
         assert_eq!(client.get(&path, &[]).await.status, 404);
     }
-    assert_eq!(site.origin.asked("version").len(), 1);
+    assert_eq!(site.origin.requests("version").len(), 1);
     site.origin.push("shop", 8, 1, &other);
     site.origin.push("shop", 9, 1, &one);
     site.until("the service has moved on", async || generation(&mut client).await == "9").await;
     assert_eq!(client.get(&path, &[]).await.status, 200);
-    assert_eq!(site.origin.asked("version").len(), 2);
+    assert_eq!(site.origin.requests("version").len(), 2);
 }
 
 #[tokio::test]
-async fn something_older_is_refused_however_it_comes() {
+async fn an_older_generation_is_rejected_from_any_source() {
     let (new, old) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     let mut site = following(|site| drop(site.origin.publish("shop", 9, 1, &new))).await;
     site.origin.push("shop", 8, 5, &old);
     let alarm = "weir_edge_generation_regressions_total";
-    site.until("the origin is asked, and the alarm raised", async || site.metric(alarm, &[]) >= 1.0).await;
+    site.until("the origin is queried, and the metric grows", async || site.metric(alarm, &[]) >= 1.0).await;
     assert_eq!(site.metric("weir_edge_push_refused_total", &[("reason", "regressed")]), 1.0);
     assert_eq!(generation(&mut site.client("h2").await).await, "9");
     // Heartbeats do not vouch for it.
@@ -290,7 +290,7 @@ async fn something_older_is_refused_however_it_comes() {
 }
 
 #[tokio::test]
-async fn what_the_stream_keeps_to_itself_is_found() {
+async fn periodic_revalidation_finds_a_version_that_the_stream_omitted() {
     let site = Site::following(
         |site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000))),
         |config| config.push.revalidate_interval = Duration::from_secs(1),
@@ -303,7 +303,7 @@ async fn what_the_stream_keeps_to_itself_is_found() {
 }
 
 #[tokio::test]
-async fn a_stream_that_makes_no_sense_is_begun_anew() {
+async fn a_malformed_stream_is_reopened() {
     let site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
     for (number, babble) in [&b"[]\n"[..], b"{\"event\": \"descriptor\", \"cursor\": \"0.9\", \"descriptor\": {}}\n"]
         .into_iter()
@@ -312,16 +312,16 @@ async fn a_stream_that_makes_no_sense_is_begun_anew() {
         site.origin.babble(babble);
         let begun = (number + 1) as f64;
         let lost = || site.metric("weir_edge_resyncs_total", &[("reason", "lost")]);
-        site.until("it begins anew", async || lost() == begun).await;
+        site.until("it is reopened", async || lost() == begun).await;
         assert_eq!(site.metric("weir_edge_streams_ended_total", &[("reason", "malformed")]), begun);
         site.in_step().await;
     }
-    // What a newer origin writes is no reason to stop: its service is asked about.
+    // An event of a newer version of the protocol is skipped, and its service queried.
     let newer = br#"{"publication": {"service": "shop", "format": 99}}"#;
-    site.origin.tell(EventKind::Descriptor(newer.as_slice().into()));
-    site.origin.tell(EventKind::Access(b"{}".as_slice().into()));
+    site.origin.send_event(EventKind::Descriptor(newer.as_slice().into()));
+    site.origin.send_event(EventKind::Access(b"{}".as_slice().into()));
     site.origin.babble(b"{\"event\": \"of the future\", \"cursor\": \"0.9\"}\n");
-    site.until("the origin is asked", async || site.origin.asked("service").len() == 1).await;
+    site.until("the origin is queried", async || site.origin.requests("service").len() == 1).await;
     assert_eq!(site.metric("weir_edge_push_refused_total", &[("reason", "unreadable")]), 1.0);
     assert_eq!(site.metric("weir_edge_stream_up", &[]), 1.0);
 }
@@ -330,14 +330,14 @@ async fn a_stream_that_makes_no_sense_is_begun_anew() {
 async fn an_origin_without_events_is_polled() {
     let (site, tarball) = Site::serving(1000).await;
     let refused = [("kind", "events"), ("status", "404")];
-    let asked = || site.metric("weir_edge_origin_requests_total", &refused);
-    site.until("the edge has looked for them", async || asked() == 1.0).await;
+    let requests = || site.metric("weir_edge_origin_requests_total", &refused);
+    site.until("the edge has looked for them", async || requests() == 1.0).await;
     assert_eq!(site.client("h2").await.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
-    assert_eq!((site.origin.asked("service").len(), site.metric("weir_edge_stream_up", &[])), (1, 0.0));
+    assert_eq!((site.origin.requests("service").len(), site.metric("weir_edge_stream_up", &[])), (1, 0.0));
 }
 
 #[tokio::test]
-async fn each_service_has_the_freshness_of_its_own() {
+async fn each_service_has_its_own_freshness() {
     let own = FreshnessForConfig {
         services: "shop-*".parse().unwrap(),
         fresh: Some(Duration::from_secs(7)),
@@ -370,7 +370,7 @@ async fn each_service_has_the_freshness_of_its_own() {
 }
 
 #[tokio::test]
-async fn an_origin_that_does_not_answer_is_left_alone_and_tried_now_and_then() {
+async fn the_circuit_of_a_failing_origin_opens_and_is_probed() {
     let mut site = following(|site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000)))).await;
     site.origin.go_down().await;
     let circuit = async |site: &Site| status(site).await["origins"][0]["circuit"].as_str().unwrap().to_owned();
@@ -378,7 +378,7 @@ async fn an_origin_that_does_not_answer_is_left_alone_and_tried_now_and_then() {
     assert_eq!((site.metric("weir_edge_origin_up", &[]), site.metric("weir_edge_stream_up", &[])), (0.0, 0.0));
     assert!(site.metric("weir_edge_origin_circuit_opened_total", &[]) >= 1.0);
     let mut client = site.client("h2").await;
-    assert_eq!(generation(&mut client).await, "7", "what is held is served");
+    assert_eq!(generation(&mut client).await, "7", "the cached version is served");
     site.origin.go_up().await;
     site.until("it is closed again", async || circuit(&site).await == "closed").await;
     site.in_step().await;

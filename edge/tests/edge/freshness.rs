@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
+use crate::site::{Site, TARBALL, ZSTD, a_moment, always_revalidating};
 use crate::test_origin::Tarball;
 
 #[tokio::test]
@@ -9,18 +9,18 @@ async fn a_thousand_polls_are_304_and_the_origin_sees_none() {
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
     let mut client = site.client("h2").await;
     let tag = client.get(TARBALL, &[ZSTD]).await.header("etag").to_owned();
-    let before = site.origin.asked("service").len() + site.origin.asked("object").len();
+    let before = site.origin.requests("service").len() + site.origin.requests("object").len();
     assert_eq!(before, 2);
     for _ in 0..1000 {
         assert_eq!(client.head(TARBALL, &[ZSTD, ("if-none-match", &tag)]).await.status, 304);
     }
-    assert_eq!(site.origin.asked("service").len() + site.origin.asked("object").len(), before);
+    assert_eq!(site.origin.requests("service").len() + site.origin.requests("object").len(), before);
     let polls = [("route", "tarball"), ("method", "HEAD"), ("cache", "hit"), ("status", "304")];
     assert_eq!(site.metric("weir_edge_requests_total", &polls), 1000.0);
 }
 
 #[tokio::test]
-async fn what_is_past_its_freshness_is_served_and_revalidated_behind() {
+async fn a_stale_version_is_served_and_revalidated_in_the_background() {
     let site = Site::with(|config| {
         config.freshness.fresh = Duration::ZERO;
         config.freshness.stale_while_revalidate = Duration::from_secs(3600);
@@ -43,8 +43,8 @@ async fn what_is_past_its_freshness_is_served_and_revalidated_behind() {
 }
 
 #[tokio::test]
-async fn a_request_waits_for_the_origin_and_says_so() {
-    let site = Site::with(always_asking).await;
+async fn a_response_that_waited_for_the_origin_has_its_cache_status() {
+    let site = Site::with(always_revalidating).await;
     let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("shop", 7, 1, &old);
     let mut client = site.client("h2").await;
@@ -61,9 +61,9 @@ async fn a_request_waits_for_the_origin_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_slow_origin_is_waited_for_no_longer_than_allowed() {
+async fn a_request_waits_for_a_slow_origin_up_to_the_limit() {
     let site = Site::with(|config| {
-        always_asking(config);
+        always_revalidating(config);
         config.freshness.wait = Duration::from_millis(50);
     })
     .await;
@@ -81,7 +81,7 @@ async fn a_slow_origin_is_waited_for_no_longer_than_allowed() {
 }
 
 #[tokio::test]
-async fn a_forced_refresh_asks_the_origin_at_most_once_a_second() {
+async fn no_cache_queries_the_origin_at_most_once_a_second() {
     let site = Site::with(|config| config.freshness.fresh = Duration::from_secs(3600)).await;
     let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("shop", 7, 1, &old);
@@ -89,23 +89,23 @@ async fn a_forced_refresh_asks_the_origin_at_most_once_a_second() {
     client.get(TARBALL, &[ZSTD]).await;
     site.origin.publish("shop", 8, 1, &new);
     let forced = [ZSTD, ("cache-control", "no-cache")];
-    // It was asked just now.
+    // It was queried just now.
     assert_eq!(client.get(TARBALL, &forced).await.bytes(), &old.zstd);
-    assert_eq!(site.origin.asked("service").len(), 1);
-    site.until("the origin is asked again", async || {
+    assert_eq!(site.origin.requests("service").len(), 1);
+    site.until("the origin is queried again", async || {
         let reply = client.get(TARBALL, &forced).await;
-        let asked = reply.header("cache-status") == "edge-1; fwd=request; fwd-status=200; stored";
-        assert_eq!(reply.bytes() == &new.zstd, asked);
-        asked
+        let requests = reply.header("cache-status") == "edge-1; fwd=request; fwd-status=200; stored";
+        assert_eq!(reply.bytes() == &new.zstd, requests);
+        requests
     })
     .await;
-    assert_eq!(site.origin.asked("service").len(), 2);
+    assert_eq!(site.origin.requests("service").len(), 2);
     // A conditional request is none, and neither is a HEAD.
     let tag = client.head(TARBALL, &[ZSTD, ("cache-control", "no-cache")]).await.header("etag").to_owned();
     tokio::time::sleep(Duration::from_millis(1100)).await;
     client.head(TARBALL, &forced).await;
     client.get(TARBALL, &[ZSTD, ("cache-control", "no-cache"), ("if-none-match", &tag)]).await;
-    assert_eq!(site.origin.asked("service").len(), 2);
+    assert_eq!(site.origin.requests("service").len(), 2);
     site.origin.go_down().await;
     let reply = client.get(TARBALL, &forced).await;
     assert_eq!(reply.bytes(), &new.zstd);
@@ -113,7 +113,7 @@ async fn a_forced_refresh_asks_the_origin_at_most_once_a_second() {
 }
 
 #[tokio::test]
-async fn forced_refreshes_share_the_question_that_is_under_way() {
+async fn no_cache_requests_share_the_query_in_flight() {
     let site = Site::with(|config| config.freshness.fresh = Duration::from_secs(3600)).await;
     let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("shop", 7, 1, &old);
@@ -132,5 +132,5 @@ async fn forced_refreshes_share_the_question_that_is_under_way() {
     for refresh in refreshes {
         assert_eq!(refresh.await.unwrap().bytes(), &new.zstd);
     }
-    assert_eq!(site.origin.asked("service").len(), 2);
+    assert_eq!(site.origin.requests("service").len(), 2);
 }

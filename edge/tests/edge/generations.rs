@@ -1,9 +1,9 @@
-use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
+use crate::site::{Site, TARBALL, ZSTD, a_moment, always_revalidating};
 use crate::test_origin::Tarball;
 
 #[tokio::test]
-async fn an_older_generation_is_refused_also_after_a_restart() {
-    let mut site = Site::with(always_asking).await;
+async fn an_older_generation_is_rejected_after_a_restart_too() {
+    let mut site = Site::with(always_revalidating).await;
     let (new, old) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("shop", 9, 2, &new);
     site.client("h2").await.get(TARBALL, &[ZSTD]).await;
@@ -27,8 +27,8 @@ async fn an_older_generation_is_refused_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_gone_is_served_no_longer_and_its_generation_is_remembered() {
-    let mut site = Site::with(always_asking).await;
+async fn a_removed_service_is_not_served_and_its_generation_is_stored() {
+    let mut site = Site::with(always_revalidating).await;
     let tarball = Tarball::random(1, 1000);
     site.origin.publish("shop", 9, 1, &tarball);
     let immutable = format!("/v1/services/shop/tarballs/{}", tarball.digest());
@@ -54,20 +54,20 @@ async fn a_service_that_is_gone_is_served_no_longer_and_its_generation_is_rememb
 }
 
 #[tokio::test]
-async fn an_object_that_is_gone_has_the_descriptor_asked_for_again() {
+async fn a_missing_object_revalidates_the_descriptor() {
     let site = Site::start().await;
     let tarball = Tarball::random(1, 50_000);
     site.origin.publish("shop", 9, 1, &tarball);
     let mut client = site.client("h2").await;
     client.head(TARBALL, &[]).await;
-    // The same content, stored anew: another representation under the same publication.
+    // The same content, compressed again: another representation under the same publication.
     let again = Tarball::in_frames(tarball.tar.to_vec(), 20_000);
     assert_ne!(again.named(), tarball.named());
     site.origin.publish("shop", 9, 2, &again);
     site.origin.forget_object(&tarball);
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &again.zstd);
-    assert_eq!((site.origin.asked("service").len(), site.origin.asked("object").len()), (2, 1 + 1 + 3));
+    assert_eq!((site.origin.requests("service").len(), site.origin.requests("object").len()), (2, 1 + 1 + 3));
     site.origin.publish("shop", 10, 1, &tarball);
     site.origin.forget_object(&tarball);
     let reply = client.get(&format!("/v1/services/shop/tarballs/{}", again.digest()), &[ZSTD]).await;

@@ -18,7 +18,7 @@ fn text() -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_made_on_the_way_for_who_accepts_nothing_better() {
+async fn gzip_is_made_for_clients_that_accept_nothing_better() {
     let site = Site::start().await;
     let tarball = Tarball::in_frames(text(), FRAME);
     site.origin.publish("shop", 7, 1, &tarball);
@@ -46,7 +46,7 @@ async fn it_is_made_on_the_way_for_who_accepts_nothing_better() {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_served_as_it_is() {
+async fn stored_gzip_is_served_unchanged() {
     let site = Site::start().await;
     let tarball = Tarball::in_frames(text(), FRAME).and_gzip();
     site.origin.publish("shop", 7, 1, &tarball);

@@ -53,11 +53,11 @@ async fn head_equals_get_over_every_version_of_http() {
         let first = seen.iter().find(|(p, i, _)| (p, i) == (path, identity)).unwrap();
         assert_eq!(headers, &first.2, "the same over every version");
     }
-    assert_eq!(site.origin.asked("object").len(), 1);
+    assert_eq!(site.origin.requests("object").len(), 1);
 }
 
 #[tokio::test]
-async fn a_tarball_s_headers_are_the_contract_s() {
+async fn the_headers_of_a_tarball_match_the_protocol() {
     let site = Site::start().await;
     let tarball = Tarball::random(1, 10_000);
     let descriptor = site.origin.publish("shop", 7, 1, &tarball);
@@ -96,12 +96,12 @@ async fn a_tarball_s_headers_are_the_contract_s() {
 }
 
 #[tokio::test]
-async fn a_head_fetches_no_frame_and_says_what_the_catalog_did() {
+async fn a_head_fetches_no_frame_and_has_the_catalog_s_cache_status() {
     let (site, _) = Site::serving(1000).await;
     let mut client = site.client("h3").await;
     assert_eq!(client.head(TARBALL, &[]).await.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
     assert_eq!(client.head(TARBALL, &[]).await.header("cache-status"), "edge-1; hit");
-    assert_eq!(site.origin.asked("object").len(), 0);
+    assert_eq!(site.origin.requests("object").len(), 0);
     // The descriptor is fresh and the body is not there: the answer tells of the body.
     let get = client.get(TARBALL, &[]).await;
     assert_eq!(get.header("cache-status"), "edge-1; fwd=miss; fwd-status=200; stored");
@@ -125,11 +125,11 @@ async fn a_past_version_is_served_while_its_origin_is_down() {
     assert_eq!(client.head(&path, &[("if-none-match", tag)]).await.status, 304);
     let unknown = format!("/v1/services/shop/tarballs/{}", Tarball::random(3, 1).digest());
     assert_eq!(client.get(&unknown, &[]).await.status, 502);
-    assert_eq!(site.origin.asked("version").len(), 1);
+    assert_eq!(site.origin.requests("version").len(), 1);
 }
 
 #[tokio::test]
-async fn problems_for_what_cannot_be_asked() {
+async fn invalid_requests_get_problem_documents() {
     let (site, _) = Site::serving(1000).await;
     let missing = format!("/v1/services/shop/tarballs/{}", Tarball::random(3, 1).digest());
     let object = format!("/v1/objects/shop/{}", Tarball::random(1, 1000).named());

@@ -65,7 +65,7 @@ async fn methods() {
             }
         }
     }
-    assert!(site.origin.asked("service").is_empty(), "nobody was asked");
+    assert!(site.origin.requests("service").is_empty(), "no origin was queried");
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn a_version_by_its_digest_is_conditional_too() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_waited_for_says_where_the_time_went() {
+async fn server_timing_has_the_time_of_a_miss() {
     let (site, _) = Site::serving(5000).await;
     let mut client = site.client("h2").await;
     let descriptor = client.get("/v1/services/shop", &[]).await;

@@ -2,7 +2,7 @@ use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::Tarball;
 
 #[tokio::test]
-async fn all_frames_are_decoded_on_the_way() {
+async fn all_frames_are_decoded_for_identity() {
     let site = Site::start().await;
     let text: Vec<u8> = (0..500_000u32).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
     let tarball = Tarball::in_frames(text, 900_001);

@@ -5,12 +5,12 @@ use http::StatusCode;
 use tokio::sync::Semaphore;
 use weir_protocol::problem::Problem;
 
-use crate::site::{Site, TARBALL, ZSTD, a_moment, always_asking};
+use crate::site::{Site, TARBALL, ZSTD, a_moment, always_revalidating};
 use crate::test_origin::{Fault, Tarball};
 
 #[tokio::test]
-async fn what_is_held_is_served_without_the_origin_also_after_a_restart() {
-    let mut site = Site::with(always_asking).await;
+async fn cached_versions_are_served_without_the_origin_also_after_a_restart() {
+    let mut site = Site::with(always_revalidating).await;
     let tarball = Tarball::random(1, 200_000);
     site.origin.publish("shop", 7, 1, &tarball);
     let mut client = site.client("h2").await;
@@ -47,13 +47,13 @@ async fn what_is_held_is_served_without_the_origin_also_after_a_restart() {
         client.get(TARBALL, &[ZSTD]).await.header("cache-status").starts_with("edge-1; fwd=stale; fwd-status=304")
     })
     .await;
-    assert_eq!(site.origin.asked("object").len(), 1, "the object survived it all");
+    assert_eq!(site.origin.requests("object").len(), 1, "the object survived it all");
 }
 
 #[tokio::test]
-async fn past_the_maximum_nothing_stale_is_served() {
+async fn nothing_is_served_beyond_stale_if_error() {
     let site = Site::with(|config| {
-        always_asking(config);
+        always_revalidating(config);
         config.freshness.stale_if_error = Some(Duration::ZERO);
     })
     .await;
@@ -62,7 +62,7 @@ async fn past_the_maximum_nothing_stale_is_served() {
     let reply = client.get(TARBALL, &[]).await;
     assert!(reply.header("cache-control").ends_with("stale-if-error=0"));
     a_moment().await;
-    assert_eq!(client.get(TARBALL, &[]).await.status, 200, "while the origin can be asked");
+    assert_eq!(client.get(TARBALL, &[]).await.status, 200, "while the origin is up");
     site.origin.go_down().await;
     a_moment().await;
     let reply = client.get(TARBALL, &[]).await;
@@ -71,8 +71,8 @@ async fn past_the_maximum_nothing_stale_is_served() {
 }
 
 #[tokio::test]
-async fn an_origin_s_own_words_are_passed_on_when_nothing_is_held() {
-    let site = Site::with(always_asking).await;
+async fn the_problem_of_an_origin_is_forwarded_when_nothing_is_cached() {
+    let site = Site::with(always_revalidating).await;
     let tarball = Tarball::random(1, 1000);
     site.origin.publish("shop", 7, 1, &tarball);
     let mut client = site.client("h2").await;
@@ -102,7 +102,7 @@ async fn an_origin_s_own_words_are_passed_on_when_nothing_is_held() {
 async fn several_origins_partition_the_services() {
     let mut site = Site::prepare().await;
     let mut second = site.second_origin().await;
-    always_asking(&mut site.config);
+    always_revalidating(&mut site.config);
     site.start_edge().await;
     let (one, two) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("one", 7, 1, &one);
@@ -112,16 +112,16 @@ async fn several_origins_partition_the_services() {
         let path = format!("/v1/services/{name}/tarball");
         assert_eq!(client.get(&path, &[ZSTD]).await.bytes(), &tarball.zstd);
     }
-    // A known service is asked of its own origin alone.
-    let before = second.asked("service").len();
+    // A known service is queried at its own origin only.
+    let before = second.requests("service").len();
     a_moment().await;
     client.head("/v1/services/one/tarball", &[]).await;
-    assert_eq!(second.asked("service").len(), before);
+    assert_eq!(second.requests("service").len(), before);
     assert_eq!(client.head("/v1/services/none/tarball", &[]).await.status, 404);
     // With one of them down nobody can say that a service does not exist.
     second.go_down().await;
     assert_eq!(client.head("/v1/services/neither/tarball", &[]).await.status, 502);
-    // What is known to be there was not said to be gone by both.
+    // A known service is not absent, because only one origin responded 404.
     site.origin.withdraw("one");
     a_moment().await;
     assert_eq!(client.head("/v1/services/one/tarball", &[ZSTD]).await.status, 200);
@@ -132,7 +132,7 @@ async fn several_origins_partition_the_services() {
 }
 
 #[tokio::test]
-async fn an_origin_that_hangs_holds_up_no_fetch_from_another() {
+async fn a_hanging_origin_delays_no_fetch_from_another() {
     let mut site = Site::prepare().await;
     let second = site.second_origin().await;
     (site.config.cache.fetches, site.config.cache.fetch_idle) = (1, Duration::from_secs(3600));
@@ -145,7 +145,7 @@ async fn an_origin_that_hangs_holds_up_no_fetch_from_another() {
     let mut client = site.client("h2").await;
     let mut waiting = client.clone();
     let waiting = tokio::spawn(async move { waiting.get("/v1/services/one/tarball", &[ZSTD]).await });
-    site.until("it is asked for", async || site.origin.asked("object").len() == 1).await;
+    site.until("it is requested", async || site.origin.requests("object").len() == 1).await;
     assert_eq!(client.get("/v1/services/two/tarball", &[ZSTD]).await.bytes(), &two.zstd);
     gate.add_permits(1);
     assert_eq!(waiting.await.unwrap().bytes(), &one.zstd);

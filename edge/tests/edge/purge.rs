@@ -11,7 +11,7 @@ use crate::test_origin::{Fault, Tarball};
 
 const TOKEN: &str = "an-operators-token";
 
-/// Fresh for so long that an edge asks its origin only when it must.
+/// Fresh for so long that an edge does not revalidate by itself.
 fn rarely_asking(config: &mut Config) {
     config.freshness.fresh = Duration::from_secs(600);
 }
@@ -37,7 +37,7 @@ fn counts(done: &Value) -> [u64; 3] {
 }
 
 #[tokio::test]
-async fn only_who_shows_the_token_may_purge() {
+async fn a_purge_requires_the_operator_token() {
     let order = r#"{"service": "shop"}"#;
     let site = Site::start().await;
     let (status, body) = site.admin_request("POST", "/v1/purge", Some(TOKEN), order).await;
@@ -69,7 +69,7 @@ async fn only_who_shows_the_token_may_purge() {
 }
 
 #[tokio::test]
-async fn a_hard_purge_of_a_service_drops_it_and_asks_again_and_never_goes_back() {
+async fn a_hard_purge_removes_a_service_and_keeps_its_generation() {
     let mut site = start().await;
     let (past, current) = (Tarball::random(1, 50_000), Tarball::random(2, 300_000));
     site.origin.publish("shop", 6, 1, &past);
@@ -86,13 +86,16 @@ async fn a_hard_purge_of_a_service_drops_it_and_asks_again_and_never_goes_back()
     assert_eq!(site.metric("weir_edge_evictions_total", &[("reason", "purged")]), 2.0);
     assert_eq!(counts(&purge(&site, order).await), [1, 0, 0], "again is no error");
 
-    let asked = |kind| site.origin.asked(kind).len();
-    let before = (asked("service"), asked("version"), asked("object"));
+    let requests = |kind| site.origin.requests(kind).len();
+    let before = (requests("service"), requests("version"), requests("object"));
     assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &current.zstd);
     assert_eq!(client.get(&past_path, &[ZSTD]).await.bytes(), &past.zstd);
-    assert_eq!((asked("service"), asked("version"), asked("object")), (before.0 + 1, before.1 + 1, before.2 + 2));
+    assert_eq!(
+        (requests("service"), requests("version"), requests("object")),
+        (before.0 + 1, before.1 + 1, before.2 + 2)
+    );
     client.get(TARBALL, &[ZSTD]).await;
-    assert_eq!(asked("service"), before.0 + 1, "it is fresh again");
+    assert_eq!(requests("service"), before.0 + 1, "it is fresh again");
 
     // The highest generation is not forgotten, and an origin that is down costs no poll its answer.
     purge(&site, order).await;
@@ -106,7 +109,7 @@ async fn a_hard_purge_of_a_service_drops_it_and_asks_again_and_never_goes_back()
 }
 
 #[tokio::test]
-async fn a_hard_purge_reaches_what_is_being_fetched() {
+async fn a_hard_purge_applies_to_fetches_in_flight() {
     let site = start().await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 1, &tarball);
@@ -114,7 +117,7 @@ async fn a_hard_purge_reaches_what_is_being_fetched() {
     site.origin.faults([Fault::Gate(gate.clone())]);
     let mut client = site.client("h2").await;
     let download = tokio::spawn(async move { client.get(TARBALL, &[ZSTD]).await });
-    site.until("it is asked for", async || site.origin.asked("object").len() == 1).await;
+    site.until("it is requested", async || site.origin.requests("object").len() == 1).await;
     assert_eq!(counts(&purge(&site, r#"{"service": "shop"}"#).await), [1, 0, 0]);
     gate.add_permits(1);
     assert_eq!(download.await.unwrap().bytes(), &tarball.zstd, "who waits gets it");
@@ -123,7 +126,7 @@ async fn a_hard_purge_reaches_what_is_being_fetched() {
 }
 
 #[tokio::test]
-async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
+async fn a_soft_purge_removes_nothing_and_revalidates_everything() {
     let site = start().await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 1, &tarball);
@@ -137,11 +140,12 @@ async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
     let done = purge(&site, r#"{"service": "shop", "soft": true}"#).await;
     assert_eq!(counts(&done), [1, 1, tarball.zstd.len() as u64]);
     assert_eq!(site.object_files().len(), 1);
-    let before = site.origin.asked("service").len();
+    let before = site.origin.requests("service").len();
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!(reply.bytes(), &tarball.zstd, "the bit that was flipped behind its back is found");
     assert_eq!(site.metric("weir_edge_verify_failures_total", &[("tier", "disk")]), 1.0);
-    site.until("the origin is asked behind it", async || site.origin.asked("service").len() > before).await;
+    site.until("the origin is queried in the background", async || site.origin.requests("service").len() > before)
+        .await;
     site.until("it is fresh again", async || {
         client.get(TARBALL, &[ZSTD]).await.header("cache-status") == "edge-1; hit"
     })
@@ -150,14 +154,14 @@ async fn a_soft_purge_removes_nothing_and_trusts_nothing() {
 }
 
 #[tokio::test]
-async fn a_purge_of_a_service_that_is_not_held_forgets_that_it_is_not_there() {
+async fn a_purge_of_an_absent_service_removes_its_negative_entry() {
     let site = start().await;
     let mut client = site.client("h2").await;
     assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 404);
     site.origin.publish("shop", 6, 1, &Tarball::random(1, 100));
     assert_eq!(counts(&purge(&site, r#"{"service": "shop"}"#).await)[0], 0);
     assert_eq!(client.head(TARBALL, &[ZSTD]).await.status, 200);
-    assert_eq!(site.origin.asked("service").len(), 2);
+    assert_eq!(site.origin.requests("service").len(), 2);
 }
 
 #[tokio::test]
@@ -177,16 +181,16 @@ async fn a_digest_and_a_repository_can_be_purged() {
     assert_eq!(counts(&purge(&site, &of(tarballs[1].named().to_string())).await), [0, 1, size(1)]);
     assert_eq!(site.object_files().len(), 1);
     assert_eq!(counts(&purge(&site, r#"{"repository": "other"}"#).await), [0, 0, 0]);
-    let before = site.origin.asked("service").len();
+    let before = site.origin.requests("service").len();
     assert_eq!(counts(&purge(&site, r#"{"repository": "shop"}"#).await), [3, 1, size(2)]);
     for (number, tarball) in tarballs.iter().enumerate() {
         assert_eq!(client.get(&path(number), &[ZSTD]).await.bytes(), &tarball.zstd);
     }
-    assert_eq!(site.origin.asked("service").len(), before + 3);
+    assert_eq!(site.origin.requests("service").len(), before + 3);
 }
 
 #[tokio::test]
-async fn beyond_loopback_the_admin_listener_wants_tls_and_names_are_for_operators() {
+async fn beyond_loopback_the_admin_listener_requires_tls_and_the_token() {
     let mut site = Site::prepare().await;
     site.config.admin_listen = Some("0.0.0.0:0".parse().unwrap());
     let error = weir_edge::start(site.config.clone()).await.map(|_| ()).unwrap_err().to_string();

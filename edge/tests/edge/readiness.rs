@@ -5,12 +5,12 @@ use weir_protocol::access_list::{AccessList, key_line};
 use weir_protocol::event::EventKind;
 use weir_protocol::token::SigningKey;
 
-use crate::site::{Site, TARBALL, ZSTD, always_asking};
+use crate::site::{Site, TARBALL, ZSTD, always_revalidating};
 use crate::test_origin::Tarball;
 
 #[tokio::test]
-async fn an_edge_that_holds_something_stays_ready_and_says_what_is_wrong() {
-    let mut site = Site::with(always_asking).await;
+async fn an_edge_with_a_catalog_stays_ready_and_reports_degradation() {
+    let mut site = Site::with(always_revalidating).await;
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 5000));
     let mut client = site.client("h2").await;
     client.get(TARBALL, &[ZSTD]).await;
@@ -32,7 +32,7 @@ async fn an_origin_that_refuses_this_edge_is_not_up() {
     site.origin.refuse(true);
     site.start_edge().await;
     let mut seen = (0, String::new());
-    site.until("why it is not ready is told", async || {
+    site.until("the reason is reported", async || {
         seen = site.admin("/readyz").await;
         seen.1.contains("401")
     })
@@ -47,7 +47,7 @@ async fn an_origin_that_refuses_this_edge_is_not_up() {
 }
 
 #[tokio::test]
-async fn without_the_origin_s_word_on_denials_an_edge_that_wants_credentials_is_not_ready() {
+async fn without_the_access_list_of_an_origin_an_edge_is_not_ready() {
     let mut site = Site::prepare().await;
     site.config.auth.mode = AuthMode::Required;
     site.config.auth.keys_from_origins = true;
@@ -59,19 +59,19 @@ async fn without_the_origin_s_word_on_denials_an_edge_that_wants_credentials_is_
     let unready = site.admin("/readyz").await;
     assert!(unready.0 == 503 && unready.1.contains("has not sent its access list yet"), "{}", unready.1);
     site.until("it follows", async || site.metric("weir_edge_stream_up", &[]) == 1.0).await;
-    site.origin.tell(EventKind::Access(b"{}".to_vec().into()));
+    site.origin.send_event(EventKind::Access(b"{}".to_vec().into()));
     let mut seen = (0, String::new());
-    site.until("it is heard", async || {
+    site.until("the list has arrived", async || {
         seen = site.admin("/readyz").await;
         !seen.1.contains("has not sent its access list")
     })
     .await;
     assert!(seen.0 == 503 && seen.1.contains("no usable key"), "{}", seen.1);
-    site.origin.tell(EventKind::Access(with_a_key()));
+    site.origin.send_event(EventKind::Access(with_a_key()));
     site.until("somebody can read", async || site.admin("/readyz").await == (200, "ready\n".to_owned())).await;
     std::fs::write(&denied, "tokn lost\n").unwrap();
-    let told = async || site.admin("/readyz").await.1.contains("degraded: a file of keys or denials");
-    site.until("an unreadable file is told", told).await;
+    let reported = async || site.admin("/readyz").await.1.contains("degraded: a file of keys or denials");
+    site.until("an unreadable file is reported", reported).await;
     std::fs::write(&denied, "").unwrap();
     site.origin.go_down().await;
     site.stop_edge().await;

@@ -27,15 +27,15 @@ fn copy(from: &Path, to: &Path, names: &[&str]) {
 async fn is_trusted(site: &Site, version: &'static str, pki: &Path) -> bool {
     let (address, pki) = (site.edge().address(), pki.to_owned());
     // Over QUIC the client panics when it cannot connect.
-    let asked = tokio::spawn(async move {
+    let requests = tokio::spawn(async move {
         let mut client = Client::connect(version, address, &pki).await;
         client.head(TARBALL, &[]).await.status
     });
-    asked.await.is_ok_and(|status| status == 200)
+    requests.await.is_ok_and(|status| status == 200)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
+async fn a_reload_gives_new_connections_the_new_certificate_and_keeps_old_ones() {
     let (site, tarball) = Site::serving(4 << 20).await;
     let pki = another();
     let before = site.metric("weir_edge_certificate_not_after_timestamp_seconds", &[]);
@@ -67,7 +67,7 @@ async fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_changes_nothing() {
+async fn a_failed_reload_changes_nothing() {
     let (site, _) = Site::serving(100).await;
     let (good, other) = (another(), another());
     copy(site.pki(), good.path(), &["ca.pem", "edge.pem", "edge.key", "edge-client.key"]);
@@ -98,7 +98,7 @@ async fn what_cannot_be_used_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn origins_are_called_with_the_new_certificate() {
+async fn a_reload_replaces_the_client_certificate_for_origins() {
     let mut site = Site::start().await;
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 100));
     let mut client = site.client("h2").await;

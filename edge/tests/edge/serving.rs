@@ -92,7 +92,7 @@ async fn a_panic_ends_its_own_request_alone_and_never_cleanly() {
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_no_stranger() {
+async fn a_drain_does_not_wait_for_idle_clients() {
     let listeners = Listeners::start().await;
     // A handshake that never goes on, one connection that says nothing, and clients that are idle.
     let _silent = TcpStream::connect(listeners.address).await.unwrap();

@@ -46,7 +46,7 @@ impl Site {
         (site, tarball)
     }
 
-    /// An edge in step with its origin, which would not be asked for an hour.
+    /// An edge that follows the stream of its origin, and revalidates nothing for an hour.
     pub(crate) async fn following(prepare: impl FnOnce(&Self), change: impl FnOnce(&mut Config)) -> Self {
         let mut site = Self::prepare().await;
         site.origin.serve_events();
@@ -255,8 +255,8 @@ pub(crate) async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-/// An edge that asks its origin at each request.
-pub(crate) fn always_asking(config: &mut Config) {
+/// An edge that queries its origin at each request.
+pub(crate) fn always_revalidating(config: &mut Config) {
     config.freshness.fresh = Duration::ZERO;
     config.freshness.stale_while_revalidate = Duration::ZERO;
 }

@@ -7,7 +7,7 @@ use crate::site::{Site, TARBALL};
 use crate::test_origin::Tarball;
 
 #[tokio::test]
-async fn a_directory_is_one_edge_s_alone() {
+async fn a_directory_is_used_by_one_edge() {
     let site = Site::start().await;
     let error = weir_edge::start(site.config.clone()).await.map(|_| ()).unwrap_err();
     let message = format!("{error:#}");
@@ -15,7 +15,7 @@ async fn a_directory_is_one_edge_s_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_with_the_reason() {
+async fn an_invalid_configuration_is_refused_with_the_reason() {
     let site = Site::prepare().await;
     let mut config = site.config.clone();
     config.listen = "0.0.0.0:0".parse().unwrap();
@@ -34,9 +34,9 @@ async fn what_cannot_work_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn the_check_finds_what_keeps_an_edge_from_starting_in_each_table() {
+async fn check_config_finds_the_errors_of_each_table() {
     let site = Site::prepare().await;
-    assert_eq!(weir_edge::check::faults(&site.config), [""; 0]);
+    assert_eq!(weir_edge::check::errors(&site.config), [""; 0]);
     let mut config = site.config.clone();
     let file = |name: &str, text: &str| {
         let path = site.pki().join(name);
@@ -48,22 +48,22 @@ async fn the_check_finds_what_keeps_an_edge_from_starting_in_each_table() {
     config.auth.mode = weir_edge::config::AuthMode::Required;
     config.auth.keys = vec![file("wrong.pub", "no key")];
     config.cache.dir = file("a-file", "").join("cache");
-    let faults = weir_edge::check::faults(&config);
-    let all = faults.join("\n");
+    let errors = weir_edge::check::errors(&config);
+    let all = errors.join("\n");
     for named in ["garbage.pem", "nowhere.pem", "wrong.pub", "a-file"] {
         assert!(all.contains(named), "{named}: {all}");
     }
-    assert_eq!(faults.len(), 4, "{all}");
+    assert_eq!(errors.len(), 4, "{all}");
     assert!(weir_edge::start(config).await.is_err());
     // Good each by itself, and not together.
     let mut config = site.config.clone();
     config.tls.key = site.pki().join("origin.key");
-    assert_eq!(weir_edge::check::faults(&config).len(), 1);
+    assert_eq!(weir_edge::check::errors(&config).len(), 1);
     assert!(weir_edge::start(config).await.is_err());
 }
 
 #[tokio::test]
-async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_written() {
+async fn check_config_finds_expired_certificates_and_read_only_directories() {
     let site = Site::prepare().await;
     type Write = fn(&std::path::Path, &str) -> anyhow::Result<()>;
     let writes: [(Write, &str); 2] =
@@ -71,11 +71,11 @@ async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_w
     for (write, reason) in writes {
         write(site.pki(), "edge").unwrap();
         write(site.pki(), "edge-client").unwrap();
-        let faults = weir_edge::check::faults(&site.config);
-        assert_eq!(faults.len(), 2, "{faults:?}");
+        let errors = weir_edge::check::errors(&site.config);
+        assert_eq!(errors.len(), 2, "{errors:?}");
         let files = [("[tls]", "edge.pem"), ("[[origin]]", "edge-client.pem")];
-        for (fault, (called, file)) in faults.iter().zip(files) {
-            assert!(fault.contains(called) && fault.contains(file) && fault.contains(reason), "{fault}");
+        for (error, (called, file)) in errors.iter().zip(files) {
+            assert!(error.contains(called) && error.contains(file) && error.contains(reason), "{error}");
         }
     }
     let mut site = site;
@@ -87,8 +87,8 @@ async fn the_check_finds_what_nobody_would_connect_to_and_where_nothing_can_be_w
     let Some(_mount) = Mount::tmpfs(&site.pki().join("disk"), "ro") else { return };
     let mut config = site.config.clone();
     config.cache.dir = site.pki().join("disk/cache");
-    let faults = weir_edge::check::faults(&config);
-    assert!(faults.len() == 1 && faults[0].contains("[cache] dir") && faults[0].contains("Read-only"), "{faults:?}");
+    let errors = weir_edge::check::errors(&config);
+    assert!(errors.len() == 1 && errors[0].contains("[cache] dir") && errors[0].contains("Read-only"), "{errors:?}");
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn an_edge_without_anything_is_ready_once_an_origin_was_reached() {
 }
 
 #[tokio::test]
-async fn status_and_metrics_tell_what_is_held() {
+async fn status_and_metrics_show_the_cache() {
     let site = Site::start().await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 2, &tarball);

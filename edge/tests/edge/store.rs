@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use tokio::sync::Semaphore;
 
-use crate::site::{Site, ZSTD, a_moment, always_asking};
+use crate::site::{Site, ZSTD, a_moment, always_revalidating};
 use crate::test_origin::{FRAME, Fault, Tarball};
 
 fn path(number: u64) -> String {
@@ -35,7 +35,7 @@ fn hits(site: &Site, tier: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
+async fn repeated_requests_are_served_from_memory_within_its_bound() {
     let site = Site::with(|config| config.cache.memory = ByteSize::mib(12)).await;
     let tarballs = publish(&site, 40, 500_000);
     for _ in 0..3 {
@@ -48,14 +48,14 @@ async fn what_is_asked_for_again_is_served_from_memory_within_its_bound() {
     assert!(bytes <= f64::from(12 << 20) && bytes > 1e7, "{bytes}");
     assert_eq!(site.limit("memory_bytes"), f64::from(12 << 20));
     assert!(site.metric("weir_edge_cache_memory_evictions_total", &[]) > 0.0);
-    assert_eq!(site.origin.asked("object").len(), 40);
+    assert_eq!(site.origin.requests("object").len(), 40);
     fetch(&site, &tarballs).await;
-    assert_eq!(site.origin.asked("object").len(), 40, "the disk has what the memory has not");
+    assert_eq!(site.origin.requests("object").len(), 40, "the disk has what the memory has not");
     assert!(hits(&site, "disk") > 10.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_of_many_objects_hold_no_more_memory_than_is_allowed() {
+async fn slow_readers_stay_within_the_memory_budget() {
     let site = Site::with(|config| {
         (config.cache.memory, config.cache.in_flight) = (ByteSize::mib(4), ByteSize::mib(16));
     })
@@ -83,7 +83,7 @@ async fn objects_outlive_a_restart_and_a_crash() {
     let tarballs = publish(&site, 10, 3 * FRAME / 2);
     fetch(&site, &tarballs).await;
     site.settled().await;
-    let asked = site.origin.asked("object").len();
+    let requests = site.origin.requests("object").len();
     for crash in [false, true] {
         if crash {
             site.cut_edge().await;
@@ -97,7 +97,7 @@ async fn objects_outlive_a_restart_and_a_crash() {
         site.start_edge().await;
         // Also before the files were counted.
         fetch(&site, &tarballs).await;
-        assert_eq!((hits(&site, "disk"), site.origin.asked("object").len()), (30.0, asked));
+        assert_eq!((hits(&site, "disk"), site.origin.requests("object").len()), (30.0, requests));
         site.until("they are counted", async || site.metric("weir_edge_cache_scanning", &[]) == 0.0).await;
         assert_eq!(site.objects().await, 30);
         assert!(!folder.join(".new-12ab-xyz").exists() && site.objects_dir().join("note.txt").exists());
@@ -106,7 +106,7 @@ async fn objects_outlive_a_restart_and_a_crash() {
 }
 
 #[tokio::test]
-async fn the_bound_of_the_disk_holds_and_is_kept_to_from_the_start() {
+async fn the_disk_limit_holds_from_the_start() {
     let on_disk =
         |site: &Site| -> u64 { site.object_files().iter().map(|file| fs::metadata(file).unwrap().len()).sum() };
     let mut site = Site::with(|config| {
@@ -147,14 +147,14 @@ async fn an_object_larger_than_the_disk_is_served_and_not_stored() {
 }
 
 #[tokio::test]
-async fn versions_share_what_they_have_in_common() {
-    let site = Site::with(always_asking).await;
+async fn versions_share_equal_frames() {
+    let site = Site::with(always_revalidating).await;
     let mut tar = Tarball::random(1, 8 * FRAME).tar.to_vec();
     site.origin.publish("s0", 7, 1, &Tarball::in_frames(tar.clone(), FRAME));
     let mut client = site.client("h2").await;
     client.get(&path(0), &[ZSTD]).await;
     site.settled().await;
-    let (asked, files) = (site.origin.asked("object").len(), site.object_files().len());
+    let (requests, files) = (site.origin.requests("object").len(), site.object_files().len());
     tar[3 * FRAME + 7] ^= 1;
     let next = Tarball::in_frames(tar, FRAME);
     site.origin.publish("s0", 8, 1, &next);
@@ -162,12 +162,12 @@ async fn versions_share_what_they_have_in_common() {
     let reply = client.get(&path(0), &[ZSTD]).await;
     assert_eq!((reply.header("weir-generation"), reply.bytes() == &next.zstd), ("8", true));
     site.settled().await;
-    assert_eq!(site.origin.asked("object").len() - asked, 2, "the manifest, and the frame that changed");
+    assert_eq!(site.origin.requests("object").len() - requests, 2, "the manifest, and the frame that changed");
     assert_eq!(site.object_files().len() - files, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_origin_that_hangs_or_is_down_costs_nothing_that_is_cached() {
+async fn a_hanging_or_failed_origin_delays_no_cached_version() {
     let site = Site::with(|config| config.cache.fetch_wait = Duration::from_secs(1)).await;
     let tarballs = publish(&site, 6, 300_000);
     fetch(&site, &tarballs[..3]).await;
@@ -175,7 +175,7 @@ async fn an_origin_that_hangs_or_is_down_costs_nothing_that_is_cached() {
     let gate = Arc::new(Semaphore::new(0));
     site.origin.faults((0..3).map(|_| Fault::Hold(gate.clone())));
     for number in 3..6 {
-        assert_eq!(client.get(&path(number), &[ZSTD]).await.status, 503, "it was asked, and hangs");
+        assert_eq!(client.get(&path(number), &[ZSTD]).await.status, 503, "the origin was queried, and hangs");
     }
     site.origin.go_down().await;
     for number in 3..6 {
@@ -188,7 +188,7 @@ async fn an_origin_that_hangs_or_is_down_costs_nothing_that_is_cached() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_is_read_often_keeps_its_manifest_too() {
+async fn a_frequently_read_body_keeps_its_manifest() {
     let mut site = Site::with(|config| {
         (config.cache.disk, config.cache.memory) = (ByteSize::mib(30), ByteSize::mib(4));
     })
@@ -212,7 +212,7 @@ async fn a_body_that_is_read_often_keeps_its_manifest_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_that_are_asked_for_once_leave_what_is_asked_for_often() {
+async fn a_scan_does_not_evict_frequently_requested_objects() {
     let site = Site::with(|config| {
         (config.cache.disk, config.cache.memory) = (ByteSize::mib(40), ByteSize::mib(4));
     })
@@ -225,7 +225,7 @@ async fn many_that_are_asked_for_once_leave_what_is_asked_for_often() {
     // A scan, of twice what the disk takes.
     fetch(&site, &tarballs).await;
     site.settled().await;
-    let asked = site.origin.asked("object").len();
+    let requests = site.origin.requests("object").len();
     fetch(&site, &tarballs[..6]).await;
-    assert_eq!(site.origin.asked("object").len(), asked);
+    assert_eq!(site.origin.requests("object").len(), requests);
 }

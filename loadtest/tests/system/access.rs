@@ -17,7 +17,7 @@ fn token(dir: &Path, arguments: &str) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_follows_by_its_token_until_that_is_revoked() -> anyhow::Result<()> {
+async fn an_agent_follows_with_its_token_until_it_is_revoked() -> anyhow::Result<()> {
     let plan = Plan {
         auth: "mode = 'required'\nkeys = ['fleet.key.pub']",
         access: "deny = 'denied'",

@@ -139,7 +139,7 @@ fn merge(into: &mut toml::Table, from: toml::Table) {
 /// A block of TOML that begins with the name of a configuration file is a part of that file: over the example in
 /// `deploy/config` it is read as the role reads it.
 #[test]
-fn configuration_in_the_documentation_is_read() -> anyhow::Result<()> {
+fn configuration_in_the_documentation_is_valid() -> anyhow::Result<()> {
     let (mut read, mut wrong) = (0, Vec::new());
     for (page, text) in files("docs", "md")? {
         if OF_THE_PAST.iter().any(|folder| page.starts_with(folder)) {
@@ -271,7 +271,7 @@ fn promtool(folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_metric_stands_in_the_reference() -> anyhow::Result<()> {
+async fn every_metric_is_in_the_reference() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let upstream = GitRepository::create(dir.path(), "shop")?;
     upstream.write("version", "1")?;

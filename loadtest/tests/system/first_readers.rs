@@ -29,8 +29,7 @@ async fn read(client: Client) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_first_readers_of_many_megabytes_fetch_each_object_once_and_the_first_of_them_may_die()
--> anyhow::Result<()> {
+async fn fifty_concurrent_misses_of_a_large_tarball_fetch_each_object_once() -> anyhow::Result<()> {
     let bytes = (if nightly() { 64 } else { 16 }) << 20;
     let one = OneService::start(noise(bytes), false).await?;
     let first = tokio::spawn(read(one.client()?));

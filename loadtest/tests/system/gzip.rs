@@ -10,7 +10,7 @@ use crate::one_service::{OneService, TARBALL};
 use crate::site::header;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gzip_gives_the_tarball_whoever_made_it() -> anyhow::Result<()> {
+async fn stored_and_transcoded_gzip_give_the_same_tarball() -> anyhow::Result<()> {
     for stored in [true, false] {
         let one = OneService::start("the same again and again ".repeat(50_000), stored).await?;
         let client = one.client()?;

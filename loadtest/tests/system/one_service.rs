@@ -1,4 +1,4 @@
-//! One service and one edge in this process. The edge fetches nothing before it is asked, and its table stays fresh.
+//! One service and one edge in this process. The edge prefetches nothing, and its catalog stays fresh.
 
 use std::time::Duration;
 

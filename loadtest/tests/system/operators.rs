@@ -54,7 +54,7 @@ async fn curl(site: &Site, method: &str, url: String, document: Option<Value>) -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_defines_changes_and_deletes_what_agents_follow() -> anyhow::Result<()> {
+async fn an_operator_defines_changes_and_deletes_services_that_agents_follow() -> anyhow::Result<()> {
     let (mut site, base) = site().await?;
     site.start().await?;
     let url = site.git.as_ref().context("the Git server runs")?.url("shop");
@@ -92,7 +92,7 @@ async fn an_operator_defines_changes_and_deletes_what_agents_follow() -> anyhow:
     })
     .await
     .with_context(|| site.logs())?;
-    site.until_status(&site.agent, "the agent is told so", |status| {
+    site.until_status(&site.agent, "the agent reports it", |status| {
         let error = status["services"]["shop-prod"]["last_error"].as_str().unwrap_or_default();
         error.contains("404")
     })

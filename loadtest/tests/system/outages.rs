@@ -9,7 +9,7 @@ use weir_loadtest::processes::{PATIENCE, until};
 use crate::site::{Plan, Site, header, seen};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_published_is_served_through_every_outage_and_recovers_alone() -> anyhow::Result<()> {
+async fn published_versions_are_served_through_every_outage() -> anyhow::Result<()> {
     let fill = |upstream: &GitRepository| {
         upstream.write("deploy/prod/version", "1")?;
         upstream.commit_and_push("one").map(drop)

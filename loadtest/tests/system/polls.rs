@@ -7,7 +7,7 @@ use crate::one_service::{OneService, TARBALL};
 use crate::site::header;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_polls_of_an_unchanged_service_cost_no_body_and_no_question() -> anyhow::Result<()> {
+async fn a_thousand_unchanged_polls_cause_no_body_and_no_query() -> anyhow::Result<()> {
     let one = OneService::start("1", false).await?;
     let client = one.client()?;
     let etag = header(&client.send("HEAD", TARBALL, &[]).await?, "etag").to_owned();
@@ -23,6 +23,6 @@ async fn a_thousand_polls_of_an_unchanged_service_cost_no_body_and_no_question()
         assert_eq!(header(&response, "cache-status"), "edge-1; hit");
         assert!(response.into_body().collect().await?.to_bytes().is_empty());
     }
-    assert_eq!(asked().await?, before, "the origin was asked");
+    assert_eq!(asked().await?, before, "the origin was queried");
     Ok(())
 }

@@ -77,7 +77,7 @@ impl Site {
     }
 
     /// Waits until each edge has what is published now in its table.
-    async fn until_in_all_tables(&self) -> anyhow::Result<()> {
+    async fn until_in_all_catalogs(&self) -> anyhow::Result<()> {
         let generation = |service: &ServiceName| {
             let published = self.cluster.origin.service(service).expect("it is configured");
             let generation = published.borrow().as_ref().expect("it is published").publication().generation;
@@ -110,27 +110,27 @@ async fn held(edge: SocketAddr) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_is_in_the_tables_of_three_edges_without_a_question() -> anyhow::Result<()> {
+async fn a_push_reaches_the_catalogs_of_three_edges_without_a_query() -> anyhow::Result<()> {
     let site = Site::start(1, None).await?;
     for edge in &site.cluster.edges {
         until_in_step(edge).await?;
     }
     site.publish("deploy/version", "2").await?;
-    site.until_in_all_tables().await?;
+    site.until_in_all_catalogs().await?;
     for edge in &site.cluster.edges {
         let metrics = Metrics::read(admin(edge)).await?;
         let [pushed, took] = ["count", "sum"].map(|of| metrics.sum(&format!("weir_edge_push_delay_seconds_{of}"), &[]));
         println!("{pushed} pushes, on their way for {:.1} ms on average", took * 1000.0 / pushed);
         assert!(pushed >= 1.0, "it was pushed");
         let asked = metrics.sum("weir_edge_origin_requests_total", &["kind=\"service\""]);
-        assert_eq!(asked, 0.0, "nobody asked");
+        assert_eq!(asked, 0.0, "no query was sent");
     }
     assert!(site.cluster.drain(PATIENCE).await);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_that_missed_more_events_than_are_kept_catches_up_by_a_snapshot() -> anyhow::Result<()> {
+async fn a_follower_behind_the_event_log_gets_a_snapshot() -> anyhow::Result<()> {
     // Each commit is a publication of every service: three are 120 events, of which a hundred are kept.
     let site = Site::start(40, Some(100)).await?;
     for edge in &site.cluster.edges {
@@ -142,12 +142,12 @@ async fn a_follower_that_missed_more_events_than_are_kept_catches_up_by_a_snapsh
         site.publish("deploy/version", &version.to_string()).await?;
     }
     relay.sever(false);
-    site.until_in_all_tables().await?;
+    site.until_in_all_catalogs().await?;
     for edge in &site.cluster.edges {
         let metrics = Metrics::read(admin(edge)).await?;
         assert_eq!(metrics.sum("weir_edge_resyncs_total", &["reason=\"cursor_unknown\""]), 1.0);
         assert_eq!(metrics.sum("weir_edge_generation_regressions_total", &[]), 0.0);
-        assert_eq!(metrics.sum("weir_edge_origin_requests_total", &["kind=\"service\""]), 0.0, "nobody asked");
+        assert_eq!(metrics.sum("weir_edge_origin_requests_total", &["kind=\"service\""]), 0.0, "no query was sent");
     }
     assert!(site.cluster.drain(PATIENCE).await);
     Ok(())

@@ -9,7 +9,7 @@ use weir_runtime::certificates;
 use crate::site::{Plan, Site};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edge_takes_a_new_certificate_on_sighup_and_its_agent_notices_nothing() -> anyhow::Result<()> {
+async fn an_edge_reloads_its_certificate_on_sighup_without_an_error_of_its_agent() -> anyhow::Result<()> {
     let fill = |upstream: &weir_loadtest::git_repository::GitRepository| {
         upstream.write("deploy/prod/version", "1")?;
         upstream.commit_and_push("one")?;
@@ -18,7 +18,7 @@ async fn an_edge_takes_a_new_certificate_on_sighup_and_its_agent_notices_nothing
     let mut site = Site::new(fill, Plan::default()).await?;
     site.start().await?;
     site.until_released("shop-prod", "version", "1").await?;
-    // While nothing was published yet it was told so.
+    // Before the first publication its polls failed.
     let errors = async || anyhow::Ok(Metrics::read(site.agent.admin()).await?.sum("weir_agent_errors_total", &[]));
     let errors_before = errors().await?;
     let old = fs::read(site.path("edge.pem"))?;
@@ -40,7 +40,7 @@ async fn an_edge_takes_a_new_certificate_on_sighup_and_its_agent_notices_nothing
     })
     .await?;
     assert_eq!(errors().await?, errors_before, "{}", site.logs());
-    // Who comes anew is served as well.
+    // New connections are served too.
     assert_eq!(site.client()?.send("GET", "/v1/services/shop-prod/tarball", &[]).await?.status(), 200);
     site.edge.terminate().await?;
     Ok(())

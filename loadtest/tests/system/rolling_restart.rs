@@ -42,7 +42,7 @@ async fn follow(edges: [Client; 2], first: usize, stop: &AtomicBool, done: &Done
         };
         let response = match edges[at].send(method, TARBALL, &headers).await {
             Ok(response) => response,
-            Err(error) if was_not_let_in(&error) => {
+            Err(error) if was_rejected(&error) => {
                 refused_in_a_row += 1;
                 ensure!(refused_in_a_row < 2, "neither edge lets anybody in");
                 at = 1 - at;
@@ -71,7 +71,7 @@ async fn follow(edges: [Client; 2], first: usize, stop: &AtomicBool, done: &Done
 /// Whether nobody listened, or the connection was going away and had not taken up the request: its last stream is named in
 /// GOAWAY, and what comes behind it can be asked again (RFC 9113 section 6.8). Nobody had promised anything yet. A connection
 /// that the kernel had accepted is a promise.
-fn was_not_let_in(error: &anyhow::Error) -> bool {
+fn was_rejected(error: &anyhow::Error) -> bool {
     let mut causes = error.chain();
     causes.any(|cause| {
         let nobody_listens = cause

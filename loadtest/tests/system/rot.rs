@@ -98,7 +98,7 @@ async fn objects_that_are_corrupt_on_the_edges_disk_are_fetched_again() -> anyho
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bit_flipped_on_the_wire_arrives_nowhere() -> anyhow::Result<()> {
+async fn a_bit_flipped_on_the_wire_is_never_unpacked() -> anyhow::Result<()> {
     let addresses = Addresses::free()?;
     let before_origin = Relay::start(addresses.origin).await?;
     let before_edge = Relay::start(addresses.edge).await?;

@@ -30,7 +30,7 @@ pub(crate) async fn descriptor(client: &Client) -> anyhow::Result<Descriptor> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edge_passes_signatures_on_unchanged_and_takes_those_of_a_new_key() -> anyhow::Result<()> {
+async fn an_edge_forwards_signatures_unchanged_also_of_a_new_key() -> anyhow::Result<()> {
     let signing = "[signing]\nkeys = ['old.key']\n";
     let services = format!("{signing}{}", service("shop-prod", "main", "deploy/prod"));
     let fill = |upstream: &weir_loadtest::git_repository::GitRepository| {

@@ -45,7 +45,7 @@ fn allow_many_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_readers_are_borne_within_a_stated_memory() -> anyhow::Result<()> {
+async fn slow_readers_are_served_within_the_memory_limit() -> anyhow::Result<()> {
     allow_many_files();
     let fill = |upstream: &GitRepository| {
         upstream.write("deploy/prod/noise", noise(MEGABYTES << 20))?;

@@ -121,7 +121,7 @@ fn update<N: Ord + Clone, T: Clone>(
     }
 }
 
-/// The version of a document: equal for equal documents, whoever wrote them.
+/// The version of a document: equal for equal documents, in the file and by operators.
 pub(crate) fn version(document: &impl Serialize) -> String {
     let json = serde_json::to_vec(document).expect("a document is made of texts, numbers and lists");
     blake3::hash(&json).to_hex()[..16].to_owned()

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_says_stays() {
+    fn definitions_of_the_file_cannot_be_edited() {
         for edit in [
             Edit::PutRepository(repository("filed").into()),
             Edit::PutService(service("filed", "shop").into()),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_goes_with_its_services_or_not_at_all() {
+    fn a_repository_is_deleted_with_its_services_or_not_at_all() {
         let Err(Refusal::HasServices(_, services)) = decide(&delete("shop", false), &Precondition::default()) else {
             panic!("it has services");
         };
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_bite_for_what_is_new_alone() {
+    fn limits_apply_to_new_objects_only() {
         let limits = LimitsConfig { max_repositories: 2, max_services: 3, ..LimitsConfig::default() };
         let decide = |edit: Edit| edit.decide(&Precondition::default(), &all(), &limits);
         for new in [Edit::PutRepository(repository("new").into()), Edit::PutService(service("new", "shop").into())] {

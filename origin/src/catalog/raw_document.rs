@@ -174,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rules_refuse_is_kept_as_it_is_with_the_reason() {
-        for (json, said) in [
+    fn a_refused_document_is_stored_unchanged_with_the_reason() {
+        for (json, expected) in [
             (r#"{"name":"a","repository":"shop","ref":"refs/replace/x"}"#, "replacement objects"),
             (r#"{"name":"a","repository":"shop","new_key":[1]}"#, "new_key"),
             (r#"{"name":"a","repository":"shop","include":["!x"]}"#, "`include`"),
@@ -183,7 +183,7 @@ mod tests {
         ] {
             let written = service("a", json);
             let refused = written.refused().expect(json);
-            assert!(refused.reason.contains(said), "{}", refused.reason);
+            assert!(refused.reason.contains(expected), "{}", refused.reason);
             let as_stored: Value = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_value(&written).unwrap(), as_stored);
             assert_eq!(written, service("a", json));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_at_all_is_shown_in_one() {
+    fn malformed_stored_text_is_shown_in_a_document() {
         for json in ["7", "[]", "null", "\"x\""] {
             let written = service("a", json);
             let shown = serde_json::to_value(&written).unwrap();

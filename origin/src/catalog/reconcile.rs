@@ -59,7 +59,7 @@ impl ChangedNames {
 
 impl Owner {
     /// Reconciles the changed names. Readers see the whole change at once. Deleted services are retired after that,
-    /// so that no reader hears of a deletion while the service is still served. `started`: the state published before
+    /// so that no reader receives a deletion while the service is still served. `started`: the state published before
     /// the start.
     pub(super) async fn reconcile(&mut self, mut changed_names: ChangedNames, mut started: Started) {
         let before = self.catalog.snapshot();

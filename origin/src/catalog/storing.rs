@@ -75,7 +75,7 @@ mod tests {
     use crate::config::{RepositoryConfig, ServiceConfig};
 
     #[test]
-    fn a_service_that_moves_is_written_where_it_goes_and_then_removed_where_it_was() {
+    fn a_moved_service_is_written_before_it_is_removed() {
         let service = |of: &str| ServiceConfig::new("one".parse().unwrap(), of.parse().unwrap());
         let stored = Documents::new(&[], &[service("shop")]);
         let put = |of: &str| Plan::of(&[Write::PutService(service(of).into())], &stored);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_goes_with_its_services_in_one_change() {
+    fn a_repository_and_its_services_are_deleted_in_one_change() {
         let repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
         let service = ServiceConfig::new("one".parse().unwrap(), "shop".parse().unwrap());
         let stored = Documents::new(&[repository], &[service]);

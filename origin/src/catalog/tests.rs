@@ -130,7 +130,7 @@ async fn an_edit_that_was_committed_is_carried_out_also_when_it_cannot_be_read_b
 }
 
 #[tokio::test]
-async fn a_service_that_moves_is_stored_where_it_went_and_nowhere_else() {
+async fn a_moved_service_is_stored_in_its_new_repository_only() {
     let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
     let (_, editor, _) = start(dir.path(), [], &drain).await;
     for change in [put_repository("shop"), put_repository("blog"), put_service("one", "shop")] {
@@ -166,7 +166,7 @@ async fn a_service_is_not_deleted_while_it_is_stored_where_it_was_before() {
 }
 
 #[tokio::test]
-async fn what_operators_defined_in_what_can_be_read_again_is_there_without_a_restart() {
+async fn definitions_return_without_a_restart_when_their_record_is_readable_again() {
     let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
     let (_, editor, _) = start(dir.path(), [], &drain).await;
     for change in [put_repository("shop"), put_service("one", "shop"), put_service("two", "shop")] {

@@ -169,7 +169,7 @@ impl Writer {
                 Read::Expired => return Err(End::Behind),
                 Read::UpToDate => {}
             }
-            let told = |kind| Event { cursor: log.cursor(offset), kind };
+            let at_offset = |kind| Event { cursor: log.cursor(offset), kind };
             let event = tokio::select! {
                 biased;
                 () = self.events.drain.begun() => return Err(End::Drained),
@@ -177,13 +177,13 @@ impl Writer {
                 changed = self.access.changed(), if !self.access_ended => {
                     self.access_ended = changed.is_err();
                     match self.access().filter(|_| changed.is_ok()) {
-                        Some(access) => told(access),
+                        Some(access) => at_offset(access),
                         None => continue,
                     }
                 }
                 // The log outlives its readers.
                 _ = self.newest.changed() => continue,
-                _ = self.heartbeat.tick() => told(EventKind::Heartbeat),
+                _ = self.heartbeat.tick() => at_offset(EventKind::Heartbeat),
             };
             self.send_event(&event).await?;
         }
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_may_read_is_told_as_it_changes_and_a_cursor_within_a_snapshot_begins_it_again() {
+    async fn a_changed_access_list_is_sent_and_a_cursor_within_a_snapshot_restarts_it() {
         let (events, _service, allow, _drain) = events(100, 10);
         let mut reader = Reader::of(&events, "");
         assert_eq!(reader.kinds(4).await, ["resync", "tombstone", "snapshot_end", "heartbeat"]);
@@ -393,17 +393,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_changes_while_a_snapshot_is_told_is_told_after_it() {
+    async fn a_change_during_a_snapshot_is_sent_after_it() {
         let (events, service, _allow, _drain) = events(100, 10);
         let mut reader = Reader::of(&events, "");
-        let told = reader.next().await.unwrap();
-        assert_eq!(told.kind, EventKind::Resync);
+        let event = reader.next().await.unwrap();
+        assert_eq!(event.kind, EventKind::Resync);
         publish(&events, &service, 'a');
         assert_eq!(reader.kinds(3).await, ["tombstone", "snapshot_end", "descriptor"]);
     }
 
     #[tokio::test]
-    async fn a_reader_that_falls_behind_what_is_kept_is_cut_off_and_begins_anew() {
+    async fn a_reader_behind_the_event_log_is_disconnected_and_gets_a_snapshot() {
         let (events, service, _allow, _drain) = events(4, 10);
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_is_cut_off_and_its_slot_is_free() {
+    async fn a_stalled_reader_is_disconnected_and_frees_its_slot() {
         let (events, service, _allow, _drain) = events(100, 1);
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_something_is_told_with_the_reason_when_it_is_refused() {
+    fn changes_are_logged_with_the_reason_of_a_refusal() {
         let route = |path| Route::parse(path).unwrap();
         let pin = route("/v1/services/shop/pin");
         assert!(is_audited(&pin, &Method::PUT) && is_audited(&pin, &Method::DELETE));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_invalid_query_is_reported_by_its_key() {
         for (query, word) in [
             ("limit=0", "`limit`"),
             ("limit=1001", "1000"),

@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_back_the_same(
+        fn paths_round_trip(
             path in "/v1/(services|repositories|webhooks)(/([a-z0-9._-]{0,20}|refresh|confirm|dry-run|history|diff|rollback|pin)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {

@@ -70,7 +70,7 @@ pub(super) fn read<T: Object>(
             None
         }
     };
-    if fields.insert("name".to_owned(), name.into()).is_some_and(|said| said != name) {
+    if fields.insert("name".to_owned(), name.into()).is_some_and(|found| found != name) {
         errors.push(ValidationError::new("name", format!("it must be the name in the path, `{name}`")));
     }
     let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_can_be_sent_back() {
+    fn a_document_that_was_read_is_accepted_back() {
         let body = br#"{"name": "a", "repository": "shop", "ref": "main", "status": {"x": 1}, "defined_by": "api",
             "version": "0011", "folder": "deploy", "include": [], "exclude": []}"#;
         let sent = read::<ServiceConfig>("a", body, |_| Vec::new()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_at_once_each_by_its_field_and_rules_after_what_cannot_be_read() {
+    fn all_errors_are_reported_by_field_and_parse_errors_first() {
         let body = r#"{"name": "b", "ref": "a..b", "folder": "../etc", "include": "x", "colour": 1, "version": 7}"#;
         let mut wrong = fields::<ServiceConfig>("a", body);
         wrong.sort();

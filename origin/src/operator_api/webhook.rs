@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_once_and_after_a_while_again() {
+    fn a_refused_delivery_is_logged_once_per_interval() {
         let (mut last_logged, begun) = (None, Instant::now());
         let due: Vec<bool> =
             (0..=121).map(|second| is_due(&mut last_logged, begun + Duration::from_secs(second))).collect();

@@ -220,7 +220,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_published_again_says_what_it_said() {
+    fn a_republished_content_keeps_its_publication() {
         let first = published(None, 'a', &content("one", "z1"));
         let again = Descriptor::new(republished(&first, "v1", Some(first.publication().generation), now(), 0));
         assert_eq!(again.version(), (first.publication().generation + 1, 1));

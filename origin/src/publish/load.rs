@@ -234,7 +234,7 @@ impl Problems {
     }
 
     fn suspension(&self) -> Option<Suspension> {
-        // An operator is not asked to confirm a state that may still turn out to be undamaged.
+        // An operator is not asked to confirm a state that may prove to be undamaged.
         let (until, reasons) = match self.failures.is_empty() {
             true => (SuspendedUntil::Confirmed, &self.damage),
             false => (SuspendedUntil::Read, &self.failures),

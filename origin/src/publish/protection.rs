@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_goes_when_every_mark_of_a_grace_period_found_it_unreferenced() {
+    fn an_object_is_deleted_after_a_grace_period_without_a_reference() {
         let (protected, start) = (Protected::default(), Instant::now());
         assert!(collect(&protected, start, 0, &[1, 2]).is_empty());
         assert!(collect(&protected, start, 60, &[2]).is_empty(), "1 is referred to again");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_attempt_stores_stays_and_counts_as_new_afterwards() {
+    async fn objects_of_an_attempt_are_protected_and_then_count_as_new() {
         let (protected, start) = (Arc::new(Protected::default()), Instant::now());
         assert!(collect(&protected, start, 0, &[1]).is_empty());
         let attempt = Protection::new(protected.clone());

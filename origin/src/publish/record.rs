@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_keeps_what_its_previous_copy_names() {
+    fn a_record_references_the_objects_of_its_previous_copy() {
         let repository: RepositoryName = "shop".parse().unwrap();
         let mut first = RepositoryRecord::new(repository.clone());
         first.pages = vec![page("a", 1, &[0]), page("m", 2, &[])];
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_future_or_of_another_repository_is_refused_in_plain_words() {
+    fn a_record_of_a_later_version_or_another_repository_is_refused() {
         let repository: RepositoryName = "shop".parse().unwrap();
         let record = RepositoryRecord::new(repository.clone());
         let error = RepositoryRecord::parse(&"blog".parse().unwrap(), &record.to_bytes()).unwrap_err().to_string();

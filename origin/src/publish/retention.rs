@@ -2,7 +2,7 @@
 //!
 //! The limit on their number is applied at each publication. The age of a version is measured by the monotonic clock
 //! of this process, from when it was superseded or loaded. So a wrong wall clock expires nothing, and a restart
-//! begins all ages anew while the limit on their number still holds.
+//! restarts all ages while the limit on their number still holds.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn age_is_what_the_process_has_seen_pass() {
+    fn age_is_measured_by_the_monotonic_clock() {
         let (start, age) = (Instant::now(), Duration::from_secs(60));
         assert!(!is_too_old(start, start + age - Duration::from_millis(1), age));
         assert!(is_too_old(start, start + age, age));
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_oldest_go_until_what_is_shared_counts_once_below_the_limit(
+        fn the_oldest_versions_expire_until_the_bytes_are_below_the_limit(
             versions in proptest::collection::vec((0u64..20, proptest::collection::hash_set(0u8..12, 1..5)), 0..12),
             current in proptest::collection::hash_set(0u8..12, 0..4),
             limit in 0u64..1200,

@@ -50,7 +50,7 @@ impl Definitions {
     }
 }
 
-/// Reads the definitions without writing, so that it can run beside an origin. Damaged records are skipped.
+/// Reads the definitions without writing, so that it can run alongside an origin. Damaged records are skipped.
 ///
 /// # Errors
 /// The records cannot be listed.

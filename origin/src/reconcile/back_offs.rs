@@ -56,7 +56,7 @@ impl BackOffs {
             RetryPolicy::BackOff => {
                 let delay = jittered(back_off(interval, attempts), chance);
                 let retry_after =
-                    failure.retry_after.map_or(Duration::ZERO, |asked| bounded_retry_after(asked, chance));
+                    failure.retry_after.map_or(Duration::ZERO, |delay| bounded_retry_after(delay, chance));
                 Some(now + delay.max(retry_after))
             }
             RetryPolicy::Never => None,

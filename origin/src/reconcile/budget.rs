@@ -49,7 +49,7 @@ impl Budget {
         wait.inspect(|_| self.charge(requests, now)).unwrap_or_default()
     }
 
-    /// Charges requests that were sent without asking before.
+    /// Charges requests that were sent without a reservation.
     pub(super) fn charge(&mut self, requests: u32, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval * requests;
     }

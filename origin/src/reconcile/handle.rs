@@ -139,7 +139,7 @@ impl Handle {
         self.terminated.clone()
     }
 
-    /// Stops the worker: its jobs are told to stop, and it starts nothing more.
+    /// Stops the worker: its jobs are signalled to stop, and it starts nothing more.
     pub(crate) fn stop(&self, mirror: MirrorDisposal) -> Terminated {
         self.remove_mirror.store(mirror == MirrorDisposal::Remove, Ordering::Relaxed);
         self.stop.cancel();

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use super::threads::Threads;
 use tokio::sync::oneshot;
 
-/// Blocking work on its own thread; a future of its result. Dropping it tells the work to stop. The thread is counted until
+/// Blocking work on its own thread; a future of its result. Dropping it signals the work to stop. The thread is counted until
 /// the work has noticed that and ended.
 #[derive(Debug)]
 pub(super) struct Job<T> {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_dropped_job_is_told_to_stop_and_counted_until_it_ends() {
+    async fn a_dropped_job_is_signalled_to_stop_and_counted_until_it_ends() {
         let threads = Threads::default();
         let job = Job::start("test", &threads, |stop| {
             while !stop.load(Ordering::Relaxed) {

@@ -285,7 +285,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_waiter_for_its_host_holds_no_global_permit_and_knows_what_it_waits_for() {
+    async fn a_waiter_for_its_host_has_no_global_permit_and_reports_its_wait() {
         let limiter = limiter(3, 1);
         let [a, b, c, d] =
             ["a", "b", "c", "d"].map(|host| limiter.for_upstream(&format!("https://{host}/shop.git").as_str().into()));

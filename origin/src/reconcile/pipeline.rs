@@ -125,7 +125,7 @@ impl Pipeline {
         self.poller.config.borrow().build_timeout
     }
 
-    /// Awaits a job. At the deadline it is told to stop and its permit is released. It is still awaited, because a service
+    /// Awaits a job. At the deadline it is signalled to stop and its permit is released. It is still awaited, because a service
     /// never has two builds.
     pub(super) async fn await_job<T: Send + 'static, P>(
         &self,

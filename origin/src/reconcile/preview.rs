@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_past_its_deadline_is_told_to_stop_and_keeps_its_permit_until_it_ends() {
+    async fn work_past_its_deadline_is_signalled_to_stop_and_keeps_its_permit_until_it_ends() {
         let (threads, permits) = (Threads::default(), Arc::new(Semaphore::new(1)));
         let permit = permits.clone().try_acquire_owned().unwrap();
         let (finish, finished) = mpsc::channel::<()>();

@@ -112,7 +112,7 @@ pub enum Phase {
         /// The progress of the fetch.
         progress: FetchSnapshot,
     },
-    /// Waiting for a poll that was told to stop at its deadline.
+    /// Waiting for a poll that was signalled to stop at its deadline.
     Overdue,
 }
 

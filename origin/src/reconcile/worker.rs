@@ -100,7 +100,7 @@ pub(super) struct Worker {
     pub(super) waits_for_lfs: BTreeMap<ServiceName, (SystemTime, usize)>,
     pub(super) revisions: Revisions,
     pub(super) revision_sender: watch::Sender<Vec<RevisionSeen>>,
-    /// The number of results since edges were last told the revisions.
+    /// The number of results since the revisions were last sent to edges.
     pub(super) unreported_results: usize,
     pub(super) reported_at: Instant,
 
@@ -288,8 +288,8 @@ impl Worker {
         self.lost_versions.clear();
     }
 
-    /// Adopts another configuration of the same upstream. If it changes what may be published, the services are assigned anew
-    /// as well, and so are resolved.
+    /// Adopts another configuration of the same upstream. If it changes what may be published, the services are assigned
+    /// again, and so resolved.
     fn reconfigure(&mut self, config: Arc<RepositoryConfig>) {
         let before = std::mem::replace(&mut self.config, config);
         self.schedule.reconfigure(self.config.poll_interval, self.config.min_poll_interval, Instant::now());

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_have_about_a_mebibyte_whatever_the_files() {
+    fn runs_have_about_a_mebibyte_for_any_files() {
         let sizes: [fn(u64) -> u64; 3] = [|_| 1024, |number| 512 + number * 7919 % 100_000, |_| 300_000];
         for bytes in sizes {
             let entries = many(bytes);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tarball_begins_with_a_small_frame_and_what_follows_is_cut_as_ever() {
+    fn the_first_frame_is_small_and_the_others_are_unchanged() {
         let tar = noise(12 << 20);
         let (head, rest) = tar.split_at(HEAD_BYTES);
         let behind = frames(rest, false).into_iter().map(|frame| frame.start + head.len()..frame.end + head.len());

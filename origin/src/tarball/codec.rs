@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_compress_fits_into_a_frame() {
+    fn incompressible_data_fits_into_a_frame() {
         let mut noise = vec![0; 4 << 20];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
         let mut codec = Codec::new();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_takes_files_and_all_below_directories() {
+    fn a_pattern_matches_files_and_everything_below_directories() {
         for (pattern, path, expected) in [
             ("*.yaml", "a.yaml", true),
             ("*.yaml", "a/b/c.yaml", true),
@@ -217,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn an_invalid_pattern_is_named() {
         for pattern in ["!a", "#a", "", "  ", "/", "a\nb"] {
             let error = Filters::new(&[], &[pattern.to_owned()]).unwrap_err();
             assert!(error.to_string().contains(&format!("`{pattern}`")), "{error}");
         }
     }
     #[test]
-    fn a_pattern_that_could_never_match_is_told_before_it_is_used() {
+    fn a_pattern_that_never_matches_is_refused() {
         for pattern in ["[", "a[b", "[]", "[!]", "[a\\]", "x\\", "[[:alpha:]"] {
             let error = Filters::check(pattern).unwrap_err();
             assert!(error.to_string().contains(&format!("`{pattern}`")), "{error}");

@@ -166,7 +166,7 @@ fn gitlab_s_signatures_are_over_id_time_and_body() {
     assert_eq!(result_of("f5e5f430", &format!("v1,{tag}")), triggers);
     assert_eq!(result_of("f5e5f430", &format!("v1,AAAA v2,{tag} v1,{tag}")), triggers, "one of several");
     assert_eq!(result_of("another", &format!("v1,{tag}")), DeliveryResult::Refused);
-    assert_eq!(result_of("f5e5f430", "v1,AAAA"), DeliveryResult::Refused, "the token beside it does not help");
+    assert_eq!(result_of("f5e5f430", "v1,AAAA"), DeliveryResult::Refused, "the token next to it does not help");
     assert_eq!(result_of("f5e5f430", ""), DeliveryResult::Refused);
 }
 
@@ -221,7 +221,7 @@ fn a_secret_never_shows_and_an_empty_file_is_none() {
 
 proptest! {
     #[test]
-    fn nobody_guesses_a_signature_and_nothing_panics(
+    fn random_signatures_are_refused_without_a_panic(
         provider in prop::sample::select(vec!["github", "gitlab", "gitea", "bitbucket", "generic"]),
         event in "[a-z:_]{0,20}",
         claimed in "(sha256=)?[0-9a-fA-F]{0,66}|v1,[A-Za-z0-9+/=]{0,60}|[ -~]{0,40}",
@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_signed_is_judged_and_a_kick_names_full_refs_alone(
+    fn a_signed_delivery_triggers_full_refs_only(
         provider in prop::sample::select(vec!["github", "gitlab", "gitea", "bitbucket", "generic"]),
         event in prop::sample::select(vec![
             "push", "create", "delete", "pull_request", "repo:push", "repo:refs_changed", "mirror:repo_synchronized",

@@ -7,7 +7,7 @@ use crate::prelude::*;
 use crate::stored_state::{pages, private_object, record};
 
 #[tokio::test]
-async fn a_certificate_that_is_no_edge_s_opens_nothing() {
+async fn only_certificates_of_edges_are_accepted() {
     let (home, _upstream, node, descriptor) = started().await;
     for role in ["agent", "operator"] {
         let client = Edge { client: home.client(role), origin: node.running.address().to_string() };
@@ -35,7 +35,7 @@ async fn a_certificate_that_is_no_edge_s_opens_nothing() {
 }
 
 #[tokio::test]
-async fn paths_and_methods_that_are_not_there() {
+async fn unknown_paths_and_methods_are_refused() {
     let (_home, _upstream, node, descriptor) = started().await;
     let digest = TarballDigest::of(b"no tarball");
     for (path, status, kind) in [
@@ -61,7 +61,7 @@ async fn paths_and_methods_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn an_object_is_immutable_and_what_is_private_is_not_to_be_had() {
+async fn objects_are_immutable_and_private_ones_are_not_served() {
     let (home, _upstream, node, descriptor) = started().await;
     let path = object_path(&object_of(&descriptor));
     let whole = node.get(&path).await;
@@ -88,28 +88,28 @@ async fn an_object_is_immutable_and_what_is_private_is_not_to_be_had() {
 }
 
 #[tokio::test]
-async fn what_edges_are_told_of_tokens_follows_the_files() {
+async fn the_access_list_for_edges_follows_the_files() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = home.config(&upstream.url());
     let deny = home.file("denied");
     std::fs::write(&deny, "token t1\n").unwrap();
     config.access.deny = Some(deny.clone());
     let node = home.start(config.clone()).await;
-    let mut told = node.running.access();
-    let denied = |told: &Option<Bytes>| {
-        let list = AccessList::parse(told.as_ref().unwrap()).unwrap();
+    let mut received = node.running.access();
+    let denied = |received: &Option<Bytes>| {
+        let list = AccessList::parse(received.as_ref().unwrap()).unwrap();
         list.denied_tokens(0).map(ToString::to_string).collect::<Vec<_>>()
     };
-    assert_eq!(denied(&told.borrow_and_update()), ["t1"]);
+    assert_eq!(denied(&received.borrow_and_update()), ["t1"]);
     std::fs::write(&deny, "token t1\ntoken t2\n").unwrap();
-    told.changed().await.unwrap();
-    assert_eq!(denied(&told.borrow_and_update()), ["t1", "t2"]);
+    received.changed().await.unwrap();
+    assert_eq!(denied(&received.borrow_and_update()), ["t1", "t2"]);
     assert_eq!(node.metric("weir_origin_access_files_readable").await, 1.0);
     assert!(!node.admin("/readyz").await.1.contains("denials"));
     std::fs::write(&deny, "tokn t1\n").unwrap();
     until(async || node.metric("weir_origin_access_files_readable").await == 0.0).await;
-    let (status, told) = node.admin("/readyz").await;
-    assert!(status == 200 && told.contains("degraded") && told.contains("keys or denials"), "{told}");
+    let (status, received) = node.admin("/readyz").await;
+    assert!(status == 200 && received.contains("degraded") && received.contains("keys or denials"), "{received}");
     node.stop().await;
 
     let found = config.check_files();
@@ -139,7 +139,7 @@ async fn reload(home: &Home, node: &Node) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn a_reload_shows_the_new_certificate_and_connections_live_on() {
+async fn a_reload_replaces_the_certificate_and_keeps_connections() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = home.start(config(&home, &upstream)).await;
     node.published(|_| true).await;
@@ -173,7 +173,7 @@ async fn a_reload_shows_the_new_certificate_and_connections_live_on() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_has_ended_is_seen_and_never_taken_over() {
+async fn an_expired_certificate_is_reported_and_never_loaded() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = home.start(config(&home, &upstream)).await;
     node.published(|_| true).await;

@@ -88,7 +88,7 @@ fn each_rule_decides_as_in_git_archive() {
 
 /// Files that hold rules, but are not what Git reads rules from; and rules that nobody can read.
 #[test]
-fn what_is_no_attributes_file_decides_nothing() {
+fn only_attributes_files_have_rules() {
     let git = Git::new();
     for file in
         ["link/f", "link/rules", "dir/f", "dir/.gitattributes/f", "bytes/f", "bytes/g\u{e4}", "self/f", "last/f"]

@@ -21,7 +21,7 @@ fn assert_about(one: SystemTime, other: SystemTime) {
 }
 
 #[tokio::test]
-async fn a_change_keeps_the_pause_that_the_host_asked_for() {
+async fn a_changed_document_keeps_retry_after_of_its_host() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
     let (node, operator) = operated(&home).await;
@@ -35,7 +35,7 @@ async fn a_change_keeps_the_pause_that_the_host_asked_for() {
     assert_eq!((&before["polls"], &before["consecutive_failures"]), (&json!(1), &json!(1)));
     server.take_requests();
 
-    // How often it is asked is no other way to ask.
+    // A new poll interval is not a new upstream.
     document["poll_interval"] = "30m".into();
     assert_eq!(operator.put("/v1/repositories/shop", document.clone()).await.status, StatusCode::OK);
     let after = status(&operator).await;
@@ -52,7 +52,7 @@ async fn a_change_keeps_the_pause_that_the_host_asked_for() {
     assert_eq!(state.applied_polls, 1);
     assert_about(state.next_poll.unwrap(), time(&before["next_poll"]));
     assert!(server.take_requests().is_empty());
-    // Another host has asked for nothing.
+    // The other host has sent no `Retry-After`.
     let other = serve(&upstream);
     document["url"] = other.url("bare.git").replace("127.0.0.1", "localhost").into();
     operator.put("/v1/repositories/shop", document).await;
@@ -61,9 +61,9 @@ async fn a_change_keeps_the_pause_that_the_host_asked_for() {
 }
 
 #[tokio::test]
-async fn a_secret_of_a_webhook_and_an_interval_change_nothing_about_a_poll_under_way() {
+async fn a_changed_webhook_secret_or_interval_does_not_affect_a_running_poll() {
     let home = Home::new();
-    let (silent, asked, release) = silent();
+    let (silent, requests, release) = silent();
     let mut config = empty_config(&home);
     config.operator.secrets_dir = Some(home.file("secrets"));
     std::fs::create_dir(home.file("secrets")).unwrap();
@@ -71,7 +71,7 @@ async fn a_secret_of_a_webhook_and_an_interval_change_nothing_about_a_poll_under
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
     operator.put("/v1/repositories/shop", json!({ "url": silent.url() })).await;
-    asked.acquire().await.unwrap().forget();
+    requests.acquire().await.unwrap().forget();
     let document = json!({
         "url": silent.url(), "webhook_secret_files": ["hook"], "poll_interval": "1h", "min_poll_interval": "1s",
         "stall_timeout": "40s", "poll_timeout": "2h", "build_timeout": "1h",
@@ -81,12 +81,12 @@ async fn a_secret_of_a_webhook_and_an_interval_change_nothing_about_a_poll_under
     drop(release);
     // The one request was the only one of that poll.
     let state = node.repository(|state| state.applied_polls == 1).await;
-    assert_eq!((state.consecutive_failures, asked.available_permits()), (1, 0), "{state:?}");
+    assert_eq!((state.consecutive_failures, requests.available_permits()), (1, 0), "{state:?}");
     node.running.cut().await;
 }
 
 #[tokio::test]
-async fn a_policy_holds_from_the_answer_on_and_its_end_as_well() {
+async fn a_changed_policy_applies_from_the_response_on() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = config(&home, &upstream);
     let server = serve(&upstream);

@@ -185,9 +185,9 @@ fn a_check_reads_each_file_and_reports_everything_that_prevents_the_start() {
         .arg(at("origin.toml"))
         .output()
         .unwrap();
-    let told = String::from_utf8(run.stderr).unwrap();
-    assert!(run.status.code() == Some(2) && run.stdout.is_empty(), "{told}");
-    assert_eq!(told.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 5, "{told}");
+    let output = String::from_utf8(run.stderr).unwrap();
+    assert!(run.status.code() == Some(2) && run.stdout.is_empty(), "{output}");
+    assert_eq!(output.lines().filter(|line| line.starts_with("weir-origin: ")).count(), 5, "{output}");
 }
 
 #[test]
@@ -199,17 +199,17 @@ fn a_failed_start_logs_one_line_with_the_reason() {
         let mut origin = Command::new(env!("CARGO_BIN_EXE_weir-origin"));
         origin.env("RUST_BACKTRACE", "1").env("WEIR_LOG", "weir_origin=info").arg("--config");
         let run = origin.arg(file).output().unwrap();
-        let told = String::from_utf8(run.stderr).unwrap();
-        let last: Value = serde_json::from_str(told.lines().last().unwrap()).expect(&told);
-        assert!(told.lines().count() == 1 && last["level"] == "ERROR", "{told}");
+        let output = String::from_utf8(run.stderr).unwrap();
+        let last: Value = serde_json::from_str(output.lines().last().unwrap()).expect(&output);
+        assert!(output.lines().count() == 1 && last["level"] == "ERROR", "{output}");
         (run.status.code(), last["message"].as_str().unwrap().to_owned())
     };
     // No folder.
     std::fs::write(home.data_dir().join("objects"), "").unwrap();
     let (code, message) = run("");
     assert!(code == Some(1) && message.starts_with("weir-origin: ") && message.contains("data/objects"), "{message}");
-    let (tail, said) = (message.rsplit(": ").next().unwrap(), message.clone());
-    assert_eq!(said.matches(tail).count(), 1, "each cause once: {message}");
+    let (tail, text) = (message.rsplit(": ").next().unwrap(), message.clone());
+    assert_eq!(text.matches(tail).count(), 1, "each cause once: {message}");
     let (code, message) = run("colour = 1\n");
     assert!(code == Some(2) && message.contains("colour"), "{message}");
 }

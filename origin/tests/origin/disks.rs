@@ -29,7 +29,7 @@ fn noise(bytes: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_full_disk_stops_publishing_and_loses_nothing_and_room_lets_it_go_on() {
+async fn a_full_disk_stops_publishing_until_there_is_space_and_loses_nothing() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
     let mut config = home.config(&upstream.url());
@@ -42,11 +42,11 @@ async fn a_full_disk_stops_publishing_and_loses_nothing_and_room_lets_it_go_on()
     let commit = upstream.push("deploy/large", &noise(1 << 20));
     node.poll().await;
     let status = node.status().await;
-    let told = format!("{} {}", status["repositories"][0]["failure"], status["services"][0]["failure"]);
-    assert!(told.to_lowercase().contains("no space left") || told.contains("os error 28"), "{status}");
+    let failures = format!("{} {}", status["repositories"][0]["failure"], status["services"][0]["failure"]);
+    assert!(failures.to_lowercase().contains("no space left") || failures.contains("os error 28"), "{status}");
     assert!(
-        !told.contains("at path") && !told.contains("/objects/"),
-        "no path, and none that is new each time: {told}"
+        !failures.contains("at path") && !failures.contains("/objects/"),
+        "no path, and none that is new each time: {failures}"
     );
     assert_eq!(node.descriptor().await.bytes(), before.bytes());
     node.tarball(&before).await;
@@ -59,7 +59,7 @@ async fn a_full_disk_stops_publishing_and_loses_nothing_and_room_lets_it_go_on()
 }
 
 #[tokio::test]
-async fn an_operator_s_edit_that_found_the_disk_full_is_refused_and_the_next_one_goes_on_without_a_restart() {
+async fn an_edit_on_a_full_disk_is_refused_and_the_next_one_succeeds() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
     let mut config = operator::config(&home, &upstream);
@@ -75,16 +75,16 @@ async fn an_operator_s_edit_that_found_the_disk_full_is_refused_and_the_next_one
     fill(&home.data_dir());
     let mut made = 0;
     let refused = loop {
-        let told = operator.put(&format!("/v1/services/large-{made}"), large.clone()).await;
-        if told.status != 201 {
-            break told;
+        let reply = operator.put(&format!("/v1/services/large-{made}"), large.clone()).await;
+        if reply.status != 201 {
+            break reply;
         }
         made += 1;
         assert!(made < 200, "the disk has room for everything");
     };
     assert_eq!((refused.status.as_u16(), refused.problem().0), (503, "origin-failed"));
-    let told = refused.problem().1;
-    assert!(told.contains("No space left on device") && told.contains("may have been committed"), "{told}");
+    let detail = refused.problem().1;
+    assert!(detail.contains("No space left on device") && detail.contains("may have been committed"), "{detail}");
     let lost = format!("/v1/services/large-{made}");
     assert_eq!(operator.get(&lost).await.status, 404, "what was refused is not there");
     assert_eq!(operator.get("/v1/services/before").await.status, 200);
@@ -102,15 +102,15 @@ async fn an_operator_s_edit_that_found_the_disk_full_is_refused_and_the_next_one
 }
 
 #[tokio::test]
-async fn too_little_room_is_said_before_a_build() {
+async fn too_little_space_is_reported_before_a_build() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
     let mut config = home.config(&upstream.url());
     config.limits.min_free = ByteSize::gib(1);
     let node = home.start(config.clone()).await;
     let mut condition = node.running.condition(&service()).unwrap();
-    let said = condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.unwrap().clone();
-    let Condition::Unhealthy { step, reason, .. } = said else { unreachable!() };
+    let reported = condition.wait_for(|now| matches!(now, Condition::Unhealthy { .. })).await.unwrap().clone();
+    let Condition::Unhealthy { step, reason, .. } = reported else { unreachable!() };
     assert_eq!(step, "store");
     assert!(reason.contains("min_free") && reason.contains("free"), "{reason}");
     node.stop().await;
@@ -145,9 +145,9 @@ impl Drop for ReadOnly {
 /// What `/readyz` says once it says that.
 async fn readyz(node: &Node, is: impl Fn(&str) -> bool) -> (u16, String) {
     loop {
-        let told = node.admin("/readyz").await;
-        if is(&told.1) {
-            return told;
+        let reply = node.admin("/readyz").await;
+        if is(&reply.1) {
+            return reply;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -158,7 +158,7 @@ async fn retained_status(node: &Node, digest: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_served() {
+async fn a_read_only_disk_stops_publishing_and_is_reported_while_versions_are_served() {
     let (home, upstream) = (Home::new(), Upstream::small());
     // A disk of its own, which may be filled.
     let Some(_mount) = Mount::tmpfs(&home.data_dir(), "size=24m") else { return };
@@ -175,18 +175,18 @@ async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_
     for _ in 0..2 {
         node.poll().await;
         let status = node.status().await;
-        let told = status["repositories"][0]["failure"].to_string().to_lowercase();
-        assert!(told.contains("read-only file system"), "{status}");
-        assert!(!told.contains(&home.data_dir().display().to_string()), "{status}");
+        let failure = status["repositories"][0]["failure"].to_string().to_lowercase();
+        assert!(failure.contains("read-only file system"), "{status}");
+        assert!(!failure.contains(&home.data_dir().display().to_string()), "{status}");
     }
     assert_eq!(node.descriptor().await.bytes(), before.bytes());
     for version in [&before, &old] {
         node.tarball(version).await;
         assert_eq!(retained_status(&node, &version.publication().digest.to_string()).await, 200);
     }
-    let (status, told) = in_time(readyz(&node, |told| told.contains("cannot be written"))).await;
-    assert_eq!(status, 200, "{told}");
-    assert!(told.contains("degraded: `data_dir` cannot be written: Read-only file system"), "{told}");
+    let (status, reply) = in_time(readyz(&node, |reply| reply.contains("cannot be written"))).await;
+    assert_eq!(status, 200, "{reply}");
+    assert!(reply.contains("degraded: `data_dir` cannot be written: Read-only file system"), "{reply}");
     assert_eq!(node.metric("weir_origin_mirrors_set_aside_total{repository=\"shop\"}").await, 0.0);
 
     drop(read_only);
@@ -194,6 +194,6 @@ async fn a_read_only_disk_stops_publishing_and_says_so_and_what_is_published_is_
     let after = node.published(|now| now.publication().commit.as_str() == commit).await;
     node.tarball(&after).await;
     assert_eq!(node.status().await["repositories"][0]["health"], "healthy");
-    in_time(readyz(&node, |told| told == "ready\n")).await;
+    in_time(readyz(&node, |reply| reply == "ready\n")).await;
     node.stop().await;
 }

@@ -1,11 +1,11 @@
 //! What a service would hold, without publishing it.
 
-use crate::operator::Told;
+use crate::operator::Reply;
 use crate::prelude::*;
 use crate::smart_http::HttpBehavior;
 
 #[tokio::test]
-async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
+async fn a_dry_run_reports_the_publication_and_publishes_nothing() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.push("deploy/bin/run", b"#!/bin/sh\n");
     upstream.push("deploy/notes.txt", b"notes");
@@ -14,15 +14,15 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
     node.repository(|state| state.applied_polls > 0).await;
     let operator = Operator::of(&home, &node);
     let post = async |path: &str, body: Option<Value>| operator.send(Method::POST, path, &[], body).await;
-    let told = post("/v1/services/shop-prod/dry-run", None).await;
-    assert_eq!(told.status, 200, "{told:?}");
-    let paths = |told: &Told| -> Vec<String> {
-        let entries = told.body["entries"].as_array().unwrap();
+    let reply = post("/v1/services/shop-prod/dry-run", None).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let paths = |reply: &Reply| -> Vec<String> {
+        let entries = reply.body["entries"].as_array().unwrap();
         entries.iter().map(|entry| entry["path"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(paths(&told), names(&node.tarball(&first).await), "what is published");
-    assert_eq!(told.body["commit"], first.publication().commit.to_string());
-    assert_eq!(told.body["entries"][0], json!({ "path": "app.yaml", "kind": "file", "mode": "0644", "bytes": 12 }));
+    assert_eq!(paths(&reply), names(&node.tarball(&first).await), "what is published");
+    assert_eq!(reply.body["commit"], first.publication().commit.to_string());
+    assert_eq!(reply.body["entries"][0], json!({ "path": "app.yaml", "kind": "file", "mode": "0644", "bytes": 12 }));
 
     // In pages, of one commit, whatever is pushed meanwhile.
     let page = post("/v1/services/shop-prod/dry-run?limit=3", None).await;
@@ -30,18 +30,18 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
     node.poll().await;
     let next = page.body["next_page"].as_str().unwrap();
     let rest = post(&format!("/v1/services/shop-prod/dry-run?limit=3&page={next}"), None).await;
-    assert_eq!([paths(&page), paths(&rest)].concat(), paths(&told));
+    assert_eq!([paths(&page), paths(&rest)].concat(), paths(&reply));
     assert_eq!((&rest.body["next_page"], &rest.body["entries_total"]), (&Value::Null, &json!(4)));
 
     // Not with the page of another document, or one that somebody made up.
     let other = json!({ "repository": "shop", "ref": "main", "folder": "docs" });
-    let told = post(&format!("/v1/services/shop-prod/dry-run?page={next}"), Some(other)).await;
-    assert_eq!((told.status.as_u16(), told.problem().0), (400, "malformed-request"));
+    let reply = post(&format!("/v1/services/shop-prod/dry-run?page={next}"), Some(other)).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (400, "malformed-request"));
 
     // A document that is not stored.
     let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy", "exclude": ["*.txt"] });
-    let told = post("/v1/services/new/dry-run", Some(document)).await;
-    assert_eq!(paths(&told), ["a", "app.yaml", "bin/", "bin/run"]);
+    let reply = post("/v1/services/new/dry-run", Some(document)).await;
+    assert_eq!(paths(&reply), ["a", "app.yaml", "bin/", "bin/run"]);
     assert_eq!(operator.get("/v1/services/new").await.status, 404);
     assert_eq!(post("/v1/services/new/dry-run", None).await.status, 404);
     // Files of LFS are listed as what their pointers say, without being fetched, or as left out.
@@ -51,20 +51,20 @@ async fn a_dry_run_says_what_would_be_published_and_publishes_nothing() {
     node.poll().await;
     for (lfs, omitted, bytes) in [(false, 1, None), (true, 0, Some(77777))] {
         let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy", "lfs": lfs });
-        let told = post("/v1/services/new/dry-run", Some(document)).await;
-        assert_eq!(told.body["omitted_total"], omitted, "{told:?}");
-        let model = told.body["entries"].as_array().unwrap().iter().find(|entry| entry["path"] == "model.bin");
+        let reply = post("/v1/services/new/dry-run", Some(document)).await;
+        assert_eq!(reply.body["omitted_total"], omitted, "{reply:?}");
+        let model = reply.body["entries"].as_array().unwrap().iter().find(|entry| entry["path"] == "model.bin");
         assert_eq!(model.and_then(|entry| entry["bytes"].as_u64()), bytes);
     }
-    let told = post("/v1/services/new/dry-run", Some(json!({ "repository": "shop", "folder": "gone" }))).await;
-    assert_eq!((told.status.as_u16(), told.problem().0), (409, "not-publishable"));
-    let told = post("/v1/services/new/dry-run", Some(json!({ "repository": "none" }))).await;
-    assert_eq!(told.problem().0, "no-such-repository");
+    let reply = post("/v1/services/new/dry-run", Some(json!({ "repository": "shop", "folder": "gone" }))).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (409, "not-publishable"));
+    let reply = post("/v1/services/new/dry-run", Some(json!({ "repository": "none" }))).await;
+    assert_eq!(reply.problem().0, "no-such-repository");
     node.stop().await;
 }
 
 #[tokio::test]
-async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream_has() {
+async fn nothing_is_reported_of_the_upstream_before_the_first_clone() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
     server.set_behavior(HttpBehavior { silent_after: Some(0), ..HttpBehavior::default() });
@@ -80,29 +80,29 @@ async fn while_the_first_clone_is_under_way_nothing_is_said_of_what_the_upstream
             document["ref"] = reference;
         }
         operator.put("/v1/services/shop-prod", document).await;
-        let told = operator.post("/v1/services/shop-prod/dry-run").await;
-        assert_eq!((told.status.as_u16(), told.problem().0), (503, "not-mirrored"), "{told:?}");
-        assert!(told.problem().1.contains("first clone") && told.body["retryable"] == true, "{told:?}");
+        let reply = operator.post("/v1/services/shop-prod/dry-run").await;
+        assert_eq!((reply.status.as_u16(), reply.problem().0), (503, "not-mirrored"), "{reply:?}");
+        assert!(reply.problem().1.contains("first clone") && reply.body["retryable"] == true, "{reply:?}");
         let status = service().await;
         assert_eq!((&status["condition"], &status["failure"]), (&json!("pending"), &Value::Null), "{status}");
     }
 
     node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
-    let told = operator.post("/v1/services/shop-prod/dry-run").await;
-    assert_eq!((told.status.as_u16(), told.problem().0), (503, "not-mirrored"), "{told:?}");
-    assert!(told.problem().1.contains("could not be cloned yet (step: list refs)"), "{told:?}");
+    let reply = operator.post("/v1/services/shop-prod/dry-run").await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (503, "not-mirrored"), "{reply:?}");
+    assert!(reply.problem().1.contains("could not be cloned yet (step: list refs)"), "{reply:?}");
     let failure = service().await["failure"].clone();
     assert_eq!((&failure["of"], &failure["step"]), (&json!("repository"), &json!("list refs")), "{failure}");
 
     server.set_behavior(HttpBehavior::default());
     node.published(|_| true).await;
-    let told = operator.post("/v1/services/shop-prod/dry-run").await;
-    assert_eq!(told.status, 200, "{told:?}");
+    let reply = operator.post("/v1/services/shop-prod/dry-run").await;
+    assert_eq!(reply.status, 200, "{reply:?}");
     node.stop().await;
 }
 
 #[tokio::test]
-async fn the_pages_of_a_dry_run_are_of_one_commit_whatever_leads_to_it() {
+async fn the_pages_of_a_dry_run_are_of_one_commit() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let old = upstream.push("deploy/of-the-request", b"x");
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
@@ -138,9 +138,9 @@ async fn the_pages_of_a_dry_run_are_of_one_commit_whatever_leads_to_it() {
     // What would be too large is not publishable either.
     upstream.push("deploy/large", &[b'x'; 3000]);
     node.poll().await;
-    let told = post(path, Some(json!({ "repository": "shop", "ref": "main" }))).await;
-    assert_eq!(told.problem().0, "not-publishable");
-    assert!(told.problem().1.contains("more than 4000 bytes"), "{told:?}");
+    let reply = post(path, Some(json!({ "repository": "shop", "ref": "main" }))).await;
+    assert_eq!(reply.problem().0, "not-publishable");
+    assert!(reply.problem().1.contains("more than 4000 bytes"), "{reply:?}");
     let unknown = post(path, Some(json!({ "repository": "shop", "ref": "refs/pull/8/head" }))).await;
     assert!(unknown.problem().1.contains("for the first time"), "{unknown:?}");
     node.stop().await;

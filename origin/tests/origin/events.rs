@@ -1,4 +1,4 @@
-//! What edges are told, as it happens.
+//! The event stream for edges.
 
 use http::Request;
 use http_body_util::{BodyExt, Empty};
@@ -9,9 +9,9 @@ use weir_runtime::http_client::Http2Client;
 use crate::prelude::*;
 
 #[tokio::test]
-async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
+async fn a_follower_receives_each_publication_and_resumes_at_its_cursor() {
     let (home, upstream, node, first) = started().await;
-    // The revision was told by then.
+    // The revision was sent by then.
     node.poll().await;
     let client = home.client("edge-client");
     let mut reader = Reader::of(&client, &node, "").await;
@@ -53,8 +53,8 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     node.poll().await;
     let mut reader = Reader::of(&client, &node, &format!("?since={cursor}")).await;
     assert!(matches!(reader.next().await.unwrap().kind, EventKind::Access(_)));
-    let told = reader.until(|kind| matches!(kind, EventKind::Descriptor(_))).await;
-    assert_eq!(told, EventKind::Descriptor(node.descriptor().await.bytes().clone()), "what was missed, once");
+    let event = reader.until(|kind| matches!(kind, EventKind::Descriptor(_))).await;
+    assert_eq!(event, EventKind::Descriptor(node.descriptor().await.bytes().clone()), "what was missed, once");
     assert_eq!(node.metric("weir_origin_event_streams").await, 1.0);
     assert_eq!(node.metric("weir_origin_event_snapshots_total{reason=\"no_cursor\"}").await, 1.0);
     assert_eq!(node.metric("weir_origin_events_total{event=\"descriptor\"}").await, 3.0);
@@ -64,7 +64,7 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
     let ended = tokio::spawn(async move { reader.next().await });
     node.stop().await;
     assert_eq!(ended.await.unwrap(), None);
-    // Another process knows no cursor of this one; what was retired is told.
+    // Another process does not know this cursor; retired services are sent.
     let mut config = home.config(&upstream.url());
     config.services[0].name = "shop-next".parse().unwrap();
     let node = home.start(config).await;
@@ -82,7 +82,7 @@ async fn a_follower_sees_each_publication_and_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn streams_are_so_many_at_a_time() {
+async fn event_streams_are_limited() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = home.config(&upstream.url());
     config.limits.event_streams = 1;

@@ -27,7 +27,7 @@ fn write_many(git: &Git) {
 }
 
 #[test]
-fn after_a_change_of_one_file_one_frame_is_made_and_all_are_those_of_a_build_from_nothing() {
+fn a_change_of_one_file_builds_one_frame_and_equals_a_full_build() {
     let git = Git::new();
     write_many(&git);
     for everything in [Selection::default(), Selection { gzip: true, ..Selection::default() }] {
@@ -54,7 +54,7 @@ fn after_a_change_of_one_file_one_frame_is_made_and_all_are_those_of_a_build_fro
 }
 
 #[test]
-fn what_is_set_from_above_is_seen_in_runs_that_did_not_change_themselves() {
+fn attributes_from_above_change_unchanged_runs() {
     let git = Git::new();
     write_many(&git);
     let (everything, frames) = (Selection::default(), Frames::default());
@@ -75,7 +75,7 @@ fn what_is_set_from_above_is_seen_in_runs_that_did_not_change_themselves() {
 }
 
 #[test]
-fn a_change_within_a_huge_file_makes_few_other_frames_and_a_change_beside_it_none_of_its() {
+fn a_change_in_a_huge_file_replaces_few_frames_and_one_next_to_it_none() {
     let git = Git::new();
     let mut huge = text(1, 12 << 20);
     git.write("a", "first");
@@ -106,7 +106,7 @@ fn a_change_within_a_huge_file_makes_few_other_frames_and_a_change_beside_it_non
 }
 
 #[test]
-fn frames_of_the_base_that_cannot_be_read_are_made_and_put_again() {
+fn unreadable_frames_of_the_base_are_built_and_stored_again() {
     let git = Git::new();
     write_many(&git);
     let (everything, frames) = (Selection::default(), Frames::default());

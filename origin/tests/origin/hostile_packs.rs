@@ -108,8 +108,8 @@ fn only_new_commits_of_a_successful_fetch_may_be_shallow() {
     let whole = pack_of(&pair.git, &["HEAD", "HEAD^{tree}", "HEAD:a"]);
     let refs = listing([(&*second, "HEAD"), (&second, "refs/heads/main")]);
     for (pack, commits, is_followed) in [(pack, [&*second, ID], false), (whole, [&*first, ID], true)] {
-        let said = [line("shallow-info\n"), commits.map(|id| line(format!("shallow {id}\n"))).concat()].concat();
-        let server = ScriptedServer::of(refs.clone(), [said, b"0001".to_vec(), packfile(&pack)].concat());
+        let response = [line("shallow-info\n"), commits.map(|id| line(format!("shallow {id}\n"))).concat()].concat();
+        let server = ScriptedServer::of(refs.clone(), [response, b"0001".to_vec(), packfile(&pack)].concat());
         pair.upstream.url = server.url().into();
         assert_eq!(pair.try_poll().is_ok(), is_followed);
         assert!(!shallow.exists());

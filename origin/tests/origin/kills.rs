@@ -1,5 +1,5 @@
-//! The real process, killed at each step of a publication (objects, record, shown) and of garbage collection: what anybody
-//! was told of can be had in full afterwards, and generations only grow.
+//! The real process, killed at each step of a publication (objects, record, shown) and of garbage collection: each
+//! reported publication can be downloaded in full afterwards, and generations only grow.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -80,14 +80,14 @@ impl Process {
     }
 }
 
-/// What a client was told.
+/// The publications that a client has received.
 #[derive(Default)]
-struct Told {
+struct Observed {
     highest: Generation,
     versions: BTreeMap<Generation, Descriptor>,
 }
 
-impl Told {
+impl Observed {
     fn of(&mut self, descriptor: &Descriptor) {
         let generation = descriptor.publication().generation;
         assert!(generation >= self.highest, "a generation went back");
@@ -156,10 +156,10 @@ fn config(home: &Home, upstream: &Upstream) -> std::path::PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_only_grow() {
+async fn a_kill_at_any_step_loses_no_reported_publication_and_no_generation() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let config = config(&home, &upstream);
-    let mut told = Told::default();
+    let mut observed = Observed::default();
     // More than one frame, so that there is a manifest; and what nothing refers to any more, for garbage collection.
     let noise = |number: usize| {
         let mut bytes = vec![0; 1_100_000];
@@ -168,32 +168,32 @@ async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_
     };
     // Each version shares this with the one before.
     upstream.push("deploy/a-steady-file", &[noise(200), noise(201)].concat());
-    let settle = async |told: &mut Told, commit: &str| {
+    let settle = async |observed: &mut Observed, commit: &str| {
         let process = Process::start(&config, None);
         let client = Client::of(&home, process.address.as_ref().expect("it starts"));
         // From the first moment on.
-        if told.highest > 0 {
-            told.of(&client.current().await.expect("what was published is served at once"));
+        if observed.highest > 0 {
+            observed.of(&client.current().await.expect("what was published is served at once"));
         }
-        for version in told.versions.values().rev().take(3) {
+        for version in observed.versions.values().rev().take(3) {
             if client.is_retained(version).await {
                 client.fetch(version).await;
             }
         }
         until("the commit is published", async || {
             let current = client.current().await?;
-            told.of(&current);
+            observed.of(&current);
             (current.publication().commit.as_str() == commit).then_some(())
         })
         .await;
-        told.of(&client.current().await.unwrap());
-        client.fetch(&told.versions[&told.highest]).await;
+        observed.of(&client.current().await.unwrap());
+        client.fetch(&observed.versions[&observed.highest]).await;
         process.kill();
     };
     let mut commit = String::new();
     for number in 0..long_or(4, 2) {
         commit = upstream.push("deploy/noise", &noise(number));
-        settle(&mut told, &commit).await;
+        settle(&mut observed, &commit).await;
     }
     for (number, step) in steps().into_iter().step_by(long_or(1, 3)).enumerate() {
         let pushed = upstream.push("deploy/noise", &noise(100 + number));
@@ -202,7 +202,7 @@ async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_
             let client = Client::of(&home, &address);
             until(&step, async || {
                 if let Some(current) = client.current().await {
-                    told.of(&current);
+                    observed.of(&current);
                 }
                 process.has_ended().then_some(())
             })
@@ -212,15 +212,15 @@ async fn whatever_step_it_is_killed_at_what_was_told_can_be_had_and_generations_
         }
         process.kill();
         commit = pushed;
-        settle(&mut told, &commit).await;
+        settle(&mut observed, &commit).await;
     }
-    assert_eq!(told.versions[&told.highest].publication().commit.as_str(), commit);
+    assert_eq!(observed.versions[&observed.highest].publication().commit.as_str(), commit);
 }
 
-/// They would work on beside those of the next process. The git program hangs here, whatever becomes of those it talks to, and
+/// They would run alongside those of the next process. The git program hangs here, whatever becomes of those it talks to, and
 /// so does what it has started.
 #[test]
-fn no_git_outlives_a_process_that_is_killed() {
+fn no_git_process_outlives_a_killed_origin() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let (config, programs, pipe) = (config(&home, &upstream), home.file("programs"), home.file("pipe"));
     std::fs::create_dir(&programs).unwrap();

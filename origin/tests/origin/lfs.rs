@@ -14,7 +14,7 @@ pub(crate) fn file(path: &str, pointer: &str) -> LfsFile {
 }
 
 /// The reported result of each object, by its path.
-pub(crate) type Told = Vec<(String, Result<(), String>)>;
+pub(crate) type Reported = Vec<(String, Result<(), String>)>;
 
 /// Fetches objects without a budget. Returns the reported results and the result of the fetch.
 pub(crate) fn fetch_wanted(
@@ -22,25 +22,25 @@ pub(crate) fn fetch_wanted(
     mirror: &Path,
     files: &[LfsFile],
     is_needed: &dyn Fn(&LfsOid) -> bool,
-) -> (Told, Result<(), LfsError>) {
-    let told = RefCell::new(Vec::new());
+) -> (Reported, Result<(), LfsError>) {
+    let reported = RefCell::new(Vec::new());
     let fetch = LfsFetch {
         upstream,
         objects: &LfsObjects::of_mirror(mirror),
         budget: &|| None,
         is_needed,
-        on_result: &|file, ended| told.borrow_mut().push((file.path.clone(), ended.map_err(ToString::to_string))),
+        on_result: &|file, ended| reported.borrow_mut().push((file.path.clone(), ended.map_err(ToString::to_string))),
         interrupt: &AtomicBool::new(false),
     };
     let ended = fetch.run(files);
-    (told.into_inner(), ended)
+    (reported.into_inner(), ended)
 }
 
 /// The number of fetched objects, or the first error.
 pub(crate) fn fetch_from(upstream: &Upstream, mirror: &Path, files: &[LfsFile]) -> Result<usize, String> {
-    let (told, ended) = fetch_wanted(upstream, mirror, files, &|_| true);
-    let came = told.iter().filter(|(_, ended)| ended.is_ok()).count();
-    match told.into_iter().find_map(|(_, ended)| ended.err()) {
+    let (reported, ended) = fetch_wanted(upstream, mirror, files, &|_| true);
+    let came = reported.iter().filter(|(_, ended)| ended.is_ok()).count();
+    match reported.into_iter().find_map(|(_, ended)| ended.err()) {
         Some(error) => Err(error),
         None => ended.map(|()| came).map_err(|error| error.to_string()),
     }
@@ -85,7 +85,7 @@ fn objects_are_fetched_once_and_verified() {
     }
     assert_eq!(batches(&server), 3, "a hundred at a time");
     assert_eq!(fetch(&server, dir.path(), &files), Ok(0));
-    assert!(server.take_requests().is_empty(), "what is here is not asked for");
+    assert!(server.take_requests().is_empty(), "stored objects are not requested");
 }
 
 #[test]
@@ -218,9 +218,9 @@ fn the_error_of_one_object_does_not_stop_the_others() {
     ] {
         let mirror = tempfile::tempdir().unwrap();
         server.set_behavior(LfsBehavior { only_object: only.clone(), ..behavior });
-        let (told, ended) = fetch_wanted(&upstream, mirror.path(), &files, &|_| true);
-        let [(_, Err(absent)), (_, Err(wrong)), (_, Ok(()))] = &told[..] else { panic!("{told:?}") };
-        assert!(absent.contains("`absent`") && wrong.contains(expected), "{told:?}");
+        let (reported, ended) = fetch_wanted(&upstream, mirror.path(), &files, &|_| true);
+        let [(_, Err(absent)), (_, Err(wrong)), (_, Ok(()))] = &reported[..] else { panic!("{reported:?}") };
+        assert!(absent.contains("`absent`") && wrong.contains(expected), "{reported:?}");
         ended.unwrap();
     }
 }
@@ -230,9 +230,9 @@ fn a_storage_is_given_up_after_three_failures() {
     let (dir, server) = served();
     let files: Vec<_> = (0..9u8).map(|number| file(&format!("{number}"), &server.store(&[number, 7]))).collect();
     server.set_behavior(LfsBehavior { storage_response: Some(("503 Busy", "")), ..LfsBehavior::default() });
-    let (told, ended) = fetch_wanted(&Upstream::new(server.url("shop.git")), dir.path(), &files, &|_| true);
+    let (reported, ended) = fetch_wanted(&Upstream::new(server.url("shop.git")), dir.path(), &files, &|_| true);
     assert!(ended.unwrap_err().to_string().contains("`2` cannot be fetched"));
-    assert_eq!((told.len(), server.take_requests().len()), (3, 4));
+    assert_eq!((reported.len(), server.take_requests().len()), (3, 4));
 }
 
 #[test]
@@ -247,8 +247,8 @@ fn unneeded_objects_are_skipped_even_during_their_download() {
         looks.set(looks.get() + usize::from(*oid == files[0].pointer.oid));
         *oid == files[2].pointer.oid || (*oid == files[0].pointer.oid && looks.get() < 10)
     };
-    let (told, ended) = fetch_wanted(&upstream, dir.path(), &files, &wanted);
+    let (reported, ended) = fetch_wanted(&upstream, dir.path(), &files, &wanted);
     ended.unwrap();
-    assert_eq!(told, [("wanted".to_owned(), Ok(()))]);
+    assert_eq!(reported, [("wanted".to_owned(), Ok(()))]);
     assert_eq!(std::fs::read_dir(dir.path().join("lfs/tmp")).unwrap().count(), 0);
 }

@@ -110,7 +110,10 @@ fn addresses_that_a_proxy_would_resolve_are_checked_before() {
     assert!(error.contains("`localhost`, which has no public address"), "{error}");
     let error = fetch(&upstream, "https://storage.invalid".to_owned(), "refused").unwrap_err();
     assert!(error.contains("list the host in `redirects`"), "{error}");
-    assert!(heads.lock().unwrap().iter().all(|head| head.contains(" 127.0.0.1:")), "the proxy is not asked for them");
+    assert!(
+        heads.lock().unwrap().iter().all(|head| head.contains(" 127.0.0.1:")),
+        "the proxy gets no request for them"
+    );
     assert!(storage.take_requests().is_empty());
 
     upstream.redirects = Redirects::To(Hosts::new(["localhost".to_owned()]).unwrap());

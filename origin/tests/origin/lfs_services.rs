@@ -219,14 +219,14 @@ async fn a_pause_of_the_server_is_respected() {
     });
     let node = shop.home.start(shop.config()).await;
     node.repository(|state| state.lfs.as_ref().is_some_and(|lfs| lfs.held_until.is_some())).await;
-    let told = failure(&node).await;
-    assert!(told["reason"].as_str().unwrap().contains("answered 429"), "{told}");
+    let reported = failure(&node).await;
+    assert!(reported["reason"].as_str().unwrap().contains("answered 429"), "{reported}");
     shop.server.take_requests();
     shop.git.commit_file("deploy/other.bin", shop.server.store(b"y"));
     node.poll().await;
     let asked = shop.server.take_requests();
     assert!(!asked.is_empty() && asked.iter().all(|head| !head.contains("/info/lfs")), "{asked:?}");
-    assert_eq!(failure(&node).await["reason"], told["reason"]);
+    assert_eq!(failure(&node).await["reason"], reported["reason"]);
     node.stop().await;
 }
 

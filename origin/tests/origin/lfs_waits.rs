@@ -129,8 +129,8 @@ async fn a_wrong_object_backs_off_and_delays_no_other() {
     shop.set_behavior(is_wrong(&wrong));
     let node = shop.home.start(config).await;
     node.published_of("good", |_| true).await;
-    let told = failure(&node).await;
-    assert!(told["reason"].as_str().unwrap().contains("`model.bin` is not stored: it has 1 bytes"), "{told}");
+    let reported = failure(&node).await;
+    assert!(reported["reason"].as_str().unwrap().contains("`model.bin` is not stored: it has 1 bytes"), "{reported}");
     let polls = 30;
     for _ in 0..polls {
         node.poll().await;

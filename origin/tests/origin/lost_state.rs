@@ -48,8 +48,8 @@ async fn a_repository_whose_record_is_damaged_publishes_nothing_until_an_operato
     node.tarball(&stopped.published).await;
     let shown = operator.get("/v1/repositories/shop").await.body;
     assert!(shown["status"]["suspended"]["reason"].as_str().unwrap().contains("record"), "{shown}");
-    let (status, told) = node.admin("/readyz").await;
-    assert!(status == 200 && told.contains("until an operator confirms"), "{told}");
+    let (status, reply) = node.admin("/readyz").await;
+    assert!(status == 200 && reply.contains("until an operator confirms"), "{reply}");
 
     let confirmed = operator.post("/v1/repositories/shop/confirm").await;
     assert_eq!((confirmed.status, &confirmed.body["status"]["suspended"]), (StatusCode::OK, &json!(null)));
@@ -122,14 +122,14 @@ async fn while_a_record_is_gone_unknown_services_are_not_denied() {
 }
 
 #[tokio::test]
-async fn a_data_directory_that_is_not_there_is_not_verified_and_not_created() {
+async fn verify_refuses_a_missing_data_directory() {
     let home = Home::new();
     let config = home.write_config("");
     let text = fs::read_to_string(&config).unwrap();
     fs::write(&config, text.replace("\"data\"", "\"mistyped\"")).unwrap();
     let program = env!("CARGO_BIN_EXE_weir-origin");
     let verified = Command::new(program).arg("verify").arg("--config").arg(&config).output().unwrap();
-    let told = String::from_utf8(verified.stderr).unwrap();
-    assert!(verified.status.code() == Some(8) && told.contains("mistyped/records does not exist"), "{told}");
+    let reply = String::from_utf8(verified.stderr).unwrap();
+    assert!(verified.status.code() == Some(8) && reply.contains("mistyped/records does not exist"), "{reply}");
     assert!(!home.file("mistyped").exists());
 }

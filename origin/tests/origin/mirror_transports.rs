@@ -160,7 +160,7 @@ fn a_bearer_token_is_read_for_each_poll_and_sent_to_its_host_only() {
     server.take_requests();
     pair.follow();
     let first = server.take_requests().remove(0);
-    assert!(first.contains("Bearer t0ken"), "it is shown before anybody asks for it: {first}");
+    assert!(first.contains("Bearer t0ken"), "it is sent without a challenge: {first}");
 
     let root = pair.git.dir.parent().unwrap().to_owned();
     let elsewhere = SmartHttp::start(&root, Some(&root.join("certificates")));
@@ -251,7 +251,7 @@ fn redirects_are_followed_only_as_configured() {
     let error = pair.try_poll().unwrap_err();
     assert_eq!((error.step(), error.kind()), ("connect", "redirect"));
     assert!(error.to_string().contains("another host"), "{error}");
-    assert!(elsewhere.take_requests().is_empty(), "it is not even asked");
+    assert!(elsewhere.take_requests().is_empty(), "it gets no request");
 
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     pair.follow();

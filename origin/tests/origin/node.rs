@@ -320,7 +320,7 @@ pub(crate) fn also<'a>(config: &'a mut Config, name: &str) -> &'a mut ServiceCon
     config.services.last_mut().unwrap()
 }
 
-/// Waits for what is told to nobody.
+/// Waits for a condition that no channel announces.
 pub(crate) async fn until(mut is: impl AsyncFnMut() -> bool) {
     let waits = async {
         while !is().await {

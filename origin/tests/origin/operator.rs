@@ -13,14 +13,14 @@ pub(crate) struct Operator {
 
 /// What an operator was answered.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) etag: String,
     pub(crate) allow: String,
     pub(crate) body: Value,
 }
 
-impl Told {
+impl Reply {
     /// The problem's kind and detail.
     pub(crate) fn problem(&self) -> (&str, &str) {
         let kind = self.body["type"].as_str().unwrap().strip_prefix("urn:weir:problem:").unwrap();
@@ -47,7 +47,13 @@ impl Operator {
         Self { client, base, token: None }
     }
 
-    pub(crate) async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Told {
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<Value>,
+    ) -> Reply {
         let mut request = self.client.request(method, format!("{}{path}", self.base)).timeout(Duration::from_secs(60));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -63,23 +69,23 @@ impl Operator {
         let (status, etag, allow) = (response.status(), header("etag"), header("allow"));
         let text = response.text().await.unwrap();
         let body = if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() };
-        Told { status, etag, allow, body }
+        Reply { status, etag, allow, body }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Told {
+    pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, &[], None).await
     }
 
     /// Without a body.
-    pub(crate) async fn post(&self, path: &str) -> Told {
+    pub(crate) async fn post(&self, path: &str) -> Reply {
         self.send(Method::POST, path, &[], None).await
     }
 
-    pub(crate) async fn put(&self, path: &str, document: Value) -> Told {
+    pub(crate) async fn put(&self, path: &str, document: Value) -> Reply {
         self.send(Method::PUT, path, &[], Some(document)).await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Told {
+    pub(crate) async fn delete(&self, path: &str) -> Reply {
         self.send(Method::DELETE, path, &[], None).await
     }
 }

@@ -1,9 +1,9 @@
-//! What operators define at run time: published, changed, moved and deleted, beside what the file says.
+//! Definitions of operators at run time: published, changed, moved and deleted, alongside those of the file.
 
 use crate::prelude::*;
 
 #[tokio::test]
-async fn what_operators_define_is_published_changed_and_there_after_a_restart() {
+async fn definitions_of_operators_are_published_changed_and_survive_a_restart() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
     let node = home.start(empty_config(&home)).await;
@@ -68,7 +68,7 @@ async fn an_edit_of_a_service_requests_nothing_that_the_mirror_has() {
     };
     let first = put("deploy", "").await;
     node.poll().await;
-    // No poll that somebody asked for is due any more.
+    // No triggered poll is due any more.
     let is_at_rest = |state: &RepositoryState| {
         state.next_poll.is_some_and(|next| next > SystemTime::now() + Duration::from_secs(1800))
     };
@@ -83,7 +83,7 @@ async fn an_edit_of_a_service_requests_nothing_that_the_mirror_has() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_is_a_tombstone_and_what_comes_again_is_newer() {
+async fn a_deleted_service_is_a_tombstone_and_returns_with_a_higher_generation() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let server = serve(&upstream);
     let (node, operator) = operated(&home).await;
@@ -105,7 +105,7 @@ async fn what_is_deleted_is_a_tombstone_and_what_comes_again_is_newer() {
     let tombstone = reader.until(|kind| matches!(kind, EventKind::Tombstone { .. })).await;
     assert_eq!(tombstone, EventKind::Tombstone { service: service(), generation: first });
     assert_eq!(node.get("/v1/services/shop-prod").await.status, 404);
-    // Who begins anew is told too.
+    // A new reader receives it too.
     let mut late = Reader::of(&edge, &node, "").await;
     late.until(|kind| matches!(kind, EventKind::Tombstone { .. })).await;
 
@@ -139,7 +139,7 @@ async fn what_is_deleted_is_a_tombstone_and_what_comes_again_is_newer() {
 }
 
 #[tokio::test]
-async fn a_service_moves_to_another_repository_and_stays_what_it_was_until_then() {
+async fn a_moved_service_keeps_its_version_until_the_next_publication() {
     let (home, upstream, other) = (Home::new(), Upstream::small(), Upstream::small());
     other.push("deploy/other.yaml", b"x");
     let (server, slow) = (serve(&upstream), serve(&other));

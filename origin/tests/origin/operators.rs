@@ -3,13 +3,13 @@
 use crate::prelude::*;
 
 #[tokio::test]
-async fn operators_are_known_by_token_or_certificate_and_nobody_else_is() {
+async fn operators_authenticate_by_token_or_certificate() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = home.start(config(&home, &upstream)).await;
     let nobody = Operator::without_token(&home, &node, None);
     for path in ["/v1/services", "/v1/services/shop-prod", "/v1/nothing", "/v1/services/UPPER"] {
-        let told = nobody.get(path).await;
-        assert_eq!((told.status.as_u16(), told.problem().0), (401, "unauthorized"), "{path}");
+        let reply = nobody.get(path).await;
+        assert_eq!((reply.status.as_u16(), reply.problem().0), (401, "unauthorized"), "{path}");
     }
     assert_eq!(nobody.with_token("another-token-of-16").get("/v1/services").await.status, 401);
     assert_eq!(Operator::without_token(&home, &node, Some("edge-client")).get("/v1/services").await.status, 401);
@@ -23,10 +23,10 @@ async fn operators_are_known_by_token_or_certificate_and_nobody_else_is() {
         ("/v1/services/shop-prod", Method::POST, "GET, HEAD, PUT, DELETE"),
         ("/v1/repositories/shop/refresh", Method::GET, "POST"),
     ] {
-        let told = operator.send(method, path, &[], None).await;
-        assert_eq!((told.status.as_u16(), told.allow.as_str()), (405, allow), "{path}");
+        let reply = operator.send(method, path, &[], None).await;
+        assert_eq!((reply.status.as_u16(), reply.allow.as_str()), (405, allow), "{path}");
     }
-    // Whoever sets up a webhook has no token: a wrong path is told as such.
+    // Git services have no token, so a wrong webhook path gets a 404.
     let nobody = Operator::without_token(&home, &node, None);
     for (method, path, status, word) in [
         (Method::POST, "/v1/webhooks/foo/shop", 404, "github, gitlab"),
@@ -34,24 +34,24 @@ async fn operators_are_known_by_token_or_certificate_and_nobody_else_is() {
         (Method::GET, "/v1/webhooks/github/shop", 405, ""),
         (Method::POST, "/v1/webhooks/github/shop", 401, "signature"),
     ] {
-        let told = nobody.send(method, path, &[], None).await;
-        assert!(told.status == status && told.problem().1.contains(word), "{path} {told:?}");
+        let reply = nobody.send(method, path, &[], None).await;
+        assert!(reply.status == status && reply.problem().1.contains(word), "{path} {reply:?}");
     }
     assert!(node.metric("weir_origin_operator_requests_total{route=\"services\",status=\"401\"}").await >= 3.0);
     node.stop().await;
 
-    // Without a token a certificate is the only way, and that is said.
+    // Without a token file only certificates authenticate, and the response says so.
     let mut config = config(&home, &upstream);
     config.operator.operator_token_file = None;
     let node = home.start(config).await;
-    let told = Operator::of(&home, &node).get("/v1/services").await;
-    assert_eq!((told.status.as_u16(), told.problem().0), (403, "no-operator-token"));
+    let reply = Operator::of(&home, &node).get("/v1/services").await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (403, "no-operator-token"));
     assert_eq!(Operator::without_token(&home, &node, Some("operator")).get("/v1/services").await.status, 200);
     node.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_there_is_shown_in_pages_with_its_state() {
+async fn lists_are_paged_and_have_the_status() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = home.start(config(&home, &upstream)).await;
     let descriptor = node.published(|_| true).await;
@@ -66,8 +66,8 @@ async fn what_is_there_is_shown_in_pages_with_its_state() {
     assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["health"], "healthy");
 
     for name in ["a", "c", "b"] {
-        let told = operator.put(&format!("/v1/services/{name}"), json!({ "repository": "shop" })).await;
-        assert_eq!(told.status, 201, "{told:?}");
+        let reply = operator.put(&format!("/v1/services/{name}"), json!({ "repository": "shop" })).await;
+        assert_eq!(reply.status, 201, "{reply:?}");
     }
     let mut seen = Vec::new();
     let mut page = String::new();
@@ -95,7 +95,7 @@ async fn what_is_there_is_shown_in_pages_with_its_state() {
 }
 
 #[tokio::test]
-async fn versions_are_looked_at_compared_gone_back_to_and_let_go() {
+async fn versions_are_listed_compared_rolled_back_and_unpinned() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = home.start(config(&home, &upstream)).await;
     let old = node.published(|_| true).await;
@@ -140,7 +140,7 @@ async fn versions_are_looked_at_compared_gone_back_to_and_let_go() {
 }
 
 #[tokio::test]
-async fn a_bad_document_is_refused_with_all_its_faults() {
+async fn an_invalid_document_is_refused_with_all_errors() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = config(&home, &upstream);
     config.limits.max_services = 2;
@@ -148,45 +148,45 @@ async fn a_bad_document_is_refused_with_all_its_faults() {
     std::fs::create_dir(home.file("secrets")).unwrap();
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
-    let told = operator.put("/v1/services/a", json!({ "ref": "a..b", "folder": "../etc", "colour": 1 })).await;
-    assert_eq!((told.status.as_u16(), told.problem().0), (400, "invalid-document"));
-    let fields: Vec<_> = told.body["errors"].as_array().unwrap().iter().map(|each| each["field"].as_str()).collect();
+    let reply = operator.put("/v1/services/a", json!({ "ref": "a..b", "folder": "../etc", "colour": 1 })).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (400, "invalid-document"));
+    let fields: Vec<_> = reply.body["errors"].as_array().unwrap().iter().map(|each| each["field"].as_str()).collect();
     for field in ["repository", "ref", "folder", "colour"] {
-        assert!(fields.contains(&Some(field)), "{field}: {told:?}");
+        assert!(fields.contains(&Some(field)), "{field}: {reply:?}");
     }
-    assert_eq!(told.body["object"], json!({ "kind": "service", "name": "a" }));
+    assert_eq!(reply.body["object"], json!({ "kind": "service", "name": "a" }));
     for (document, field) in [
         (json!({ "url": "file:///etc" }), "url"),
         (json!({ "url": "https://git.example/x?private_token=s3cret" }), "url"),
         (json!({ "url": "https://git.example/x", "ca": "/etc/shadow" }), "ca"),
     ] {
-        let told = operator.put("/v1/repositories/a", document.clone()).await;
-        assert_eq!(told.status, 400, "{document}");
-        assert!(told.problem().1.contains(&format!("`{field}`")), "{document}: {told:?}");
-        assert!(!told.body.to_string().contains("s3cret"), "{told:?}");
+        let reply = operator.put("/v1/repositories/a", document.clone()).await;
+        assert_eq!(reply.status, 400, "{document}");
+        assert!(reply.problem().1.contains(&format!("`{field}`")), "{document}: {reply:?}");
+        assert!(!reply.body.to_string().contains("s3cret"), "{reply:?}");
     }
     let long = json!({ "repository": "x".repeat(300 << 10) });
     assert_eq!(operator.put("/v1/services/a", long).await.problem().0, "too-large");
     assert_eq!(operator.put("/v1/services/a", json!({ "repository": "shop" })).await.status, 201);
-    let told = operator.put("/v1/services/b", json!({ "repository": "shop" })).await;
-    assert_eq!((told.status.as_u16(), told.problem().0), (429, "limit-reached"));
-    assert!(told.problem().1.contains("`max_services`"), "{told:?}");
+    let reply = operator.put("/v1/services/b", json!({ "repository": "shop" })).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (429, "limit-reached"));
+    assert!(reply.problem().1.contains("`max_services`"), "{reply:?}");
     assert_eq!(node.metric("weir_origin_catalog_limit{kind=\"service\"}").await, 2.0);
     node.stop().await;
 }
 
 #[tokio::test]
-async fn a_document_that_leads_to_a_neighbour_is_refused_before_anything_is_polled() {
+async fn a_document_with_an_internal_url_is_refused_before_a_poll() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = config(&home, &upstream);
     config.upstreams.private_addresses = false;
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
     for url in ["http://127.0.0.1:9/x", "https://169.254.169.254/latest", "git://10.0.0.1/x"] {
-        let told = operator.put("/v1/repositories/a", json!({ "url": url })).await;
-        assert_eq!((told.status.as_u16(), told.problem().0), (400, "invalid-document"), "{url}");
-        assert_eq!(told.body["errors"][0]["field"], "url");
-        assert!(told.problem().1.contains("`[upstreams] private_addresses`"), "{told:?}");
+        let reply = operator.put("/v1/repositories/a", json!({ "url": url })).await;
+        assert_eq!((reply.status.as_u16(), reply.problem().0), (400, "invalid-document"), "{url}");
+        assert_eq!(reply.body["errors"][0]["field"], "url");
+        assert!(reply.problem().1.contains("`[upstreams] private_addresses`"), "{reply:?}");
     }
     let proxied = json!({ "url": "https://git.example/x", "proxy": "http://192.168.0.1:3128" });
     assert_eq!(operator.put("/v1/repositories/a", proxied).await.body["errors"][0]["field"], "proxy");
@@ -197,7 +197,7 @@ async fn a_document_that_leads_to_a_neighbour_is_refused_before_anything_is_poll
 }
 
 #[tokio::test]
-async fn a_secret_is_used_for_the_host_that_it_was_put_there_for() {
+async fn a_secret_is_sent_only_to_its_host() {
     let (home, upstream) = (Home::new(), Upstream::small());
     std::fs::create_dir(home.file("git")).unwrap();
     certificates::write(&home.file("git"), &[]).unwrap();

@@ -23,10 +23,10 @@ async fn a_descriptor_that_is_known_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_push_is_a_new_generation_and_the_old_version_stays_to_be_had() {
+async fn a_push_is_a_new_generation_and_the_old_version_is_retained() {
     let (_home, upstream, node, old) = started().await;
     assert_eq!(old.publication().commit.as_str(), upstream.git(&["rev-parse", "main"]));
-    assert_eq!(names(&node.tarball(&old).await), ["app.yaml"], "relative to the folder, and nothing beside it");
+    assert_eq!(names(&node.tarball(&old).await), ["app.yaml"], "relative to the folder, and nothing outside of it");
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
     node.poll().await;
     let new = node.descriptor().await;
@@ -88,7 +88,7 @@ async fn a_service_with_gzip_has_it_stored_and_one_without_has_not() {
 }
 
 #[tokio::test]
-async fn a_branch_that_is_deleted_leaves_its_last_good_publication() {
+async fn a_deleted_branch_keeps_its_last_publication() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"]);
     let (node, old) = home.start_published(&upstream).await;
@@ -114,7 +114,7 @@ async fn a_branch_that_is_deleted_leaves_its_last_good_publication() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_gone_leaves_its_last_good_publication() {
+async fn a_deleted_folder_keeps_its_last_publication() {
     let (_home, upstream, node, old) = started().await;
     upstream.git(&["rm", "--quiet", "-r", "deploy"]);
     upstream.push("docs/gone.md", b"the folder is gone\n");
@@ -129,7 +129,7 @@ async fn a_folder_that_is_gone_leaves_its_last_good_publication() {
 const SERVICES: usize = 60;
 
 #[tokio::test]
-async fn the_services_of_one_commit_share_few_writes_of_the_record() {
+async fn services_of_one_commit_share_record_writes() {
     let (home, upstream) = (Home::new(), Upstream::small());
     for number in 1..SERVICES {
         std::fs::create_dir(upstream.work().join(format!("s{number}"))).unwrap();

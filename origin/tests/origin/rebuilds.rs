@@ -89,8 +89,8 @@ async fn a_service_pinned_to_a_lost_version_is_degraded_until_it_is_rebuilt() {
     assert_eq!(node.get(&path).await.status, 503);
     let service = node.status().await["services"][0].clone();
     assert_eq!((&service["condition"], &service["failure"]["of"]), (&json!("pinned"), &json!("service")), "{service}");
-    let (status, told) = node.admin("/readyz").await;
-    assert!(status == 200 && told.contains("1 of 1 services are pinned to lost versions"), "{told}");
+    let (status, reply) = node.admin("/readyz").await;
+    assert!(status == 200 && reply.contains("1 of 1 services are pinned to lost versions"), "{reply}");
     assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
     node.stop().await;
 
@@ -107,7 +107,7 @@ async fn a_service_pinned_to_a_lost_version_is_degraded_until_it_is_rebuilt() {
 }
 
 #[tokio::test]
-async fn a_version_whose_commit_is_gone_is_rebuilt_from_another_with_the_same_content() {
+async fn a_version_without_its_commit_is_rebuilt_from_another_with_the_same_content() {
     let (home, upstream, node, descriptor) = started().await;
     node.stop().await;
     upstream.git(&["commit", "--quiet", "--amend", "--message", "the same by another name"]);

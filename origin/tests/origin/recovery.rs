@@ -57,7 +57,7 @@ async fn generations_grow_across_the_loss_of_everything_and_the_digest_is_the_sa
 }
 
 #[tokio::test]
-async fn another_url_is_another_mirror_and_is_cloned_anew() {
+async fn another_url_is_another_mirror_and_is_cloned_again() {
     let (home, first, second) = (Home::new(), Upstream::small(), Upstream::small());
     let (node, old) = home.start_published(&first).await;
     node.stop().await;

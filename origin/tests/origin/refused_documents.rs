@@ -33,7 +33,7 @@ async fn stopped() -> (Stopped, Arc<Descriptor>) {
 }
 
 #[tokio::test]
-async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_mended() {
+async fn a_service_with_a_refused_document_is_served_unchanged_until_it_is_fixed() {
     let (stopped, docs) = stopped().await;
     let stored = json!({ "name": DOCS, "repository": "shop", "ref": "refs/replace/4b825dc6", "folder": "docs" });
     replace_service(&stopped.home, DOCS, &stored);
@@ -53,9 +53,9 @@ async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_men
     assert_eq!(shown["published"]["generation"], docs.publication().generation);
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 1.0);
     assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
-    let told = operator.get("/v1/services/docs").await;
-    assert_eq!((told.status, &told.body["ref"]), (StatusCode::OK, &stored["ref"]));
-    assert_eq!(told.body["status"]["failure"]["step"], "document");
+    let reply = operator.get("/v1/services/docs").await;
+    assert_eq!((reply.status, &reply.body["ref"]), (StatusCode::OK, &stored["ref"]));
+    assert_eq!(reply.body["status"]["failure"]["step"], "document");
     let listed = operator.get("/v1/services?repository=shop").await;
     assert_eq!(listed.body["services"].as_array().unwrap().len(), 2);
     let dry_run = operator.post("/v1/services/docs/dry-run").await;
@@ -63,8 +63,12 @@ async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_men
 
     // It is held on to and let go like any other.
     for (method, condition) in [(Method::PUT, "pinned"), (Method::DELETE, "unhealthy")] {
-        let told = operator.send(method, "/v1/services/docs/pin", &[], None).await;
-        assert_eq!((told.status, &told.body["status"]["condition"]), (StatusCode::OK, &json!(condition)), "{told:?}");
+        let reply = operator.send(method, "/v1/services/docs/pin", &[], None).await;
+        assert_eq!(
+            (reply.status, &reply.body["status"]["condition"]),
+            (StatusCode::OK, &json!(condition)),
+            "{reply:?}"
+        );
     }
 
     // A repository goes with all of its services, or not at all.
@@ -83,7 +87,7 @@ async fn a_service_whose_document_is_refused_is_served_as_it_was_until_it_is_men
 }
 
 #[tokio::test]
-async fn a_repository_whose_document_is_refused_holds_up_no_other_and_its_services_are_served() {
+async fn a_repository_with_a_refused_document_delays_no_other() {
     let (stopped, docs) = stopped().await;
     let stored = json!({ "name": "shop", "url": stopped.server.url("bare.git"), "of_a_later_version": 1 });
     replace_repository(&stopped.home, &stored);
@@ -102,9 +106,9 @@ async fn a_repository_whose_document_is_refused_holds_up_no_other_and_its_servic
         assert!(shown["failure"]["reason"].as_str().unwrap().contains("of_a_later_version"), "{shown}");
     }
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"repository\"}").await, 1.0);
-    let told = operator.get("/v1/repositories/shop").await;
-    assert_eq!(told.body["of_a_later_version"], 1);
-    assert_eq!(told.body["status"]["failure"], shown["failure"]);
+    let reply = operator.get("/v1/repositories/shop").await;
+    assert_eq!(reply.body["of_a_later_version"], 1);
+    assert_eq!(reply.body["status"]["failure"], shown["failure"]);
     assert_eq!(operator.put("/v1/repositories/shop", repository_at(&stopped.server)).await.status, 200);
     stopped.upstream.push("docs/new", b"new\n");
     node.poll().await;
@@ -115,7 +119,7 @@ async fn a_repository_whose_document_is_refused_holds_up_no_other_and_its_servic
 }
 
 #[tokio::test]
-async fn what_is_no_document_at_all_hides_nothing_and_can_be_deleted() {
+async fn a_malformed_document_is_listed_and_can_be_deleted() {
     let (stopped, docs) = stopped().await;
     replace_service(&stopped.home, DOCS, &json!(7));
     let (node, operator) = stopped.start().await;
@@ -123,8 +127,8 @@ async fn what_is_no_document_at_all_hides_nothing_and_can_be_deleted() {
     serves(&node, &docs).await;
     assert_eq!(node.metric("weir_origin_catalog_refused{kind=\"service\"}").await, 1.0);
     let path = format!("/v1/services/{DOCS}");
-    let told = operator.get(&path).await;
-    assert_eq!((&told.body["stored"], &told.body["status"]["condition"]), (&json!(7), &json!("unhealthy")));
+    let reply = operator.get(&path).await;
+    assert_eq!((&reply.body["stored"], &reply.body["status"]["condition"]), (&json!(7), &json!("unhealthy")));
     assert_eq!(of(&node.status().await, "services", DOCS)["condition"], "unhealthy");
     let refused = operator.delete("/v1/repositories/shop").await;
     assert!(refused.problem().1.contains(DOCS), "it is of the repository that stores it: {refused:?}");
@@ -141,7 +145,7 @@ async fn what_is_no_document_at_all_hides_nothing_and_can_be_deleted() {
 }
 
 #[tokio::test]
-async fn a_check_of_the_configuration_names_what_would_be_refused_while_an_origin_runs() {
+async fn check_config_names_refused_documents_while_an_origin_runs() {
     let (stopped, _) = stopped().await;
     let refused = json!({ "name": DOCS, "repository": "shop", "ref": "refs/replace/x" });
     replace_service(&stopped.home, DOCS, &refused);
@@ -153,9 +157,9 @@ async fn a_check_of_the_configuration_names_what_would_be_refused_while_an_origi
         String::from_utf8(output.stderr).unwrap()
     };
     let (node, operator) = stopped.start().await;
-    let told = check();
-    assert!(told.starts_with("weir-origin: service docs: ") && told.contains("refs/replace/"), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let reply = check();
+    assert!(reply.starts_with("weir-origin: service docs: ") && reply.contains("refs/replace/"), "{reply}");
+    assert_eq!(reply.lines().count(), 1, "{reply}");
     assert_eq!(operator.delete("/v1/services/docs").await.status, StatusCode::NO_CONTENT);
     assert_eq!(check(), "");
     node.stop().await;

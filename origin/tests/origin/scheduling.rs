@@ -19,7 +19,7 @@ enum SlowPhase {
 /// A slow server, and a permit for each response that has started.
 fn slow_server(host: &str, slow: SlowPhase) -> (ScriptedServer, Arc<Semaphore>) {
     let begun = Arc::new(Semaphore::new(0));
-    let told = begun.clone();
+    let sender = begun.clone();
     let refs = listing([("1234567812345678123456781234567812345678", "refs/heads/main")]);
     let server = ScriptedServer::start_at(host, move |request, body, socket| {
         if request.starts_with("GET") {
@@ -33,7 +33,7 @@ fn slow_server(host: &str, slow: SlowPhase) -> (ScriptedServer, Arc<Semaphore>) 
         if !lists {
             socket.write_all(&line("packfile\n"))?;
         }
-        told.add_permits(1);
+        sender.add_permits(1);
         loop {
             // Progress messages, or single refs.
             let drop = if lists { &refs[..refs.len() - 4] } else { &line(b"\x02Counting\r")[..] };
@@ -261,7 +261,7 @@ async fn a_ref_that_is_added_while_a_poll_waits_for_its_permit_is_fetched_by_tha
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
     let server = serve(&upstream);
-    let (silent, asked, release) = silent();
+    let (silent, requests, release) = silent();
     let mut config = config(&home, &upstream);
     config.repositories[0].url = server.url("bare.git").into();
     config.limits.concurrent_fetches_per_host = 1;
@@ -269,7 +269,7 @@ async fn a_ref_that_is_added_while_a_poll_waits_for_its_permit_is_fetched_by_tha
     node.published(|_| true).await;
     let operator = Operator::of(&home, &node);
     operator.put("/v1/repositories/silent", json!({ "url": silent.url() })).await;
-    asked.acquire().await.unwrap().forget();
+    requests.acquire().await.unwrap().forget();
     node.running.trigger_poll(&repository());
     node.repository(|state| state.waits_for == Some(WaitsFor::HostPermit)).await;
     let pull = json!({ "repository": "shop", "ref": "refs/pull/7/head" });
@@ -283,14 +283,14 @@ async fn a_ref_that_is_added_while_a_poll_waits_for_its_permit_is_fetched_by_tha
 /// A server that sends no response until it is released, and a permit for each request.
 pub(crate) fn silent() -> (ScriptedServer, Arc<Semaphore>, mpsc::Sender<()>) {
     let (release, held) = mpsc::channel::<()>();
-    let (asked, held) = (Arc::new(Semaphore::new(0)), Mutex::new(held));
-    let told = asked.clone();
+    let (requests, held) = (Arc::new(Semaphore::new(0)), Mutex::new(held));
+    let counter = requests.clone();
     let server = ScriptedServer::start(move |_, _, _| {
-        told.add_permits(1);
+        counter.add_permits(1);
         let _ = held.lock().unwrap().recv();
         Ok(())
     });
-    (server, asked, release)
+    (server, requests, release)
 }
 
 #[tokio::test]
@@ -318,8 +318,9 @@ async fn a_host_that_hangs_with_eight_repositories_delays_no_other() {
     let mut waiting = 0;
     for name in &names {
         let mut state = node.running.repository(name).unwrap();
-        let asked = |state: &RepositoryState| state.waits_for.is_some() || matches!(state.phase, Phase::Cloning { .. });
-        let state = state.wait_for(asked).await.unwrap().clone();
+        let is_waiting =
+            |state: &RepositoryState| state.waits_for.is_some() || matches!(state.phase, Phase::Cloning { .. });
+        let state = state.wait_for(is_waiting).await.unwrap().clone();
         waiting += usize::from(state.waits_for == Some(WaitsFor::HostPermit));
     }
     assert_eq!(waiting, names.len() - limit);

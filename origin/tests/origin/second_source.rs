@@ -20,7 +20,7 @@ fn assert_unpacks_to(tar: &[u8], root: &Path) {
 }
 
 #[test]
-fn a_folder_on_the_disk_is_built_and_unpacked_as_it_is_and_its_frames_are_reused() {
+fn a_directory_source_is_built_and_its_frames_are_reused() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("folder");
     let write = |path: &str, contents: &[u8]| {
@@ -103,7 +103,7 @@ async fn a_folder_is_followed_published_and_served_as_a_repository_is() {
     let node = home.start(config).await;
     node.tarball(&second).await;
 
-    // The folder is away: what is published stays, and the repository says why.
+    // Without the folder the publication stays, and the repository reports the reason.
     fs::rename(&deploy, site.path().join("away")).unwrap();
     node.poll().await;
     assert_eq!(node.descriptor().await.bytes(), second.bytes());
@@ -113,7 +113,7 @@ async fn a_folder_is_followed_published_and_served_as_a_repository_is() {
 }
 
 #[tokio::test]
-async fn what_a_folder_cannot_be_is_refused() {
+async fn invalid_directory_sources_are_refused() {
     let home = Home::new();
     let error = weir_origin::start(home.config("folder://site")).await.err().unwrap().to_string();
     assert!(error.contains("folder:///srv/site"), "{error}");

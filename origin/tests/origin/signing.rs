@@ -37,7 +37,7 @@ async fn retained(node: &Node, version: &Descriptor) -> Descriptor {
 }
 
 #[tokio::test]
-async fn keys_are_changed_while_readers_know_only_one_of_them() {
+async fn signing_keys_are_rotated_while_readers_know_one_of_them() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let ((old_file, old), (new_file, new)) = (new_key(&home, "old.key"), new_key(&home, "new.key"));
     let config = home.config(&upstream.url());
@@ -83,7 +83,7 @@ fn weir_origin(home: &Home, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn keys_are_made_and_printed_by_the_command() {
+fn the_keys_command_makes_and_prints_keys() {
     let home = Home::new();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let made: Vec<String> = ["one.key", "two.key"]

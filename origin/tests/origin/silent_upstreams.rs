@@ -63,7 +63,7 @@ fn ends_at(step: &str, pair: &Pair, first: &str, url: String) {
 }
 
 #[test]
-fn silence_ends_each_step_and_so_does_an_interrupt() {
+fn silence_or_an_interrupt_ends_each_step() {
     let (mut pair, first) = mirrored();
     for silence in [Silence::AfterAccept, Silence::InTheHead, Silence::InTheListing, Silence::InThePack] {
         let server = silent_server(silence, &first);
@@ -120,13 +120,13 @@ fn silence_during_and_after_the_tls_handshake_ends() {
 #[test]
 fn an_interrupt_ends_a_slow_response() {
     let (pair, _) = mirrored();
-    let (told, trickles) = mpsc::channel();
+    let (began, trickles) = mpsc::channel();
     let server = ScriptedServer::start(move |_, _, socket| {
         begin(socket, ADVERTISEMENT, 1 << 30)?;
         let advertisement = advertisement();
         for byte in advertisement.iter().chain(std::iter::repeat(&b'0')) {
             socket.write_all(&[*byte])?;
-            let _ = told.send(());
+            let _ = began.send(());
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())

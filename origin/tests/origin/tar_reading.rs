@@ -12,7 +12,7 @@ use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES};
 
 use crate::prelude::*;
 
-/// What of an entry must be equal, whoever wrote the tar.
+/// The fields of an entry that must be equal in every tar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TarEntry {
     /// Bytes that are not text show escaped.
@@ -137,7 +137,7 @@ impl Frames {
     }
 }
 
-/// Builds a tarball, checks everything that is said about its bytes, and returns the tar.
+/// Builds a tarball, checks its bytes, and returns the tar.
 pub(crate) fn build_tar(
     repository: &Path,
     commit: &CommitId,

@@ -52,7 +52,7 @@ fn golden_tarballs_are_reproduced() {
 
 /// The smallest golden tar, put together here by hand and not by the code that is tested.
 #[test]
-fn a_golden_tarball_is_laid_out_as_the_protocol_says() {
+fn a_golden_tarball_has_the_layout_of_the_protocol() {
     let mut header = vec![0; 512];
     for (offset, bytes) in [
         (0, &b"run"[..]),
@@ -135,7 +135,7 @@ fn a_sink_that_fails_and_a_request_to_stop_end_a_build() {
 }
 
 #[test]
-fn the_content_key_holds_what_decides_the_bytes_and_nothing_else() {
+fn the_content_key_covers_exactly_the_inputs_of_the_bytes() {
     let git = Git::new();
     git.write("deploy/prod/a", "a");
     let first = git.commit_file("elsewhere", "1");

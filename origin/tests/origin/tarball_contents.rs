@@ -103,7 +103,7 @@ fn a_folder_that_is_ignored_from_above_is_empty() {
 }
 
 #[test]
-fn what_could_do_harm_is_left_out_and_listed() {
+fn harmful_entries_are_omitted_and_listed() {
     let git = Git::new();
     let blob = git.blob(b"contents");
     let below = git.raw_tree(&[("100644", b"x", &blob)]);
@@ -153,7 +153,7 @@ fn commit_of(git: &Git) -> CommitId {
 }
 
 #[test]
-fn a_link_may_climb_within_the_folder_only() {
+fn a_symlink_may_point_within_the_folder_only() {
     let git = Git::new();
     git.write("top", "t");
     git.write("a/file", "f");
@@ -285,7 +285,7 @@ fn thing() -> impl Strategy<Value = Thing> {
 proptest! {
     #![proptest_config(crate::random_cases(6))]
     #[test]
-    fn a_random_tree_is_what_git_archive_makes_of_it(
+    fn a_random_tree_equals_git_archive(
         things in proptest::collection::vec((proptest::collection::vec(component(), 1..4), thing()), 1..25)
     ) {
         let git = Git::new();

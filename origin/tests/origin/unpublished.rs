@@ -45,10 +45,10 @@ async fn a_failing_upstream_is_502_with_the_step_until_it_recovers() {
     assert!(detail.contains("step: "), "{detail}");
     assert!(!answer.header("retry-after").is_empty());
     let degraded = async || {
-        let (status, told) = node.admin("/readyz").await;
-        assert_eq!(status, 200, "{told}");
-        assert!(told.starts_with("ready\ndegraded: 1 of 1 repositories cannot be polled"), "{told}");
-        assert!(!told.contains(SERVICE), "who asks need not know the names: {told}");
+        let (status, reply) = node.admin("/readyz").await;
+        assert_eq!(status, 200, "{reply}");
+        assert!(reply.starts_with("ready\ndegraded: 1 of 1 repositories cannot be polled"), "{reply}");
+        assert!(!reply.contains(SERVICE), "names are not revealed: {reply}");
     };
     degraded().await;
 
@@ -58,7 +58,7 @@ async fn a_failing_upstream_is_502_with_the_step_until_it_recovers() {
     assert_eq!(node.get(&path).await.status, 200);
     assert_eq!(node.admin("/readyz").await, (200, "ready\n".to_owned()));
 
-    // What is published is followed as far as the mirror goes, and it is told that it goes no further.
+    // Services follow the mirror, and report that it is not polled.
     upstream.take_away();
     node.running.trigger_poll(&crate::node::repository());
     node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;

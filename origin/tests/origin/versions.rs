@@ -5,7 +5,7 @@ use weir_origin::versions::{ChangeRequest, VersionError, Why};
 
 use crate::prelude::*;
 
-fn asked(by: &str) -> ChangeRequest {
+fn change_by(by: &str) -> ChangeRequest {
     ChangeRequest { by: Some(by.to_owned()), expected: None }
 }
 
@@ -23,7 +23,7 @@ async fn push_and_poll(node: &Node, upstream: &Upstream, contents: &str) -> Desc
 async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
     let (home, upstream, node, old) = started().await;
     let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
-    node.running.versions().roll_back(&service(), &digest(&old), asked("ann")).await.unwrap();
+    node.running.versions().roll_back(&service(), &digest(&old), change_by("ann")).await.unwrap();
     let back = node.descriptor().await;
     assert_eq!(digest(&back), digest(&old));
     assert_eq!(back.publication().commit, old.publication().commit);
@@ -49,22 +49,22 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
     // Unpinning needs no upstream: what it was at last is in the mirror.
     upstream.take_away();
     let versions = node.running.versions();
-    assert!(versions.unpin(&service(), asked("bob")).await.unwrap());
+    assert!(versions.unpin(&service(), change_by("bob")).await.unwrap());
     let on = node.published(|now| now.publication().commit == pushed).await;
     assert!(on.publication().generation > back.publication().generation);
     condition.wait_for(|now| *now == Condition::Following).await.unwrap();
 
     let page = versions.history(&service(), None, 100).await.unwrap().publications;
-    let told: Vec<_> = page.iter().map(|listed| (listed.entry.why, listed.entry.digest, listed.retained)).collect();
+    let reply: Vec<_> = page.iter().map(|listed| (listed.entry.why, listed.entry.digest, listed.retained)).collect();
     let followed = |descriptor: &Descriptor| (Why::Followed, digest(descriptor), true);
-    assert_eq!(told, [followed(&on), (Why::RolledBack, digest(&back), true), followed(&new), followed(&old)]);
+    assert_eq!(reply, [followed(&on), (Why::RolledBack, digest(&back), true), followed(&new), followed(&old)]);
     assert_eq!(page[1].entry.by.as_deref(), Some("bob"), "who changed it last");
     assert!(page[1].entry.pinned_at.is_some() && page[1].entry.unpinned_at.is_some());
     node.stop().await;
 }
 
 #[tokio::test]
-async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_is_refused() {
+async fn a_rollback_rebuilds_a_damaged_version_and_refuses_a_lost_one() {
     let (home, upstream, node, old) = started().await;
     let new = push_and_poll(&node, &upstream, "replicas: 9\n").await;
     let versions = node.running.versions();
@@ -85,7 +85,7 @@ async fn a_damaged_version_is_rebuilt_before_it_is_gone_back_to_and_a_lost_one_i
 }
 
 #[tokio::test]
-async fn a_pinned_service_says_when_its_ref_has_trouble() {
+async fn a_pinned_service_reports_errors_of_its_ref() {
     let (_home, upstream, node, published) = started().await;
     node.running.versions().pin(&service(), ChangeRequest::default()).await.unwrap();
     upstream.git(&["rm", "-r", "--quiet", "deploy"]);

@@ -78,7 +78,7 @@ async fn a_push_and_its_webhook_are_published() {
 }
 
 #[tokio::test]
-async fn a_delivery_without_the_secret_is_refused_and_learns_nothing() {
+async fn a_delivery_without_the_secret_is_refused_without_details() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let node = start(&home, &upstream).await;
     let wrong = deliver(&home, &node, "shop", "a guess", "refs/heads/main").await;

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_decides_whatever_the_coding() {
+    fn tags_match_by_digest_for_any_coding() {
         let (digest, identity, coded) = tags();
         let other = TarballDigest::of(b"b");
         assert_eq!(if_none_match(&identity, &digest, &coded), Some(Cow::from(&identity)));

@@ -1,8 +1,8 @@
 //! The descriptor: the only mutable resource of the protocol.
 //!
 //! A descriptor is a *publication* (the byte-exact, signable statement "service S, generation n, is digest D of commit
-//! C") with its *representations*. Nodes forward the origin's bytes unchanged, so [`Descriptor`] keeps them beside the
-//! parsed fields.
+//! C") with its *representations*. Nodes forward the origin's bytes unchanged, so [`Descriptor`] keeps them alongside
+//! the parsed fields.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -236,7 +236,7 @@ impl Descriptor {
         serde_json::from_slice::<Signed>(&self.bytes).ok()?.envelope
     }
 
-    /// The publication that a key signed, from the envelope and not from the copy beside it.
+    /// The publication that a key signed, from the envelope, not from the unsigned copy.
     pub fn publication_signed_by(&self, key: &PublicKey) -> Option<Publication> {
         serde_json::from_slice(&self.envelope()?.signed_by(key, PUBLICATION_TYPE)?).ok()
     }

@@ -409,7 +409,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn events_round_trip_whatever_the_parts(
+        fn events_round_trip_in_chunks_of_any_size(
             events in proptest::collection::vec(any_event(), 0..8), cut in 1usize..200,
         ) {
             let whole: Vec<u8> = events.iter().flat_map(|event| event.line().unwrap()).collect();

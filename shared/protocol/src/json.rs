@@ -80,7 +80,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn a_key_that_stands_twice_is_refused_at_any_depth() {
+    fn a_duplicate_key_is_refused_at_any_depth() {
         for right in [r#"{"a":1,"b":{"a":2.5}}"#, r#"[{"a":-1},{"a":null},{"a":"a"},true]"#] {
             assert_eq!(from_slice::<Value>(right.as_bytes()).unwrap(), right.parse::<Value>().unwrap());
         }

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn status_is_for_this_machine_alone() {
+    async fn status_is_served_to_this_machine_only() {
         for (address, expected) in
             [("127.0.0.1", true), ("::1", true), ("::ffff:127.0.0.1", true), ("10.0.0.1", false), ("::", false)]
         {

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_prove_their_role_and_servers_their_host_names_alone() {
+    fn client_certificates_have_a_role_and_server_certificates_only_host_names() {
         let dir = tempfile::tempdir().unwrap();
         let written = write_for(dir.path(), &["edge.example".to_owned()], &["cluster-2".parse().unwrap()]).unwrap();
         assert_eq!(written.len(), 14);

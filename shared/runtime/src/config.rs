@@ -49,18 +49,18 @@ impl ConfigError {
     ///
     /// # Errors
     /// There is at least one.
-    pub fn all(faults: Vec<Self>) -> Result<(), Self> {
-        let message = |fault| match fault {
+    pub fn all(errors: Vec<Self>) -> Result<(), Self> {
+        let message = |error| match error {
             Self::Invalid(message) => message,
             other => other.to_string(),
         };
-        let messages: Vec<_> = faults.into_iter().map(message).collect();
+        let messages: Vec<_> = errors.into_iter().map(message).collect();
         if messages.is_empty() { Ok(()) } else { Err(Self::Invalid(messages.join("\nthe configuration is wrong: "))) }
     }
 }
 
 /// The errors of a file that are reported at once, at most.
-const MAX_FAULTS: usize = 20;
+const MAX_ERRORS: usize = 20;
 
 /// Reads a TOML file. The type should carry `#[serde(deny_unknown_fields)]` everywhere.
 ///
@@ -69,27 +69,27 @@ const MAX_FAULTS: usize = 20;
 /// caller then checks the combination of keys; see [`ConfigError::all`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    parse(&text).map_err(|faults| ConfigError::Parse { path: path.to_owned(), message: faults.join("\n") })
+    parse(&text).map_err(|errors| ConfigError::Parse { path: path.to_owned(), message: errors.join("\n") })
 }
 
 /// The parser stops at the first error. So each invalid key is removed and the rest is parsed again to find the next error,
 /// until the error is a missing key.
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Vec<String>> {
     let mut table = DeTable::parse(text).map_err(|error| vec![explained(text, error)])?;
-    let (mut faults, mut removed) = (Vec::new(), Vec::new());
+    let (mut errors, mut removed) = (Vec::new(), Vec::new());
     loop {
         match T::deserialize(toml::Deserializer::from(table.clone())) {
-            Ok(read) if faults.is_empty() => return Ok(read),
-            Ok(_) => return Err(faults),
+            Ok(read) if errors.is_empty() => return Ok(read),
+            Ok(_) => return Err(errors),
             Err(error) => {
                 let key = error.span().and_then(|span| remove(table.get_mut(), &span));
                 let missing = |key: &String| *error.message() == format!("missing field `{key}`");
                 if !removed.iter().any(missing) {
-                    faults.push(explained(text, error));
+                    errors.push(explained(text, error));
                 }
                 match key {
-                    Some(key) if faults.len() < MAX_FAULTS => removed.push(key),
-                    _ => return Err(faults),
+                    Some(key) if errors.len() < MAX_ERRORS => removed.push(key),
+                    _ => return Err(errors),
                 }
             }
         }
@@ -388,8 +388,8 @@ mod tests {
             poll_interval: Duration,
             edges: Vec<String>,
         }
-        let faults = |text: &str| parse::<Whole>(text).unwrap_err();
-        let found = faults(
+        let errors = |text: &str| parse::<Whole>(text).unwrap_err();
+        let found = errors(
             "listen = '127.0.0.1:204000'\nname = 5\nlissten = 1\n[limits]\npoll_interval = 5\n[[service]]\n\
              poll_interval = '1s'\n[[service]]\npoll_interval = '1s'\npol_interval = '2s'\nedges = [1]\n",
         );
@@ -401,15 +401,15 @@ mod tests {
             (10, "did you mean `poll_interval`?"),
             (11, "in quotes, \"1\""),
         ] {
-            let is_reported = |fault: &&String| fault.contains(&format!("line {line},")) && fault.contains(words);
+            let is_reported = |error: &&String| error.contains(&format!("line {line},")) && error.contains(words);
             assert_eq!(found.iter().filter(is_reported).count(), 1, "{words}: {found:#?}");
         }
         assert_eq!(found.len(), 6, "{found:#?}");
         // A missing key is reported as well.
-        let found = faults("listen = 'localhost:1'\nname = 'a'\n");
+        let found = errors("listen = 'localhost:1'\nname = 'a'\n");
         assert_eq!(found.len(), 2, "{found:#?}");
         assert!(found[0].contains("127.0.0.1:1") && found[1].contains("`limits`"), "{found:#?}");
-        assert_eq!(faults("listen = \n").len(), 1);
+        assert_eq!(errors("listen = \n").len(), 1);
     }
 
     #[test]

@@ -23,8 +23,8 @@ Default `–`: the key is not set. Reload `SIGHUP`: a new value is applied when 
 restart.
 ";
 
-/// What the reference calls a type of the code.
-fn called(kind: &str) -> &'static str {
+/// The name in the reference of a type of the code.
+fn type_name(kind: &str) -> &'static str {
     match kind {
         "Duration" => "duration",
         "ByteSize" => "size",
@@ -39,12 +39,12 @@ fn called(kind: &str) -> &'static str {
         "Endpoint" | "EdgeUrl" => "URL",
         "Hosts" => "list of hosts",
         "Redirects" => "string or list of hosts",
-        other => panic!("the reference has no word for the type {other}: add one to `called`"),
+        other => panic!("the reference has no word for the type {other}: add one to `type_name`"),
     }
 }
 
 /// The sentence that begins with `Default:` or is `Required.`, apart from the others.
-fn default_in_words(description: &str) -> (Option<String>, String) {
+fn default_of(description: &str) -> (Option<String>, String) {
     let mut stated = None;
     let others = description.split_inclusive(". ").filter(|sentence| {
         let text = sentence.trim().trim_end_matches('.');
@@ -102,9 +102,9 @@ impl Role<'_> {
             let value = if let Value::Array(list) = value { list.first()? } else { value };
             value.get(name)
         });
-        let (stated, mut description) = default_in_words(&key.description);
+        let (stated, mut description) = default_of(&key.description);
         let mut kind = self.types.values(&key.kind).map_or_else(
-            || called(&key.kind).to_owned(),
+            || type_name(&key.kind).to_owned(),
             |values| {
                 values.iter().for_each(|(value, meaning)| description += &format!(" `\"{value}\"`: {meaning}"));
                 "string".to_owned()
@@ -128,7 +128,7 @@ impl Role<'_> {
 }
 
 #[test]
-fn the_reference_of_configuration_is_that_of_the_code() {
+fn the_configuration_reference_matches_the_code() {
     let mut page = INTRODUCTION.to_owned();
     let origin = {
         use weir_origin::config::{Config, RepositoryConfig, ServiceConfig, TlsConfig};

@@ -133,7 +133,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 "#;
 
 #[test]
-fn the_reference_of_limits_is_that_of_the_code() {
+fn the_limits_reference_matches_the_code() {
     let mut parts = PAGE.split(['{', '}']);
     let mut page = parts.next().unwrap().to_owned();
     while let (Some(constant), Some(text)) = (parts.next(), parts.next()) {

@@ -25,7 +25,7 @@ fn table(families: &[Family]) -> String {
 }
 
 #[test]
-fn the_reference_of_metrics_is_that_of_the_code() {
+fn the_metrics_reference_matches_the_code() {
     let process = process_metrics::process_families();
     let process = process.iter().map(|(name, kind, help)| row(&[&format!("`{name}`"), kind, "", help]));
     let every = table(&[BuildMetrics::FAMILIES, &HttpMetrics::families()].concat());

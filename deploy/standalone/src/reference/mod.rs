@@ -29,7 +29,7 @@ fn compare(name: &str, page: &str) {
         let (file, code) = (of_file.next(), of_code.next());
         assert_eq!(
             file, code,
-            "docs/reference/{name}, line {number}: the file (left) differs from the code (right). To write the file anew: \
+            "docs/reference/{name}, line {number}: the file (left) differs from the code (right). To write the file again: \
              WEIR_REFERENCE=write cargo test -p weir reference"
         );
         if code.is_none() {

@@ -14,31 +14,31 @@ use weir_runtime::config::duration;
 use weir_runtime::key_pair;
 use weir_runtime::output::print;
 
-/// The longest life of a token that is issued: beyond it is a slip of the pen.
+/// The longest lifetime of a token; a longer one is probably a mistake.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
-/// Issues a token: who may read which services, and until when.
+/// Issues a token: which services its bearer may read, and until when.
 ///
-/// The token goes to standard output, or into a new file that its owner alone can read. Whoever holds it may read what it
-/// opens: treat it as a password. The line of a deny file that revokes it goes to standard error.
+/// The token goes to standard output, or to a new file that only its owner can read. It is a bearer token: treat it as a
+/// password. The deny line that revokes it goes to standard error.
 #[derive(Debug, Args)]
 pub(crate) struct IssueArguments {
     /// The private key that `weir token key` made
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// The agent it is for: for people and logs.
+    /// The name of the agent, for people and logs.
     #[arg(long, value_name = "NAME")]
     subject: NodeName,
-    /// The services it opens: a name, or a pattern with `*` for any run of characters. May be given several times.
+    /// A service that it grants: a name, or a pattern in which `*` matches any characters; takes several.
     #[arg(long = "service", value_name = "GLOB", required = true)]
     services: Vec<NameGlob>,
     /// How long it is valid, such as 12h or 90d.
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse)]
     expires: Duration,
-    /// What a deny list will call it; 128 random bits by default.
+    /// The id that a deny file revokes it by [default: 128 random bits].
     #[arg(long, value_name = "ID")]
     id: Option<TokenId>,
-    /// Where the token goes instead of standard output. Never over a file that is there.
+    /// The file to write the token to, instead of standard output. An existing file is never overwritten.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -48,7 +48,8 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
         bail!("--expires must be from a second to ten years, such as 90d");
     }
     let pem = fs::read(&arguments.key).with_context(|| format!("cannot read {}", arguments.key.display()))?;
-    let key = SigningKey::from_pem(&pem).with_context(|| format!("{} is no key", arguments.key.display()))?;
+    let key =
+        SigningKey::from_pem(&pem).with_context(|| format!("{} is not a private key", arguments.key.display()))?;
     let now = unix_seconds(SystemTime::now());
     let claims = Claims {
         subject: arguments.subject.clone(),
@@ -64,7 +65,7 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
         None => print(token)?,
     }
     eprintln!(
-        "a token of {}, signed with the key {}; until its end a deny file revokes it with the line",
+        "issued a token for {}, signed with the key {}. To revoke it, add this line to the deny file of the edges:",
         claims.subject,
         key.public().id()
     );

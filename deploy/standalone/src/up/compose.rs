@@ -1,4 +1,4 @@
-//! Starts the three roles, joined by nothing but their addresses.
+//! Starts the three roles in this process.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -16,17 +16,17 @@ use super::UpArguments;
 use super::progress::Progress;
 use crate::repository::Repository;
 
-/// How often a repository on this machine is asked.
+/// The poll interval of a repository on this machine.
 const LOCAL_POLL: Duration = Duration::from_secs(2);
-/// How often a repository elsewhere is asked. A fleet's origin asks every 2 minutes.
+/// The poll interval of a remote repository. The default of an origin is 2 minutes.
 const REMOTE_POLL: Duration = Duration::from_secs(30);
 /// The port of the origin. The others are at fixed distances from it.
-pub(super) const USUAL_PORT_BASE: u16 = 7400;
+pub(super) const DEFAULT_PORT_BASE: u16 = 7400;
 const EDGE_PORT: u16 = 43;
 const ADMIN_PORTS: [u16; 3] = [90, 91, 92];
 /// The largest port base.
 pub(super) const MAX_PORT_BASE: i64 = 65_535 - 92;
-/// How long the edge's catalog is fresh, and how often the agent asks: a trial should not feel slow.
+/// The freshness of the edge's catalog and the poll interval of the agent, short so that a trial does not feel slow.
 const QUICK: Duration = Duration::from_secs(1);
 
 /// The running roles.
@@ -43,11 +43,11 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Starts them. With `--once` the agent comes when the first poll of the repository has ended: an older publication is
-    /// nothing to switch to, and no reason to run a command.
+    /// Starts the roles. With `--once` the agent starts after the first poll of the repository, so that it does not switch to
+    /// an older publication, nor run a command for it.
     ///
     /// # Errors
-    /// One does not start.
+    /// A role does not start.
     pub(super) async fn start(
         arguments: &UpArguments,
         repository: &Repository,
@@ -55,7 +55,7 @@ impl Roles {
     ) -> anyhow::Result<Self> {
         fs::create_dir_all(&arguments.root).with_context(|| format!("cannot create {}", arguments.root.display()))?;
         let root = arguments.root.canonicalize()?;
-        // The root often stands within a checkout, where nobody wants to see it.
+        // The root is often inside a checkout: hide it from `git status`.
         fs::write(root.join(".gitignore"), "*\n").with_context(|| format!("cannot write to {}", root.display()))?;
         let pki = root.join("certificates");
         certificates::write(&pki, &[])?;
@@ -124,7 +124,7 @@ impl Roles {
         Ok(Self { service, repository: repository_name, poll_interval, ca, current, origin, edge, agent })
     }
 
-    /// Agents first, then what they ask.
+    /// Drains the agent first, then the edge, then the origin.
     pub(super) async fn drain(self, deadline: Duration) {
         self.agent.drain(deadline).await;
         self.edge.drain(deadline).await;
@@ -132,7 +132,7 @@ impl Roles {
     }
 }
 
-/// Waits until the repository was polled, with all that follows from it, or something failed.
+/// Waits until the first poll and its publication are complete, or one of them has failed.
 async fn first_poll(
     origin: &weir_origin::Running,
     repository: &RepositoryName,
@@ -160,10 +160,10 @@ async fn first_poll(
     }
 }
 
-/// A port of loopback: what `--port-base` says, else the usual one, or any when that is taken.
+/// A loopback address: the port from `--port-base`, else the default one, else a free one.
 fn address(port_base: Option<u16>, offset: u16) -> SocketAddr {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let usual = at(port_base.unwrap_or(USUAL_PORT_BASE) + offset);
+    let usual = at(port_base.unwrap_or(DEFAULT_PORT_BASE) + offset);
     let is_free = || TcpListener::bind(usual).is_ok() && UdpSocket::bind(usual).is_ok();
     if port_base.is_some() || is_free() { usual } else { at(0) }
 }

@@ -1,4 +1,4 @@
-//! `weir up`: a repository, served from this process.
+//! `weir up`: serves a repository from this process.
 
 mod compose;
 mod progress;
@@ -19,10 +19,10 @@ use compose::Roles;
 use progress::Progress;
 use report::Report;
 
-/// How long what is in flight may take after Ctrl-C.
+/// The deadline of the drain after Ctrl-C.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What `--help` teaches.
+/// The examples of `--help`.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   weir up
@@ -36,7 +36,7 @@ Examples:
   weir up --port-base 20400
       Origin on 20400, edge on 20443, /metrics and /status on 20490, 20491 and 20492.
 
-Standard output tells what is published and switched to; the log is on standard error, as text.
+Standard output has a line for each publication and each switch. The log goes to standard error, as text:
 WEIR_LOG=info logs more, WEIR_LOG_FORMAT=json logs JSON.";
 
 #[derive(Debug, Args)]
@@ -76,14 +76,14 @@ pub(crate) struct UpArguments {
     ca: Option<PathBuf>,
 }
 
-/// Runs until Ctrl-C, or with `--once` until the newest release is in force. When nobody reads standard output any more it
-/// ends as on Ctrl-C.
+/// Runs until Ctrl-C, or with `--once` until the newest release is current. When standard output is closed it drains as on
+/// Ctrl-C.
 ///
 /// # Errors
-/// Something cannot start; with `--once` also why the release is not in force.
+/// A role cannot start; with `--once` also why the newest release is not current.
 pub(crate) fn run(arguments: UpArguments) -> anyhow::Result<()> {
-    // What a person wants to know stands on standard output; the log speaks up only when something is wrong, and for
-    // --exec. No news are a store that is new, and an agent that is told to come back before the first publication.
+    // Publications and switches are on standard output, so the log has only failures and the output of --exec. An empty store,
+    // and an agent that polls before the first publication, are not worth a line.
     telemetry::init_logs(
         "error,weir_origin::reconcile=warn,weir_origin::service=warn,weir_agent::hook=info",
         LogFormat::Text,
@@ -101,34 +101,34 @@ async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
         roles = Roles::start(&arguments, &repository, &progress) => roles?,
         interrupted = shutdown::requested() => {
             interrupted?;
-            anyhow::bail!("interrupted before the newest release was in force");
+            anyhow::bail!("interrupted before the newest release was current");
         }
     };
     let report = Report::new(&repository, &roles, &arguments.root, &progress);
     let end = watch(&report, once).await;
     if !once {
-        // Nobody may be left to read it.
-        let _ = report.say("\nweir: finishing what is in flight …");
+        // Standard output may be closed.
+        let _ = report.print("\nweir: draining …");
     }
     roles.drain(DRAIN_DEADLINE).await;
     match end {
-        Err(error) if is_unread(&error) => Ok(()),
+        Err(error) if is_closed_pipe(&error) => Ok(()),
         end => end,
     }
 }
 
-/// Whether whoever read standard output has gone: `weir up | head -1`.
-fn is_unread(error: &anyhow::Error) -> bool {
+/// Whether standard output is closed, as by `weir up | head -1`.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Tells what happens until it is time to end.
+/// Reports publications and switches until Ctrl-C, or until `--once` is done.
 async fn watch(report: &Report<'_>, once: bool) -> anyhow::Result<()> {
     report.introduction()?;
     tokio::select! {
         interrupted = shutdown::requested() => {
             interrupted?;
-            anyhow::ensure!(!once, "interrupted before the newest release was in force");
+            anyhow::ensure!(!once, "interrupted before the newest release was current");
             Ok(())
         }
         end = report.follow(once) => end,

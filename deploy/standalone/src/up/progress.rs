@@ -1,4 +1,4 @@
-//! How far a clone is: a line that changes on a terminal, a line for each step elsewhere.
+//! The progress of a clone: a changing line on a terminal, one line for each step elsewhere.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use weir_origin::reconcile::{Phase, RepositoryState};
 
-/// How often the line on a terminal moves.
+/// The refresh interval of the line on a terminal.
 const TICK: Duration = Duration::from_millis(120);
 
-/// Shows what a repository is at, and prints lines without tearing that.
+/// Shows the progress of a repository, and prints lines above it.
 pub(super) struct Progress {
     /// Hidden when standard error is no terminal.
     bar: ProgressBar,
-    /// What was shown last.
+    /// The last step shown.
     step: RefCell<Option<String>>,
 }
 
@@ -25,7 +25,7 @@ impl Progress {
         Self { bar, step: RefCell::default() }
     }
 
-    /// Shows a clone or a build, and nothing when there is neither. Polls are too many to be shown.
+    /// Shows a clone or a build. Polls are too frequent to be shown.
     pub(super) fn show(&self, state: &RepositoryState) {
         let (step, detail) = match &state.phase {
             Phase::Cloning { progress } => {
@@ -41,8 +41,8 @@ impl Progress {
         let Some(step) = step else { return self.bar.finish_and_clear() };
         if self.bar.is_hidden() {
             if is_new {
-                // That nobody reads it is found out with the next line that matters.
-                let _ = self.say(&step);
+                // A closed pipe is reported by the next line that matters.
+                let _ = self.print(&step);
             }
             return;
         }
@@ -58,8 +58,8 @@ impl Progress {
     /// Writes a line to standard output.
     ///
     /// # Errors
-    /// Nobody reads it.
-    pub(super) fn say(&self, text: &str) -> io::Result<()> {
+    /// Standard output is closed.
+    pub(super) fn print(&self, text: &str) -> io::Result<()> {
         self.bar.suspend(|| writeln!(io::stdout(), "{text}"))
     }
 }

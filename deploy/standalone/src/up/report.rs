@@ -1,5 +1,4 @@
-//! What `weir up` tells a person: what is served where, what to try, and then what is published and switched to. What goes
-//! wrong is in the log.
+//! The output of `weir up`: the addresses, commands to try, then each publication and each switch. Failures are in the log.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +15,7 @@ use super::compose::Roles;
 use super::progress::Progress;
 use crate::repository::Repository;
 
-/// Tells what happens. The lines are for people: programs read the metrics and `/status`.
+/// Prints lines for people. Programs read the metrics and `/status`.
 pub(super) struct Report<'a> {
     repository: &'a Repository,
     roles: &'a Roles,
@@ -29,21 +28,21 @@ impl<'a> Report<'a> {
         Self { repository, roles, root, progress }
     }
 
-    /// What is served where, and what to try.
+    /// Prints the addresses and commands to try.
     ///
     /// # Errors
-    /// Nobody reads it.
+    /// Standard output is closed.
     pub(super) fn introduction(&self) -> io::Result<()> {
         let Self { repository, roles, .. } = self;
         let service = &roles.service;
         let edge = roles.edge.address();
         let here = std::env::current_dir().unwrap_or_default();
-        let shown = |path: &Path| shell_word(&path.strip_prefix(&here).unwrap_or(path).display().to_string());
-        let (origin, every) = (roles.origin.address(), in_words(roles.poll_interval));
+        let shown = |path: &Path| shell_quoted(&path.strip_prefix(&here).unwrap_or(path).display().to_string());
+        let (origin, every) = (roles.origin.address(), human_readable(roles.poll_interval));
         let (ca, current) = (shown(&roles.ca), shown(&roles.current));
-        self.say(&format!(
+        self.print(&format!(
             "weir serves {} as the service `{service}`\n  \
-               origin  https://{origin}  asks the repository every {every}\n  \
+               origin  https://{origin}  polls the repository every {every}\n  \
                edge    https://{edge}  over HTTP/1.1, 2 and 3\n  \
                agent   {current}\n\n\
              Try:\n  \
@@ -57,29 +56,29 @@ impl<'a> Report<'a> {
             ("agent", roles.agent.admin_address()),
         ] {
             if let Some(admin) = admin {
-                self.say(&format!("  http://{admin}/metrics and /status of the {role}"))?;
+                self.print(&format!("  http://{admin}/metrics and /status of the {role}"))?;
             }
         }
-        let root = shell_word(&self.root.display().to_string());
-        self.say(&format!("\nAll it keeps stands below {root}. Ctrl-C ends it.\n"))
+        let root = shell_quoted(&self.root.display().to_string());
+        self.print(&format!("\nAll data is in {root}. Stop with Ctrl-C.\n"))
     }
 
     /// Writes to standard output.
     ///
     /// # Errors
-    /// Nobody reads it.
-    pub(super) fn say(&self, text: &str) -> io::Result<()> {
-        self.progress.say(text)
+    /// Standard output is closed.
+    pub(super) fn print(&self, text: &str) -> io::Result<()> {
+        self.progress.print(text)
     }
 
-    /// Prints a line for each publication and each switch, for ever; with `once` until the agent has the newest release and
-    /// its `exec` has ended well.
+    /// Prints a line for each publication and each switch, forever; with `once` until the agent has the newest release and
+    /// its `exec` has succeeded.
     ///
     /// # Errors
-    /// With `once`: why that will not be. Nobody reads the lines.
+    /// Standard output is closed. With `once` also an error that is not retried.
     pub(super) async fn follow(&self, once: bool) -> anyhow::Result<()> {
         let Roles { service, repository, origin, agent, .. } = self.roles;
-        let configured = "what is configured is known to the role";
+        let configured = "a role knows its configured services and repositories";
         let mut descriptor = origin.service(service).expect(configured);
         let mut condition = origin.condition(service).expect(configured);
         let mut upstream = origin.repository(repository).expect(configured);
@@ -88,8 +87,8 @@ impl<'a> Report<'a> {
         status.mark_changed();
         let mut switches = 0;
         loop {
-            // A role that has stopped closes its channels. Several may have news at once: they are told in the order in which
-            // one leads to the other.
+            // A role that has stopped closes its channels. Several may have changed at once: a cause is reported before its
+            // effect.
             tokio::select! {
                 biased;
                 changed = upstream.changed() => {
@@ -118,7 +117,7 @@ impl<'a> Report<'a> {
                 let is_done = is_done(&upstream.borrow(), &condition.borrow(), newest.as_deref(), &status.borrow());
                 let more =
                     [upstream.has_changed(), condition.has_changed(), descriptor.has_changed(), status.has_changed()];
-                // What came meanwhile is told first.
+                // Changes that arrived meanwhile are reported first.
                 if !more.into_iter().any(|more| more.unwrap_or(false)) && is_done? {
                     return Ok(());
                 }
@@ -129,14 +128,14 @@ impl<'a> Report<'a> {
     fn line(&self, text: &str) -> io::Result<()> {
         let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let time = now.get(11..19).unwrap_or_default();
-        self.say(&format!("{time}  {text}"))
+        self.print(&format!("{time}  {text}"))
     }
 }
 
-/// With `--once`: whether the newest release is in force.
+/// With `--once`: whether the newest release is current.
 ///
 /// # Errors
-/// Why that will not be.
+/// The poll, the publication, the agent or `exec` failed.
 fn is_done(
     upstream: &RepositoryState,
     condition: &Condition,
@@ -144,21 +143,21 @@ fn is_done(
     agent: &ServiceStatus,
 ) -> anyhow::Result<bool> {
     if let Health::Unhealthy { failure, .. } = &upstream.health {
-        bail!("the repository fails to {}: {}", failure.step, failure.reason);
+        bail!("polling the repository failed at the step `{}`: {}", failure.step, failure.reason);
     }
     if let Condition::Unhealthy { reason, .. } = condition {
         bail!("the service cannot follow: {reason}");
     }
-    // Before the first poll has ended, with all that follows from it, what is published is what it was the last time.
+    // Until the first poll is applied, the publication is that of an earlier process.
     let newest = newest.filter(|_| upstream.applied_polls > 0 && *condition == Condition::Following);
-    newest.map_or(Ok(false), |newest| is_in_force(&newest.publication().digest, agent))
+    newest.map_or(Ok(false), |newest| is_current(&newest.publication().digest, agent))
 }
 
-/// Whether the agent has this release, and its `exec` has ended well.
+/// Whether the agent has this release, and its `exec` has succeeded.
 ///
 /// # Errors
-/// Why that will not be.
-fn is_in_force(newest: &TarballDigest, agent: &ServiceStatus) -> anyhow::Result<bool> {
+/// The agent or `exec` failed.
+fn is_current(newest: &TarballDigest, agent: &ServiceStatus) -> anyhow::Result<bool> {
     let has_it = agent.release.as_ref().is_some_and(|release| release.digest == *newest);
     match (has_it && agent.confirmed, agent.hook) {
         (false, _) => match &agent.last_error {
@@ -171,7 +170,7 @@ fn is_in_force(newest: &TarballDigest, agent: &ServiceStatus) -> anyhow::Result<
     }
 }
 
-/// What is published, beside the generation that was before this process.
+/// The line of a publication. `before`: the generation at the start of this process.
 fn published(descriptor: &Descriptor, before: Option<Generation>) -> String {
     let publication = descriptor.publication();
     let is_new = Some(publication.generation) > before;
@@ -190,8 +189,8 @@ fn published(descriptor: &Descriptor, before: Option<Generation>) -> String {
     )
 }
 
-/// A word for a shell: as it is when that is safe, else quoted.
-fn shell_word(text: &str) -> String {
+/// Quotes an argument for a shell, if it needs that.
+fn shell_quoted(text: &str) -> String {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
     if !text.is_empty() && text.chars().all(is_safe) {
         text.to_owned()
@@ -200,7 +199,7 @@ fn shell_word(text: &str) -> String {
     }
 }
 
-fn in_words(duration: Duration) -> String {
+fn human_readable(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }
 
@@ -209,9 +208,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_survive_a_shell() {
-        assert_eq!(shell_word("weir-data/certificates/ca.pem"), "weir-data/certificates/ca.pem");
-        assert_eq!(shell_word("a b"), "'a b'");
-        assert_eq!(shell_word("it's"), r"'it'\''s'");
+    fn arguments_are_quoted_for_a_shell() {
+        assert_eq!(shell_quoted("weir-data/certificates/ca.pem"), "weir-data/certificates/ca.pem");
+        assert_eq!(shell_quoted("a b"), "'a b'");
+        assert_eq!(shell_quoted("it's"), r"'it'\''s'");
     }
 }

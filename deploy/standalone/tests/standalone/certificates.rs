@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 #[test]
-fn certificates_has_the_names_of_the_examples_and_keeps_keys_private() -> anyhow::Result<()> {
+fn certificates_writes_the_files_of_the_examples_with_private_keys() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let out = dir.path().join("new/folder");
     let run = Command::new(env!("CARGO_BIN_EXE_weir"))

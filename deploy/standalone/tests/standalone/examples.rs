@@ -10,7 +10,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_example_configurations_are_read_and_say_what_their_comments_say() -> anyhow::Result<()> {
+fn the_example_configurations_are_valid_and_match_their_comments() -> anyhow::Result<()> {
     let origin = weir_origin::config::Config::load(&example("origin.toml"))?;
     assert_eq!(origin.repositories[0].poll_interval.as_secs(), 120);
     assert_eq!(origin.services[0].folder.to_string(), "deploy/prod");
@@ -26,7 +26,7 @@ fn the_example_configurations_are_read_and_say_what_their_comments_say() -> anyh
     Ok(())
 }
 
-/// With the certificates that they name beside them they are right; without, they are not.
+/// They are valid only with the certificates that they name.
 #[test]
 fn the_binaries_check_the_examples_with_and_without_their_certificates() -> anyhow::Result<()> {
     let (bare, whole) = (tempfile::tempdir()?, tempfile::tempdir()?);
@@ -44,17 +44,17 @@ fn the_binaries_check_the_examples_with_and_without_their_certificates() -> anyh
         };
         let text = std::fs::read_to_string(example(&format!("{role}.toml")))?;
         assert_eq!(check(whole.path(), &text)?, (Some(0), "configuration ok\n".to_owned()), "{role}");
-        let (_, said) = check(bare.path(), &text)?;
-        assert!(said.contains("ca.pem"), "{role}: {said}");
-        let (code, said) = check(whole.path(), &format!("no_such_key = 1\n{text}"))?;
-        assert!(code == Some(2) && said.contains("no_such_key"), "{role}: {said}");
+        let (_, output) = check(bare.path(), &text)?;
+        assert!(output.contains("ca.pem"), "{role}: {output}");
+        let (code, output) = check(whole.path(), &format!("no_such_key = 1\n{text}"))?;
+        assert!(code == Some(2) && output.contains("no_such_key"), "{role}: {output}");
     }
     Ok(())
 }
 
 /// What is commented out must be right as well.
 #[test]
-fn the_examples_with_all_their_options_are_read_too() -> anyhow::Result<()> {
+fn the_examples_with_all_options_are_valid() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     for name in ["origin.toml", "edge.toml", "agent.toml"] {
         let text = std::fs::read_to_string(example(name))?;
@@ -79,7 +79,7 @@ fn the_examples_with_all_their_options_are_read_too() -> anyhow::Result<()> {
 
 /// The other answer to who may read, which stands in the edge's example behind `#:`.
 #[test]
-fn the_edge_s_example_with_credentials_is_read() -> anyhow::Result<()> {
+fn the_example_of_an_edge_with_credentials_is_valid() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(example("edge.toml"))?;
     let open = |line: &&str| *line == "[auth]" || line.starts_with("mode = \"open\"");
     let lines = text.lines().filter(|line| !open(line)).map(|line| line.strip_prefix("#: ").unwrap_or(line));

@@ -110,7 +110,7 @@ fn a_token_is_issued_and_verifies() {
 }
 
 #[test]
-fn what_is_said_of_a_token_revokes_it() {
+fn the_printed_deny_line_revokes_the_token() {
     let desk = Desk::with_a_token();
     let issued = desk.run(&["issue", "--key", "fleet.key", "--subject", "cluster-1", "--service", "*"]);
     let line = issued.error.lines().last().unwrap();
@@ -123,7 +123,7 @@ fn what_is_said_of_a_token_revokes_it() {
 }
 
 #[test]
-fn the_way_that_help_teaches_can_be_walked() {
+fn the_commands_in_the_help_work() {
     let desk = Desk::new();
     let help = desk.run(&["--help"]).out;
     let steps: Vec<&str> =
@@ -145,7 +145,7 @@ fn the_way_that_help_teaches_can_be_walked() {
 }
 
 #[test]
-fn nobody_has_to_read_all_that_is_printed() {
+fn a_closed_pipe_is_no_error() {
     let desk = Desk::with_a_token();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -14,11 +14,11 @@ use anyhow::Context;
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::free_address;
 
-/// One `weir up` at a time: each looks for its usual ports first, and two that look at the same moment both find them.
-static USUAL_PORTS: Mutex<()> = Mutex::new(());
+/// One `weir up` at a time: two that probe the default ports at the same time both find them free.
+static DEFAULT_PORTS: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    USUAL_PORTS.lock().unwrap_or_else(PoisonError::into_inner)
+    DEFAULT_PORTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn weir(dir: &Path) -> Command {
@@ -97,7 +97,7 @@ fn a_source_that_is_not_of_git_is_published_cached_and_unpacked() -> anyhow::Res
 }
 
 #[test]
-fn once_ends_when_the_newest_release_is_in_force_also_where_nothing_has_to_be_switched() -> anyhow::Result<()> {
+fn once_ends_when_the_newest_release_is_current() -> anyhow::Result<()> {
     let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
@@ -119,14 +119,14 @@ fn once_ends_when_the_newest_release_is_in_force_also_where_nothing_has_to_be_sw
     let (code, out, error) = once("echo HOOK''OUT")?;
     assert_eq!((code, error.contains("HOOKOUT")), (Some(0), false), "{out}\n{error}");
     assert!(!out.contains("switched") && !out.contains("published ") && out.contains("as before"), "{out}");
-    // A commit since: what is published already is not taken for the newest.
+    // After a new commit the earlier publication is not taken for the newest.
     upstream.write("deploy/prod/version", "2")?;
     upstream.commit_and_push("two")?;
     let (code, out, error) = once("true")?;
     assert_eq!(code, Some(0), "{out}\n{error}");
     let current = dir.path().join("weir-data/agent/shop/current");
     assert_eq!(fs::read_to_string(current.join("deploy/prod/version"))?, "2");
-    // A run that is due for an older release is not made up for: the newest alone counts.
+    // A pending run of an older release is skipped: only the newest counts.
     for version in ["3", "4"] {
         upstream.write("deploy/prod/version", version)?;
         upstream.commit_and_push(version)?;
@@ -138,7 +138,7 @@ fn once_ends_when_the_newest_release_is_in_force_also_where_nothing_has_to_be_sw
 }
 
 #[test]
-fn it_ends_quietly_when_nobody_reads_what_it_says() -> anyhow::Result<()> {
+fn a_closed_pipe_ends_up_without_an_error() -> anyhow::Result<()> {
     let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
@@ -150,7 +150,7 @@ fn it_ends_quietly_when_nobody_reads_what_it_says() -> anyhow::Result<()> {
 }
 
 #[test]
-fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
+fn once_fails_with_the_reason_of_the_repository() -> anyhow::Result<()> {
     let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
@@ -168,7 +168,7 @@ fn once_without_a_repository_ends_with_the_reason() -> anyhow::Result<()> {
         assert_eq!(run.status.code(), Some(1), "{arguments:?}: {error}");
         assert!(error.contains(reason), "{arguments:?}: {error}");
         let out = String::from_utf8_lossy(&run.stdout);
-        assert!(!out.contains(error.trim_start_matches("weir: ").trim()), "it is said once: {out}");
+        assert!(!out.contains(error.trim_start_matches("weir: ").trim()), "it is reported once: {out}");
     }
     Ok(())
 }
@@ -187,7 +187,7 @@ fn ctrl_c_ends_once_during_its_first_poll() -> anyhow::Result<()> {
     let mut error = String::new();
     child.stderr.take().context("stderr is piped")?.read_to_string(&mut error)?;
     assert_eq!(child.wait()?.code(), Some(1), "{error}");
-    assert!(error.contains("interrupted before the newest release was in force"), "{error}");
+    assert!(error.contains("interrupted before the newest release was current"), "{error}");
     Ok(())
 }
 
@@ -211,7 +211,7 @@ struct Up {
 }
 
 impl Up {
-    /// Reads what it prints up to a line with this text.
+    /// Reads its output up to a line with this text.
     fn until(&mut self, text: &str) -> anyhow::Result<String> {
         let mut seen = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) {
@@ -232,7 +232,7 @@ impl Drop for Up {
 }
 
 #[test]
-fn it_serves_the_checkout_it_stands_in_until_ctrl_c() -> anyhow::Result<()> {
+fn up_serves_the_enclosing_checkout_until_ctrl_c() -> anyhow::Result<()> {
     let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
@@ -253,13 +253,13 @@ fn it_serves_the_checkout_it_stands_in_until_ctrl_c() -> anyhow::Result<()> {
         assert!(run.status.success() && printed.contains("deploy/prod/version"), "{curl}: {printed}");
     }
 
-    // A repository that is away is told of in the log.
+    // A missing repository is reported in the log.
     let away = upstream.work().with_extension("away");
     fs::rename(upstream.work().join(".git"), &away)?;
     up.until("the upstream cannot be polled")?;
     fs::rename(&away, upstream.work().join(".git"))?;
 
-    // What is committed is followed; what the root holds is not in the way.
+    // Commits are followed, and the files in the root are ignored.
     fs::write(upstream.work().join("deploy/prod/version"), "2")?;
     upstream.git(["commit", "--quiet", "--all", "--message", "two"])?;
     up.until("published")?;

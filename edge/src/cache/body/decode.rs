@@ -72,6 +72,6 @@ mod tests {
         assert_eq!(read(coded.clone(), length).unwrap(), &tar[1..tar.len() - 1]);
         assert!(read(coded.clone(), length - 1).is_err() && read(coded.clone(), length + 1).is_err());
         assert!(read(coded[..coded.len() - 1].to_vec(), length).is_err());
-        assert!(read([&coded[..], b"more"].concat(), length).is_err(), "nothing stands behind it");
+        assert!(read([&coded[..], b"more"].concat(), length).is_err(), "nothing follows the frame");
     }
 }

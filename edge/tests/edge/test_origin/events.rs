@@ -8,24 +8,24 @@ use tokio::sync::mpsc;
 use weir_protocol::event::{Event, EventKind};
 use weir_runtime::serve::{Body, BoxError};
 
-/// What was told so far, and to whom.
+/// The events sent so far, and the open streams.
 #[derive(Default)]
 pub(super) struct Events {
-    pub(super) incarnation: u32,
-    pub(super) told: Vec<EventKind>,
+    pub(super) epoch: u32,
+    pub(super) sent: Vec<EventKind>,
     readers: Vec<Reader>,
 }
 
 type Reader = mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>;
 
 impl Events {
-    fn line(&self, place: usize, kind: EventKind) -> Bytes {
-        Event { cursor: format!("{}.{place}", self.incarnation).parse().unwrap(), kind }.line().unwrap()
+    fn line(&self, offset: usize, kind: EventKind) -> Bytes {
+        Event { cursor: format!("{}.{offset}", self.epoch).parse().unwrap(), kind }.line().unwrap()
     }
 
-    /// To all who follow, at the place where everything was told.
-    pub(super) fn say(&mut self, kind: EventKind) {
-        let line = self.line(self.told.len(), kind);
+    /// Sends an event to all readers, with the cursor of the last recorded event.
+    pub(super) fn send_line(&mut self, kind: EventKind) {
+        let line = self.line(self.sent.len(), kind);
         self.send(&line);
     }
 
@@ -42,17 +42,17 @@ impl Events {
 
     pub(super) fn follow(&mut self, query: Option<&str>, current: Vec<Bytes>) -> Body {
         let cursor = query.and_then(|query| query.strip_prefix("since=")).and_then(|cursor| cursor.split_once('.'));
-        let known = cursor.filter(|(incarnation, _)| *incarnation == self.incarnation.to_string());
+        let known = cursor.filter(|(epoch, _)| *epoch == self.epoch.to_string());
         let mut lines = Vec::new();
-        match known.and_then(|(_, place)| place.parse::<usize>().ok()) {
-            Some(place) => lines.extend((place..self.told.len()).map(|n| self.line(n + 1, self.told[n].clone()))),
+        match known.and_then(|(_, offset)| offset.parse::<usize>().ok()) {
+            Some(offset) => lines.extend((offset..self.sent.len()).map(|n| self.line(n + 1, self.sent[n].clone()))),
             None => {
                 lines.push(self.line(usize::MAX, EventKind::Resync));
                 lines.extend(current.into_iter().map(|one| self.line(usize::MAX, EventKind::Descriptor(one))));
-                lines.push(self.line(self.told.len(), EventKind::SnapshotEnd));
+                lines.push(self.line(self.sent.len(), EventKind::SnapshotEnd));
             }
         }
-        lines.push(self.line(self.told.len(), EventKind::Heartbeat));
+        lines.push(self.line(self.sent.len(), EventKind::Heartbeat));
         let (reader, received) = mpsc::unbounded_channel();
         lines.into_iter().for_each(|line| reader.send(Ok(Frame::data(line))).unwrap());
         self.readers.push(reader);

@@ -1,4 +1,4 @@
-//! An origin that serves real descriptors and objects over mutual TLS, counts what it is asked, and fails on demand.
+//! An origin that serves real descriptors and objects over mutual TLS, counts its requests, and fails on demand.
 
 mod events;
 mod object;
@@ -35,7 +35,7 @@ const REPOSITORY: &str = "shop";
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct OriginRequest {
     pub(crate) route: String,
     /// Which object.
     pub(crate) object: Option<ObjectDigest>,
@@ -56,7 +56,7 @@ struct State {
     problem: Option<Problem>,
     /// Requests for descriptors wait for it.
     gate: Option<Arc<Semaphore>>,
-    asked: Vec<Asked>,
+    requests: Vec<OriginRequest>,
     /// It takes nobody for an edge.
     refuses: bool,
     /// None: there is no event stream.
@@ -133,21 +133,21 @@ impl TestOrigin {
     }
 
     /// Tells those who follow, and those who come back.
-    pub(crate) fn tell(&self, kind: EventKind) {
+    pub(crate) fn send_event(&self, kind: EventKind) {
         self.with_events(|events| {
-            events.told.push(kind.clone());
-            events.say(kind);
+            events.sent.push(kind.clone());
+            events.send_line(kind);
         });
     }
 
     /// Publishes, and tells.
     pub(crate) fn push(&self, service: &str, generation: u64, revision: u64, tarball: &Tarball) {
         let descriptor = self.publish(service, generation, revision, tarball);
-        self.tell(EventKind::Descriptor(descriptor.bytes().clone()));
+        self.send_event(EventKind::Descriptor(descriptor.bytes().clone()));
     }
 
     pub(crate) fn heartbeat(&self) {
-        self.with_events(|events| events.say(EventKind::Heartbeat));
+        self.with_events(|events| events.send_line(EventKind::Heartbeat));
     }
 
     /// Says something that is no event.
@@ -162,7 +162,7 @@ impl TestOrigin {
 
     /// Nobody's cursor is known any more.
     pub(crate) fn forget_cursors(&self) {
-        self.with_events(|events| events.incarnation += 1);
+        self.with_events(|events| events.epoch += 1);
     }
 
     fn with_events(&self, act: impl FnOnce(&mut Events)) {
@@ -199,10 +199,10 @@ impl TestOrigin {
         gate
     }
 
-    /// What was asked of one kind: `service`, `version`, `object`.
-    pub(crate) fn asked(&self, kind: &str) -> Vec<Asked> {
+    /// The requests of one kind: `service`, `version` or `object`.
+    pub(crate) fn requests(&self, kind: &str) -> Vec<OriginRequest> {
         let state = self.api.state.lock().unwrap();
-        state.asked.iter().filter(|asked| asked.route == kind).cloned().collect()
+        state.requests.iter().filter(|requests| requests.route == kind).cloned().collect()
     }
 }
 
@@ -218,7 +218,7 @@ impl Handler for Api {
         let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let gate = {
             let mut state = self.state.lock().unwrap();
-            state.asked.push(Asked {
+            state.requests.push(OriginRequest {
                 route: route.label().to_owned(),
                 object: match &route {
                     Route::Object(_, digest) => Some(*digest),

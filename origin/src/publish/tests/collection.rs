@@ -45,7 +45,7 @@ async fn has(store: &TestStore, frame: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frames_of_versions_that_went_are_deleted_after_two_marks_and_shared_ones_stay() {
+async fn frames_of_expired_versions_are_deleted_after_two_marks_unless_shared() {
     let store = store();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     for (number, frames) in [["a", "shared"], ["b", "shared"], ["c", "shared"]].iter().enumerate() {
@@ -71,7 +71,7 @@ async fn frames_of_versions_that_went_are_deleted_after_two_marks_and_shared_one
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_attempt_stores_stays_until_it_is_published_or_given_up() {
+async fn objects_of_an_attempt_stay_until_it_is_published_or_abandoned() {
     let store = store();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
@@ -178,7 +178,7 @@ async fn a_repository_whose_collections_fail_one_after_another_counts_as_blocked
 }
 
 #[tokio::test(start_paused = true)]
-async fn versions_go_by_age_that_the_process_has_seen_and_by_bytes() {
+async fn versions_expire_by_age_and_by_bytes() {
     let mut store = store();
     store.retention.versions = 10;
     store.retention.age = 48 * HOUR;

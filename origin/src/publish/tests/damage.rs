@@ -60,7 +60,7 @@ async fn damage_of_this_run_is_confirmed_after_a_restart_which_shows_what_is_lef
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_damaged_since_the_comparison_is_not_confirmed_with_it() {
+async fn a_confirmation_does_not_cover_later_damage() {
     let store = TestStore::new();
     let publisher = store.open().await;
     let filler = serde_json::Value::from("x".repeat(2000));
@@ -77,7 +77,7 @@ async fn what_was_damaged_since_the_comparison_is_not_confirmed_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_without_a_version_before_it_loses_its_services_alone() {
+async fn a_lost_page_without_a_previous_copy_loses_its_services_only() {
     let store = TestStore::new();
     let publisher = store.open().await;
     let filler = serde_json::Value::from("x".repeat(2000));
@@ -140,7 +140,7 @@ async fn a_store_that_did_not_answer_is_read_again_without_an_operator() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_read_is_read_again_with_what_operators_defined() {
+async fn an_unreadable_record_is_read_again_with_its_definitions() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
@@ -150,7 +150,7 @@ async fn what_could_not_be_read_is_read_again_with_what_operators_defined() {
     let (publisher, definitions) = store.open_with_definitions().await;
     assert!(definitions.services.is_empty() && publisher.may_have_unknown_definitions());
     store.store.fail_gets(false);
-    // Nobody asks for anything meanwhile.
+    // No request arrives meanwhile.
     let due = loop {
         publisher.wait_for_reload().await;
         let due = publisher.unapplied_reloads();
@@ -183,7 +183,7 @@ async fn while_something_cannot_be_read_no_service_is_taken_for_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repository_whose_record_is_gone_is_suspect_until_it_has_one() {
+async fn a_repository_without_its_record_is_suspended_until_it_has_one() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();

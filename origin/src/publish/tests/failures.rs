@@ -67,7 +67,7 @@ async fn an_unknown_outcome_is_settled_without_another_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_was_superseded_publishes_nothing() {
+async fn a_superseded_candidate_is_not_published() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();

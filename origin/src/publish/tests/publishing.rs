@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn what_was_published_is_shown_and_is_there_after_a_restart() {
+async fn publications_survive_a_restart() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     assert_eq!(publish(&publisher, &shop_prod, 1, &["one", "two"]).await.unwrap(), Outcome::Published);
@@ -81,7 +81,7 @@ async fn publications_that_wait_are_written_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_holds_and_rolls_back_and_the_history_says_so() {
+async fn pins_and_rollbacks_are_in_the_history() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     let nothing = publisher.pin(&shop_prod, None, change("ann", 0)).await.unwrap_err();
@@ -163,7 +163,7 @@ async fn versions_and_their_objects_are_found_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_operators_defined_is_there_after_a_restart() {
+async fn definitions_of_operators_survive_a_restart() {
     let store = TestStore::new();
     let publisher = store.open().await;
     let document = |text: &str| Some(serde_json::json!({ "text": text }));

@@ -24,7 +24,7 @@ async fn services_that_are_not_configured_any_more_are_retired_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_below_the_floor_is_published_again_above_it() {
+async fn generations_below_the_floor_are_republished_above_it() {
     let mut store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
@@ -66,7 +66,7 @@ async fn other_keys_sign_everything_again_and_the_same_keys_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_was_moved_goes_from_where_it_was() {
+async fn a_moved_service_is_removed_from_its_old_repository() {
     let store = TestStore::new();
     let publisher = store.open().await;
     let before = service_of("shop-prod", "blog");
@@ -82,11 +82,11 @@ async fn a_service_that_was_moved_goes_from_where_it_was() {
     assert_eq!(publisher.repositories_of(&name("shop-prod")), [shop()]);
     let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&moved));
-    assert!(started.retired.is_empty(), "readers are told of no deletion");
+    assert!(started.retired.is_empty(), "readers receive no deletion");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_was_moved_and_moved_back_goes_on_with_its_own_content_above_all() {
+async fn a_service_moved_back_continues_above_all_generations() {
     let store = TestStore::new();
     let publisher = store.open().await;
     let first = service("shop-prod");
@@ -129,7 +129,7 @@ async fn a_store_knows_since_when_it_is_used() {
 }
 
 #[tokio::test]
-async fn an_origin_with_other_records_does_not_take_the_objects_for_its_own() {
+async fn an_origin_with_other_records_refuses_the_objects() {
     let store = TestStore::new();
     let publisher = store.open().await;
     publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();

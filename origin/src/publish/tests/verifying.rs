@@ -6,7 +6,7 @@ use crate::store::ObjectError;
 use crate::tar_reader::{ReadError, TarReader};
 
 #[tokio::test(start_paused = true)]
-async fn what_is_verified_is_what_is_stored_and_not_what_is_cached() {
+async fn verify_reads_the_store_and_not_the_cache() {
     let mut store = TestStore::new();
     let metrics = StoreMetrics::register(&Registry::new()).unwrap();
     store.objects = Objects::over_cached(store.store.clone(), store.dir.path().join("object-cache"), metrics);
@@ -52,7 +52,7 @@ async fn verify(store: &TestStore, delete_corrupt: bool) -> Report {
 }
 
 #[tokio::test(start_paused = true)]
-async fn damage_is_named_with_its_service_and_only_what_can_be_built_again_is_deleted() {
+async fn damage_is_reported_by_service_and_only_rebuildable_objects_are_deleted() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
     publish(&publisher, &shop_prod, 1, &["one", "shared"]).await.unwrap();

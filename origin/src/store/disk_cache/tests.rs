@@ -17,7 +17,7 @@ fn bytes_on_disk(folder: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn what_is_cached_of_one_area_is_not_of_another() {
+async fn areas_are_cached_apart() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let page = object(Area::Private, b"page");
@@ -30,7 +30,7 @@ async fn what_is_cached_of_one_area_is_not_of_another() {
 }
 
 #[tokio::test]
-async fn a_damaged_or_lost_file_is_a_miss_and_goes() {
+async fn a_damaged_or_lost_file_is_a_miss_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let frame = object(Area::Public, b"frame");

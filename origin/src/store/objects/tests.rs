@@ -97,7 +97,7 @@ async fn a_write_that_failed_is_never_relied_on() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_says_nothing_about_an_object() {
+async fn a_failing_store_does_not_report_an_object_as_missing() {
     let store = FaultyStore::in_memory();
     let objects = Objects::over(store.clone(), metrics());
     let digest = objects.put(&shop(), Area::Public, "frame".into()).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_request_without_an_answer_ends() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_gone_is_not_an_empty_one() {
+async fn a_missing_folder_is_not_an_empty_one() {
     let dir = tempfile::tempdir().unwrap();
     let objects = local(dir.path()).await;
     fs::rename(dir.path().join("objects"), dir.path().join("unmounted")).unwrap();
@@ -137,7 +137,7 @@ async fn a_folder_that_is_gone_is_not_an_empty_one() {
 }
 
 #[tokio::test]
-async fn what_killed_writes_left_is_removed_in_time() {
+async fn temporary_files_of_killed_writes_are_removed_after_a_delay() {
     let dir = tempfile::tempdir().unwrap();
     let objects = local(dir.path()).await;
     let digest = objects.put(&shop(), Area::Public, "frame".into()).await.unwrap();

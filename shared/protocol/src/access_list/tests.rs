@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_line_says_is_what_is_written(id in "[A-Za-z0-9._~:-]{1,64}", exp in proptest::option::of(0u64..253_402_300_800)) {
+    fn deny_lines_round_trip(id in "[A-Za-z0-9._~:-]{1,64}", exp in proptest::option::of(0u64..253_402_300_800)) {
         let line = DenyLine::Token(id.parse().unwrap(), exp);
         let words: Vec<_> = line.to_string().split(' ').map(str::to_owned).collect();
         let mut list = AccessList::default();

@@ -30,7 +30,7 @@ mod tests {
     use rustls::InvalidMessage;
 
     #[test]
-    fn an_admin_port_and_a_shared_connection_are_reported_in_plain_words() {
+    fn an_admin_port_and_a_shared_connection_have_plain_messages() {
         let not_tls = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
         assert!(plain_words(&not_tls).unwrap().contains("check the port"));
         assert!(

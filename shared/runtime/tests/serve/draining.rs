@@ -180,7 +180,7 @@ async fn a_drain_begins_under_constant_load() {
     }
 }
 
-/// All that the server sends to a client that asks once and then waits for the end.
+/// Everything that the server sends to a client that sends one request and waits for the end.
 async fn asks_once(site: &Site, stream: TcpStream, over_http2: bool) -> String {
     if !over_http2 {
         let mut stream = site.tls_over(stream, &[b"http/1.1"]).await.unwrap();

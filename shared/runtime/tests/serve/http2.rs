@@ -164,7 +164,7 @@ impl Http2Peer {
         }
     }
 
-    /// The code with which the server ends the connection; `None` when it said none.
+    /// The code with which the server ends the connection; `None` when it sent none.
     pub(crate) async fn closed(&mut self) -> Option<u32> {
         let mut code = None;
         while let Some(frame) = self.frame().await {

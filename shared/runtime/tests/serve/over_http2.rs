@@ -1,4 +1,4 @@
-//! HTTP/2: requests beside each other, and those that end otherwise than well.
+//! HTTP/2: concurrent requests, and failed ones.
 
 use bytes::Bytes;
 use http::Request;
@@ -59,7 +59,7 @@ async fn a_response_waits_for_the_rest_of_its_request() {
         let mut peer = Http2Peer::connect(&site, &[]).await;
         peer.send(&frame(HEADERS, END_HEADERS, 1, &section("POST", path))).await;
         peer.send(&frame(DATA, 0, 1, &[b'x'; 1000])).await;
-        // What was asked after it is answered before it.
+        // Later requests get their responses before it.
         peer.send(&request("GET", "/", 3)).await;
         assert_eq!(peer.next(HEADERS).await.unwrap().stream, 3, "{path}");
         peer.send(&frame(DATA, END_STREAM, 1, &[b'x'; 1000])).await;
@@ -117,9 +117,9 @@ async fn a_client_that_exceeds_its_window_is_reset_and_others_are_served() {
     let mut other = Http2Peer::polite(&site).await;
     let mut rude = Http2Peer::connect(&site, &[]).await;
     rude.send(&much_and_no_end()).await;
-    // Of the stream or of the connection, as the server has told of the larger window by then or has not.
+    // Of the stream or of the connection, depending on whether the server has announced the larger window by then.
     let code = loop {
-        let frame = rude.frame().await.expect("it is told");
+        let frame = rude.frame().await.expect("the error is sent");
         match frame.kind {
             RST_STREAM => break u32::from_be_bytes(frame.payload[..4].try_into().unwrap()),
             GOAWAY => break u32::from_be_bytes(frame.payload[4..8].try_into().unwrap()),

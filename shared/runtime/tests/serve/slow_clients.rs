@@ -234,7 +234,7 @@ async fn a_client_without_a_request_is_disconnected() {
     assert_eq!(tokio::time::timeout(PATIENCE, http1.read(&mut [0])).await.unwrap().unwrap_or(0), 0);
     assert_eq!(quic.closed().await, H3_NO_ERROR);
 
-    // Who has asked may take its time before it asks again.
+    // A client that has sent a request may be idle before the next one.
     let mut http1 = site.tls(&[b"http/1.1"]).await;
     for _ in 0..2 {
         http1.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();

@@ -1,4 +1,4 @@
-//! Requests beside each other, and those that end otherwise than well.
+//! Concurrent requests, and failed ones.
 
 use crate::peer::{Peer, Reply, answer};
 use crate::site::{BIG, Site};

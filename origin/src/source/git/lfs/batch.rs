@@ -229,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_server_answers_what_is_shown_of_it_is_short_and_plain(
+        fn messages_of_a_server_are_shortened_and_cleaned(
             oid in "[0-9a-f]{64}|.{0,70}", href in ".*", name in ".*", value in ".*", message in ".*", code: i64,
             expires in any::<i64>(), at in ".*", cut in 0usize..400,
         ) {

@@ -154,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_can_be_written_again(oid in any::<[u8; 32]>(), size: u64) {
+        fn pointers_round_trip(oid in any::<[u8; 32]>(), size: u64) {
             let pointer = Pointer { oid: LfsOid(oid), size };
             let text = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {size}\n", pointer.oid);
             prop_assert!(looks_like_pointer(text.as_bytes()));

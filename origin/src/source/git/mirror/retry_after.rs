@@ -43,7 +43,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_the_pause_is_bounded(value in ".*", now in 0u64..4_000_000_000) {
+        fn any_retry_after_is_bounded(value in ".*", now in 0u64..4_000_000_000) {
             prop_assert!(parse(&value, at(now)).is_none_or(|pause| pause <= MAX_RETRY_AFTER));
         }
     }

@@ -242,7 +242,7 @@ mod tests {
 
         /// Whatever changes between searches, and whatever is cached.
         #[test]
-        fn what_is_looked_for_together_is_what_the_tips_lead_to(
+        fn a_joint_search_finds_the_commits_reachable_from_the_tips(
             links in prop::collection::vec(prop::collection::vec(0usize..100, 0..3), 1..20),
             searches in prop::collection::vec(
                 (prop::collection::vec(0usize..100, 0..4), prop::collection::vec(0usize..100, 0..8), any::<bool>()), 1..6

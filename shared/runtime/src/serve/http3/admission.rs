@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_decides_what_a_client_must_prove() {
+    fn clients_must_validate_their_address_under_load() {
         let options = QuicOptions { max_unvalidated_handshakes: 2, max_handshakes: 4, ..QuicOptions::default() };
         use Admission::*;
         for (handshakes, unvalidated, validated) in [

@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wherever_it_leads_the_rules_hold(location in "[ -~]{0,60}") {
+        fn the_rules_apply_to_every_redirect(location in "[ -~]{0,60}") {
             let from = Url::parse(FROM).unwrap();
             if let Ok(to) = follow(&Redirects::SameHost, &EgressPolicy::default(), &from, &location) {
                 prop_assert!(same_origin(&from, &to));

@@ -160,7 +160,7 @@ mod tests {
     use crate::source::Address;
 
     #[test]
-    fn a_path_is_one_word_for_the_shell() {
+    fn a_path_is_quoted_as_one_shell_word() {
         for (path, expected) in [("/a b", "'/a b'"), ("a'b!c", "'a'\\''b'\\!'c'"), ("$(x)`y`", "'$(x)`y`'")] {
             assert_eq!(for_shell(path), expected);
         }

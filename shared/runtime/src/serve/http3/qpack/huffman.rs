@@ -212,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn what_decodes_is_what_would_be_coded(coded in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn only_canonical_codes_are_decoded(coded in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(text) = decode(&coded) {
                 let mut again = Vec::new();
                 encode(&text, &mut again);

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_short_cuts_lead_into_the_table() {
+    fn the_shortcuts_match_the_table() {
         for name in [
             "age",
             "content-length",
