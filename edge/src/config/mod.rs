@@ -159,7 +159,7 @@ impl Config {
             match origin.authority() {
                 Ok(authority) if seen.insert(authority.clone()) => {}
                 Ok(_) => {
-                    errors.push(ConfigError::invalid(format!("origin url = \"{}\" is configured twice", origin.url)))
+                    errors.push(ConfigError::invalid(format!("origin url = \"{}\" is configured twice", origin.url)));
                 }
                 Err(error) => errors.push(error),
             }
