@@ -18,8 +18,10 @@ pub(super) struct Members {
 #[derive(Debug)]
 struct Seen {
     record: NodeRecord,
-    /// When a read that showed the record for the first time was answered.
+    /// When a read that showed the record for the first time was answered, or the first that did not show it any more.
     changed_at: Instant,
+    /// The last view lacks the record: somebody deleted it, or a listing is incomplete.
+    is_missing: bool,
 }
 
 impl Members {
@@ -29,7 +31,11 @@ impl Members {
         for record in records {
             let unchanged = before.remove(&record.node).filter(|seen| seen.record == record);
             let changed_at = unchanged.map_or(answered, |seen| seen.changed_at);
-            self.seen.insert(record.node.clone(), Seen { record, changed_at });
+            self.seen.insert(record.node.clone(), Seen { record, changed_at, is_missing: false });
+        }
+        for (node, seen) in before {
+            let changed_at = if seen.is_missing { seen.changed_at } else { answered };
+            self.seen.insert(node, Seen { changed_at, is_missing: true, ..seen });
         }
         self.viewed = Some(sent);
     }
@@ -60,9 +66,9 @@ impl Members {
             Some(seen) if seen.record.session == claim.session => self.has_ended(seen),
             // A node replaces its record only after its earlier session has ended. An older view tells nothing: the
             // claim's session may have begun later.
-            Some(_) => self.viewed.is_some_and(|viewed| viewed > noticed),
-            // Somebody deleted the record of the node.
-            None => self.viewed.is_some_and(|viewed| viewed > noticed + ttl),
+            Some(seen) if !seen.is_missing => self.viewed.is_some_and(|viewed| viewed > noticed),
+            // No view shows a record of the session.
+            _ => self.viewed.is_some_and(|viewed| viewed > noticed + ttl),
         }
     }
 
@@ -124,6 +130,23 @@ mod tests {
         assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
         members.update(vec![record(1, 8)], start + TTL * 10, start + TTL * 10);
         assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
+    }
+
+    #[test]
+    fn a_record_that_is_missing_ends_its_session_after_a_whole_time_to_live() {
+        let (mut members, start) = (Members::default(), Instant::now());
+        let mut view = |records, sent: Duration, session| {
+            members.update(records, start + sent, start + sent + SECOND);
+            members.is_dead(&claim(session), start, TTL)
+        };
+        assert!(!view(vec![record(1, 7)], TTL, 1));
+        // One listing lacks it, and the session goes on.
+        assert!(!view(vec![], TTL * 2, 1));
+        assert!(!view(vec![record(1, 8)], TTL * 2 + SECOND * 2, 1));
+        assert!(!view(vec![], TTL * 3, 1));
+        assert!(!view(vec![], TTL * 4, 1), "the first listing without it was answered a second later");
+        assert!(view(vec![], TTL * 4 + SECOND, 1));
+        assert!(view(vec![], TTL * 4 + SECOND, 2), "a claim of a session that no listing shows");
     }
 
     #[test]
