@@ -120,6 +120,7 @@ mod tests {
             url: String::new(),
             zone: None,
             weight: 1,
+            ended: Vec::new(),
         };
         let sent = cluster.now;
         cluster.view(others.iter().map(record).collect(), sent);
