@@ -82,6 +82,11 @@ impl Cluster {
         has_changed
     }
 
+    /// The sessions of other nodes that ended without being left.
+    pub(super) fn ended(&self) -> Vec<SessionId> {
+        self.members.ended().collect()
+    }
+
     /// When the next view may show the end of a session.
     pub(super) fn next_end(&self) -> Option<Instant> {
         self.members.next_end()

@@ -8,7 +8,7 @@ use weir_protocol::name::{NodeName, RepositoryName};
 use super::Settings;
 use super::cluster::{Cluster, Living};
 use super::messages::{Action, Answer, Event};
-use super::records::{NodeState, SessionId};
+use super::records::{NodeRecord, NodeState, SessionId};
 use super::repository::{Activity, Repository};
 use super::requests::{Pending, Requests, Subject};
 use super::session::{Progress, Session, SessionRequest};
@@ -145,12 +145,16 @@ impl<V: Clone + PartialEq> Core<V> {
                 self.session_changed();
             }
             (Subject::OwnNode, answer) => self.session.failed(answer != Answer::Conflict, sent, now),
+            (Subject::Nodes, Answer::Nodes(records)) if records.iter().any(|record| self.was_ended_by(record)) => {
+                self.suspend();
+            }
             (Subject::Nodes, Answer::Nodes(records)) => {
                 let is_first = !self.cluster.can_decide();
                 if self.cluster.view(records, sent) || is_first {
                     self.list_at = now;
                     self.reconsider_all();
                 }
+                self.session.announce_ended(self.cluster.ended(), now);
                 self.scan_at = self.cluster.next_end().map_or(self.scan_at, |end| self.scan_at.min(end));
             }
             (Subject::Nodes, _) => self.scan_at = now + self.cluster.timing.retry_after(),
@@ -202,6 +206,11 @@ impl<V: Clone + PartialEq> Core<V> {
             self.consider(&name);
         }
         self.read_repositories();
+    }
+
+    /// Whether the own session has ended for another node, which may have taken what this one runs.
+    fn was_ended_by(&self, record: &NodeRecord) -> bool {
+        record.node != self.cluster.me && record.ended.contains(&self.session.id())
     }
 
     /// The own session may have begun or ended.

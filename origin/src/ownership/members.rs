@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use weir_protocol::name::NodeName;
 
-use super::records::{Claim, NodeRecord, NodeState};
+use super::records::{Claim, NodeRecord, NodeState, SessionId};
 
 /// The records of all nodes as this node saw them.
 #[derive(Debug, Default)]
@@ -18,8 +18,12 @@ pub(super) struct Members {
 #[derive(Debug)]
 struct Seen {
     record: NodeRecord,
-    /// When a read that showed the record for the first time was answered.
+    /// When a read that showed the record for the first time was answered, or the first that did not show it any more.
     changed_at: Instant,
+    /// The last view lacks the record: somebody deleted it, or a listing is incomplete.
+    is_missing: bool,
+    /// The session has ended for this node, for good: a later renewal does not revive it.
+    has_ended: bool,
 }
 
 impl Members {
@@ -27,9 +31,21 @@ impl Members {
     pub(super) fn update(&mut self, records: Vec<NodeRecord>, sent: Instant, answered: Instant) {
         let mut before = std::mem::take(&mut self.seen);
         for record in records {
-            let unchanged = before.remove(&record.node).filter(|seen| seen.record == record);
+            let before = before.remove(&record.node).filter(|seen| seen.record.session == record.session);
+            let has_ended = before.as_ref().is_some_and(|seen| seen.has_ended);
+            let unchanged = before.filter(|seen| seen.record == record);
             let changed_at = unchanged.map_or(answered, |seen| seen.changed_at);
-            self.seen.insert(record.node.clone(), Seen { record, changed_at });
+            self.seen.insert(record.node.clone(), Seen { record, changed_at, is_missing: false, has_ended });
+        }
+        for (node, seen) in before {
+            let changed_at = if seen.is_missing { seen.changed_at } else { answered };
+            self.seen.insert(node, Seen { changed_at, is_missing: true, ..seen });
+        }
+        // A view that was requested a whole time to live after the last change, and shows none, proves that the node could
+        // not renew in time. The time since the change alone proves nothing: this node may not have looked.
+        for seen in self.seen.values_mut() {
+            let is_left = seen.record.state == NodeState::Left;
+            seen.has_ended |= is_left || sent >= seen.changed_at + seen.record.ttl();
         }
         self.viewed = Some(sent);
     }
@@ -45,38 +61,36 @@ impl Members {
 
     /// The records of the living sessions.
     pub(super) fn living(&self) -> impl Iterator<Item = &NodeRecord> {
-        self.seen.values().filter(|seen| !self.has_ended(seen)).map(|seen| &seen.record)
+        self.seen.values().filter(|seen| !seen.has_ended).map(|seen| &seen.record)
+    }
+
+    /// The sessions that ended without being left.
+    pub(super) fn ended(&self) -> impl Iterator<Item = SessionId> {
+        let ended = self.seen.values().filter(|seen| seen.has_ended && seen.record.state != NodeState::Left);
+        ended.map(|seen| seen.record.session)
     }
 
     /// When the next view may prove the end of a session.
     pub(super) fn next_end(&self) -> Option<Instant> {
-        let quiet = self.seen.values().filter(|seen| !self.has_ended(seen));
+        let quiet = self.seen.values().filter(|seen| !seen.has_ended);
         quiet.map(|seen| seen.changed_at + seen.record.ttl()).min()
     }
 
     /// Whether the session of a claim has ended for certain. The claim was read before `noticed`.
     pub(super) fn is_dead(&self, claim: &Claim, noticed: Instant, ttl: Duration) -> bool {
         match self.seen.get(&claim.owner) {
-            Some(seen) if seen.record.session == claim.session => self.has_ended(seen),
+            Some(seen) if seen.record.session == claim.session => seen.has_ended,
             // A node replaces its record only after its earlier session has ended. An older view tells nothing: the
             // claim's session may have begun later.
-            Some(_) => self.viewed.is_some_and(|viewed| viewed > noticed),
-            // Somebody deleted the record of the node.
-            None => self.viewed.is_some_and(|viewed| viewed > noticed + ttl),
+            Some(seen) if !seen.is_missing => self.viewed.is_some_and(|viewed| viewed > noticed),
+            // No view shows a record of the session.
+            _ => self.viewed.is_some_and(|viewed| viewed > noticed + ttl),
         }
-    }
-
-    /// A view that was requested a whole time to live after the last change, and shows none, proves that the node could
-    /// not renew in time. The time since the change alone proves nothing: this node may not have looked.
-    fn has_ended(&self, seen: &Seen) -> bool {
-        seen.record.state == NodeState::Left
-            || self.viewed.is_some_and(|viewed| viewed >= seen.changed_at + seen.record.ttl())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::SessionId;
     use super::*;
 
     const TTL: Duration = Duration::from_secs(30);
@@ -93,6 +107,7 @@ mod tests {
             url: "https://origin-2.example:7400".to_owned(),
             zone: None,
             weight: 1,
+            ended: Vec::new(),
         }
     }
 
@@ -115,6 +130,11 @@ mod tests {
         assert!(!view(8, TTL * 2 + SECOND * 2));
         // A view that was requested too early proves nothing, however late it is answered.
         assert!(view(8, TTL * 2 + SECOND * 3));
+        // It was suspended with its clock, or its last renewal was late.
+        assert!(view(9, TTL * 2 + SECOND * 4));
+        assert_eq!(members.ended().collect::<Vec<_>>(), [SessionId(1)]);
+        members.update(vec![record(2, 1)], start + TTL * 4, start + TTL * 4);
+        assert_eq!((members.living().count(), members.ended().count()), (1, 0));
     }
 
     #[test]
@@ -124,6 +144,23 @@ mod tests {
         assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
         members.update(vec![record(1, 8)], start + TTL * 10, start + TTL * 10);
         assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
+    }
+
+    #[test]
+    fn a_record_that_is_missing_ends_its_session_after_a_whole_time_to_live() {
+        let (mut members, start) = (Members::default(), Instant::now());
+        let mut view = |records, sent: Duration, session| {
+            members.update(records, start + sent, start + sent + SECOND);
+            members.is_dead(&claim(session), start, TTL)
+        };
+        assert!(!view(vec![record(1, 7)], TTL, 1));
+        // One listing lacks it, and the session goes on.
+        assert!(!view(vec![], TTL * 2, 1));
+        assert!(!view(vec![record(1, 8)], TTL * 2 + SECOND * 2, 1));
+        assert!(!view(vec![], TTL * 3, 1));
+        assert!(!view(vec![], TTL * 4, 1), "the first listing without it was answered a second later");
+        assert!(view(vec![], TTL * 4 + SECOND, 1));
+        assert!(view(vec![], TTL * 4 + SECOND, 2), "a claim of a session that no listing shows");
     }
 
     #[test]

@@ -53,6 +53,10 @@ pub struct NodeRecord {
     pub zone: Option<String>,
     /// The node's share of the repositories, relative to other nodes.
     pub weight: u32,
+    /// Sessions of other nodes that ended for this one without being left. They must stop if they are still in use: a
+    /// machine that was suspended together with its clock does not know otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<SessionId>,
 }
 
 /// Whether a node takes repositories.

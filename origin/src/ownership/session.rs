@@ -63,6 +63,7 @@ impl<V: Clone> Session<V> {
             url: settings.url.clone(),
             zone: settings.zone.clone(),
             weight: settings.weight,
+            ended: Vec::new(),
         };
         Self {
             timing: settings.timing.clone(),
@@ -127,6 +128,14 @@ impl<V: Clone> Session<V> {
     pub(super) fn announce(&mut self, state: NodeState, now: Instant) {
         if self.record.state != state {
             self.record.state = state;
+            self.next = now;
+        }
+    }
+
+    /// Announces which sessions of others have ended, likewise.
+    pub(super) fn announce_ended(&mut self, sessions: Vec<SessionId>, now: Instant) {
+        if self.record.ended != sessions {
+            self.record.ended = sessions;
             self.next = now;
         }
     }
@@ -209,7 +218,8 @@ impl<V: Clone> Session<V> {
         if valid_until > now {
             self.valid_until = self.valid_until.max(Some(valid_until));
         }
-        self.next = if record.state == self.record.state { sent + self.timing.renew_every() } else { now };
+        let is_told = (record.state, &record.ended) == (self.record.state, &self.record.ended);
+        self.next = if is_told { sent + self.timing.renew_every() } else { now };
     }
 
     /// Whether the session in the record has ended, for a node that joins.

@@ -29,6 +29,10 @@ impl<V: Clone + PartialEq> Repository<V> {
             self.keep_or_release(claim, version, cluster)
         } else {
             self.hand_to = None;
+            if self.outstanding == Outstanding::Any {
+                // The writer expected versions with the own claim: none of its writes can be committed any more.
+                self.outstanding = Outstanding::None;
+            }
             let Known::Record { noticed, .. } = self.known else { return Verdict::Nothing };
             if !cluster.is_free(&claim, noticed) {
                 return Verdict::Nothing;
@@ -116,6 +120,7 @@ mod tests {
             url: String::new(),
             zone: None,
             weight: 1,
+            ended: Vec::new(),
         };
         let sent = cluster.now;
         cluster.view(others.iter().map(record).collect(), sent);
@@ -153,6 +158,16 @@ mod tests {
             let verdict = repository.decide(Some((claim(1, 4), 7)), &cluster);
             assert_eq!(verdict == Verdict::Start { fence: 4, version: 7 }, is_settled, "{verdict:?}");
         }
+    }
+
+    #[test]
+    fn a_writer_that_was_superseded_has_nothing_to_settle() {
+        let cluster = cluster(&[2]);
+        let mut repository = repository(&cluster, 1, 2);
+        repository.activity = crate::ownership::repository::Activity::Stopping { to: None };
+        repository.stopped(false);
+        assert_eq!(repository.decide(Some((claim(2, 5), 8)), &cluster), Verdict::Nothing);
+        assert_eq!(repository.next(&cluster), crate::ownership::repository::Next::Nothing, "it reads no more");
     }
 
     #[test]

@@ -96,6 +96,26 @@ fn members_that_come_and_go_move_what_placement_says() {
 }
 
 #[test]
+fn a_machine_that_was_suspended_with_its_clock_gives_up_what_others_took() {
+    let mut world = started(Plan { repositories: 30, publish_every: Duration::ZERO, ..Plan::small() });
+    world.run_for(Duration::from_secs(300));
+    world.check_owners();
+    let ttl = world.plan.timing.ttl;
+    let running = |world: &World, repository: usize| {
+        world.nodes.iter().filter(|node| node.writers.contains_key(&repository)).count()
+    };
+    let owned: Vec<_> = world.nodes[0].writers.keys().copied().collect();
+    (world.nodes[0].paused_until, world.nodes[0].suspended_since) = (world.now + micros(ttl * 3), Some(world.now));
+    world.run_for(ttl * 3 - Duration::from_secs(1));
+    assert!(!owned.is_empty() && owned.iter().all(|repository| running(&world, *repository) == 2), "others took them");
+    world.run_for(Duration::from_secs(1) + ttl / 3);
+    // Its clock says that its session is valid.
+    assert!(owned.iter().all(|repository| running(&world, *repository) == 1), "{owned:?}");
+    world.run_for(Duration::from_secs(400));
+    world.check_owners();
+}
+
+#[test]
 fn the_runner_up_takes_what_the_winner_leaves() {
     let mut world = started(Plan { repositories: 30, ..Plan::small() });
     world.run_for(Duration::from_secs(300));

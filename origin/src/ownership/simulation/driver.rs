@@ -7,6 +7,7 @@ use super::super::records::{Claim, NodeState};
 use super::Mutant;
 use super::clock::micros;
 use super::engine::{Body, Operation, Reply, Version};
+use super::faults::Faults;
 use super::world::{Input, Message, Sender, World};
 
 impl World {
@@ -20,6 +21,10 @@ impl World {
                 if self.plan.mutant == Some(Mutant::WallClocks) {
                     let old = records.iter_mut().filter(|(_, written)| wall - *written > ttl);
                     old.for_each(|(record, _)| record.state = NodeState::Left);
+                }
+                // A listing may lack a record.
+                if !records.is_empty() && Faults::hits(&mut self.rng, self.faults.lost) {
+                    records.swap_remove(self.rng.usize(..records.len()));
                 }
                 Answer::Nodes(records.into_iter().map(|(record, _)| record).collect())
             }

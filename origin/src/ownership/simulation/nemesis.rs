@@ -57,7 +57,10 @@ impl World {
                 self.send(lasts, Message::Start { node });
             }
             1 if is_up => self.drain(node),
-            2 | 3 if is_up => self.nodes[node].paused_until = until,
+            2 | 3 if is_up => {
+                self.nodes[node].paused_until = until;
+                self.nodes[node].suspended_since = (kind == 3).then_some(self.now);
+            }
             4 => self.nodes[node].cut_to_engine_until = until,
             5 => self.nodes[node].cut_from_engine_until = until,
             6 => {

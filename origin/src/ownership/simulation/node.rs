@@ -21,6 +21,10 @@ pub(super) struct Node {
     pub(super) life: u64,
     pub(super) core: Option<Core<Version>>,
     pub(super) paused_until: Micros,
+    /// The machine is suspended since then, and its clock stands still.
+    pub(super) suspended_since: Option<Micros>,
+    /// Until then the node may not know that it was suspended for too long.
+    unsure_until: Micros,
     pub(super) cut_to_engine_until: Micros,
     pub(super) cut_from_engine_until: Micros,
     pub(super) cut_from_nodes_until: Micros,
@@ -47,6 +51,8 @@ impl Node {
             life: 0,
             core: None,
             paused_until: 0,
+            suspended_since: None,
+            unsure_until: 0,
             cut_to_engine_until: 0,
             cut_from_engine_until: 0,
             cut_from_nodes_until: 0,
@@ -59,6 +65,10 @@ impl Node {
             is_stuck: false,
             is_preparing: false,
         }
+    }
+
+    pub(super) fn is_sure(&self, now: Micros) -> bool {
+        self.suspended_since.is_none() && self.unsure_until <= now
     }
 
     /// Workers check the validity of the session themselves; a twentieth of the time to live may pass until they stop.
@@ -104,11 +114,17 @@ impl World {
         node.life += 1;
         node.writers.clear();
         node.bodies.clear();
-        node.paused_until = 0;
+        (node.paused_until, node.suspended_since, node.unsure_until) = (0, None, 0);
     }
 
     /// Something arrives at a node that runs.
     pub(super) fn take(&mut self, index: usize, input: Input) {
+        let node = &mut self.nodes[index];
+        if let Some(since) = node.suspended_since.take() {
+            node.clock.stood_still(self.now - since);
+            // Its session may seem valid for one time to live, and the news of its end may be lost.
+            node.unsure_until = self.now + 2 * micros(self.plan.timing.ttl);
+        }
         match input {
             Input::Event(event) => self.handle(index, event),
             Input::Wake(number) => {
@@ -150,7 +166,7 @@ impl World {
             }
         }
         // After a pause a session may still be valid: nobody else may have taken its repositories.
-        if self.nodes[index].paused_until != 0 {
+        if self.nodes[index].paused_until != 0 && self.nodes[index].unsure_until <= self.now {
             self.nodes[index].paused_until = 0;
             let running: Vec<_> = self.nodes[index].writers.keys().copied().collect();
             running.into_iter().for_each(|repository| self.check_overlap(index, repository));
@@ -181,7 +197,9 @@ impl World {
     /// Whether a node fetches for a repository right now.
     fn is_fetching(&self, index: usize, repository: usize) -> bool {
         let node = &self.nodes[index];
-        node.writers.contains_key(&repository) && node.may_work(self.now, micros(self.plan.timing.ttl))
+        node.is_sure(self.now)
+            && node.writers.contains_key(&repository)
+            && node.may_work(self.now, micros(self.plan.timing.ttl))
     }
 
     /// I4: no two sessions fetch for one repository.

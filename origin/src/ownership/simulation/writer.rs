@@ -140,7 +140,7 @@ impl World {
             (Some(body), Reply::Written(version)) => {
                 writer.unknown.clear();
                 (writer.version, writer.body) = (version, Some(body.clone()));
-                self.checker.shown(repository, &body);
+                self.show(index, repository, &body);
             }
             (Some(body), Reply::Unknown) if is_mutant => self.checker.failed(repository, &body),
             (Some(body), Reply::Unknown) => {
@@ -152,10 +152,10 @@ impl World {
             (None, Reply::Repository(_, Some((body, version)))) => {
                 let is_own = body.claim.session == writer.session && body.claim.fence == writer.fence;
                 let is_at_start = writer.body.is_none() && version == writer.version;
-                if let Some(written) = writer.unknown.iter().find(|unknown| unknown.content == body.content).cloned() {
+                if let Some(written) = writer.unknown.iter().find(|unknown| **unknown == body).cloned() {
                     writer.unknown.clear();
                     (writer.version, writer.body) = (version, Some(body));
-                    self.checker.shown(repository, &written);
+                    self.show(index, repository, &written);
                 } else if is_own && is_at_start {
                     writer.body = Some(body);
                 } else if let (Some(last), true) = (writer.unknown.last().cloned(), version == writer.version) {
@@ -167,6 +167,13 @@ impl World {
             }
             (None, Reply::Unknown) => self.settle_soon(index, repository, id),
             (None, _) => self.supersede(index, repository),
+        }
+    }
+
+    fn show(&mut self, index: usize, repository: usize, body: &Body) {
+        // Readers order by generation: they ignore what a node shows late because it was suspended.
+        if self.nodes[index].is_sure(self.now) {
+            self.checker.shown(repository, body);
         }
     }
 
