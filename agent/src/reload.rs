@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use weir_runtime::config::changed_keys;
 use weir_runtime::tls;
 
@@ -50,10 +50,8 @@ impl Reloader {
     fn apply(&self, mut config: Config) -> anyhow::Result<()> {
         config.validate()?;
         config.root = std::path::absolute(&config.root).context("`root` is not a path")?;
-        if let Some(certificate) = &config.client_certificate
-            && tls::not_after(certificate)? < SystemTime::now()
-        {
-            bail!("the client certificate {} has expired: edges would reject it", certificate.display());
+        if let Some(certificate) = &config.client_certificate {
+            tls::check_validity(certificate, SystemTime::now()).context("edges would reject the client certificate")?;
         }
         // The last step that can fail.
         self.edges.replace(Edges::new(&config, &self.metrics)?);

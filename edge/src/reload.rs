@@ -5,7 +5,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use anyhow::bail;
 use prometheus::{IntCounterVec, IntGauge, Registry};
 use rustls::ServerConfig;
 use weir_runtime::metric_families;
@@ -111,9 +110,7 @@ impl Reloader {
     fn apply(&self) -> anyhow::Result<()> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let tls_material = TlsMaterial::of(&self.config)?;
-        if tls_material.has_expired() {
-            bail!("the certificate {} has expired: agents would reject it", self.config.tls.certificate.display());
-        }
+        tls::check_validity(&self.config.tls.certificate, SystemTime::now())?;
         let clients = self.origins.reload_clients(&self.config.origins)?;
 
         self.tls.replace(tls_material.tls);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use prometheus::{IntGaugeVec, Registry};
 use rustls::ServerConfig;
 use weir_runtime::metric_families;
@@ -54,17 +54,12 @@ impl LoadedCertificates {
         Ok(Self { edges, operators: operators.transpose().context("[operator]")? })
     }
 
-    /// Checks that no certificate has expired.
+    /// Checks that all certificates are valid at a time.
     ///
     /// # Errors
-    /// A certificate has expired.
-    pub(crate) fn check_expiry(&self, now: SystemTime) -> anyhow::Result<()> {
-        match self.each().find(|(_, shown)| shown.not_after < now) {
-            None => Ok(()),
-            Some((_, ListenerCertificate { certificate, .. })) => {
-                bail!("the certificate {} has expired: replace it and send SIGHUP again", certificate.display())
-            }
-        }
+    /// A certificate has expired, or is not valid yet.
+    pub(crate) fn check_validity(&self, now: SystemTime) -> Result<(), TlsError> {
+        self.each().try_for_each(|(_, shown)| tls::check_validity(&shown.certificate, now))
     }
 
     fn each(&self) -> impl Iterator<Item = (&'static str, &ListenerCertificate)> {

@@ -313,7 +313,7 @@ impl Running {
             Ok((now, certificates))
         };
         let (now, certificates) = spawn_blocking(read).await??;
-        certificates.check_expiry(SystemTime::now())?;
+        certificates.check_validity(SystemTime::now())?;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.certificates.replace(certificates);

@@ -10,12 +10,16 @@ mod error;
 mod metrics;
 pub(crate) mod probe;
 
+use std::time::SystemTime;
+
+use anyhow::Context as _;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use weir_protocol::descriptor::{Descriptor, DescriptorError};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route;
+use weir_runtime::tls;
 
 use crate::config::OriginConfig;
 
@@ -64,15 +68,13 @@ impl Origins {
     /// Reads the files for all origins again, in the order of `configs`.
     ///
     /// # Errors
-    /// A file cannot be used, or a certificate has expired.
+    /// A file cannot be used, or a certificate has expired or is not valid yet.
     pub(crate) fn reload_clients(&self, configs: &[OriginConfig]) -> anyhow::Result<Vec<Clients>> {
         let mut read = Vec::new();
         for config in configs {
             let clients = Clients::read(config)?;
-            if clients.have_expired() {
-                let file = config.client_certificate.display();
-                anyhow::bail!("the client certificate {file} has expired: the origin {} would reject it", config.url);
-            }
+            tls::check_validity(&config.client_certificate, SystemTime::now())
+                .with_context(|| format!("the origin {} would reject the client certificate", config.url))?;
             read.push(clients);
         }
         Ok(read)

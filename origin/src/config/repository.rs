@@ -84,7 +84,8 @@ pub struct RepositoryConfig {
     /// The author. Not a key of the document.
     #[serde(skip)]
     pub(crate) defined_by: DefinedBy,
-    /// How long the upstream may send nothing before the poll fails.
+    /// How long the upstream may send nothing before the poll fails. On a connection of an earlier poll that has died
+    /// unnoticed, the request is then sent again over another one.
     #[serde(default = "default_stall_timeout", with = "duration")]
     pub stall_timeout: Duration,
     /// How long a poll may take, a first clone included. Then it is stopped, and `/status` shows `overdue`.

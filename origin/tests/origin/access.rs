@@ -180,7 +180,10 @@ async fn an_expired_certificate_is_reported_and_never_loaded() {
     write_file(&home, &upstream);
     certificates::write_expired(&home.file(""), "origin").unwrap();
     let error = reload(&home, &node).await.unwrap_err();
-    assert!(error.contains("origin.pem") && error.contains("has expired"), "{error}");
+    assert!(error.contains("origin.pem") && error.contains("it expired on"), "{error}");
+    certificates::write_not_yet_valid(&home.file(""), "origin").unwrap();
+    let error = reload(&home, &node).await.unwrap_err();
+    assert!(error.contains("origin.pem") && error.contains("not valid before"), "{error}");
     std::fs::write(home.file("origin.key"), "").unwrap();
     assert!(reload(&home, &node).await.unwrap_err().contains("origin.key"));
     assert_eq!(node.admin("/readyz").await.0, 200);
@@ -188,7 +191,7 @@ async fn an_expired_certificate_is_reported_and_never_loaded() {
     let uri = format!("https://{}/v1/services/shop-prod", node.running.address());
     let body = http_body_util::Empty::<bytes::Bytes>::new();
     client.request(http::Request::builder().uri(uri).body(body).unwrap()).await.unwrap();
-    assert_eq!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await, 2.0);
+    assert_eq!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await, 3.0);
     node.stop().await;
 
     let config: Config = config(&home, &upstream);

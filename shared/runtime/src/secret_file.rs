@@ -31,9 +31,11 @@ pub fn mode_warning(key: &str, path: &Path) -> Option<String> {
 /// Whether a file of this mode and group is open to others than this process.
 ///
 /// A group of the process may read it. Kubernetes mounts secrets like this for a pod with `fsGroup`: mode 0440, owner root,
-/// and the group that it adds to the process. Any other group has members who should not read it.
+/// and the group that it adds to the process. So may group 0, whose members are root, as systemd mounts credentials. Any
+/// other group has members who should not read it. A check that root runs cannot know the groups of the service.
 fn is_exposed(mode: u32, group: u32, mut own_groups: impl Iterator<Item = u32>) -> bool {
-    mode & FORBIDDEN_PERMISSIONS != 0 || mode & GROUP_READ != 0 && !own_groups.any(|own| own == group)
+    let may_read = group == 0 || own_groups.any(|own| own == group || own == 0);
+    mode & FORBIDDEN_PERMISSIONS != 0 || mode & GROUP_READ != 0 && !may_read
 }
 
 #[cfg(test)]
@@ -60,6 +62,7 @@ mod tests {
     fn only_groups_of_the_process_may_read_a_secret() {
         for (mode, own_groups, exposed) in [
             (0o440, &[7, 2000][..], false),
+            (0o440, &[0], false),
             (0o440, &[7], true),
             (0o640, &[], true),
             (0o600, &[], false),

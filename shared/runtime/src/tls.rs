@@ -148,6 +148,31 @@ pub enum Purpose {
     Client(Role),
 }
 
+/// Checks that the certificate of a PEM file is valid at a time, before a running role takes it.
+///
+/// # Errors
+/// The certificate has expired, is not valid yet, or cannot be read.
+pub fn check_validity(path: &Path, now: SystemTime) -> Result<(), TlsError> {
+    let chain = read_certificates(path, CERTIFICATE)?;
+    check_dates(path, &leaf(path, &chain)?, now)
+}
+
+fn check_dates(path: &Path, leaf: &X509Certificate<'_>, now: SystemTime) -> Result<(), TlsError> {
+    let [begins, ends] = [leaf.validity().not_before, leaf.validity().not_after].map(system_time);
+    let date = humantime::format_rfc3339_seconds;
+    if ends < now {
+        return Err(unusable(CERTIFICATE, path, &format!("it expired on {}; renew it", date(ends))));
+    }
+    if begins > now {
+        let (begins, now) = (date(begins), date(now));
+        let message = format!(
+            "it is not valid before {begins}; correct the clock, which says {now}, or use a certificate that is valid now"
+        );
+        return Err(unusable(CERTIFICATE, path, &message));
+    }
+    Ok(())
+}
+
 /// Checks that the certificate of a PEM file serves its purpose at a time: for `--check-config`. A running role warns of one
 /// that has expired, and goes on.
 ///
@@ -157,17 +182,7 @@ pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Resu
     let unusable = |message: &str| Err(unusable(CERTIFICATE, path, message));
     let chain = read_certificates(path, CERTIFICATE)?;
     let leaf = leaf(path, &chain)?;
-    let [begins, ends] = [leaf.validity().not_before, leaf.validity().not_after].map(system_time);
-    let date = humantime::format_rfc3339_seconds;
-    if ends < now {
-        return unusable(&format!("it expired on {}; renew it", date(ends)));
-    }
-    if begins > now {
-        let (begins, now) = (date(begins), date(now));
-        return unusable(&format!(
-            "it is not valid before {begins}; correct the clock, which says {now}, or use a certificate that is valid now"
-        ));
-    }
+    check_dates(path, &leaf, now)?;
     if leaf.is_ca() {
         return unusable("its first certificate is an authority's; put the certificate of this node first");
     }

@@ -135,11 +135,12 @@ impl<'a> Client<'a> {
         };
         let failed = |error: reqwest::Error| errors::classify(self.session, &error);
         // The server may have closed an idle connection just now, or its path may be dead without a sign, as after a NAT
-        // has forgotten it. Requests are idempotent, so one that got no response is sent over another connection.
+        // has forgotten it. Requests are idempotent, so one that got no response is sent over another connection. A POST
+        // follows a GET that was just answered: a server that is silent then is slow, and its connection is not dead.
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
             match send() {
                 (Ok(Err(error)), true) if errors::is_unanswered(&error) => {}
-                (Err(MirrorError::Stalled { .. }), true) => {}
+                (Err(MirrorError::Stalled { .. }), true) if *method == Method::GET => {}
                 (response, _) => return response?.map_err(failed),
             }
         }
