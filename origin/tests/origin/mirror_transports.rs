@@ -116,7 +116,8 @@ fn a_request_that_stalls_on_a_reused_connection_is_sent_again() {
     let (mut pair, server) = served(false);
     pair.follow();
     pair.upstream.stall_timeout = Duration::from_secs(2);
-    server.set_behavior(HttpBehavior { requests_per_connection: Some(1), hangs: true, ..HttpBehavior::default() });
+    // A poll takes two: the next one begins on a connection that is not answered any more.
+    server.set_behavior(HttpBehavior { requests_per_connection: Some(2), hangs: true, ..HttpBehavior::default() });
     for _ in 0..3 {
         assert!(matches!(pair.poll(), Poll::Unchanged { .. }));
     }
