@@ -1,9 +1,8 @@
 //! Which node of a cluster owns which repository: decisions without I/O, with time as an argument.
 //!
 //! [`Core::handle`] takes an [`Event`] and returns [`Action`]s. Begin at `core.rs`; `session.rs` keeps this node's session,
-//! `members.rs` judges the sessions of others, `repository.rs` and
-//! `verdict.rs` decide about one repository, `placement.rs` says where it
-//! belongs, `moving.rs` how it gets there.
+//! `members.rs` decides whether sessions of others have ended, `repository.rs` and `decision.rs` decide about one
+//! repository, `placement.rs` says where it belongs, and `moving.rs` how it gets there.
 //!
 //! # One writer for each record
 //! `nodes/<name>` is written by the core of that node alone. A repository's record has one writer in the whole cluster at
@@ -22,6 +21,7 @@
 
 mod cluster;
 mod core;
+mod decision;
 mod members;
 mod messages;
 mod moving;
@@ -34,7 +34,6 @@ mod session;
 #[cfg(test)]
 mod simulation;
 mod timing;
-mod verdict;
 
 use weir_protocol::name::NodeName;
 

@@ -5,11 +5,11 @@ use std::time::Instant;
 use weir_protocol::name::RepositoryName;
 
 use super::core::Core;
+use super::decision::Decision;
 use super::messages::{Action, Answer, Request};
 use super::records::Claim;
 use super::repository::{Activity, Next, Repository};
 use super::requests::Subject;
-use super::verdict::Verdict;
 
 /// The most requests about repositories in flight.
 const MAX_IN_FLIGHT: usize = 32;
@@ -101,9 +101,9 @@ impl<V: Clone + PartialEq> Core<V> {
         repository.is_in_flight = false;
         match (repository.write.take(), answer) {
             (None, Answer::Repository(stored)) => match repository.read(stored, &self.cluster) {
-                Verdict::Nothing => self.tell_next_owner(name),
-                Verdict::Start { fence, version } => self.start(name, fence, version),
-                Verdict::Write { expect, claim } => self.write(name, expect, claim),
+                Decision::Nothing => self.tell_next_owner(name),
+                Decision::Start { fence, version } => self.start(name, fence, version),
+                Decision::Write { expect, claim } => self.write(name, expect, claim),
             },
             (Some((_, claim)), Answer::Written(version)) => {
                 repository.written(claim.clone(), version.clone(), self.cluster.now);

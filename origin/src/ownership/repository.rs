@@ -5,9 +5,9 @@ use std::time::Instant;
 use weir_protocol::name::NodeName;
 
 use super::cluster::{Cluster, Rank};
+use super::decision::Decision;
 use super::placement::Placement;
 use super::records::Claim;
-use super::verdict::Verdict;
 
 #[derive(Debug)]
 pub(super) struct Repository<V> {
@@ -159,15 +159,15 @@ impl<V: Clone + PartialEq> Repository<V> {
     }
 
     /// Takes the answer to a read, and decides.
-    pub(super) fn read(&mut self, stored: Option<(Claim, V)>, cluster: &Cluster) -> Verdict<V> {
+    pub(super) fn read(&mut self, stored: Option<(Claim, V)>, cluster: &Cluster) -> Decision<V> {
         let next_read = cluster.now + cluster.timing.renew_every();
         self.expected = self.expected.take().filter(|expected| cluster.now < expected.until);
         self.expected.iter_mut().for_each(|expected| expected.next_read = next_read);
-        let verdict = self.decide(stored, cluster);
-        if verdict == Verdict::Nothing {
+        let decision = self.decide(stored, cluster);
+        if decision == Decision::Nothing {
             self.not_before = cluster.now + cluster.timing.retry_after();
         }
-        verdict
+        decision
     }
 
     /// The write in flight is durable.

@@ -5,14 +5,14 @@ use super::records::Claim;
 use super::repository::{Known, Outstanding, Repository};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict<V> {
+pub(super) enum Decision<V> {
     Nothing,
     Start { fence: u64, version: V },
     Write { expect: Option<V>, claim: Claim },
 }
 
 impl<V: Clone + PartialEq> Repository<V> {
-    pub(super) fn decide(&mut self, stored: Option<(Claim, V)>, cluster: &Cluster) -> Verdict<V> {
+    pub(super) fn decide(&mut self, stored: Option<(Claim, V)>, cluster: &Cluster) -> Decision<V> {
         (self.must_read, self.failures) = (false, 0);
         let version = stored.as_ref().map(|(_, version)| version.clone());
         if matches!(&self.outstanding, Outstanding::Expecting(expected) if *expected != version) {
@@ -33,27 +33,27 @@ impl<V: Clone + PartialEq> Repository<V> {
                 // The writer expected versions with the own claim: none of its writes can be committed any more.
                 self.outstanding = Outstanding::None;
             }
-            let Known::Record { noticed, .. } = self.known else { return Verdict::Nothing };
+            let Known::Record { noticed, .. } = self.known else { return Decision::Nothing };
             if !cluster.is_free(&claim, noticed) {
-                return Verdict::Nothing;
+                return Decision::Nothing;
             }
             self.take(Some(&claim), Some(version), cluster)
         }
     }
 
-    fn keep_or_release(&mut self, claim: Claim, version: V, cluster: &Cluster) -> Verdict<V> {
+    fn keep_or_release(&mut self, claim: Claim, version: V, cluster: &Cluster) -> Decision<V> {
         if cluster.is_draining {
             self.hand_to = self.placement.winner.clone();
         }
         // The target died, or another one is better now: the move is given up.
         self.hand_to = self.hand_to.take().filter(|to| self.placement.winner.as_ref() == Some(to));
         if self.hand_to.is_some() {
-            Verdict::Write { expect: Some(version), claim: Claim { is_released: true, ..claim } }
+            Decision::Write { expect: Some(version), claim: Claim { is_released: true, ..claim } }
         } else if cluster.is_draining {
             self.outstanding = Outstanding::None;
-            Verdict::Nothing
+            Decision::Nothing
         } else if self.outstanding == Outstanding::None {
-            Verdict::Start { fence: claim.fence, version }
+            Decision::Start { fence: claim.fence, version }
         } else {
             // An earlier write may still release the repository. A write of our own prevents that.
             self.claim(Some(&claim), Some(version), cluster)
@@ -61,7 +61,7 @@ impl<V: Clone + PartialEq> Repository<V> {
     }
 
     /// Takes a repository without an owner.
-    fn take(&mut self, before: Option<&Claim>, expect: Option<V>, cluster: &Cluster) -> Verdict<V> {
+    fn take(&mut self, before: Option<&Claim>, expect: Option<V>, cluster: &Cluster) -> Decision<V> {
         let is_invited = std::mem::take(&mut self.is_invited);
         let pause_ends = self.unowned(cluster.now) + cluster.timing.runner_up_pause();
         let is_next = match cluster.rank(&self.placement) {
@@ -75,14 +75,14 @@ impl<V: Clone + PartialEq> Repository<V> {
             return self.claim(before, expect, cluster);
         }
         self.outstanding = Outstanding::None;
-        Verdict::Nothing
+        Decision::Nothing
     }
 
-    fn claim(&self, before: Option<&Claim>, expect: Option<V>, cluster: &Cluster) -> Verdict<V> {
-        let Some(session) = cluster.session else { return Verdict::Nothing };
+    fn claim(&self, before: Option<&Claim>, expect: Option<V>, cluster: &Cluster) -> Decision<V> {
+        let Some(session) = cluster.session else { return Decision::Nothing };
         let fence = before.map_or(0, |claim| claim.fence) + 1;
         let claim = Claim { owner: cluster.me.clone(), session, fence, is_released: false };
-        Verdict::Write { expect, claim }
+        Decision::Write { expect, claim }
     }
 }
 
@@ -137,15 +137,15 @@ mod tests {
         let cluster = cluster(&[2, 3]);
         let mut repository = repository(&cluster, 2, 1);
         repository.hand_to = Some(name(2));
-        let release = Verdict::Write { expect: Some(7), claim: Claim { is_released: true, ..claim(1, 4) } };
+        let release = Decision::Write { expect: Some(7), claim: Claim { is_released: true, ..claim(1, 4) } };
         assert_eq!(repository.decide(Some((claim(1, 4), 7)), &cluster), release);
         repository.failed(Some(Some(7)), &cluster);
         // Meanwhile another node is better. The write may still be committed.
         repository.placement.winner = Some(name(3));
-        let own = Verdict::Write { expect: Some(7), claim: claim(1, 5) };
+        let own = Decision::Write { expect: Some(7), claim: claim(1, 5) };
         assert_eq!(repository.decide(Some((claim(1, 4), 7)), &cluster), own);
         repository.written(claim(1, 5), 8, cluster.now);
-        assert_eq!(repository.decide(Some((claim(1, 5), 8)), &cluster), Verdict::Start { fence: 5, version: 8 });
+        assert_eq!(repository.decide(Some((claim(1, 5), 8)), &cluster), Decision::Start { fence: 5, version: 8 });
     }
 
     #[test]
@@ -155,8 +155,8 @@ mod tests {
             let mut repository = repository(&cluster, 1, 2);
             repository.activity = crate::ownership::repository::Activity::Stopping { to: None };
             repository.stopped(is_settled);
-            let verdict = repository.decide(Some((claim(1, 4), 7)), &cluster);
-            assert_eq!(verdict == Verdict::Start { fence: 4, version: 7 }, is_settled, "{verdict:?}");
+            let decision = repository.decide(Some((claim(1, 4), 7)), &cluster);
+            assert_eq!(decision == Decision::Start { fence: 4, version: 7 }, is_settled, "{decision:?}");
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
         let mut repository = repository(&cluster, 1, 2);
         repository.activity = crate::ownership::repository::Activity::Stopping { to: None };
         repository.stopped(false);
-        assert_eq!(repository.decide(Some((claim(2, 5), 8)), &cluster), Verdict::Nothing);
+        assert_eq!(repository.decide(Some((claim(2, 5), 8)), &cluster), Decision::Nothing);
         assert_eq!(repository.next(&cluster), crate::ownership::repository::Next::Nothing, "it reads no more");
     }
 
@@ -174,13 +174,13 @@ mod tests {
     fn a_take_over_with_an_unknown_outcome_is_settled_whoever_should_take_the_repository_now() {
         let cluster = cluster(&[2]);
         let mut repository = repository(&cluster, 1, 2);
-        let take = Verdict::Write { expect: None, claim: claim(1, 1) };
+        let take = Decision::Write { expect: None, claim: claim(1, 1) };
         assert_eq!(repository.decide(None, &cluster), take);
         repository.failed(Some(None), &cluster);
         repository.placement = Placement { winner: Some(name(2)), runner_up: None };
         assert_eq!(repository.decide(None, &cluster), take);
         // A record of somebody else settles it: the own write expected none.
-        assert_eq!(repository.decide(Some((claim(2, 1), 3)), &cluster), Verdict::Nothing);
+        assert_eq!(repository.decide(Some((claim(2, 1), 3)), &cluster), Decision::Nothing);
         assert_eq!(repository.outstanding, Outstanding::None);
     }
 
@@ -188,9 +188,9 @@ mod tests {
     fn the_runner_up_waits_and_others_take_nothing() {
         let mut cluster = cluster(&[2, 3]);
         let (mut runner_up, mut other) = (repository(&cluster, 2, 1), repository(&cluster, 2, 3));
-        assert_eq!(runner_up.decide(None, &cluster), Verdict::Nothing);
+        assert_eq!(runner_up.decide(None, &cluster), Decision::Nothing);
         cluster.now += Duration::from_secs(10);
-        assert_eq!(runner_up.decide(None, &cluster), Verdict::Write { expect: None, claim: claim(1, 1) });
-        assert_eq!(other.decide(None, &cluster), Verdict::Nothing);
+        assert_eq!(runner_up.decide(None, &cluster), Decision::Write { expect: None, claim: claim(1, 1) });
+        assert_eq!(other.decide(None, &cluster), Decision::Nothing);
     }
 }
