@@ -1,0 +1,165 @@
+"""What `try` checks once its tools are there."""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+import kubernetes_validate
+import yaml
+
+CHART = pathlib.Path(__file__).parent / "weir-hub"
+PAGE = CHART.parents[2] / "docs/how-to/kubernetes.md"
+# The oldest and the newest version of Kubernetes whose objects are compared.
+KUBERNETES = ["1.30", "1.37"]
+# Values that must be refused, and what the error names.
+REFUSED = [
+    (["one-origin", "--set=origin.replicas=2"], "origin.config.cluster"),
+    (["one-origin", "--set=origin.volume.kind=emptyDir"], "origin.volume.kind"),
+    (["bucket", "--set=origin.replcas=2"], "replcas"),
+    (["bucket", "--set=origin.config.limits.concurent_fetches=2"], "concurent_fetches"),
+    (["bucket", "--set=origin.config.name=x"], "name"),
+    (["bucket", "--set=origin.config.cluster.engine=zookeeper"], "engine"),
+    (["bucket", "--set=origin.certificate="], "certificate"),
+    (["edges-only", "--set=edge.kind=Hub"], "edge.kind"),
+    (["edges-only", "--set-json=edge.config.origin=[]"], "edge.config.origin"),
+]
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stdout + done.stderr
+
+
+def ok(*command):
+    status, output, everything = run(*command)
+    assert status == 0, f"{' '.join(map(str, command))}:\n{everything}"
+    return output
+
+
+def values_of(name):
+    return CHART / "ci" / f"{name}-values.yaml"
+
+
+def template(values, *options):
+    return ["helm", "template", "weir", CHART, "--namespace=weir", f"--values={values}", *options]
+
+
+def secrets(folder):
+    """Secrets as the files of ci/ name them: name → key → file."""
+    ok("weir", "certificates", "--out", folder)
+    ok("weir", "token", "key", "--out", folder / "fleet.key")
+    ok("weir-origin", "keys", "new", folder / "signing.key")
+    text = folder / "text"
+    text.write_text("a-secret-of-this-check\n")
+
+    def certificate(name):
+        return {"tls.crt": folder / f"{name}.pem", "tls.key": folder / f"{name}.key", "ca.crt": folder / "ca.pem"}
+
+    git = ["password", "ssh-key", "known-hosts", "allowed-signers"]
+    return {
+        "weir-origin-tls": certificate("origin"),
+        "weir-edge-tls": certificate("edge"),
+        "weir-edge-client": certificate("edge-client"),
+        "weir-etcd": certificate("edge-client"),
+        "weir-signing": {"signing.key": folder / "signing.key"},
+        "weir-tokens": {"fleet.key.pub": folder / "fleet.key.pub"},
+        "weir-bucket": {"id": text, "secret": text},
+        "weir-operator": {"token": text},
+        "weir-webhooks": {"shop": text},
+        "git-example": {key: text for key in git},
+    }
+
+
+def check_config(role, config):
+    status, _, output = run(f"weir-{role}", "--config", config, "--check-config")
+    # The bucket or etcd does not answer here, which is said too.
+    unread = "the operators' definitions were not checked"
+    said = [line for line in output.splitlines() if unread not in line]
+    assert (status, said) == (0, ["configuration ok"]), f"{config}:\n{output}\n{config.read_text()}"
+
+
+def check_pod(workload, config_maps, secrets, folder):
+    """Puts the files of a pod where its container sees them, and lets the program check its configuration."""
+    spec = workload["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
+    data = folder / "data"
+    for mount in container["volumeMounts"]:
+        name = mount["name"]
+        assert name in volumes or name in claims, f"{name}: there is no such volume"
+        path = folder / mount["mountPath"].lstrip("/")
+        if secret := volumes.get(name, {}).get("secret"):
+            path.mkdir(parents=True)
+            for key, file in secrets[secret["secretName"]].items():
+                shutil.copy(file, path / key)
+                (path / key).chmod(secret["defaultMode"])
+        elif config_map := volumes.get(name, {}).get("configMap"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = config_maps[config_map["name"]][mount["subPath"]]
+            path.write_text(text.replace('"/var/lib/weir', f'"{data}'))
+    ports = {port["name"] for port in container["ports"]}
+    for probe in ["livenessProbe", "readinessProbe"]:
+        assert container[probe]["httpGet"]["port"] in ports, probe
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+    roles = {"WEIR_CONFIG": container["name"], "WEIR_ORIGIN_CONFIG": "origin", "WEIR_EDGE_CONFIG": "edge"}
+    for variable in roles.keys() & environment.keys():
+        data.mkdir(exist_ok=True)
+        check_config(roles[variable], folder / environment[variable].lstrip("/"))
+    return ports
+
+
+def check(values, secrets, folder):
+    ok("helm", "lint", "--strict", CHART, f"--values={values}")
+    rendered = folder / "rendered.yaml"
+    rendered.write_text(ok(*template(values)))
+    ok("kubectl", "annotate", "--local", "--filename", rendered, "checked=true", "--output=name")
+    objects = [found for found in yaml.safe_load_all(rendered.read_text()) if found]
+    kinds = {}
+    for found in objects:
+        kinds.setdefault(found["kind"], []).append(found)
+        if found["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue
+        for version in KUBERNETES:
+            kubernetes_validate.validate(found, version, strict=True)
+    config_maps = {found["metadata"]["name"]: found["data"] for found in kinds["ConfigMap"]}
+    workloads = [found for kind in ["StatefulSet", "Deployment", "DaemonSet"] for found in kinds.get(kind, [])]
+    pods = []
+    for workload in workloads:
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        place = folder / workload["kind"]
+        pods.append((labels, check_pod(workload, config_maps, secrets, place)))
+    for service in kinds["Service"]:
+        selected = [ports for labels, ports in pods if service["spec"]["selector"].items() <= labels.items()]
+        assert len(selected) == 1, service["metadata"]["name"]
+        targets = {port["targetPort"] for port in service["spec"]["ports"]}
+        assert targets <= selected[0], f"{service['metadata']['name']}: {targets}"
+    for rule in kinds.get("PrometheusRule", []):
+        file = folder / f"{rule['metadata']['name']}.yml"
+        file.write_text(yaml.safe_dump(rule["spec"]))
+        ok("promtool", "check", "rules", "--lint=none", file)
+    print(f"{values.name}: {len(objects)} objects, {len(workloads)} workloads")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "secrets").mkdir()
+        found = secrets(folder / "secrets")
+        # Those of the documentation too.
+        block = PAGE.read_text().split("   # values.yaml\n")[1].split("```")[0]
+        (folder / "kubernetes.md").write_text(textwrap.dedent(block))
+        for values in [folder / "kubernetes.md", *sorted((CHART / "ci").iterdir())]:
+            (folder / values.stem).mkdir()
+            check(values, found, folder / values.stem)
+    for (name, option), named in REFUSED:
+        status, _, output = run(*template(values_of(name), option))
+        assert status != 0 and named in output, f"{name} {option}: {output}"
+    print(f"{len(REFUSED)} mistakes are refused")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+{{- define "weir.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "weir.fullname" -}}
+{{- $name := include "weir.name" . -}}
+{{- .Values.fullnameOverride | default (contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name)) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Takes a dict with `root` and `component`, as all below. */}}
+{{- define "weir.selector" -}}
+app.kubernetes.io/name: {{ include "weir.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "weir.metadata" -}}
+name: {{ include "weir.fullname" .root }}-{{ .component }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "weir.labels" . | nindent 2 }}
+{{- end -}}
+
+{{- define "weir.labels" -}}
+{{ include "weir.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+{{- end -}}
+
+{{/* How origins are reached inside this Kubernetes cluster. */}}
+{{- define "weir.originHost" -}}
+{{ include "weir.fullname" . }}-origin.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{/* Whether edges run in the pods of origins: "true" or nothing. */}}
+{{- define "weir.isHub" -}}
+{{- if and .Values.edge.enabled (eq .Values.edge.kind "Hub") }}true{{ end -}}
+{{- end -}}
+
+{{/* Where the files of a component are. In a hub the edge has folders of its own. */}}
+{{- define "weir.etc" -}}
+/etc/weir{{ if and (eq .component "edge") (include "weir.isHub" .root) }}-edge{{ end }}
+{{- end -}}
+
+{{- define "weir.data" -}}
+/var/lib/weir{{ if and (eq .component "edge") (include "weir.isHub" .root) }}-edge{{ end }}
+{{- end -}}
+
+{{/* origin.toml. What the chart sets wins. */}}
+{{- define "weir.origin.toml" -}}
+{{- $config := deepCopy .Values.origin.config -}}
+{{- $_ := set $config "listen" (printf "%s:7400" .Values.listenAddress) -}}
+{{- $_ := set $config "admin_listen" (printf "%s:7490" .Values.listenAddress) -}}
+{{- $_ := set $config "data_dir" "/var/lib/weir" -}}
+{{- $_ := set $config "tls" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key" "client_ca" "tls/ca.crt") -}}
+{{- if .Values.origin.operators.enabled -}}
+{{- $_ := set $config "operator_listen" (printf "%s:7401" .Values.listenAddress) -}}
+{{- end -}}
+{{- with $config.cluster -}}
+{{- $_ := set . "advertise" ($.Values.origin.advertise | default (printf "https://{name}.%s:7400" (include "weir.originHost" $))) -}}
+{{- else -}}
+{{- if gt (int .Values.origin.replicas) 1 -}}
+{{- fail "origin.replicas: several origins need origin.config.cluster, for example {engine: bucket}" -}}
+{{- end -}}
+{{- if ne .Values.origin.volume.kind "claim" -}}
+{{- fail "origin.volume.kind: an origin without origin.config.cluster has its records in its volume, which must be a claim" -}}
+{{- end -}}
+{{- end -}}
+{{- include "weir.toml" $config | trim -}}
+{{- end -}}
+
+{{/* edge.toml. Origins of this release come first. */}}
+{{- define "weir.edge.toml" -}}
+{{- $config := deepCopy .Values.edge.config -}}
+{{- $_ := set $config "listen" (printf "%s:7443" .Values.listenAddress) -}}
+{{- $_ := set $config "admin_listen" (printf "%s:7491" .Values.listenAddress) -}}
+{{- $_ := set $config "admin" (merge (dict "tls" true) ($config.admin | default dict)) -}}
+{{- $_ := set $config "tls" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key") -}}
+{{- $_ := set $config "cache" (merge (dict "dir" (include "weir.data" (dict "root" . "component" "edge"))) ($config.cache | default dict)) -}}
+{{- $origins := list -}}
+{{- if .Values.origin.enabled -}}
+{{- $host := include "weir.isHub" . | empty | not | ternary "localhost" (include "weir.originHost" .) -}}
+{{- $origins = list (dict "url" (printf "https://%s:7400" $host)) -}}
+{{- end -}}
+{{- $all := list -}}
+{{- range concat $origins ($config.origin | default list) -}}
+{{- $all = append $all (merge . (dict "client_certificate" "client-tls/tls.crt" "client_key" "client-tls/tls.key" "ca" "client-tls/ca.crt")) -}}
+{{- end -}}
+{{- if not $all -}}
+{{- fail "edge.config.origin: edges without origins in this release need the URL of one" -}}
+{{- end -}}
+{{- $_ := set $config "origin" $all -}}
+{{- include "weir.toml" $config | trim -}}
+{{- end -}}
+
+{{/* The fields of a pod that both roles have. Takes also `values`, those of the component. */}}
+{{- define "weir.pod" -}}
+serviceAccountName: {{ include "weir.fullname" .root }}-{{ .component }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ .values.terminationGracePeriodSeconds }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+topologySpreadConstraints:
+  {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "weir.selector" $ | nindent 8 }}
+  {{- end }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
+{{- with get $.values $key }}
+{{ $key }}: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The same of its container. */}}
+{{- define "weir.container" -}}
+name: {{ .component }}
+image: {{ .values.image }}
+imagePullPolicy: {{ .root.Values.imagePullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+resources:
+  {{- toYaml .values.resources | nindent 2 }}
+livenessProbe:
+  {{- include "weir.probe" (dict "component" .component "path" "/livez") | nindent 2 }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  {{- include "weir.probe" (dict "component" .ready "path" "/readyz") | nindent 2 }}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 2
+{{- end -}}
+
+{{- define "weir.probe" -}}
+httpGet: {path: {{ .path }}, port: {{ .component }}-admin, scheme: {{ eq .component "edge" | ternary "HTTPS" "HTTP" }}}
+{{- end -}}
+
+{{- define "weir.mounts" -}}
+{{- $name := .component -}}
+{{- $etc := include "weir.etc" . -}}
+- {name: {{ $name }}-config, mountPath: {{ $etc }}/{{ $name }}.toml, subPath: {{ $name }}.toml, readOnly: true}
+- {name: {{ $name }}-tls, mountPath: {{ $etc }}/tls, readOnly: true}
+{{- if eq $name "edge" }}
+- {name: edge-client-tls, mountPath: {{ $etc }}/client-tls, readOnly: true}
+{{- end }}
+{{- range $folder, $_ := .values.secrets }}
+- {name: {{ include "weir.secretVolume" (list $name $folder) }}, mountPath: {{ $etc }}/secrets/{{ $folder }}, readOnly: true}
+{{- end }}
+- {name: {{ $name }}-data, mountPath: {{ include "weir.data" . }}}
+{{- end -}}
+
+{{- define "weir.volumes" -}}
+{{- $name := .component -}}
+- name: {{ $name }}-config
+  configMap: {name: {{ include "weir.fullname" .root }}-{{ $name }}}
+- name: {{ $name }}-tls
+  secret: {secretName: {{ .values.certificate }}, defaultMode: 0440}
+{{- if eq $name "edge" }}
+- name: edge-client-tls
+  secret: {secretName: {{ .values.clientCertificate }}, defaultMode: 0440}
+{{- end }}
+{{- range $folder, $secret := .values.secrets }}
+- name: {{ include "weir.secretVolume" (list $name $folder) }}
+  secret: {secretName: {{ $secret }}, defaultMode: 0440}
+{{- end }}
+{{- if eq .values.volume.kind "emptyDir" }}
+- name: {{ $name }}-data
+  emptyDir: {sizeLimit: {{ .values.volume.size }}}
+{{- else if eq $name "edge" }}
+- name: edge-data
+  ephemeral:
+    volumeClaimTemplate:
+      spec:
+        {{- include "weir.claim" .values.volume | nindent 8 }}
+{{- end }}
+{{- end -}}
+
+{{/* The ports of the edge, in whatever pod it is. */}}
+{{- define "weir.edgePorts" -}}
+- {name: agents, containerPort: 7443, protocol: TCP}
+- {name: agents-udp, containerPort: 7443, protocol: UDP}
+- {name: edge-admin, containerPort: 7491}
+{{- end -}}
+
+{{- define "weir.drainDelay" -}}
+lifecycle:
+  preStop:
+    sleep: {seconds: {{ .Values.edge.drainDelaySeconds }}}
+{{- end -}}
+
+{{/* A folder may be called after a host: git.example. Names of volumes have no dots. */}}
+{{- define "weir.secretVolume" -}}
+{{- $folder := last . -}}
+{{ first . }}-{{ $folder | replace "." "-" | replace "/" "-" | replace "_" "-" | trunc 40 | trimSuffix "-" }}-{{ sha256sum $folder | trunc 6 }}
+{{- end -}}
+
+{{- define "weir.claim" -}}
+accessModes: [ReadWriteOnce]
+{{- with .storageClassName }}
+storageClassName: {{ . }}
+{{- end }}
+resources:
+  requests: {storage: {{ .size }}}
+{{- end -}}
+
+{{- define "weir.configMap" -}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  {{- include "weir.metadata" . | nindent 2 }}
+data:
+  {{ .component }}.toml: |
+    {{- .config | nindent 4 }}
+{{- end -}}
+
+{{- define "weir.serviceAccount" -}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "weir.metadata" . | nindent 2 }}
+  {{- with .values.serviceAccount.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+automountServiceAccountToken: false
+{{- end -}}
+
+{{- define "weir.disruptionBudget" -}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "weir.metadata" . | nindent 2 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "weir.selector" . | nindent 6 }}
+{{- end -}}
