@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_runtime::config::{self, ConfigError, duration, size};
+use weir_runtime::host_name::host_name;
 
 pub use crate::edge_client::EdgeUrl;
 
@@ -235,40 +236,9 @@ impl Config {
     }
 }
 
-/// The host's name without invalid characters; `agent` when nothing is left.
-pub(crate) fn host_name() -> NodeName {
-    let uname = rustix::system::uname();
-    name_from(&uname.nodename().to_string_lossy())
-}
-
-fn name_from(host: &str) -> NodeName {
-    let valid: String = host
-        .to_lowercase()
-        .chars()
-        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-') { c } else { '-' })
-        .skip_while(|c| !c.is_ascii_alphanumeric())
-        .take(weir_protocol::name::MAX_NAME_LENGTH)
-        .collect();
-    valid.parse().unwrap_or_else(|_| "agent".parse().expect("a valid name"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_name_becomes_a_valid_one() {
-        for (host, name) in [
-            ("Node-1.Example", "node-1.example"),
-            ("_-x", "x"),
-            ("büro", "b-ro"),
-            ("", "agent"),
-            ("---", "agent"),
-            (&"a".repeat(200), &"a".repeat(100)),
-        ] {
-            assert_eq!(name_from(host).as_str(), name);
-        }
-    }
 
     #[test]
     fn keys_are_read_and_missing_ones_have_defaults() {

@@ -26,6 +26,9 @@ pub fn errors(config: &Config) -> Vec<String> {
     if let Some(Err(error)) = config.auth.client_ca.as_deref().map(tls::read_roots) {
         report("[auth] client_ca", &error);
     }
+    if let Some(Err(error)) = config.peers.ca.as_deref().map(tls::read_roots) {
+        report("[peers] ca", &error);
+    }
     let keys = config.auth.keys.iter().map(|key| AccessFiles { keys: vec![key.clone()], deny: None });
     let deny = AccessFiles { keys: Vec::new(), deny: config.auth.deny.clone() };
     let each: Vec<_> = keys.chain([deny]).filter_map(|file| file.read().err()).collect();
@@ -47,8 +50,9 @@ pub fn errors(config: &Config) -> Vec<String> {
             report("[cache] disk", &format!("{disk} is more than the {has} of the disk with {}", dir.display()));
         }
     }
-    for origin in &config.origins {
-        let table = format!("[[origin]] {}", origin.url);
+    let origins = config.origins.iter().map(|origin| ("[[origin]]", origin));
+    for (table, origin) in origins.chain(config.shields.iter().map(|shield| ("[[shield]]", shield))) {
+        let table = format!("{table} {}", origin.url);
         let pair = tls::check_pair(&origin.client_certificate, &origin.client_key, Purpose::Client(Role::Edge), now);
         for error in pair.into_iter().chain(tls::read_roots(&origin.ca).err()) {
             report(&table, &error);
@@ -62,8 +66,9 @@ pub fn errors(config: &Config) -> Vec<String> {
 pub fn warnings(config: &Config) -> Vec<String> {
     let own = [("[tls] key", Some(&config.tls.key)), ("[admin]", config.admin.operator_token_file.as_ref())];
     let own = own.into_iter().filter_map(|(key, file)| mode_warning(key, file?));
-    own.chain(config.origins.iter().filter_map(|origin| mode_warning("[[origin]] client_key", &origin.client_key)))
-        .collect()
+    let origins = config.origins.iter().filter_map(|origin| mode_warning("[[origin]] client_key", &origin.client_key));
+    let shields = config.shields.iter().filter_map(|shield| mode_warning("[[shield]] client_key", &shield.client_key));
+    own.chain(origins).chain(shields).collect()
 }
 
 #[cfg(test)]

@@ -20,9 +20,11 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::listener::EdgeListener;
 use crate::operator_api::OperatorApi;
-use crate::origin_client::{Origin, OriginMetrics, Origins, probe};
-use crate::origin_follower::{self, FollowerContext, FollowerMetrics};
+use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
+use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
+use crate::peer_api::{Events, PeerApi, PeerMetrics};
 use crate::reload::{Reloader, TlsMaterial};
 use crate::status::Status;
 
@@ -131,36 +133,49 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let tls_material = TlsMaterial::of(&config)?;
 
     let origin_metrics = OriginMetrics::register(&registry)?;
-    let origins = config.origins.iter().map(|origin| Origin::new(origin, clock, origin_metrics.clone()));
+    let origins = config.origins.iter().enumerate();
+    let origins = origins.map(|(number, origin)| Origin::new(origin, number, clock, origin_metrics.clone()));
     let origins = Arc::new(Origins::new(origins.collect::<anyhow::Result<_>>()?));
+    let shields = config.shields.iter().enumerate();
+    let shields = shields.map(|(number, shield)| Origin::new(shield, number, clock, origin_metrics.clone()));
+    let shields = Shields::new(config.name.clone(), shields.collect::<anyhow::Result<_>>()?);
     let (catalog, lock, origin_lists, released) = {
         let (config, origins, metrics) = (config.clone(), origins.clone(), CatalogMetrics::register(&registry)?);
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
-    let cache = Cache::open(&config.cache, lock, origins.clone(), clock, &registry, drain)?;
+    let members = MembersFile::new(&config.cache.dir, lock.clone());
+    let cache = Cache::open(&config.cache, lock, origins.clone(), shields.clone(), clock, &registry, drain)?;
     let lookup = Lookup::new(catalog.clone(), drain);
     let api_metrics = ApiMetrics::register(&registry)?;
-    let names = origins.all().iter().map(|origin| origin.name().to_owned()).collect();
-    let access = Access::start(&config.auth, names, origin_lists, &registry, drain).await?;
+    let names: Vec<_> = origins.all().map(|(_, origin)| origin.name()).collect();
+    let access = Access::start(&config.auth, &names, origin_lists, &registry, drain).await?;
     let context = FollowerContext {
         catalog: catalog.clone(),
         lookup: lookup.clone(),
         origins: origins.clone(),
         access: access.clone(),
+        members_changed: Arc::default(),
         clock,
         metrics: FollowerMetrics::register(&registry)?,
         drain: drain.clone(),
     };
-    let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), &registry)?);
+    let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?);
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
-    let api = |port| AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), drain);
+    let peers = peer_api(&config, &catalog, &sources, &access, &registry, drain)?;
+    let listener = |port| EdgeListener {
+        name: config.name.clone(),
+        agents: AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), drain),
+        peers: peers.clone(),
+    };
     let status = Arc::new(Status {
         name: config.name.to_string(),
         catalog: catalog.clone(),
         lookup: lookup.clone(),
         cache: cache.clone(),
         origins: origins.clone(),
+        shields: shields.clone(),
         access: access.clone(),
+        peers: peers.clone(),
         reloader: reloader.clone(),
         clock,
         started,
@@ -168,7 +183,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     });
     let weak_status = Arc::downgrade(&status);
     bounds::register(&registry, move || weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
-    let address = listen(config.listen, &reloader.tls(), api, &http_metrics, drain).await?;
+    let address = listen(config.listen, &reloader.tls(), listener, &http_metrics, drain).await?;
     // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {
         Some(admin) => {
@@ -177,8 +192,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         }
         None => None,
     };
-    probe::start(&origins, drain);
-    origin_follower::start(&context, cache.clone(), &config.push, config.cache.fetches);
+    shields.start_probes(drain);
+    origin_follower::start(&context, cache.clone(), &config.push, config.cache.fetches, members);
     flush_periodically(&catalog, drain);
     Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloader })
 }
@@ -194,10 +209,30 @@ fn load(
     let (lock, released) =
         DirectoryLock::take(dir).with_context(|| format!("cannot use [cache] dir {}", dir.display()))?;
     let origin_lists = OriginListsFile::new(dir, lock.clone());
+    // Before the catalog, whose entries name them.
+    MembersFile::new(dir, lock.clone()).restore(&origins);
     let (path, policies) = (dir.join("catalog.log"), Arc::new(FreshnessPolicies::configured(config)));
     let bounds = CatalogBounds { services: config.cache.services, bytes: config.cache.service_bytes.as_u64() };
     let catalog = Catalog::load(&path, lock.clone(), bounds, origins, policies, clock, metrics);
     Ok((catalog, lock, origin_lists, released))
+}
+
+/// The API for other edges, if their authority is configured.
+fn peer_api(
+    config: &Config,
+    catalog: &Arc<Catalog>,
+    sources: &Sources,
+    access: &Access,
+    registry: &Registry,
+    drain: &Drain,
+) -> anyhow::Result<Option<PeerApi>> {
+    if config.peers.ca.is_none() {
+        return Ok(None);
+    }
+    let metrics = PeerMetrics::register(registry)?;
+    let events = Events::new(catalog.clone(), access.clone(), config.peers.streams, metrics.clone(), drain);
+    let Sources { lookup, cache } = sources.clone();
+    Ok(Some(PeerApi::new(config.name.clone(), lookup, cache, events, metrics)))
 }
 
 fn operator_api(
@@ -221,7 +256,7 @@ fn operator_api(
 async fn listen(
     listen: SocketAddr,
     tls: &ServerTls,
-    api: impl Fn(u16) -> AgentApi,
+    api: impl Fn(u16) -> EdgeListener,
     metrics: &HttpMetrics,
     drain: &Drain,
 ) -> anyhow::Result<SocketAddr> {

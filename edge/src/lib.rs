@@ -2,21 +2,25 @@
 //!
 //! [`start`] composes it. `agent_api` answers agents that `access` allows, from the `catalog` (the current version of
 //! each service) and the `cache` (the objects). What is missing is requested from origins through `origin_client`: one
-//! query per service and one fetch per object at a time. `origin_follower` applies the event streams of the origins to
+//! query per service and one fetch per object at a time. `peer_api` answers edges that use
+//! this one as a shield. `origin_follower` applies the event streams of the origins to
 //! the catalog.
 
 mod access;
 mod agent_api;
 mod cache;
 mod catalog;
+mod cdn_loop;
 pub mod check;
 mod clock;
 pub mod config;
 mod edge;
+mod listener;
 mod metrics;
 mod operator_api;
 mod origin_client;
 mod origin_follower;
+mod peer_api;
 mod reload;
 mod single_flight;
 mod status;

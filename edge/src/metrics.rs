@@ -10,12 +10,13 @@ use crate::catalog::CatalogMetrics;
 use crate::operator_api::PurgeMetrics;
 use crate::origin_client::OriginMetrics;
 use crate::origin_follower::FollowerMetrics;
+use crate::peer_api::PeerMetrics;
 use crate::reload::ReloadMetrics;
 
 /// The table of an edge's families, for the reference.
 pub fn families() -> Vec<Family> {
     let of_agents = [ApiFamilies::FAMILIES, AccessFamilies::FAMILIES, CatalogMetrics::FAMILIES, CacheMetrics::FAMILIES];
     let of_origins = [OriginMetrics::FAMILIES, FollowerMetrics::FAMILIES];
-    let others = [PurgeMetrics::FAMILIES, ReloadMetrics::FAMILIES, BoundMetrics::FAMILIES];
+    let others = [PeerMetrics::FAMILIES, PurgeMetrics::FAMILIES, ReloadMetrics::FAMILIES, BoundMetrics::FAMILIES];
     [of_agents.concat(), of_origins.concat(), others.concat()].concat()
 }

@@ -7,13 +7,14 @@ use std::time::SystemTime;
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 use rustls::ServerConfig;
+use weir_runtime::identity::Role;
 use weir_runtime::metric_families;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use crate::clock::unix_seconds;
 use crate::config::Config;
-use crate::origin_client::Origins;
+use crate::origin_client::{Origins, Shields};
 
 /// The TLS settings made from the files that the configuration names.
 pub(crate) struct TlsMaterial {
@@ -26,7 +27,13 @@ impl TlsMaterial {
     /// A file cannot be read, or a key does not belong to its certificate.
     pub(crate) fn of(config: &Config) -> Result<Self, TlsError> {
         // A client certificate is requested and not required: browsers and clients with tokens have none.
-        let client_auth = config.auth.client_ca.as_deref().map_or(ClientAuth::None, |ca| ClientAuth::Offered { ca });
+        let agents = config.auth.client_ca.as_deref().map(|ca| (Role::Agent, ca));
+        let edges = config.peers.ca.as_deref().map(|ca| (Role::Edge, ca));
+        let authorities: Vec<_> = agents.into_iter().chain(edges).collect();
+        let client_auth = match &authorities[..] {
+            [] => ClientAuth::None,
+            authorities => ClientAuth::OfferedByRole { authorities },
+        };
         let tls = tls::server_config(&config.tls.certificate, &config.tls.key, client_auth)?;
         Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)? })
     }
@@ -55,6 +62,7 @@ pub(crate) struct Reloader {
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
     origins: Arc<Origins>,
+    shields: Shields,
     metrics: ReloadMetrics,
 }
 
@@ -65,6 +73,7 @@ impl Reloader {
         config: Config,
         tls_material: TlsMaterial,
         origins: Arc<Origins>,
+        shields: Shields,
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         let metrics = ReloadMetrics::register(registry)?;
@@ -74,7 +83,7 @@ impl Reloader {
         }
         let not_after = Mutex::new(tls_material.not_after);
         let reading = Mutex::new(());
-        Ok(Self { config, reading, not_after, tls: tls_material.tls.into(), origins, metrics })
+        Ok(Self { config, reading, not_after, tls: tls_material.tls.into(), origins, shields, metrics })
     }
 
     pub(crate) fn tls(&self) -> ServerTls {
@@ -112,13 +121,13 @@ impl Reloader {
         let tls_material = TlsMaterial::of(&self.config)?;
         tls::check_validity(&self.config.tls.certificate, SystemTime::now())?;
         let clients = self.origins.reload_clients(&self.config.origins)?;
+        let of_shields = self.origins.reload_clients(&self.config.shields)?;
 
         self.tls.replace(tls_material.tls);
         self.metrics.not_after.set(unix_seconds(tls_material.not_after));
         *self.not_after() = tls_material.not_after;
-        for (origin, clients) in self.origins.all().iter().zip(clients) {
-            origin.replace(clients);
-        }
+        self.origins.replace_clients(&clients);
+        self.shields.replace(of_shields);
         Ok(())
     }
 

@@ -16,7 +16,8 @@ use crate::access::Access;
 use crate::cache::Cache;
 use crate::catalog::{Catalog, Entry, Lookup, LookupError};
 use crate::clock::Clock;
-use crate::origin_client::Origins;
+use crate::origin_client::{MAX_ORIGINS, OriginId, Origins, Shields};
+use crate::peer_api::PeerApi;
 use crate::reload::Reloader;
 use crate::version::Version;
 
@@ -32,7 +33,9 @@ pub(crate) struct Status {
     pub(crate) lookup: Lookup,
     pub(crate) cache: Cache,
     pub(crate) origins: Arc<Origins>,
+    pub(crate) shields: Shields,
     pub(crate) access: Access,
+    pub(crate) peers: Option<PeerApi>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
@@ -56,15 +59,16 @@ impl Status {
         if self.drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
-        let down = self.origins.all().iter().filter(|origin| origin.is_down());
-        let down: Vec<_> = down.map(|origin| origin.last_error().unwrap_or_default()).collect();
+        let in_use = self.origins.all().filter(|(id, _)| self.origins.is_in_use(*id));
+        let down = in_use.filter(|(_, origin)| origin.is_down());
+        let down: Vec<_> = down.map(|(_, origin)| origin.last_error().unwrap_or_default()).collect();
         let mut missing = Vec::new();
         if !self.origins.any_reached() && self.catalog.is_empty() {
             let mut reason = "the catalog is empty and no origin has been reached".to_owned();
             down.iter().for_each(|why| reason.extend(["; ", why]));
             missing.push(reason);
         }
-        missing.extend(self.access.readiness_errors());
+        missing.extend(self.access.readiness_errors(&self.clusters()));
         if self.reloader.certificate_has_expired() {
             missing.push("the certificate of the listener has expired: replace it and send SIGHUP".to_owned());
         }
@@ -88,11 +92,26 @@ impl Status {
         if errors.is_empty() { Readiness::Ready } else { Readiness::Degraded(errors) }
     }
 
+    /// The names of the origins in use, by cluster.
+    fn clusters(&self) -> Vec<Vec<&str>> {
+        let mut clusters: Vec<(OriginId, Vec<&str>)> = Vec::new();
+        for (id, origin) in self.origins.all().filter(|(id, _)| self.origins.is_in_use(*id)) {
+            let name = origin.name();
+            match clusters.iter_mut().find(|(first, _)| self.origins.share_a_cluster(*first, id)) {
+                Some((_, names)) => names.push(name),
+                None => clusters.push((id, vec![name])),
+            }
+        }
+        clusters.into_iter().map(|(_, names)| names).collect()
+    }
+
     /// The fill level of each bound.
     pub(crate) fn bounds(&self) -> Vec<Bound> {
         let mut bounds: Vec<_> = self.lookup.bounds().collect();
         bounds.extend(self.cache.bounds());
         bounds.push(self.access.bound());
+        bounds.extend(self.peers.as_ref().map(PeerApi::bound));
+        bounds.push(("origins", self.origins.count() as u64, MAX_ORIGINS as u64));
         bounds
     }
 
@@ -111,6 +130,7 @@ impl Status {
             .map(|(name, entry)| self.service(name, Some(entry), entry.version.as_deref(), &failures))
             .collect();
         let (ready, reasons) = self.readiness().into_parts();
+        let vouched = self.catalog.vouched();
         Ok(json!({
             "role": "edge",
             "name": self.name,
@@ -118,13 +138,22 @@ impl Status {
             "started": humantime::format_rfc3339_seconds(self.started).to_string(),
             "ready": ready,
             "reasons": reasons,
-            "origins": self.origins.all().iter().enumerate().map(|(id, origin)| json!({
+            "origins": self.origins.all().map(|(id, origin)| json!({
                 "name": origin.name(),
+                "member": self.origins.member(id),
+                "followed": self.origins.is_followed(id),
+                "vouches_for": vouched.get(&id).copied().unwrap_or_default(),
                 "up": origin.is_up(),
                 "circuit": origin.circuit().as_str(),
                 "last_error": origin.last_error(),
                 "events_followed": self.catalog.lease(id).is_in_sync(),
                 "last_heartbeat_seconds": self.catalog.lease(id).last_heartbeat().map(|at| now.since(at).as_secs()),
+            })).collect::<Vec<_>>(),
+            "shields": self.shields.all().iter().map(|shield| json!({
+                "name": shield.name(),
+                "up": shield.is_up(),
+                "circuit": shield.circuit().as_str(),
+                "last_error": shield.last_error(),
             })).collect::<Vec<_>>(),
             "cache": self.cache.usage(),
             "services_total": total,
@@ -157,7 +186,7 @@ impl Status {
     ) -> Value {
         let age = entry.map(|entry| self.catalog.age(entry, self.clock.now()));
         let aged = entry.zip(age);
-        let origin = entry.and_then(|entry| entry.origin).map(|id| &self.origins.all()[id]);
+        let origin = entry.and_then(|entry| entry.origin).map(|id| self.origins.get(id));
         let publication = version.map(|version| version.descriptor().publication());
         let representations = version.iter().flat_map(|version| version.descriptor().representations());
         let why = match (entry, publication, origin) {

@@ -30,6 +30,8 @@ pub struct Plan {
     pub line: Option<Line>,
     /// Whether edges prefetch new versions.
     pub prefetch: bool,
+    /// Whether the edges fetch objects from the first of them.
+    pub shielded: bool,
 }
 
 impl Default for Plan {
@@ -45,6 +47,7 @@ impl Default for Plan {
             kept_events: None,
             line: None,
             prefetch: true,
+            shielded: false,
         }
     }
 }
@@ -90,7 +93,7 @@ impl Cluster {
         };
         let origin_at = relay.as_ref().map_or(origin.address(), Relay::address);
 
-        let mut edges = Vec::new();
+        let mut edges: Vec<weir_edge::Running> = Vec::new();
         for number in 1..=plan.edges {
             let upstream = weir_edge::config::OriginConfig::new(
                 format!("https://{origin_at}"),
@@ -110,6 +113,11 @@ impl Cluster {
             config.freshness.fresh = plan.fresh;
             if !plan.prefetch {
                 config.push.prefetch_within = Duration::ZERO;
+            }
+            if plan.shielded {
+                config.peers.ca = Some(file("ca.pem"));
+                config.shields =
+                    edges.first().map(|shield| shield_at(shield, &config.origins[0])).into_iter().collect();
             }
             edges.push(weir_edge::start(config).await.context("an edge does not start")?);
         }
@@ -147,6 +155,11 @@ impl Cluster {
         let origin = self.origin.drain(deadline).await;
         origin && agents.into_iter().chain(edges).all(|clean| clean)
     }
+}
+
+/// An edge as a shield, with the certificates of an origin.
+fn shield_at(edge: &weir_edge::Running, origin: &weir_edge::config::OriginConfig) -> weir_edge::config::OriginConfig {
+    weir_edge::config::OriginConfig { url: format!("https://{}", edge.address()), ..origin.clone() }
 }
 
 fn agent_root(dir: &Path, number: usize) -> PathBuf {

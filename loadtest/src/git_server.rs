@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use base64::Engine;
@@ -23,6 +24,7 @@ use weir_runtime::shutdown::Drain;
 use weir_runtime::tls::{self, ClientAuth};
 
 use crate::git_repository::git_command;
+use crate::git_requests::{GitRequests, Recording, Wants};
 use crate::processes::free_address;
 
 /// The user name.
@@ -36,8 +38,16 @@ pub struct GitServer {
     address: SocketAddr,
     certificates: PathBuf,
     root: PathBuf,
-    requests: Arc<AtomicU64>,
+    state: State,
     drain: Drain,
+}
+
+/// What goes on over a restart.
+#[derive(Debug, Clone, Default)]
+struct State {
+    requests: GitRequests,
+    /// How long it thinks about each `POST`, in milliseconds.
+    delay: Arc<AtomicU64>,
 }
 
 impl GitServer {
@@ -46,33 +56,40 @@ impl GitServer {
     /// # Errors
     /// Certificates cannot be written, or the port cannot be bound.
     pub async fn start(root: &Path, certificates: &Path) -> anyhow::Result<Self> {
-        if !certificates.join("ca.pem").exists() {
-            certificates::write(certificates, &[])?;
-        }
         // The port stays free for a restart.
-        Self::listen(free_address()?, root.to_owned(), certificates.to_owned(), Arc::default()).await
+        Self::start_at(free_address()?, root, certificates).await
     }
 
-    async fn listen(
-        address: SocketAddr,
-        root: PathBuf,
-        certificates: PathBuf,
-        requests: Arc<AtomicU64>,
-    ) -> anyhow::Result<Self> {
+    /// The same at an address.
+    ///
+    /// # Errors
+    /// Certificates cannot be written, or the address cannot be bound.
+    pub async fn start_at(address: SocketAddr, root: &Path, certificates: &Path) -> anyhow::Result<Self> {
+        if !certificates.join("ca.pem").exists() {
+            certificates::write(certificates, &[address.ip().to_string()])?;
+        }
+        Self::listen(address, root.to_owned(), certificates.to_owned(), State::default()).await
+    }
+
+    async fn listen(address: SocketAddr, root: PathBuf, certificates: PathBuf, state: State) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         let address = listener.local_addr()?;
         let server =
             tls::server_config(&certificates.join("origin.pem"), &certificates.join("origin.key"), ClientAuth::None)?;
         let drain = Drain::new();
         let metrics = HttpMetrics::register(&Registry::new())?.listener("git");
-        let backend = HttpBackend { root: root.clone(), requests: requests.clone() };
+        let backend = HttpBackend { root: root.clone(), state: state.clone() };
         serve::tcp(listener, Some(server), backend, metrics, &drain);
-        Ok(Self { address, certificates, root, requests, drain })
+        Ok(Self { address, certificates, root, state, drain })
     }
 
     /// The URL of the repository `<name>.git`.
     pub fn url(&self, name: &str) -> String {
-        format!("https://localhost:{}/{name}.git", self.address.port())
+        if self.address.ip().is_loopback() {
+            format!("https://localhost:{}/{name}.git", self.address.port())
+        } else {
+            format!("https://{}/{name}.git", self.address)
+        }
     }
 
     /// The PEM file of the server's CA.
@@ -80,9 +97,14 @@ impl GitServer {
         self.certificates.join("ca.pem")
     }
 
-    /// The number of responses, over restarts too.
-    pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+    /// The requests that have ended, over restarts too.
+    pub fn requests(&self) -> &GitRequests {
+        &self.state.requests
+    }
+
+    /// Delays the response to each `POST`, so that fetches take a while.
+    pub fn delay(&self, by: Duration) {
+        self.state.delay.store(by.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Stops immediately: connections break, and the port is closed.
@@ -95,7 +117,7 @@ impl GitServer {
     /// # Errors
     /// Another process uses the port.
     pub async fn restart(self) -> anyhow::Result<Self> {
-        Self::listen(self.address, self.root, self.certificates, self.requests).await
+        Self::listen(self.address, self.root, self.certificates, self.state).await
     }
 }
 
@@ -103,12 +125,11 @@ impl GitServer {
 #[derive(Clone)]
 struct HttpBackend {
     root: PathBuf,
-    requests: Arc<AtomicU64>,
+    state: State,
 }
 
 impl Handler for HttpBackend {
-    async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         if !is_authorised(&request) {
             let mut response = Response::new(Body::Empty);
             *response.status_mut() = StatusCode::UNAUTHORIZED;
@@ -116,7 +137,8 @@ impl Handler for HttpBackend {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
             return response;
         }
-        self.run(request).await.unwrap_or_else(|error| {
+        let recording = self.state.requests.begin(peer.address.ip(), request.uri().path());
+        self.run(request, recording).await.unwrap_or_else(|error| {
             let mut response = Response::new(Body::from(format!("{error:#}\n").into_bytes()));
             *response.status_mut() = StatusCode::BAD_GATEWAY;
             response
@@ -130,9 +152,13 @@ fn is_authorised(request: &Request<RequestBody>) -> bool {
 }
 
 impl HttpBackend {
-    async fn run(&self, request: Request<RequestBody>) -> anyhow::Result<Response<Body>> {
+    async fn run(&self, request: Request<RequestBody>, mut recording: Recording) -> anyhow::Result<Response<Body>> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(|error| anyhow::anyhow!(error))?.to_bytes();
+        if head.method == http::Method::POST {
+            recording.wants(Wants::of(&body, head.headers.contains_key(header::CONTENT_ENCODING)));
+            tokio::time::sleep(Duration::from_millis(self.state.delay.load(Ordering::Relaxed))).await;
+        }
         let text = |name: &HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
 
         let mut command = Command::from(git_command(&self.root));
@@ -174,16 +200,21 @@ impl HttpBackend {
                 response.headers_mut().append(name.parse::<HeaderName>()?, value.parse()?);
             }
         }
-        *response.body_mut() = Body::stream(output(child, stdout));
+        *response.body_mut() = Body::stream(output(child, stdout, recording));
         Ok(response)
     }
 }
 
-fn output(child: Child, stdout: BufReader<ChildStdout>) -> impl http_body::Body<Data = Bytes, Error = BoxError> + Send {
+fn output(
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    recording: Recording,
+) -> impl http_body::Body<Data = Bytes, Error = BoxError> + Send {
     // The child is part of the state: when the client goes away, it is killed.
-    StreamBody::new(stream::try_unfold((child, stdout), |(child, mut stdout)| async move {
+    StreamBody::new(stream::try_unfold((child, stdout, recording), |(child, mut stdout, mut recording)| async move {
         let mut chunk = BytesMut::with_capacity(64 << 10);
         let read = stdout.read_buf(&mut chunk).await?;
-        Ok::<_, BoxError>((read > 0).then(|| (Frame::data(chunk.freeze()), (child, stdout))))
+        recording.sends();
+        Ok::<_, BoxError>((read > 0).then(|| (Frame::data(chunk.freeze()), (child, stdout, recording))))
     }))
 }

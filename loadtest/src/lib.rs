@@ -6,6 +6,7 @@
 pub mod cluster;
 mod connect;
 pub mod git_repository;
+pub mod git_requests;
 pub mod git_server;
 pub mod poller;
 pub mod processes;

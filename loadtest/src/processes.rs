@@ -66,6 +66,8 @@ pub struct Node {
     config: PathBuf,
     admin: SocketAddr,
     log: PathBuf,
+    /// The process whose network it uses.
+    network_of: Option<u32>,
     child: Option<Child>,
 }
 
@@ -79,7 +81,14 @@ impl Node {
         let file = dir.join(format!("{role}.toml"));
         fs::write(&file, config)?;
         let binary = binary(&format!("weir-{}", role.split('_').next().unwrap_or(role)))?;
-        Ok(Self { binary, config: file, admin, log: dir.join(format!("{role}.log")), child: None })
+        Ok(Self { binary, config: file, admin, log: dir.join(format!("{role}.log")), network_of: None, child: None })
+    }
+
+    /// Lets it use the network of a process.
+    #[must_use]
+    pub fn in_network_of(mut self, process: u32) -> Self {
+        self.network_of = Some(process);
+        self
     }
 
     /// Starts the process and waits for its admin listener.
@@ -89,7 +98,15 @@ impl Node {
     pub async fn start(&mut self) -> anyhow::Result<()> {
         ensure!(self.child.is_none(), "{} runs already", self.binary.display());
         let log = File::options().create(true).append(true).open(&self.log)?;
-        let mut command = Command::new(&self.binary);
+        let mut command = match self.network_of {
+            // It becomes the program: the process id is the program's.
+            Some(process) => {
+                let mut command = Command::new("nsenter");
+                command.args(["--net", "--target", &process.to_string()]).arg(&self.binary);
+                command
+            }
+            None => Command::new(&self.binary),
+        };
         command.arg("--config").arg(&self.config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // Without the environment of the tests.
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -142,8 +159,20 @@ impl Node {
     /// # Errors
     /// It is not running.
     pub fn hang_up(&self) -> anyhow::Result<()> {
+        self.signal(Signal::HUP)
+    }
+
+    /// Stops the process where it is (SIGSTOP), or lets it go on (SIGCONT).
+    ///
+    /// # Errors
+    /// It is not running.
+    pub fn pause(&self, on: bool) -> anyhow::Result<()> {
+        self.signal(if on { Signal::STOP } else { Signal::CONT })
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let child = self.child.as_ref().context("the process runs")?;
-        Ok(kill_process(Pid::from_child(child), Signal::HUP)?)
+        Ok(kill_process(Pid::from_child(child), signal)?)
     }
 
     /// The address of the admin listener.

@@ -42,6 +42,7 @@ impl LoadedCertificates {
     /// A file cannot be read, or a key does not match its certificate.
     pub(crate) fn of(config: &Config) -> anyhow::Result<Self> {
         let of_edges = &config.tls;
+        config.check_member_certificate().context("[cluster] needs another [tls] certificate")?;
         let required = ClientAuth::Required { ca: &of_edges.client_ca };
         let edges = ListenerTls::new(
             tls::server_config(&of_edges.certificate, &of_edges.key, required)?,

@@ -9,6 +9,7 @@ mod access;
 mod bounds;
 mod catalog;
 mod certificates;
+mod cluster;
 pub mod config;
 mod data_dir;
 mod diff;
@@ -18,6 +19,8 @@ mod event_log;
 mod failpoint;
 pub mod folder_path;
 mod lost_definitions;
+mod member_api;
+mod member_client;
 mod metrics;
 mod operator_api;
 mod outside_program;
@@ -39,6 +42,10 @@ pub mod webhook;
 
 #[cfg(feature = "fuzzing")]
 pub use catalog::fuzz_document;
+/// The records of a cluster, read without an origin.
+pub mod cluster_records {
+    pub use crate::cluster::{ListedMember, ListedRepository, Listing, list};
+}
 pub use metrics::families;
 #[cfg(feature = "fuzzing")]
 pub use operator_api::fuzzing;

@@ -2,6 +2,7 @@
 
 mod check_command;
 mod keys_command;
+mod members_command;
 mod verify_command;
 
 use std::os::unix::process::CommandExt;
@@ -41,6 +42,7 @@ struct Arguments {
 enum Command {
     Check(check_command::CheckArguments),
     Keys(keys_command::KeysArguments),
+    Members(members_command::MembersArguments),
     Verify(verify_command::VerifyArguments),
 }
 
@@ -75,6 +77,7 @@ async fn main() -> ExitCode {
         Some(Command::Keys(arguments)) => {
             return exit_code(&keys_command::run(arguments));
         }
+        Some(Command::Members(arguments)) => return members_command::run(&arguments).await,
         Some(Command::Verify(arguments)) => return verify_command::run(&arguments).await,
         None => {}
     }
@@ -83,7 +86,7 @@ async fn main() -> ExitCode {
         return check(&file).await;
     }
     limit_arenas();
-    let config = match Config::read(&file).and_then(|config| config.validate_start().map(|()| config)) {
+    let config = match Config::load(&file) {
         Ok(config) => config,
         Err(error) => {
             failure::report_in_log(PROGRAM, &error.into());
@@ -119,7 +122,7 @@ async fn check(file: &Path) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let invalid = config.validate_start().err();
+    let invalid = config.validate().err();
     if let Some(error) = &invalid {
         eprintln!("{PROGRAM}: {error}");
     }
@@ -168,6 +171,7 @@ async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
         }
     }
     tracing::info!("draining");
-    running.drain(DEFAULT_DRAIN_DEADLINE).await;
+    let clean = running.drain(DEFAULT_DRAIN_DEADLINE).await;
+    tracing::info!(clean, "the origin has stopped");
     Ok(())
 }

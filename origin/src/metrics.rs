@@ -9,7 +9,9 @@ use weir_runtime::metric_families::Family;
 use crate::bounds::Bounds;
 use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
+use crate::cluster::ClusterMetrics;
 use crate::config::RetentionConfig;
+use crate::member_client::MemberMetrics;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
 use crate::source::git::mirror::MirrorError;
@@ -104,6 +106,17 @@ metric_families! {
         /// Repacks of the mirror. `joined`: small packs only. `full`: everything. After `failed` the log has the reason, and
         /// it is tried again later.
         pub(crate) repacks: IntCounterVec = "weir_origin_repacks_total" { repository, result: REPACK_RESULTS };
+        /// Bundles of mirrors for the store. `too_large`: the mirror is above `store.max_mirror`. After `failed` the log has
+        /// the reason, and it is tried again after ten minutes.
+        pub(crate) bundles: IntCounterVec = "weir_origin_bundles_total"
+            { result: ["full", "incremental", "too_large", "failed"] };
+        /// Bytes of bundles that were stored.
+        pub(crate) bundle_bytes: IntCounter = "weir_origin_bundle_written_bytes_total";
+        /// When the newest stored bundle of the repository was made, in Unix seconds. An old time is right if nothing was
+        /// pushed since.
+        pub(crate) newest_bundle: GaugeVec = "weir_origin_newest_bundle_timestamp_seconds" { repository };
+        /// Mirrors that were made from stored bundles instead of a clone. After `failed` the repository is cloned.
+        pub(crate) hydrations: IntCounterVec = "weir_origin_hydrations_total" { result: ["hydrated", "failed"] };
         /// Keys that sign publications. At 0 nothing is signed.
         pub(crate) signing_keys: IntGauge = "weir_origin_signing_keys";
         /// When the origin started, in Unix seconds.
@@ -135,9 +148,15 @@ const REPACK_RESULTS: [&str; 3] = ["joined", "full", "failed"];
 
 /// The table of an origin's families, for the reference.
 pub fn families() -> Vec<Family> {
-    let own = [OriginMetrics::FAMILIES, CatalogMetrics::FAMILIES, PublishMetrics::FAMILIES, StoreMetrics::FAMILIES];
+    let own = [
+        OriginMetrics::FAMILIES,
+        CatalogMetrics::FAMILIES,
+        PublishMetrics::FAMILIES,
+        StoreMetrics::FAMILIES,
+        ClusterMetrics::FAMILIES,
+    ];
     let of_listeners = [OperatorMetrics::FAMILIES, CertificateMetrics::FAMILIES, BoundMetrics::FAMILIES];
-    [own.concat(), of_listeners.concat()].concat()
+    [own.concat(), of_listeners.concat(), MemberMetrics::FAMILIES.to_vec()].concat()
 }
 
 impl Metrics {
@@ -171,6 +190,7 @@ impl Metrics {
         let _ = self.mirrors_set_aside.remove_label_values(&[name]);
         let _ = self.mirror_packs.remove_label_values(&[name]);
         let _ = self.mirror_bytes.remove_label_values(&[name]);
+        let _ = self.newest_bundle.remove_label_values(&[name]);
         for result in VERIFICATION_RESULTS {
             let _ = self.verifications.remove_label_values(&[name, result]);
         }

@@ -107,6 +107,21 @@ pub(crate) fn run(
     longest: Duration,
     stop: &AtomicBool,
 ) -> Result<ProgramOutput, ProgramError> {
+    let (result, output) = run_to_file(command, input, scratch, longest, stop)?;
+    Ok(ProgramOutput { output: read_back(output), ..result })
+}
+
+/// The same, with output of any length: it is in the file, from its beginning.
+///
+/// # Errors
+/// The same.
+pub(crate) fn run_to_file(
+    command: &mut Command,
+    input: &[u8],
+    scratch: &Path,
+    longest: Duration,
+    stop: &AtomicBool,
+) -> Result<(ProgramOutput, File), ProgramError> {
     let program = command.get_args().nth(NAME_AT).unwrap_or_default().to_string_lossy().into_owned();
     if stop.load(Ordering::Relaxed) {
         return Err(ProgramError::Interrupted(program));
@@ -124,7 +139,7 @@ pub(crate) fn run(
         Ok((input_file, output, errors, child_files))
     };
     let prepared = prepared().map_err(|source| ProgramError::Start { program: program.clone(), source });
-    let (_input_file, output, errors, [stdin, stdout, stderr]) = prepared?;
+    let (_input_file, mut output, errors, [stdin, stdout, stderr]) = prepared?;
     command.stdin(stdin).stdout(stdout).stderr(stderr);
     let mut running = Running::start(command).map_err(start)?;
     // Closes the command's copies of the files.
@@ -133,7 +148,9 @@ pub(crate) fn run(
     match status {
         End::Itself(status) if status.code() == Some(NOT_FOUND) => Err(ProgramError::Missing(program)),
         End::Itself(status) => {
-            Ok(ProgramOutput { success: status.success(), output: read_back(output), stderr: read_back(errors) })
+            output.rewind().map_err(start)?;
+            let result = ProgramOutput { success: status.success(), output: String::new(), stderr: read_back(errors) };
+            Ok((result, output))
         }
         End::TooLong => Err(ProgramError::TooLong { program, longest }),
         End::Interrupted => Err(ProgramError::Interrupted(program)),

@@ -35,6 +35,8 @@ pub(crate) struct NodeHealth {
     pub(crate) without_record: usize,
     /// Repositories whose publishing is suspended.
     pub(crate) suspended: usize,
+    /// Why the origin is no member of its cluster now.
+    pub(crate) outside_cluster: Option<&'static str>,
 }
 
 /// The current readiness.
@@ -62,6 +64,9 @@ impl Problems {
         let (of_edges, of_operators) = self.node.certificates_have_expired;
         if of_edges {
             let reason = "the certificate that edges see has expired: replace it and send SIGHUP";
+            return Readiness::NotReady(vec![reason.to_owned()]);
+        }
+        if let Some(reason) = self.node.outside_cluster {
             return Readiness::NotReady(vec![reason.to_owned()]);
         }
         let mut reasons: Vec<String> = self.node.disk.into_iter().collect();
@@ -143,6 +148,8 @@ mod tests {
         assert!(matches!(with(suspended), Readiness::Degraded(reasons) if reasons[0].contains("an operator confirms")));
         let lost = NodeHealth { without_record: 2, ..NodeHealth::default() };
         assert!(matches!(with(lost), Readiness::Degraded(reasons) if reasons[0].contains("no record")));
+        let outside = NodeHealth { outside_cluster: Some("no session"), ..NodeHealth::default() };
+        assert_eq!(with(outside), Readiness::NotReady(vec!["no session".to_owned()]));
         let operators = NodeHealth { certificates_have_expired: (false, true), ..NodeHealth::default() };
         assert!(matches!(with(operators), Readiness::Degraded(reasons) if reasons[0].contains("operators")));
         let edges = NodeHealth { certificates_have_expired: (true, true), ..NodeHealth::default() };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -23,13 +23,19 @@ use weir_runtime::shutdown::Drain;
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{Certificates, LoadedCertificates};
+use crate::cluster::{
+    self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, Validity, digests, ensure_proved,
+};
 use crate::config::{Config, RELOADABLE};
 use crate::data_dir::DataDir;
-use crate::edge_api::{EdgeApi, Events};
+use crate::edge_api::{EdgeApi, Events, InCluster};
 use crate::event_log::EventLog;
 use crate::lost_definitions::LostDefinitions;
+use crate::member_api::MemberApi;
+use crate::member_client::MemberClient;
 use crate::metrics::Metrics;
-use crate::operator_api::OperatorApi;
+use crate::operator_api::{Members, OperatorApi};
+use crate::ownership::Event;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
 use crate::readiness::{NodeHealth, readiness};
 use crate::reconcile::{Context, Handle, RepositoryState};
@@ -58,6 +64,9 @@ pub struct Running {
     versions: Versions,
     certificates: Arc<Certificates>,
     metrics: Metrics,
+    /// `None`: this origin is the only one.
+    cluster: Option<(Cluster, Arc<MemberClient>)>,
+    signer: Arc<Signer>,
     released: Released,
     drain: Drain,
 }
@@ -69,7 +78,7 @@ pub struct Running {
 /// The configuration is invalid, the data directory cannot be used or is in use, a certificate cannot be read, or an
 /// address cannot be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
-    config.validate_start()?;
+    config.validate()?;
     let started = SystemTime::now();
     let registry = Registry::new();
     let metrics = Metrics::register(&registry)?;
@@ -88,14 +97,26 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let (publish_metrics, store_metrics) = (PublishMetrics::register(&registry)?, StoreMetrics::register(&registry)?);
     let root = config.data_dir.clone();
     let (data_dir, released) = spawn_blocking(move || DataDir::open(&root)).await??;
+    let joining = match &config.cluster {
+        None => None,
+        Some(section) => {
+            ensure_proved(&config, section, data_dir.root()).await?;
+            let digests = digests(&config.repositories, &config.services, &signer);
+            let begun = Membership::new(&config, section, digests, data_dir.root(), &metrics.bounds);
+            Some(begun.context("data_dir cannot be written")?)
+        }
+    };
+    let validity = joining.as_ref().map_or_else(Validity::always, |(cluster, _)| cluster.validity().clone());
     let options = Options {
         generation_floor: config.generation_floor,
         retention: config.retention.clone(),
-        signer,
+        signer: signer.clone(),
         events: log.clone(),
         metrics: publish_metrics,
+        validity: validity.clone(),
+        superseded: joining.as_ref().map(|(_, membership)| membership.superseded()),
     };
-    let Loaded { publisher, started: published, stored } =
+    let Loaded { publisher, records, started: published, stored } =
         load(&config, data_dir.clone(), options, store_metrics, &metrics, started).await?;
     if let Err(reason) = spawn_blocking(mirror::check_git_program).await? {
         tracing::warn!(
@@ -108,13 +129,15 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let access = access::start(&config.access, &metrics, &drain).await?;
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
     let context =
-        Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams);
+        Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams)
+            .storing_mirrors(config.max_stored_mirror())
+            .during(validity.clone());
     let dependencies = Dependencies {
         file: Documents::new(&config.repositories, &config.services),
         stored,
         secrets_dir: config.operator.secrets_dir.clone(),
         limits: config.limits.clone(),
-        context,
+        context: context.clone(),
     };
     let generation = |descriptor: &Descriptor| descriptor.publication().generation;
     let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
@@ -123,22 +146,46 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let lost_definitions = LostDefinitions::new(publisher.clone(), config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
     if lost_definitions.is_store_new(&catalog.snapshot(), SystemTime::now()) {
+        let store = match &config.cluster {
+            None => config.data_dir.display().to_string(),
+            Some(cluster) => format!("the {} of [cluster]", cluster.engine),
+        };
         tracing::warn!(
-            data_dir = %config.data_dir.display(),
-            "the store is new and has no definitions of operators: if its data was lost, restore it; until operators \
+            store,
+            "the store of records is new and has no definitions of operators: if its data was lost, restore it; until operators \
              define something, for a day at the most, requests for unknown services are answered with 503"
         );
     }
 
     metrics.show_retention(&config.retention);
-    let events =
-        Events::new(log, catalog.clone(), access.clone(), config.limits.event_streams, metrics.clone(), &drain);
+    let streams = config.limits.event_streams;
+    let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
     let lost = lost_definitions.clone();
-    let api = EdgeApi::new(catalog.clone(), publisher.clone(), metrics.clone(), &config.limits, events, lost);
-    serve::tcp(listener, Some(certificates.of_edges()), api, http.listener("edge"), &drain);
-    let operators =
+    let mut api = EdgeApi::new(catalog.clone(), publisher.clone(), metrics.clone(), &config.limits, events, lost);
+    let mut operators =
         OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, (&registry, &metrics.bounds))?;
+    let mut cluster = None;
+    if let Some((joined, membership)) = joining {
+        let client = Arc::new(MemberClient::new(&config.tls, (&registry, &metrics.bounds))?);
+        let replicas = Replicas::new(joined.clone(), publisher.clone(), editor.clone());
+        let members = Members { cluster: joined.clone(), client: client.clone(), replicas: replicas.clone() };
+        operators = operators.in_cluster(members);
+        let members = MemberApi::new(joined.clone(), replicas.clone(), operators.clone());
+        api = api.in_cluster(InCluster { cluster: joined.clone(), members, replicas });
+        let parts = Parts {
+            records,
+            publisher: publisher.clone(),
+            editor: editor.clone(),
+            members: client.clone(),
+            mirrors: MirrorSource { catalog: catalog.clone(), publisher: publisher.clone(), context },
+            metrics: ClusterMetrics::register(&registry)?,
+        };
+        membership.start(parts, &drain);
+        joined.send(Event::Defined(catalog.snapshot().definitions.repositories.keys().cloned().collect())).await;
+        cluster = Some((joined, client));
+    }
+    serve::tcp(listener, Some(certificates.of_edges()), api, http.listener("edge"), &drain);
     let operator_address = match config.operator_listen.zip(certificates.of_operators()) {
         None => None,
         Some((listen, tls)) => match operators.start(listen, tls, &http, &drain).await {
@@ -153,6 +200,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         None => None,
         Some(listen) => {
             let (shown, name) = (catalog.clone(), config.name.clone());
+            let of_cluster = cluster.as_ref().map(|(cluster, _)| cluster.clone());
+            let of_status = of_cluster.clone();
             let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
             let ready = Arc::new(move || {
                 let now = SystemTime::now();
@@ -163,6 +212,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     store_is_new: lost_definitions.is_store_new(&shown.snapshot(), now),
                     without_record: lost_definitions.without_record(),
                     suspended: publisher.suspended().len(),
+                    outside_cluster: of_cluster.as_ref().and_then(|cluster| cluster.view().outside()),
                 };
                 readiness(&shown, node)
             });
@@ -170,7 +220,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             let admin = Admin {
                 registry,
                 ready,
-                status: Arc::new(move |_| Ok(status::status(&name, started, &shown, how()))),
+                status: Arc::new(move |_| {
+                    let mut status = status::status(&name, started, &shown, how());
+                    if let Some(cluster) = &of_status {
+                        status["cluster"] = cluster::status(&cluster.view());
+                    }
+                    Ok(status)
+                }),
                 drain: drain.clone(),
             };
             match admin.start(listen, &http).await {
@@ -194,6 +250,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         versions,
         certificates,
         metrics,
+        cluster,
+        signer,
         released,
         drain,
     })
@@ -202,6 +260,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 /// The contents of a store.
 struct Loaded {
     publisher: Arc<Publisher>,
+    records: Records,
     started: Started,
     /// The documents of operators.
     stored: StoredDefinitions,
@@ -217,9 +276,8 @@ async fn load(
     now: SystemTime,
 ) -> anyhow::Result<Loaded> {
     let objects = Objects::open(&config.store, data_dir.root(), store_metrics.clone(), &metrics.bounds).await?;
-    let records = Records::open_local(data_dir.root(), store_metrics)
-        .with_context(|| format!("the folder of records in {} cannot be used", data_dir.root().display()))?;
-    let (publisher, stored) = Publisher::open(objects, records, data_dir.clone(), options).await?;
+    let records = Records::open(config, data_dir.root(), store_metrics)?;
+    let (publisher, stored) = Publisher::open(objects, records.clone(), data_dir.clone(), options).await?;
     let file = Documents::new(&config.repositories, &config.services);
     let defined = Definitions::of(&file, &Documents::stored(&stored));
     let repositories = defined.repositories.keys().map(RepositoryName::as_str).collect();
@@ -228,7 +286,7 @@ async fn load(
     }
     // A service with a stored document counts as configured, even if the document is invalid.
     let started = publisher.start(&defined.services.keys().cloned().collect(), now).await?;
-    Ok(Loaded { publisher, started, stored })
+    Ok(Loaded { publisher, records, started, stored })
 }
 
 impl Running {
@@ -316,6 +374,12 @@ impl Running {
         certificates.check_validity(SystemTime::now())?;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
+        if let Some((cluster, client)) = &self.cluster {
+            cluster.send(Event::Described(digests(repositories, services, &self.signer))).await;
+            let names = repositories.iter().map(|repository| repository.name.clone());
+            cluster.send(Event::Defined(names.collect())).await;
+            client.reload(&now.tls)?;
+        }
         self.certificates.replace(certificates);
         for key in changed_keys(&self.config, &now, RELOADABLE) {
             tracing::warn!(%key, "the key has changed; it takes effect after a restart");
@@ -324,8 +388,16 @@ impl Running {
     }
 
     /// Stops taking requests and finishes those in progress until the deadline. Returns true if all were finished.
+    ///
+    /// In a cluster it first hands over what it owns, in at most two thirds of that time.
     pub async fn drain(self, deadline: Duration) -> bool {
-        let clean = self.drain.finish(deadline).await;
+        let begun = Instant::now();
+        if let Some((cluster, _)) = &self.cluster
+            && !cluster.leave(deadline * 2 / 3).await
+        {
+            tracing::warn!("not all repositories were handed over: the other members take them when the session ends");
+        }
+        let clean = self.drain.finish(deadline.saturating_sub(begun.elapsed())).await;
         self.release().await;
         clean
     }

@@ -129,13 +129,7 @@ impl Service {
     pub(crate) fn replacing(self, before: &Self) -> Self {
         // Withdrawn first, so that its condition is final.
         before.withdraw();
-        before.condition.send_if_modified(|condition| {
-            let looked_at = matches!(condition, Condition::Following | Condition::Unhealthy { .. });
-            if looked_at {
-                *condition = Condition::Pending;
-            }
-            looked_at
-        });
+        before.set_aside();
         Self { current: before.current.clone(), condition: before.condition.clone(), ..self }
     }
 
@@ -232,6 +226,17 @@ impl Service {
                 *condition = other;
                 false
             }
+        });
+    }
+
+    /// Forgets whether the service follows its ref: another origin follows it now.
+    pub(crate) fn set_aside(&self) {
+        self.condition.send_if_modified(|condition| {
+            let looked_at = matches!(condition, Condition::Following | Condition::Unhealthy { .. });
+            if looked_at {
+                *condition = Condition::Pending;
+            }
+            looked_at
         });
     }
 

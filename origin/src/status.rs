@@ -63,7 +63,7 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
     shown.collect()
 }
 
-/// The state of a repository, mirrored or not.
+/// The state of a repository, mirrored or not. Only its owner knows more than that it is owned elsewhere.
 pub(crate) fn state_of_repository(snapshot: &Snapshot, name: &RepositoryName) -> Option<Value> {
     let not_mirrored = |NotMirrored { since, reason }: &NotMirrored| {
         json!({
@@ -72,6 +72,9 @@ pub(crate) fn state_of_repository(snapshot: &Snapshot, name: &RepositoryName) ->
             "failure": { "step": "document", "reason": reason, "timeout": false },
         })
     };
+    if !snapshot.owns(name) {
+        return Some(json!({ "health": "elsewhere" }));
+    }
     let state = snapshot.workers.get(name).map(repository);
     state.or_else(|| snapshot.not_mirrored.get(name).map(not_mirrored))
 }
@@ -92,7 +95,13 @@ pub(crate) fn state_of_service(
             "published": null,
         })
     };
-    let state = snapshot.services.get(name).map(|each| service(each, snapshot.workers.get(&each.repository)));
+    let state = snapshot.services.get(name).map(|each| {
+        let mut state = service(each, snapshot.workers.get(&each.repository));
+        if !snapshot.owns(&each.repository) && !each.is_pinned() {
+            state["condition"] = "elsewhere".into();
+        }
+        state
+    });
     state.or_else(|| document.refused().map(refused))
 }
 

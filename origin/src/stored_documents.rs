@@ -1,6 +1,5 @@
 //! Reads the stored documents of operators for `--check-config`; an origin may be running.
 
-use anyhow::Context;
 use prometheus::Registry;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
@@ -24,12 +23,12 @@ pub struct StoredDocuments {
 /// # Errors
 /// The store cannot be read.
 pub async fn stored_documents(config: &Config) -> anyhow::Result<StoredDocuments> {
-    if !config.data_dir.join("records").try_exists()? {
+    if config.cluster.is_none() && !config.data_dir.join("records").try_exists()? {
         return Ok(StoredDocuments::default());
     }
     let metrics = StoreMetrics::register(&Registry::new())?;
     let objects = Objects::open(&config.store, &config.data_dir, metrics.clone(), &Bounds::default()).await?;
-    let records = Records::open_local(&config.data_dir, metrics).context("the folder of records cannot be used")?;
+    let records = Records::open(config, &config.data_dir, metrics)?;
     let api = Documents::stored(&stored_definitions(&objects, &records).await?);
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &api);
     let without_repository =

@@ -1,5 +1,6 @@
 //! `weir`: all roles in one process, and the tools around them.
 
+mod hub;
 #[cfg(test)]
 mod reference;
 mod repository;
@@ -35,6 +36,13 @@ enum Command {
     /// Ctrl-C.
     #[command(after_long_help = up::EXAMPLES)]
     Up(up::UpArguments),
+
+    /// Run an origin and an edge in one process: a node of a cluster
+    ///
+    /// Agents ask the edge. It asks the origin of its own process for what that one owns, and the other members of the cluster for
+    /// the rest. Each role has its own configuration file and its own admin listener.
+    #[command(after_long_help = hub::EXAMPLES)]
+    Hub(hub::HubArguments),
 
     /// Write a certificate authority and a certificate for each role, to try the three processes
     ///
@@ -77,6 +85,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Up(arguments) => up::run(arguments),
+        Command::Hub(arguments) => hub::run(&arguments),
         Command::Certificates(arguments) => write_certificates(&arguments),
         Command::Token { command } => token::run(command),
     };

@@ -24,7 +24,7 @@ use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
 pub(crate) use decision::{AccessDecision, Refusal};
-pub(crate) use origin_lists::OriginListsFile;
+pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 
 use self::credential::Credential;
 use self::key_set::KeySet;
@@ -32,7 +32,7 @@ pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
 use crate::config::{AuthConfig, AuthMode, CertificateRule};
-use crate::origin_client::OriginId;
+use crate::origin_client::MAX_ORIGINS;
 
 /// Access control. Cheap to clone.
 #[derive(Clone)]
@@ -46,8 +46,6 @@ struct Inner {
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
     cached_tokens: u64,
-    /// The names of the origins, by their ids.
-    origins: Vec<String>,
     key_set: RwLock<Arc<KeySet>>,
     lists: Mutex<Lists>,
     /// The lists to persist.
@@ -63,13 +61,13 @@ struct Lists {
 
 impl Access {
     /// Reads the edge's own files and the persisted lists of the origins, and starts to follow the files. `origins`:
-    /// their names, by their ids.
+    /// their names.
     ///
     /// # Errors
     /// A file cannot be used, or a metric is registered already.
     pub(crate) async fn start(
         config: &AuthConfig,
-        origins: Vec<String>,
+        origins: &[&str],
         file: OriginListsFile,
         registry: &Registry,
         drain: &Drain,
@@ -85,8 +83,15 @@ impl Access {
             }
             origin_lists => origin_lists?,
         };
-        // Lists of origins that are no longer configured are dropped.
-        origin_lists.retain(|origin, _| origins.contains(origin));
+        // The list of an origin that is not known now may be the only one with a denial. Its keys are not used.
+        let is_known = |origin: &str| origins.contains(&origin);
+        origin_lists.iter_mut().filter(|(origin, _)| !is_known(origin)).for_each(|(_, list)| *list = list.denials());
+        let mut excess = origin_lists.len().saturating_sub(MAX_ORIGINS);
+        origin_lists.retain(|origin, _| {
+            let is_kept = excess == 0 || is_known(origin);
+            excess -= usize::from(!is_kept);
+            is_kept
+        });
         let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
         let lists = Lists { own: own.borrow_and_update().clone(), origin_lists };
         let inner = Arc::new(Inner {
@@ -94,7 +99,6 @@ impl Access {
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             cached_tokens: config.cached_tokens,
-            origins,
             key_set: RwLock::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             persisted,
@@ -116,20 +120,30 @@ impl Access {
         Ok(Self { inner })
     }
 
+    /// The lists of the origins, as they change.
+    pub(crate) fn origin_lists(&self) -> FollowedLists {
+        FollowedLists(self.inner.persisted.subscribe())
+    }
+
     pub(crate) fn needs_credentials(&self) -> bool {
         self.inner.needs_credentials
     }
 
-    /// Why the edge must not serve now: a sentence per reason.
-    pub(crate) fn readiness_errors(&self) -> Vec<String> {
+    /// Why the edge must not serve now: a sentence per reason. `clusters`: the names of the origins of each
+    /// cluster, of which one list is enough.
+    pub(crate) fn readiness_errors(&self, clusters: &[Vec<&str>]) -> Vec<String> {
         let inner = &*self.inner;
         if !inner.needs_credentials {
             return Vec::new();
         }
         let missing = {
             let lists = inner.lists.lock().unwrap_or_else(PoisonError::into_inner);
-            let missing = inner.origins.iter().filter(|origin| !lists.origin_lists.contains_key(*origin));
-            missing.cloned().collect::<Vec<_>>()
+            let has_list = |origin: &&str| lists.origin_lists.contains_key(*origin);
+            clusters
+                .iter()
+                .filter(|origins| !origins.iter().any(has_list))
+                .map(|origins| origins.join(", "))
+                .collect::<Vec<_>>()
         };
         let (usable_keys, ..) = inner.key_set().sizes();
         let mut errors: Vec<String> = missing.iter().map(|origin| missing_list(origin)).collect();
@@ -171,8 +185,7 @@ impl Access {
 
     /// Replaces the access list of an origin. It applies at once, and is persisted soon after. A malformed list changes
     /// nothing.
-    pub(crate) fn set_origin_list(&self, origin: OriginId, json: &[u8]) {
-        let Some(name) = self.inner.origins.get(origin) else { return };
+    pub(crate) fn set_origin_list(&self, name: &str, json: &[u8]) {
         let list = match AccessList::parse(json) {
             Ok(list) => list,
             Err(error) => {
@@ -184,7 +197,17 @@ impl Access {
         self.inner.change(|lists| {
             if lists.origin_lists.get(name) != Some(&list) {
                 tracing::info!(origin = name, "an origin changed its access list");
-                lists.origin_lists.insert(name.clone(), list);
+                lists.origin_lists.insert(name.to_owned(), list);
+                self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
+            }
+        });
+    }
+
+    /// An origin has left its cluster: its denials stay, and its keys are not used any longer.
+    pub(crate) fn origin_left(&self, name: &str) {
+        self.inner.change(|lists| {
+            if let Some(list) = lists.origin_lists.get_mut(name) {
+                *list = list.denials();
                 self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
             }
         });
@@ -225,7 +248,6 @@ mod tests {
     use std::time::Duration;
 
     async fn start(dir: &std::path::Path, drain: &Drain, origins: &[&str]) -> Access {
-        let origins = origins.iter().map(|name| (*name).to_owned()).collect();
         let registry = Registry::new();
         Access::start(&AuthConfig::default(), origins, OriginListsFile::at(dir), &registry, drain).await.unwrap()
     }
@@ -241,25 +263,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["a", "b"]).await;
-        access.set_origin_list(0, br#"{"denied_tokens": [{"jti": "t1"}]}"#);
-        access.set_origin_list(1, br#"{"denied_tokens": [{"jti": "t2"}]}"#);
-        access.set_origin_list(1, br#"{"denied_tokens": [{"jti": "t3"}]}"#);
-        access.set_origin_list(1, b"{\"denied_tokens\": 3}");
-        access.set_origin_list(7, b"{}");
+        access.set_origin_list("a", br#"{"denied_tokens": [{"jti": "t1"}]}"#);
+        access.set_origin_list("b", br#"{"denied_tokens": [{"jti": "t2"}]}"#);
+        access.set_origin_list("b", br#"{"denied_tokens": [{"jti": "t3"}]}"#);
+        access.set_origin_list("b", b"{\"denied_tokens\": 3}");
         assert_eq!(access.inner.metrics.lists_refused.get(), 1);
-        assert_eq!(access.readiness_errors(), [""; 0], "an open edge needs no keys");
+        assert_eq!(access.readiness_errors(&[vec!["c"]]), [""; 0], "an open edge needs no keys");
         assert!(drain.finish(Duration::from_secs(5)).await);
 
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b", "c", "a"]).await;
         assert_eq!(denies(&access, T123), [true, false, true]);
-        access.set_origin_list(0, b"{}");
+        access.set_origin_list("b", b"{}");
         assert_eq!(denies(&access, T123), [true, false, false], "the last list applies");
         drain.cut().await;
 
         let drain = Drain::new();
         let access = start(dir.path(), &drain, &["b"]).await;
-        assert!(!denies(&access, T123)[0]);
+        assert!(denies(&access, T123)[0], "its origin may be down, and nobody else revokes it");
         drain.cut().await;
     }
 }

@@ -13,7 +13,7 @@ use prometheus::IntGauge;
 use serde_json::value::RawValue;
 use tempfile::NamedTempFile;
 use tokio::sync::watch;
-use weir_protocol::access_list::AccessList;
+use weir_protocol::access_list::{AccessList, AccessListError};
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
@@ -22,6 +22,29 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The last access list of each origin, by the origin's name.
 pub(crate) type OriginLists = BTreeMap<String, AccessList>;
+
+/// The lists as they change, for other edges.
+pub(crate) struct FollowedLists(pub(super) watch::Receiver<Arc<OriginLists>>);
+
+impl FollowedLists {
+    /// Waits for a change.
+    pub(crate) async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// All lists in one. `None`: no origin has one.
+    ///
+    /// # Errors
+    /// They exceed a bound together, or name different keys by one id.
+    pub(crate) fn joined(&mut self) -> Result<Option<AccessList>, AccessListError> {
+        let lists = self.0.borrow_and_update().clone();
+        let mut joined = AccessList::default();
+        lists.values().try_for_each(|list| joined.merge(list))?;
+        Ok((!lists.is_empty()).then_some(joined))
+    }
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct OriginListsFile {

@@ -43,7 +43,7 @@ fn problem((status, kind, title): Kind, detail: impl Into<String>) -> Problem {
 
 /// Why an agent's request failed.
 #[derive(Debug)]
-pub(super) enum ApiError {
+pub(crate) enum ApiError {
     Unauthorized(Refusal),
     NoSuchPath,
     Malformed(String),
@@ -67,7 +67,7 @@ impl From<RouteError> for ApiError {
 }
 
 impl ApiError {
-    pub(super) fn into_response(self) -> Response<Body> {
+    pub(crate) fn into_response(self) -> Response<Body> {
         let extra = match &self {
             ApiError::Unauthorized(refusal) => Some((header::WWW_AUTHENTICATE, challenge(*refusal))),
             ApiError::MethodNotAllowed => Some((header::ALLOW, HeaderValue::from_static("GET, HEAD"))),

@@ -8,6 +8,7 @@ use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::NodeName;
 
+use crate::cache::{CACHE_STATUS, cache_status};
 use crate::catalog::LookupResult;
 use crate::version::Variant;
 
@@ -16,7 +17,6 @@ const WEIR_GENERATION: HeaderName = HeaderName::from_static("weir-generation");
 const WEIR_COMMIT: HeaderName = HeaderName::from_static("weir-commit");
 const WEIR_REVISION: HeaderName = HeaderName::from_static("weir-revision");
 const UNENCODED_DIGEST: HeaderName = HeaderName::from_static("unencoded-digest");
-const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 /// The `ma` of `Alt-Svc` in seconds: a day.
 const ALT_SVC_MAX_AGE: u32 = 86_400;
@@ -113,6 +113,11 @@ impl CommonHeaders {
             other => HeaderValue::try_from(other.header(&self.name)).expect("names and numbers are visible ASCII"),
         };
         headers.insert(CACHE_STATUS, status);
+    }
+
+    /// Appends this edge to the `Cache-Status` of the shield that sent a body.
+    pub(super) fn append_to(&self, upstream: &HeaderValue, headers: &mut HeaderMap, status: &CacheStatus) {
+        headers.insert(CACHE_STATUS, cache_status(Some(upstream), &status.header(&self.name)));
     }
 }
 

@@ -75,7 +75,7 @@ impl ApiMetrics {
     }
 
     /// A body is begun; what counts its bytes.
-    pub(crate) fn served(&self, source: Source, published_ago: Duration) -> &IntCounter {
+    pub(crate) fn served(&self, source: &Source, published_ago: Duration) -> &IntCounter {
         let served = &self.served[match source {
             Source::Memory => 0,
             Source::Disk => 1,

@@ -18,7 +18,7 @@ use weir_protocol::route::Route;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
 
-use self::error::ApiError;
+pub(crate) use self::error::ApiError;
 use self::headers::CommonHeaders;
 use self::tarball::TarballRef;
 use self::timing::Timing;
@@ -60,8 +60,10 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
-            // Only origins serve these.
-            Route::Version(..) | Route::Object(..) | Route::Events => return Err(ApiError::NoSuchPath),
+            // Only edges and origins serve these, to edges.
+            Route::Version(..) | Route::Object(..) | Route::Events | Route::Members => {
+                return Err(ApiError::NoSuchPath);
+            }
         };
         check_method(request).map(|()| target)
     }
@@ -207,7 +209,7 @@ fn check_method(request: &Request<RequestBody>) -> Result<(), ApiError> {
 }
 
 /// Whether a `GET` forces revalidation and verification with `no-cache`.
-fn is_forced(request: &Request<RequestBody>) -> bool {
+pub(crate) fn is_forced(request: &Request<RequestBody>) -> bool {
     let headers = request.headers();
     let no_cache = |value: &HeaderValue| {
         let directives = value.to_str().unwrap_or_default().split(',');
@@ -219,6 +221,6 @@ fn is_forced(request: &Request<RequestBody>) -> bool {
         && headers.get_all(header::CACHE_CONTROL).iter().any(no_cache)
 }
 
-fn revalidate_mode(request: &Request<RequestBody>) -> RevalidateMode {
+pub(crate) fn revalidate_mode(request: &Request<RequestBody>) -> RevalidateMode {
     if is_forced(request) { RevalidateMode::Forced } else { RevalidateMode::IfStale }
 }

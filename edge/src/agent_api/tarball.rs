@@ -78,7 +78,7 @@ impl Inner {
         }
         let range = part.clone().unwrap_or(0..variant.stored.size);
         let body = self.cache.open_in_memory(variant.stored, &range, || body_request(&found, &variant))?;
-        Some(self.sent(&found, tarball, &variant, part, body, Source::Memory))
+        Some(self.sent(&found, tarball, &variant, part, body, &Source::Memory))
     }
 
     /// Answers a request that may have to wait.
@@ -115,7 +115,7 @@ impl Inner {
             match self.cache.open_body(request_body, variant.transcoding, slot, range, is_forced(request)).await {
                 Ok((body, source)) => {
                     let timing = Timing { version, body: Some(started.elapsed().saturating_sub(version)) };
-                    return Ok(self.sent(&found, tarball, &variant, part, body, source).after(timing));
+                    return Ok(self.sent(&found, tarball, &variant, part, body, &source).after(timing));
                 }
                 // Representations come and go: the descriptor may be out of date.
                 Err(FetchError::NotFound) if !retried => retried = true,
@@ -182,7 +182,7 @@ impl Inner {
         variant: &Variant<'_>,
         part: Option<Range<u64>>,
         body: ReadyBody,
-        source: Source,
+        source: &Source,
     ) -> ApiResponse {
         let published_at = found.version.descriptor().publication().published_at;
         // Clocks may differ.
@@ -190,6 +190,9 @@ impl Inner {
         let sent = self.metrics.served(source, published_ago);
         let status = body_cache_status(found.status, source);
         let mut answer = self.answer(found, tarball, variant, status, body.into_body(sent));
+        if let Source::Origin { upstream: Some(upstream), .. } = source {
+            self.common_headers.append_to(upstream, answer.response.headers_mut(), &status);
+        }
         if let Some((part, length)) = part.zip(variant.length) {
             *answer.response.status_mut() = StatusCode::PARTIAL_CONTENT;
             let headers = answer.response.headers_mut();
@@ -229,15 +232,16 @@ fn select<'a>(
 }
 
 /// The cache status of a body: the catalog's when it is not a fresh hit, else that of the object cache.
-fn body_cache_status(table: CacheStatus, source: Source) -> CacheStatus {
+fn body_cache_status(table: CacheStatus, source: &Source) -> CacheStatus {
     match (table, source) {
         (table, Source::Memory | Source::Disk) => table,
         (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: body_stored, .. }) => {
-            CacheStatus::Forwarded { why, status, stored: stored || body_stored, collapsed }
+            CacheStatus::Forwarded { why, status, stored: stored || *body_stored, collapsed }
         }
         // Staleness is reported whatever the source of the body.
         (CacheStatus::Hit { stale_for: 1.. }, Source::Origin { .. }) => table,
-        (CacheStatus::Hit { .. }, Source::Origin { stored, collapsed }) => {
+        (CacheStatus::Hit { .. }, Source::Origin { stored, collapsed, .. }) => {
+            let (stored, collapsed) = (*stored, *collapsed);
             CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored, collapsed }
         }
     }
@@ -249,11 +253,11 @@ mod tests {
 
     #[test]
     fn a_stale_hit_stays_stale_when_its_body_is_fetched() {
-        let fetched = Source::Origin { stored: true, collapsed: false };
+        let fetched = Source::Origin { stored: true, collapsed: false, upstream: None };
         let stale = CacheStatus::Hit { stale_for: 7 };
-        assert_eq!(body_cache_status(stale, fetched), stale);
+        assert_eq!(body_cache_status(stale, &fetched), stale);
         let miss = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed: false };
-        assert_eq!(body_cache_status(CacheStatus::Hit { stale_for: 0 }, fetched), miss);
-        assert_eq!(body_cache_status(stale, Source::Memory), stale);
+        assert_eq!(body_cache_status(CacheStatus::Hit { stale_for: 0 }, &fetched), miss);
+        assert_eq!(body_cache_status(stale, &Source::Memory), stale);
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct MemoryBudget {
 /// Reserved bytes; released when it, or the bytes it is attached to, are dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
 /// Bytes with their reservation.
@@ -49,12 +49,12 @@ impl MemoryBudget {
     /// Waits until `bytes` can be reserved. `None`: the wait timed out.
     pub(super) async fn reserve(&self, bytes: u64) -> Option<Reservation> {
         let permit = timeout(self.max_wait, self.free.clone().acquire_many_owned(units(bytes))).await.ok()?;
-        permit.ok().map(|permit| Reservation { _permit: permit })
+        permit.ok().map(|permit| Reservation { permit })
     }
 
     /// Reserves `bytes` without waiting.
     pub(super) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
-        self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(|permit| Reservation { _permit: permit })
+        self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(|permit| Reservation { permit })
     }
 
     /// Whether there is room for read-ahead. Independent of the fill level of the memory tier.
@@ -68,8 +68,10 @@ impl MemoryBudget {
 }
 
 impl Reservation {
-    /// Attaches the reservation to the bytes, until their last clone is dropped.
-    pub(super) fn attach(self, bytes: Vec<u8>) -> Bytes {
+    /// Attaches the reservation to the bytes, until their last clone is dropped. What they do not need is released now.
+    pub(super) fn attach(mut self, bytes: Vec<u8>) -> Bytes {
+        let needed = units(bytes.len() as u64) as usize;
+        drop(self.permit.split(self.permit.num_permits().saturating_sub(needed)));
         Bytes::from_owner(ReservedBytes { bytes, _reservation: self })
     }
 }
@@ -90,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_count_until_their_last_clone_is_dropped() {
         let budget = MemoryBudget::new(6 * UNIT, 4 * UNIT, Duration::from_millis(1));
-        let bytes = budget.reserve(UNIT + 1).await.unwrap().attach(vec![7; 1025]);
+        let bytes = budget.reserve(5 * UNIT).await.unwrap().attach(vec![7; 1025]);
         let part = bytes.slice(3..5);
         drop(bytes);
         assert_eq!(budget.used(), 2 * UNIT);

@@ -1,12 +1,13 @@
 //! Fetches one object from an origin: in full, and verified by its digest before any byte is served.
 //!
-//! Objects are small, so a failed fetch is retried from the start. When an origin fails or is too slow, the next one is
-//! tried.
+//! Objects are small, so a failed fetch is retried from the start. When a shield or an origin fails or is too slow, the next
+//! one is tried.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
@@ -15,10 +16,12 @@ use weir_protocol::name::RepositoryName;
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
 
+use super::CACHE_STATUS;
 use super::budget::MemoryBudget;
 use super::metrics::{CacheMetrics, Tier};
 use super::slots::Slots;
-use crate::origin_client::{OriginError, OriginId, Origins};
+use crate::cdn_loop::CdnLoop;
+use crate::origin_client::{Origin, OriginError, OriginId, Origins, ShieldId, Shields};
 
 /// Attempts per fetch, each with all origins that may have the object.
 const MAX_ATTEMPTS: u32 = 3;
@@ -30,17 +33,40 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 /// one wastes what it has transferred.
 const MIN_RATE: u64 = 256;
 
+/// The longest `Cache-Status` of a shield that is passed on, in bytes.
+const MAX_CACHE_STATUS: usize = 1024;
+
 /// Bytes that are hashed at a time while an object arrives: enough to use the processor well.
 const HASH_CHUNK: usize = 64 << 10;
 
 /// An object, and the origin to fetch it from.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone)]
 pub(crate) struct ObjectRequest {
     pub(crate) repository: RepositoryName,
     pub(crate) digest: ObjectDigest,
     pub(crate) size: Size,
     /// The owner of its service; `None`: any origin.
     pub(crate) origin: Option<OriginId>,
+    /// The edges that have requested it from one another.
+    pub(crate) passed: CdnLoop,
+}
+
+/// Fetches with equal keys are one. A fetch for another edge waits for edges further on only, and never for one that may
+/// wait for it: this is why the number of edges that were passed is part of the key.
+pub(crate) type FetchKey = (RepositoryName, ObjectDigest, usize);
+
+impl ObjectRequest {
+    pub(super) fn key(&self) -> FetchKey {
+        (self.repository.clone(), self.digest, self.passed.hops())
+    }
+}
+
+/// An object that was fetched and verified.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    pub(super) bytes: Bytes,
+    /// The `Cache-Status` of the shield that sent it.
+    pub(super) upstream: Option<HeaderValue>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,7 +144,7 @@ impl FetchError {
                 let backoff = after.checked_add(FIRST_BACKOFF.mul_f64(chance))?;
                 (waited.checked_add(backoff)? <= max_wait).then_some(backoff)
             }
-            FetchError::Origin(OriginError::BadResponse { .. } | OriginError::Misdirected(_)) => None,
+            FetchError::Origin(OriginError::BadResponse { .. }) => None,
             FetchError::Origin(_) | FetchError::Broken(_) | FetchError::Slow | FetchError::Corrupt => {
                 Some((FIRST_BACKOFF * 2_u32.pow(attempts - 1)).mul_f64(0.5 + chance))
             }
@@ -139,9 +165,12 @@ impl From<OriginError> for FetchError {
 #[derive(Debug)]
 pub(super) struct Fetcher {
     pub(super) origins: Arc<Origins>,
+    pub(super) shields: Shields,
     pub(super) budget: Arc<MemoryBudget>,
     /// The concurrent fetches per origin: a slow origin does not block fetches from others.
     pub(super) slots: Vec<Slots>,
+    /// The same per shield.
+    pub(super) shield_slots: Vec<Slots>,
     /// How long a body may stall.
     pub(super) idle: Duration,
     /// How long clients wait for an object. A longer `Retry-After` ends the fetch.
@@ -150,14 +179,19 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    /// The running fetches, over all origins.
+    pub(super) fn has_shields(&self) -> bool {
+        !self.shields.all().is_empty()
+    }
+
+    /// The running fetches, over all origins and shields.
     pub(super) fn fetches(&self) -> Bound {
-        let bounds = self.slots.iter().map(|slots| slots.bound("fills"));
+        let origins = self.slots.iter().take(self.origins.count());
+        let bounds = origins.chain(&self.shield_slots).map(|slots| slots.bound("fills"));
         bounds.fold(("fills", 0, 0), |all, of| ("fills", all.1 + of.1, all.2 + of.2))
     }
 
     /// Fetches an object and verifies it.
-    pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Bytes, FetchError> {
+    pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Fetched, FetchError> {
         let started = Instant::now();
         let fetched = self.attempts(request, started).await;
         let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
@@ -168,11 +202,11 @@ impl Fetcher {
         fetched
     }
 
-    async fn attempts(&self, request: &ObjectRequest, started: Instant) -> Result<Bytes, FetchError> {
+    async fn attempts(&self, request: &ObjectRequest, started: Instant) -> Result<Fetched, FetchError> {
         let mut no_cache = false;
         for attempt in 1.. {
             let error = match self.fetch_from_any(request, no_cache).await {
-                Ok(bytes) => return Ok(bytes),
+                Ok(fetched) => return Ok(fetched),
                 Err(error) => error,
             };
             let backoff = error.backoff(attempt, started.elapsed(), self.max_wait, fastrand::f64());
@@ -185,13 +219,35 @@ impl Fetcher {
         Err(FetchError::Abandoned)
     }
 
-    /// Tries the owner first, then the others. Only the owner's `404` is final.
-    async fn fetch_from_any(&self, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
+    /// Tries the shields of the object first, then the origins.
+    async fn fetch_from_any(&self, request: &ObjectRequest, no_cache: bool) -> Result<Fetched, FetchError> {
+        for id in self.shields.of(&request.digest, &request.passed) {
+            match self.fetch_from_shield(id, request, no_cache).await {
+                Ok(fetched) => return Ok(fetched),
+                // It has asked the origins, which decide.
+                Err(FetchError::NotFound) => break,
+                Err(error) => tracing::debug!(object = %request.digest, %error, "a fetch from a shield failed"),
+            }
+        }
+        self.fetch_from_origins(request, no_cache).await
+    }
+
+    /// Tries the owner first, then the others. Only a `404` of the owner's cluster is final.
+    async fn fetch_from_origins(&self, request: &ObjectRequest, no_cache: bool) -> Result<Fetched, FetchError> {
         let mut failure = None;
-        for id in self.origins.order(request.origin) {
-            match self.fetch_from_one(id, request, no_cache).await {
-                Ok(bytes) => return Ok(bytes),
-                Err(FetchError::NotFound) if request.origin == Some(id) => return Err(FetchError::NotFound),
+        let order = self.origins.order(request.origin);
+        for (place, &id) in order.iter().enumerate() {
+            // A hung owner is not waited for while another member may answer.
+            let may_answer =
+                |other: &OriginId| self.origins.share_a_cluster(id, *other) && !self.origins.get(*other).is_down();
+            let is_last = !order[place + 1..].iter().any(may_answer);
+            match self.fetch_from_one(id, request, no_cache, is_last).await {
+                Ok(fetched) => return Ok(fetched),
+                Err(FetchError::NotFound)
+                    if request.origin.is_some_and(|owner| self.origins.share_a_cluster(owner, id)) =>
+                {
+                    return Err(FetchError::NotFound);
+                }
                 Err(FetchError::NotFound) => {}
                 Err(error) => {
                     tracing::debug!(object = %request.digest, %error, "a fetch from one origin failed");
@@ -202,29 +258,60 @@ impl Fetcher {
         Err(failure.unwrap_or(FetchError::NotFound))
     }
 
-    async fn fetch_from_one(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
+    async fn fetch_from_one(
+        &self,
+        id: OriginId,
+        request: &ObjectRequest,
+        no_cache: bool,
+        is_last: bool,
+    ) -> Result<Fetched, FetchError> {
         let _slot = self.slots[id].take().await;
-        self.request(id, request, no_cache).await
+        self.request(self.origins.get(id), request, no_cache, false, is_last).await
     }
 
-    async fn request(&self, id: OriginId, request: &ObjectRequest, no_cache: bool) -> Result<Bytes, FetchError> {
+    async fn fetch_from_shield(
+        &self,
+        id: ShieldId,
+        request: &ObjectRequest,
+        no_cache: bool,
+    ) -> Result<Fetched, FetchError> {
+        let slots = &self.shield_slots[id];
+        // Edges that are shields of each other would wait for each other's slots.
+        let _slot = match request.passed.hops() {
+            0 => slots.take().await,
+            _ => slots.try_take().ok_or(FetchError::TimedOut)?,
+        };
+        self.request(&self.shields.all()[id], request, no_cache, true, false).await
+    }
+
+    /// Requests an object from an origin or a shield. `is_last`: nobody else is asked when it takes long.
+    async fn request(
+        &self,
+        node: &Origin,
+        request: &ObjectRequest,
+        no_cache: bool,
+        is_shield: bool,
+        is_last: bool,
+    ) -> Result<Fetched, FetchError> {
         let most = request.size.limit();
         // Reserved before the request: an unread response blocks others on the same connection.
         let reservation = self.budget.reserve(most).await.ok_or(FetchError::TimedOut)?;
         let route = Route::Object(request.repository.clone(), request.digest);
-        let body = self.origins.object(id, &route, no_cache).await?;
+        let passed = self.shields.cdn_loop(&request.passed);
+        let (head, body) = node.object(&route, no_cache, passed, is_shield, is_last).await?.into_parts();
         let in_all = self.idle + Duration::from_secs(most / MIN_RATE);
-        let bytes = timeout(in_all, self.receive(id, body, request)).await.unwrap_or(Err(FetchError::Slow))?;
-        Ok(reservation.attach(bytes))
+        let bytes = timeout(in_all, self.receive(node, body, request)).await.unwrap_or(Err(FetchError::Slow))?;
+        let upstream = head.headers.get(CACHE_STATUS).filter(|value| value.len() <= MAX_CACHE_STATUS).cloned();
+        Ok(Fetched { bytes: reservation.attach(bytes), upstream })
     }
 
-    async fn receive(&self, id: OriginId, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FetchError> {
+    async fn receive(&self, node: &Origin, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FetchError> {
         let most = usize::try_from(request.size.limit()).unwrap_or(usize::MAX);
         let (mut bytes, mut hasher, mut hashed) = (Vec::with_capacity(most), blake3::Hasher::new(), 0);
         while let Some(frame) = timeout(self.idle, body.frame()).await.map_err(|_| FetchError::Slow)? {
             let frame = frame.map_err(|error| FetchError::Broken(error.to_string()))?;
             let Ok(data) = frame.into_data() else { continue };
-            self.origins.received(id, data.len());
+            node.received(data.len());
             if bytes.len() + data.len() > most {
                 return Err(self.corrupt(request));
             }

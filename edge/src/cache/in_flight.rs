@@ -3,7 +3,7 @@
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
-use super::fetch::{FetchError, ObjectRequest};
+use super::fetch::{FetchError, FetchKey, ObjectRequest};
 use super::metrics::CacheMetrics;
 use super::slots::{Slot, Slots};
 use super::{LoadResult, Source};
@@ -13,7 +13,7 @@ use crate::single_flight::{SingleFlight, Waiter};
 pub(super) const MAX_IN_FLIGHT: usize = 16_384;
 
 pub(super) struct InFlightFetches {
-    fetches: SingleFlight<ObjectRequest, LoadResult>,
+    fetches: SingleFlight<FetchKey, LoadResult>,
     waiters: Slots,
     metrics: CacheMetrics,
 }
@@ -52,7 +52,7 @@ impl InFlightFetches {
             FetchError::Overloaded
         };
         let slot = is_first.then(|| self.waiters.try_take().ok_or_else(refuse)).transpose()?;
-        let waiter = self.fetches.join(request, begin).map_err(|_| refuse())?;
+        let waiter = self.fetches.join(&request.key(), begin).map_err(|_| refuse())?;
         Ok(self.waiter(waiter, slot))
     }
 
@@ -62,7 +62,10 @@ impl InFlightFetches {
         F: Future<Output = LoadResult> + Send + 'static,
     {
         let has_room = self.fetches.len() < MAX_IN_FLIGHT / 2;
-        has_room.then(|| self.fetches.join(request, begin).ok()).flatten().map(|waiter| self.waiter(waiter, None))
+        has_room
+            .then(|| self.fetches.join(&request.key(), begin).ok())
+            .flatten()
+            .map(|waiter| self.waiter(waiter, None))
     }
 
     fn waiter(&self, waiter: Waiter<LoadResult>, slot: Option<Slot>) -> FetchWaiter {

@@ -23,11 +23,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use http::{HeaderName, HeaderValue};
 use prometheus::Registry;
 use tokio::task::spawn_blocking;
 use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::ObjectDigest;
-use weir_protocol::manifest::Manifest;
+use weir_protocol::manifest::{MAX_OBJECT_BYTES, Manifest};
+use weir_protocol::name::RepositoryName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
@@ -35,7 +37,7 @@ use weir_runtime::shutdown::Drain;
 use self::body::{FrameReader, part};
 use self::budget::MemoryBudget;
 use self::disk::Disk;
-use self::fetch::Fetcher;
+use self::fetch::{Fetched, Fetcher, Size};
 use self::in_flight::{FetchWaiter, InFlightFetches, MAX_IN_FLIGHT};
 use self::manifests::Manifests;
 use self::memory::Memory;
@@ -43,9 +45,10 @@ pub(crate) use self::metrics::CacheMetrics;
 use self::metrics::{RemovalReason, Usage};
 use self::representation::Frames;
 use self::slots::Slots;
+use crate::cdn_loop::CdnLoop;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
-use crate::origin_client::Origins;
+use crate::origin_client::{MAX_ORIGINS, Origins, Shields};
 
 pub(crate) use self::body::{ReadyBody, Transcoding};
 pub(crate) use self::fetch::FetchError;
@@ -107,7 +110,7 @@ impl Loading {
 }
 
 /// Where an object, or the first frame of a body, came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// It was in memory.
     Memory,
@@ -119,16 +122,28 @@ pub(crate) enum Source {
         stored: bool,
         /// Another request had started the fetch.
         collapsed: bool,
+        /// The `Cache-Status` of the shield that sent it.
+        upstream: Option<HeaderValue>,
     },
+}
+
+pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// The value of `Cache-Status`: a cache's own member after those of the caches behind it (RFC 9211 section 2).
+pub(crate) fn cache_status(upstream: Option<&HeaderValue>, own: &str) -> HeaderValue {
+    let upstream = upstream.and_then(|value| value.to_str().ok());
+    let all = upstream.map_or_else(|| own.to_owned(), |upstream| format!("{upstream}, {own}"));
+    HeaderValue::try_from(all).expect("names and numbers, after text that was visible ASCII")
 }
 
 impl Source {
     /// The source of a body whose manifest and first frame have different sources.
     fn and(self, other: Self) -> Self {
         match (self, other) {
-            (Source::Origin { stored, collapsed }, Source::Origin { stored: too, collapsed: also }) => {
-                Source::Origin { stored: stored && too, collapsed: collapsed || also }
-            }
+            (
+                Source::Origin { stored, collapsed, upstream },
+                Source::Origin { stored: too, collapsed: also, upstream: other },
+            ) => Source::Origin { stored: stored && too, collapsed: collapsed || also, upstream: upstream.or(other) },
             (origin @ Source::Origin { .. }, _) | (_, origin @ Source::Origin { .. }) => origin,
             (Source::Memory, Source::Memory) => Source::Memory,
             (Source::Disk, _) | (_, Source::Disk) => Source::Disk,
@@ -146,18 +161,22 @@ impl Cache {
         config: &CacheConfig,
         lock: DirectoryLock,
         origins: Arc<Origins>,
+        shields: Shields,
         clock: Clock,
         registry: &Registry,
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let metrics = CacheMetrics::register(registry)?;
-        let slots = origins.all().iter().map(|_| Slots::new(config.fetches)).collect();
+        let slots = (0..MAX_ORIGINS).map(|_| Slots::new(config.fetches)).collect();
+        let shield_slots = shields.all().iter().map(|_| Slots::new(config.fetches)).collect();
         let (memory, in_flight) = (config.memory.as_u64(), config.in_flight.as_u64());
         let budget = Arc::new(MemoryBudget::new(memory, in_flight, config.fetch_wait));
         let fetcher = Fetcher {
             origins,
+            shields,
             budget: budget.clone(),
             slots,
+            shield_slots,
             idle: config.fetch_idle,
             max_wait: config.fetch_wait,
             metrics: metrics.clone(),
@@ -285,6 +304,26 @@ impl Cache {
         Some(bytes)
     }
 
+    /// Loads an object for another edge, which requested it with `passed`. `reverify`: also in memory.
+    ///
+    /// # Errors
+    /// No origin has it, or it cannot be fetched, or not in time.
+    pub(crate) async fn object(
+        &self,
+        repository: RepositoryName,
+        digest: ObjectDigest,
+        passed: CdnLoop,
+        reverify: bool,
+    ) -> Result<(Bytes, Source), FetchError> {
+        // Without shields all requests go to the origins, and are one.
+        let passed = if self.inner.fetcher.has_shields() { passed } else { CdnLoop::default() };
+        let size = Size::AtMost(MAX_OBJECT_BYTES as u64);
+        let request = ObjectRequest { repository, digest, size, origin: None, passed };
+        let loading = Box::pin(self.load(&request, reverify));
+        let loaded = tokio::time::timeout(self.inner.wait, loading).await.unwrap_or(Err(FetchError::TimedOut))?;
+        Ok((loaded.bytes, loaded.source))
+    }
+
     /// Loads an object from memory, disk or origin.
     async fn load(&self, request: &ObjectRequest, reverify: bool) -> LoadResult {
         self.start_load(request, reverify, true)?.result().await
@@ -368,7 +407,7 @@ impl Inner {
         if let Some(bytes) = self.verified_in_memory(&digest) {
             return Ok(Loaded { bytes, source: Source::Memory });
         }
-        let bytes = Box::pin(self.fetcher.fetch(&request)).await?;
+        let Fetched { bytes, upstream } = Box::pin(self.fetcher.fetch(&request)).await?;
         // Objects that the disk rejects are served from memory.
         let in_memory = self.insert_in_memory(digest, bytes.clone(), purges);
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
@@ -381,7 +420,7 @@ impl Inner {
                 let _ = spawn_blocking(move || inner.remove(&digest)).await;
             }
         });
-        Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false } })
+        Ok(Loaded { bytes, source: Source::Origin { stored, collapsed: false, upstream } })
     }
 
     /// Inserts an object into memory, unless there was a purge since `purges` was read. True when it is there.
@@ -440,8 +479,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (lock, _) = DirectoryLock::take(dir.path()).unwrap();
         let (origins, drain) = (Arc::new(Origins::new(Vec::new())), Drain::new());
-        let cache = Cache::open(&CacheConfig::new(dir.path()), lock, origins, Clock::start(), &Registry::new(), &drain)
-            .unwrap();
+        let (shields, clock) = (Shields::new("edge-1".parse().unwrap(), Vec::new()), Clock::start());
+        let config = CacheConfig::new(dir.path());
+        let cache = Cache::open(&config, lock, origins, shields, clock, &Registry::new(), &drain).unwrap();
         let digest = ObjectDigest::of(b"object");
         let insert_in_memory = |purges| cache.inner.insert_in_memory(digest, Bytes::from_static(b"object"), purges);
         assert!(insert_in_memory(0) && cache.tier(&digest) == Some(Tier::Memory));

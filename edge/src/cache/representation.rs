@@ -9,6 +9,7 @@ use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES, Mani
 use weir_protocol::name::RepositoryName;
 
 use super::fetch::{FetchError, ObjectRequest, Size};
+use crate::cdn_loop::CdnLoop;
 use crate::origin_client::OriginId;
 
 /// The most bytes per frame in a manifest.
@@ -44,7 +45,8 @@ impl BodyRequest {
     }
 
     fn object(&self, digest: ObjectDigest, size: Size) -> ObjectRequest {
-        ObjectRequest { repository: self.repository.clone(), digest, size, origin: self.origin }
+        let (repository, passed) = (self.repository.clone(), CdnLoop::default());
+        ObjectRequest { repository, digest, size, origin: self.origin, passed }
     }
 
     /// Checks that a manifest matches the descriptor.

@@ -9,10 +9,11 @@ use std::time::SystemTime;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::name::ServiceName;
 
+use super::changes::CatalogChange;
 use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
 use super::record::Record;
 use super::store::Catalog;
-use super::update::{Update, UpdateContent, UpdateDecision, UpdateSource};
+use super::update::{Sender, Update, UpdateContent, UpdateDecision, UpdateSource};
 use super::writer::WriteQueue;
 use crate::clock::Moment;
 use crate::origin_client::OriginId;
@@ -66,16 +67,20 @@ impl Catalog {
         let stored = queue.pending.get(&service).cloned().or_else(|| self.entries.get(&service));
         let floor = queue.floors.get(&service);
         let known = stored.as_ref().map(|stored| stored.highest).or(floor.map(|floor| floor.highest));
-        let decision = update.decide(stored.as_deref(), known, self.has_several_origins());
+        let decision = update.decide(stored.as_deref(), known, self.sender(&update, stored.as_deref()));
         let Update { origin, source, at, content } = update;
+        let is_stream = source == UpdateSource::Stream;
         let entry = |version: Option<Version>, highest, origin| {
             // A client waits for most queries.
-            let requested = if source == UpdateSource::Stream { Moment::EARLIEST } else { at };
+            let requested = if is_stream { Moment::EARLIEST } else { at };
             let last_request =
                 stored.as_ref().map_or_else(|| LastRequest::new(requested), |stored| stored.last_request.clone());
             let policy = self.policies.of(&service).clone();
             let entry =
                 Entry::new(version.map(Arc::new), highest, origin, policy, last_request, at).confirmed_when_stored();
+            if is_stream {
+                entry.announce(at);
+            }
             stored.iter().for_each(|stored| entry.inherit_purges(stored));
             let purged = floor.and_then(|floor| floor.purged).map(|at| self.moment(at));
             purged.into_iter().for_each(|at| entry.purge(PurgeMode::Hard, at));
@@ -86,22 +91,31 @@ impl Catalog {
                 log_new_version(&descriptor);
                 let highest = descriptor.version();
                 let entry = entry(Some(Version::new(*descriptor)), highest, origin);
+                let is_same = |stored: &&Arc<Entry>| is_stream && stored.highest == highest && self.is_covered(stored);
+                stored.iter().filter(is_same).for_each(|stored| entry.remember_announcement(stored));
                 self.store(queue, service, entry, known)
             }
-            (UpdateDecision::StoreTombstone, _, Some(stored)) => {
+            (UpdateDecision::StoreTombstone, UpdateContent::Gone(_, generation), Some(stored)) => {
                 tracing::info!(%service, "a service was removed");
-                let entry = entry(None, stored.highest, stored.origin);
+                let highest = stored.highest.max((generation.unwrap_or_default(), 0));
+                let entry = entry(None, highest, origin.or(stored.origin));
                 self.store(queue, service, entry, known)
             }
             (UpdateDecision::Confirm, _, Some(stored)) => {
                 stored.confirm(at);
+                if is_stream {
+                    let is_news = !self.is_covered(stored);
+                    stored.announce(at);
+                    self.changes.send(|| is_news.then_some(CatalogChange::Service(service)));
+                }
                 UpdateOutcome::Unchanged(stored.clone())
             }
             (UpdateDecision::Superseded, _, Some(stored)) => UpdateOutcome::Unchanged(stored.clone()),
             (UpdateDecision::Reject, UpdateContent::Current(descriptor), stored) => {
                 stored.iter().for_each(|stored| stored.suspect(at));
+                self.suspected();
                 // The stream may lag behind a query. The follower queries the origin, and its answer decides.
-                if source != UpdateSource::Stream {
+                if !is_stream {
                     stored.iter().for_each(|stored| stored.reject(descriptor.publication().generation));
                     self.report_regression(&service, origin, &descriptor, known.unwrap_or_default());
                 }
@@ -110,6 +124,15 @@ impl Catalog {
             (UpdateDecision::RejectOtherOrigin, ..) => UpdateOutcome::OtherOrigin,
             (UpdateDecision::QueryOthers, ..) => UpdateOutcome::QueryOthers,
             _ => UpdateOutcome::Ignored,
+        }
+    }
+
+    fn sender(&self, update: &Update, entry: Option<&Entry>) -> Sender {
+        let pair = entry.and_then(|entry| entry.origin).zip(update.origin);
+        Sender {
+            shares_cluster: pair.is_some_and(|(owner, sender)| self.origins.share_a_cluster(owner, sender)),
+            has_living_owner: pair.is_some_and(|(owner, sender)| owner != sender && self.lease(owner).is_in_sync()),
+            is_only_cluster: self.origins.is_one_cluster(),
         }
     }
 

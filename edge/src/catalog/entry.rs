@@ -1,7 +1,7 @@
 //! The catalog's entry of one service.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_protocol::descriptor::Generation;
@@ -24,7 +24,8 @@ pub(crate) struct Entry {
     pub(crate) version: Option<Arc<Version>>,
     /// The highest version ever seen, also before a tombstone.
     pub(crate) highest: VersionNumber,
-    /// The owner; `None` when that origin is no longer configured.
+    /// The origin whose event stream announced this version, or that answered the query for it. It is asked first. `None`
+    /// when it is not known any more.
     pub(crate) origin: Option<OriginId>,
     pub(crate) policy: Arc<FreshnessPolicy>,
     /// When a client last requested it. Shared by all versions of the service.
@@ -35,6 +36,11 @@ pub(crate) struct Entry {
     last_queried: AtomicMoment,
     /// The last time the origin confirmed this entry individually since the process started.
     confirmed_at: AtomicMoment,
+    /// The last time the event stream of the origin announced this version.
+    announced_at: AtomicMoment,
+    /// Another origin whose event stream announced this version, and when: it vouches for the entry once `origin` releases
+    /// it. The announcements of a move come in any order.
+    also_announced: Mutex<Option<(OriginId, Moment)>>,
     /// Confirmations up to this time are ignored.
     suspect_until: AtomicMoment,
     /// The last validation is not on disk yet.
@@ -99,6 +105,8 @@ impl Entry {
             last_validated: AtomicMoment::new(since),
             last_queried: AtomicMoment::new(since),
             confirmed_at: never(),
+            announced_at: never(),
+            also_announced: Mutex::default(),
             suspect_until: never(),
             dirty: AtomicBool::new(false),
             soft_purged_at: never(),
@@ -111,6 +119,37 @@ impl Entry {
     pub(super) fn confirmed_when_stored(self) -> Self {
         self.confirmed_at.set(self.since);
         self
+    }
+
+    /// The event stream of the origin announces it: from now on each of its heartbeats vouches for the entry.
+    pub(super) fn announce(&self, at: Moment) {
+        self.announced_at.advance(at);
+    }
+
+    /// The origin does not vouch for the entry any longer.
+    pub(super) fn release(&self) {
+        self.announced_at.set(Moment::EARLIEST);
+    }
+
+    /// The entry that this one replaces is of the same version and of another origin, which vouches for it still.
+    pub(super) fn remember_announcement(&self, earlier: &Self) {
+        let announcement = earlier.origin.map(|origin| (origin, earlier.announced_at()));
+        *self.also_announced.lock().unwrap_or_else(PoisonError::into_inner) = announcement;
+    }
+
+    /// The announcement of this version by another origin.
+    pub(super) fn other_announcement(&self) -> Option<(OriginId, Moment)> {
+        *self.also_announced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An origin other than that of the entry released its repository.
+    pub(super) fn forget_announcement(&self, origin: OriginId) {
+        let mut other = self.also_announced.lock().unwrap_or_else(PoisonError::into_inner);
+        *other = other.filter(|(announced_by, _)| *announced_by != origin);
+    }
+
+    pub(super) fn announced_at(&self) -> Moment {
+        self.announced_at.get()
     }
 
     /// Sets the last validation, of an earlier process.

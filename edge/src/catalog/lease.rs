@@ -1,8 +1,9 @@
 //! The freshness lease: an origin's event stream validates all its services at once.
 //!
-//! While the stream is followed without a gap, an entry that was validated since the stream began is current, because a
-//! change would have been sent before the next heartbeat. So each heartbeat validates all of them. When the stream
-//! breaks off, they age from its last heartbeat; when it is resumed at its cursor, the lease is renewed.
+//! While the stream is followed without a gap, an entry that it announced since it began is current, because a change
+//! would have been sent before the next heartbeat. So each heartbeat validates all of them, until the origin says that it
+//! has released their repository. When the stream breaks off, they age from its last heartbeat; when it is resumed at its
+//! cursor, the lease is renewed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +12,7 @@ use crate::clock::{AtomicMoment, Moment};
 /// The freshness lease of one origin.
 #[derive(Debug)]
 pub(crate) struct FreshnessLease {
-    /// The lease covers entries that were validated since then.
+    /// The lease covers entries that the stream announced since then.
     since: AtomicMoment,
     /// The last heartbeat.
     at: AtomicMoment,
@@ -31,14 +32,14 @@ impl Default for FreshnessLease {
 }
 
 impl FreshnessLease {
-    /// The last validation of an entry, by itself or by the lease.
-    pub(crate) fn validated(&self, own: Moment) -> Moment {
-        if self.covers(own) { own.max(self.at.get()) } else { own }
+    /// The last validation of an entry, by itself or by the lease. `announced`: when the stream announced it last.
+    pub(crate) fn validated(&self, own: Moment, announced: Moment) -> Moment {
+        if self.covers(announced) { own.max(self.at.get()) } else { own }
     }
 
-    /// Whether the lease covers an entry with this last validation of its own.
-    pub(crate) fn covers(&self, own: Moment) -> bool {
-        own >= self.since.get()
+    /// Whether the lease covers an entry that the stream announced at this time.
+    pub(crate) fn covers(&self, announced: Moment) -> bool {
+        announced >= self.since.get()
     }
 
     /// A new snapshot begins. Validations of the old lease must have been copied to the entries.
@@ -72,9 +73,9 @@ impl FreshnessLease {
 }
 
 /// The last validation of a tombstone. Another origin may publish the service, so the leases of all origins must cover
-/// it.
-pub(super) fn tombstone_validated(leases: &[FreshnessLease], own: Moment) -> Moment {
-    leases.iter().map(|lease| lease.validated(own)).min().unwrap_or(own)
+/// it: each would announce it.
+pub(super) fn tombstone_validated<'a>(leases: impl Iterator<Item = &'a FreshnessLease>, own: Moment) -> Moment {
+    leases.map(|lease| lease.validated(own, own)).min().unwrap_or(own)
 }
 
 #[cfg(test)]
@@ -91,11 +92,15 @@ mod tests {
         let leases = [FreshnessLease::default(), FreshnessLease::default()];
         leases[0].begin(later(1));
         leases[0].heartbeat(later(9));
-        assert_eq!(tombstone_validated(&leases, later(2)), later(2), "one of them is silent");
+        assert_eq!(tombstone_validated(leases.iter(), later(2)), later(2), "one of them is silent");
         leases[1].begin(later(3));
         leases[1].heartbeat(later(8));
-        assert_eq!(tombstone_validated(&leases, later(2)), later(2), "it may have appeared before that stream began");
-        assert_eq!(tombstone_validated(&leases, later(4)), later(8));
+        assert_eq!(
+            tombstone_validated(leases.iter(), later(2)),
+            later(2),
+            "it may have appeared before that stream began"
+        );
+        assert_eq!(tombstone_validated(leases.iter(), later(4)), later(8));
     }
 
     #[derive(Debug, Clone)]
@@ -130,8 +135,8 @@ mod tests {
                     (Some(began), Some(heartbeat)) if own >= began => own.max(heartbeat),
                     _ => own,
                 };
-                prop_assert_eq!(lease.validated(own), expected);
-                prop_assert!(lease.validated(own) <= now);
+                prop_assert_eq!(lease.validated(own, own), expected);
+                prop_assert!(lease.validated(own, own) <= now);
             }
         }
     }

@@ -274,7 +274,7 @@ impl Lookup {
     }
 
     fn is_down(&self, entry: &Entry) -> bool {
-        entry.origin.is_some_and(|id| self.origins.all()[id].is_down())
+        entry.origin.is_some_and(|id| self.origins.are_down(id))
     }
 
     fn join(&self, service: &ServiceName) -> Result<Waiter<QueryResult>, Overloaded> {

@@ -5,6 +5,7 @@
 //! streams.
 
 mod apply;
+mod changes;
 mod entries;
 mod entry;
 mod error;
@@ -24,6 +25,7 @@ mod update;
 mod writer;
 
 pub(crate) use apply::UpdateOutcome;
+pub(crate) use changes::{CatalogChange, OldestHeartbeat};
 pub(crate) use entries::CatalogBounds;
 pub(crate) use entry::{Entry, PurgeMode};
 pub(crate) use error::LookupError;

@@ -23,7 +23,7 @@ pub(crate) struct RevisionStatus {
     pub(crate) upstream_unreachable_since: Option<SystemTime>,
 }
 
-/// The record revisions of all origins, in the order of the configuration.
+/// The announced revisions of all origins, by their ids.
 #[derive(Debug)]
 pub(crate) struct Revisions {
     origins: Vec<RwLock<OriginRevisions>>,
@@ -31,7 +31,8 @@ pub(crate) struct Revisions {
 
 #[derive(Debug, Default)]
 struct OriginRevisions {
-    refs: HashMap<RepositoryName, HashMap<String, (RevisionStatus, u64)>>,
+    /// With the number of the last snapshot that contained each.
+    refs: HashMap<RepositoryName, HashMap<String, (RevisionSeen, u64)>>,
     count: usize,
     /// The number of the current snapshot.
     snapshot: u64,
@@ -42,26 +43,38 @@ impl Revisions {
         Self { origins: (0..origins).map(|_| RwLock::default()).collect() }
     }
 
-    /// Records an record revision. False: the bound is reached.
-    pub(crate) fn record(&self, origin: usize, seen: RevisionSeen) -> bool {
-        let unreachable = !seen.upstream.reachable;
-        let record = RevisionStatus {
-            revision_id: seen.revision_id,
-            upstream_unreachable_since: unreachable.then_some(seen.upstream.since),
-        };
+    /// Records an announced revision. False: the bound is reached.
+    pub(crate) fn record(&self, origin: usize, seen: &RevisionSeen) -> bool {
         let mut all = self.origins[origin].write().unwrap_or_else(PoisonError::into_inner);
         let snapshot = all.snapshot;
         let known = all.refs.get_mut(&seen.repository).and_then(|refs| refs.get_mut(&seen.followed_ref));
         if let Some(known) = known {
-            *known = (record, snapshot);
+            *known = (seen.clone(), snapshot);
             return true;
         }
         if all.count >= MAX_REFS || seen.followed_ref.len() > MAX_REF_BYTES {
             return false;
         }
-        all.refs.entry(seen.repository).or_default().insert(seen.followed_ref, (record, snapshot));
+        let refs = all.refs.entry(seen.repository.clone()).or_default();
+        refs.insert(seen.followed_ref.clone(), (seen.clone(), snapshot));
         all.count += 1;
         true
+    }
+
+    /// The revisions of all refs.
+    pub(crate) fn all(&self) -> Vec<RevisionSeen> {
+        let of_origin = |origin: &RwLock<OriginRevisions>| {
+            let all = origin.read().unwrap_or_else(PoisonError::into_inner);
+            all.refs.values().flat_map(HashMap::values).map(|(seen, _)| seen.clone()).collect::<Vec<_>>()
+        };
+        self.origins.iter().flat_map(of_origin).collect()
+    }
+
+    /// Removes the refs of a repository that the origin released.
+    pub(super) fn release(&self, origin: usize, repository: &RepositoryName) {
+        let mut all = self.origins[origin].write().unwrap_or_else(PoisonError::into_inner);
+        let released = all.refs.remove(repository).map_or(0, |refs| refs.len());
+        all.count -= released;
     }
 
     pub(crate) fn snapshot_begun(&self, origin: usize) {
@@ -81,14 +94,17 @@ impl Revisions {
 
     pub(super) fn get(&self, origin: usize, repository: &RepositoryName, followed_ref: &str) -> Option<RevisionStatus> {
         let all = self.origins[origin].read().unwrap_or_else(PoisonError::into_inner);
-        all.refs.get(repository)?.get(followed_ref).map(|(seen, _)| seen.clone())
+        all.refs.get(repository)?.get(followed_ref).map(|(seen, _)| RevisionStatus {
+            revision_id: seen.revision_id.clone(),
+            upstream_unreachable_since: (!seen.upstream.reachable).then_some(seen.upstream.since),
+        })
     }
 
-    /// The number of refs, and the most.
+    /// The number of refs of the origin that has most, and the most.
     pub(super) fn fill_level(&self) -> (u64, u64) {
         let count =
             |origin: &RwLock<OriginRevisions>| origin.read().unwrap_or_else(PoisonError::into_inner).count as u64;
-        (self.origins.iter().map(count).sum(), (MAX_REFS * self.origins.len()) as u64)
+        (self.origins.iter().map(count).max().unwrap_or_default(), MAX_REFS as u64)
     }
 }
 
@@ -113,11 +129,11 @@ mod tests {
     fn a_snapshot_replaces_the_revisions_of_one_origin() {
         let (revisions, shop) = (Revisions::new(2), "shop".parse().unwrap());
         for origin in 0..2 {
-            assert!(revisions.record(origin, seen("main", "sha1:aa", true)));
-            assert!(revisions.record(origin, seen("semver:1.x", "sha1:bb", false)));
+            assert!(revisions.record(origin, &seen("main", "sha1:aa", true)));
+            assert!(revisions.record(origin, &seen("semver:1.x", "sha1:bb", false)));
         }
         revisions.snapshot_begun(0);
-        assert!(revisions.record(0, seen("main", "sha1:cc", false)));
+        assert!(revisions.record(0, &seen("main", "sha1:cc", false)));
         assert!(revisions.get(0, &shop, "semver:1.x").is_some(), "it may still be named");
         revisions.snapshot_ended(0);
         assert_eq!(revisions.get(0, &shop, "semver:1.x"), None);
@@ -125,17 +141,19 @@ mod tests {
         assert_eq!(main.revision_id.as_str(), "sha1:cc");
         assert_eq!(main.upstream_unreachable_since, Some(UNIX_EPOCH + Duration::from_secs(60)));
         assert_eq!(revisions.get(1, &shop, "main").unwrap().upstream_unreachable_since, None);
-        assert_eq!(revisions.fill_level().0, 3);
+        assert_eq!(revisions.fill_level().0, 2);
+        revisions.release(1, &shop);
+        assert_eq!((revisions.get(1, &shop, "main"), revisions.fill_level().0), (None, 1));
     }
 
     #[test]
     fn the_number_of_refs_and_their_length_are_bounded() {
         let revisions = Revisions::new(1);
-        assert!(!revisions.record(0, seen(&"x".repeat(MAX_REF_BYTES + 1), "sha1:aa", true)));
+        assert!(!revisions.record(0, &seen(&"x".repeat(MAX_REF_BYTES + 1), "sha1:aa", true)));
         for number in 0..MAX_REFS {
-            assert!(revisions.record(0, seen(&format!("r{number}"), "sha1:aa", true)));
+            assert!(revisions.record(0, &seen(&format!("r{number}"), "sha1:aa", true)));
         }
-        assert!(!revisions.record(0, seen("one-more", "sha1:aa", true)));
-        assert!(revisions.record(0, seen("r0", "sha1:bb", true)), "a known ref can change");
+        assert!(!revisions.record(0, &seen("one-more", "sha1:aa", true)));
+        assert!(revisions.record(0, &seen("r0", "sha1:bb", true)), "a known ref can change");
     }
 }

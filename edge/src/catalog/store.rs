@@ -1,5 +1,6 @@
 //! The catalog: entries in memory, and a journal that survives restarts.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -7,9 +8,10 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::event::RevisionSeen;
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::directory_lock::DirectoryLock;
 
+use super::changes::{CatalogChange, Changes};
 use super::entries::{CatalogBounds, Entries, MAX_FLOORS};
 use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
 use super::freshness::FreshnessPolicies;
@@ -18,9 +20,10 @@ use super::lease::{FreshnessLease, tombstone_validated};
 use super::metrics::CatalogMetrics;
 use super::record::{EntryRecord, GenerationFloor, JournalContents, Record};
 use super::revisions::{RevisionStatus, Revisions};
+use super::update::{Update, UpdateContent, UpdateSource};
 use super::writer::{WriteQueue, WriteState};
 use crate::clock::{Clock, Moment};
-use crate::origin_client::{OriginId, Origins};
+use crate::origin_client::{MAX_ORIGINS, OriginId, Origins};
 use crate::version::Version;
 
 pub(crate) struct Catalog {
@@ -31,9 +34,10 @@ pub(crate) struct Catalog {
     pub(super) journal: Mutex<Journal>,
     pub(super) writes: watch::Sender<WriteState>,
     pub(super) origins: Arc<Origins>,
-    /// In the order of the origins.
+    /// By the ids of the origins.
     leases: Vec<FreshnessLease>,
     pub(super) revisions: Revisions,
+    pub(super) changes: Changes,
     pub(super) policies: Arc<FreshnessPolicies>,
     pub(super) clock: Clock,
     pub(super) metrics: CatalogMetrics,
@@ -51,7 +55,7 @@ impl Catalog {
         clock: Clock,
         metrics: CatalogMetrics,
     ) -> Arc<Self> {
-        let leases = origins.all().iter().map(|_| FreshnessLease::default()).collect();
+        let leases = (0..MAX_ORIGINS).map(|_| FreshnessLease::default()).collect();
         let mut journal = Journal::new(path, lock);
         let (stored, result) = journal.read();
         let catalog = Self {
@@ -60,7 +64,8 @@ impl Catalog {
             write_queue: Mutex::default(),
             journal: Mutex::new(journal),
             writes: watch::Sender::new(WriteState::default()),
-            revisions: Revisions::new(origins.all().len()),
+            revisions: Revisions::new(MAX_ORIGINS),
+            changes: Changes::default(),
             origins,
             leases,
             policies,
@@ -119,6 +124,10 @@ impl Catalog {
         Moment::from_unix_millis(at, now, SystemTime::now()).unwrap_or(now)
     }
 
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
     pub(crate) fn get(&self, service: &ServiceName) -> Option<Arc<Entry>> {
         self.entries.get(service)
     }
@@ -140,8 +149,8 @@ impl Catalog {
         let own = entry.last_validated();
         match entry.origin.and_then(|origin| self.leases.get(origin)) {
             Some(lease) if entry.is_leasable() => match entry.version {
-                Some(_) => lease.validated(own),
-                None => tombstone_validated(&self.leases, own),
+                Some(_) => lease.validated(own, entry.announced_at()),
+                None => tombstone_validated(self.origins.followed().into_iter().map(|id| self.lease(id)), own),
             },
             _ => own,
         }
@@ -163,7 +172,9 @@ impl Catalog {
 
     /// Records the announced revision of a ref.
     pub(crate) fn record_revision(&self, origin: OriginId, seen: RevisionSeen) {
-        if !self.revisions.record(origin, seen) {
+        if self.revisions.record(origin, &seen) {
+            self.changes.send(|| Some(CatalogChange::Revision(seen.into())));
+        } else {
             self.metrics.revisions_dropped.inc();
         }
     }
@@ -174,19 +185,15 @@ impl Catalog {
         let is_current = entry.version.as_ref().is_some_and(|current| std::ptr::eq(&**current, version));
         let origin = entry.origin.filter(|_| is_current && entry.is_leasable())?;
         let lease = &self.leases[origin];
-        let holds = lease.is_in_sync() && lease.covers(entry.last_validated());
+        let holds = lease.is_in_sync() && lease.covers(entry.announced_at());
         let descriptor = version.descriptor();
         holds.then(|| self.revisions.get(origin, &descriptor.publication().repository, descriptor.followed_ref()))?
     }
 
-    /// Whether a service that one origin removed may be at another.
-    pub(super) fn has_several_origins(&self) -> bool {
-        self.origins.all().len() > 1
-    }
-
     /// Whether the event stream of every origin would announce a new service.
     pub(super) fn all_streams_in_sync(&self) -> bool {
-        self.leases.iter().all(FreshnessLease::is_in_sync)
+        let followed = self.origins.followed();
+        !followed.is_empty() && followed.into_iter().all(|id| self.lease(id).is_in_sync())
     }
 
     /// Copies the validations of a lease to the entries, before the lease is reset.
@@ -199,6 +206,54 @@ impl Catalog {
         }
     }
 
+    /// An origin has left its cluster: nobody vouches for its services until another announces them. Scans all entries.
+    pub(crate) fn left(&self, origin: OriginId) {
+        self.copy_lease_validations();
+        self.lease(origin).begin(Moment::LATEST);
+        self.revisions.snapshot_begun(origin);
+        self.revisions.snapshot_ended(origin);
+        self.suspected();
+    }
+
+    /// An origin released a repository: its heartbeats do not vouch for the services any longer. Returns what is to be
+    /// applied: its announcements may have come after those of the new owner, which vouches now. Scans all entries.
+    pub(crate) fn release(&self, origin: OriginId, repository: &RepositoryName) -> Vec<Update> {
+        self.revisions.release(origin, repository);
+        // First: what its new owner announces during the scan comes after it.
+        self.changes.send(|| Some(CatalogChange::Released(repository.clone())));
+        let (mut others, mut announced) = (Vec::new(), Vec::new());
+        for (service, entry) in self.entries.all() {
+            let is_in = |version: &Arc<Version>| version.descriptor().publication().repository == *repository;
+            let Some(version) = entry.version.as_ref().filter(|version| is_in(version)) else { continue };
+            if entry.origin == Some(origin) {
+                entry.validate(self.validated(&entry));
+                entry.release();
+                let other = entry.other_announcement().filter(|_| entry.is_leasable());
+                if let Some((owner, at)) = other.filter(|(owner, at)| self.leases[*owner].covers(*at)) {
+                    let content = UpdateContent::Current(Box::new(version.descriptor().clone()));
+                    announced.push(Update { origin: Some(owner), source: UpdateSource::Stream, at, content });
+                }
+            } else {
+                entry.forget_announcement(origin);
+                others.push(service);
+            }
+        }
+        // What its new owner has announced already.
+        others.into_iter().for_each(|service| self.changes.send(|| Some(CatalogChange::Service(service))));
+        announced
+    }
+
+    /// The number of services for which each origin vouches. Scans all entries.
+    pub(crate) fn vouched(&self) -> HashMap<OriginId, u64> {
+        let mut vouched = HashMap::new();
+        for (_, entry) in self.entries.all() {
+            if let Some(origin) = entry.origin.filter(|id| entry.version.is_some() && !self.is_uncovered(&entry, *id)) {
+                *vouched.entry(origin).or_default() += 1;
+            }
+        }
+        vouched
+    }
+
     /// The services of an origin that its lease does not cover, without tombstones.
     pub(crate) fn missing_from_snapshot(&self, origin: OriginId) -> Vec<ServiceName> {
         let all = self.entries.all().into_iter();
@@ -207,7 +262,7 @@ impl Catalog {
 
     pub(super) fn is_uncovered(&self, entry: &Entry, origin: OriginId) -> bool {
         let is_its = entry.origin == Some(origin) && entry.version.is_some();
-        is_its && !(entry.is_leasable() && self.leases[origin].covers(entry.last_validated()))
+        is_its && !(entry.is_leasable() && self.leases[origin].covers(entry.announced_at()))
     }
 
     /// Purges a service. A hard purge is queued for disk: see [`Catalog::durable`].

@@ -38,6 +38,17 @@ pub(crate) enum UpdateSource {
     Stream,
 }
 
+/// What the sender of an update is to the entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sender {
+    /// It is the origin of the entry, or another member of its cluster.
+    pub(super) shares_cluster: bool,
+    /// The origin of the entry is another one, and its event stream is followed and complete.
+    pub(super) has_living_owner: bool,
+    /// There is no other cluster.
+    pub(super) is_only_cluster: bool,
+}
+
 /// What is done with an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UpdateDecision {
@@ -47,7 +58,7 @@ pub(super) enum UpdateDecision {
     StoreTombstone,
     /// The stored version is confirmed.
     Confirm,
-    /// Ignore it: a newer version arrived while the query was in flight.
+    /// Ignore it: a newer version arrived while the query was in flight, or the sender lags behind the owner.
     Superseded,
     /// Reject it: a newer version is known, or another publication has the same generation.
     Reject,
@@ -68,16 +79,11 @@ impl Update {
     }
 
     /// Decides on the update. `entry`: the stored version; `floor`: the highest version of an evicted service.
-    pub(super) fn decide(
-        &self,
-        entry: Option<&Entry>,
-        floor: Option<VersionNumber>,
-        several_origins: bool,
-    ) -> UpdateDecision {
+    pub(super) fn decide(&self, entry: Option<&Entry>, floor: Option<VersionNumber>, sender: Sender) -> UpdateDecision {
         match &self.content {
-            UpdateContent::Current(descriptor) => self.decide_current(descriptor, entry, floor),
+            UpdateContent::Current(descriptor) => self.decide_current(descriptor, entry, floor, sender),
             UpdateContent::Gone(_, generation) => {
-                entry.map_or(UpdateDecision::Ignore, |entry| self.decide_gone(*generation, entry, several_origins))
+                entry.map_or(UpdateDecision::Ignore, |entry| self.decide_gone(*generation, entry, sender))
             }
         }
     }
@@ -87,6 +93,7 @@ impl Update {
         descriptor: &Descriptor,
         entry: Option<&Entry>,
         floor: Option<VersionNumber>,
+        sender: Sender,
     ) -> UpdateDecision {
         let offered = descriptor.version();
         let Some(entry) = entry else {
@@ -96,31 +103,38 @@ impl Update {
                 UpdateDecision::Store
             };
         };
-        let belongs_to_another = entry.version.is_some() && entry.origin.is_some() && entry.origin != self.origin;
+        let belongs_to_another = entry.version.is_some() && entry.origin.is_some() && !sender.shares_cluster;
         if self.source == UpdateSource::Stream && belongs_to_another {
             return UpdateDecision::RejectOtherOrigin;
         }
+        let lags = sender.shares_cluster && sender.has_living_owner;
         match (offered.cmp(&entry.highest), &entry.version) {
             (Ordering::Less, _) if self.is_superseded_by(entry) => UpdateDecision::Superseded,
+            // A member may answer from an earlier view, and the last events of an earlier owner may come late.
+            (Ordering::Less, _) | (Ordering::Equal, None) if lags => UpdateDecision::Superseded,
             (Ordering::Less, _) => UpdateDecision::Reject,
             (_, Some(stored)) if is_other_publication_of_same_generation(stored.descriptor(), descriptor) => {
                 UpdateDecision::Reject
             }
             (Ordering::Equal, Some(_)) if entry.origin == self.origin => UpdateDecision::Confirm,
+            // Each member answers for the others, and that makes it no owner.
+            (Ordering::Equal, Some(_)) if sender.shares_cluster && self.source != UpdateSource::Stream => {
+                UpdateDecision::Confirm
+            }
             // The same version from another origin moves the service there. A service may also come back unchanged.
             _ => UpdateDecision::Store,
         }
     }
 
-    fn decide_gone(&self, generation: Option<Generation>, entry: &Entry, several_origins: bool) -> UpdateDecision {
+    fn decide_gone(&self, generation: Option<Generation>, entry: &Entry, sender: Sender) -> UpdateDecision {
         let is_stream = self.source == UpdateSource::Stream;
         let is_tombstone = entry.version.is_none();
-        if is_stream && entry.origin != self.origin {
+        if is_stream && entry.origin != self.origin && !sender.shares_cluster {
             UpdateDecision::RejectOtherOrigin
         } else if self.is_superseded_by(entry) || generation.is_some_and(|generation| generation < entry.highest.0) {
             UpdateDecision::Superseded
-        } else if is_stream && several_origins {
-            // A tombstone from one origin is not final: the service may have moved to another.
+        } else if is_stream && !sender.is_only_cluster {
+            // A tombstone from one cluster is not final: the service may have moved to another.
             if is_tombstone { UpdateDecision::Superseded } else { UpdateDecision::QueryOthers }
         } else if is_tombstone {
             UpdateDecision::Confirm
@@ -148,9 +162,20 @@ mod tests {
 
     const QUERY: UpdateSource = UpdateSource::Query((5, 2));
 
-    fn decide(origin: OriginId, source: UpdateSource, content: UpdateContent, entry: Option<&Entry>) -> UpdateDecision {
+    /// The only origin, which is that of the entry.
+    const ALONE: Sender = Sender { shares_cluster: true, has_living_owner: false, is_only_cluster: true };
+    const STRANGER: Sender = Sender { shares_cluster: false, has_living_owner: true, is_only_cluster: false };
+    /// Another member than the one that vouches for the entry.
+    const MEMBER: Sender = Sender { shares_cluster: true, has_living_owner: true, is_only_cluster: true };
+
+    fn decide(
+        (origin, sender): (OriginId, Sender),
+        source: UpdateSource,
+        content: UpdateContent,
+        entry: Option<&Entry>,
+    ) -> UpdateDecision {
         let at = Clock::start().now();
-        Update { origin: Some(origin), source, at, content }.decide(entry, None, false)
+        Update { origin: Some(origin), source, at, content }.decide(entry, None, sender)
     }
 
     fn current(generation: u64, revision: u64, content: &[u8]) -> UpdateContent {
@@ -174,7 +199,7 @@ mod tests {
             (5, 3, b"b", UpdateDecision::Reject),
         ] {
             for source in [QUERY, UpdateSource::Stream] {
-                let decision = decide(0, source, current(generation, revision, content), Some(&stored));
+                let decision = decide((0, ALONE), source, current(generation, revision, content), Some(&stored));
                 assert_eq!(decision, expected, "{generation}.{revision}");
             }
         }
@@ -187,11 +212,11 @@ mod tests {
             [(4, 9, UpdateDecision::Reject), (5, 2, UpdateDecision::Store), (6, 1, UpdateDecision::Store)]
         {
             let update = || current(generation, revision, b"a");
-            assert_eq!(decide(0, QUERY, update(), Some(&tombstone)), expected);
+            assert_eq!(decide((0, ALONE), QUERY, update(), Some(&tombstone)), expected);
             let at = Clock::start().now();
             let update = Update { origin: Some(0), source: QUERY, at, content: update() };
-            assert_eq!(update.decide(None, Some((5, 2)), false), expected);
-            assert_eq!(update.decide(None, None, false), UpdateDecision::Store);
+            assert_eq!(update.decide(None, Some((5, 2)), ALONE), expected);
+            assert_eq!(update.decide(None, None, ALONE), UpdateDecision::Store);
         }
     }
 
@@ -199,35 +224,66 @@ mod tests {
     fn a_response_that_the_stream_superseded_is_no_regression() {
         let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
         let earlier = UpdateSource::Query((4, 1));
-        assert_eq!(decide(0, earlier, current(4, 1, b"b"), Some(&stored)), UpdateDecision::Superseded);
-        assert_eq!(decide(0, earlier, gone(None), Some(&stored)), UpdateDecision::Superseded);
-        assert_eq!(decide(0, QUERY, gone(None), Some(&stored)), UpdateDecision::StoreTombstone);
+        assert_eq!(decide((0, ALONE), earlier, current(4, 1, b"b"), Some(&stored)), UpdateDecision::Superseded);
+        assert_eq!(decide((0, ALONE), earlier, gone(None), Some(&stored)), UpdateDecision::Superseded);
+        assert_eq!(decide((0, ALONE), QUERY, gone(None), Some(&stored)), UpdateDecision::StoreTombstone);
     }
 
     #[test]
-    fn a_stream_updates_services_of_its_own_origin_only() {
+    fn a_stream_updates_services_of_its_own_cluster_only() {
         let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
+        let stream = UpdateSource::Stream;
         for content in [current(6, 1, b"b"), current(5, 2, b"a"), gone(Some(9))] {
-            assert_eq!(decide(1, UpdateSource::Stream, content, Some(&stored)), UpdateDecision::RejectOtherOrigin);
+            assert_eq!(decide((1, STRANGER), stream, content, Some(&stored)), UpdateDecision::RejectOtherOrigin);
         }
-        assert_eq!(decide(1, QUERY, current(5, 2, b"a"), Some(&stored)), UpdateDecision::Store, "it has moved there");
+        let moved = decide((1, STRANGER), QUERY, current(5, 2, b"a"), Some(&stored));
+        assert_eq!(moved, UpdateDecision::Store, "it has moved there");
         let tombstone = entry(None, Clock::start().now());
-        assert_eq!(decide(1, UpdateSource::Stream, current(6, 1, b"b"), Some(&tombstone)), UpdateDecision::Store);
+        assert_eq!(decide((1, STRANGER), stream, current(6, 1, b"b"), Some(&tombstone)), UpdateDecision::Store);
     }
 
     #[test]
-    fn a_tombstone_from_one_of_several_origins_queries_the_others() {
+    fn ownership_moves_with_the_stream_and_never_back_in_generations() {
+        let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
+        let tombstone = entry(None, Clock::start().now());
+        let stream = UpdateSource::Stream;
+        for (source, content, entry, expected) in [
+            (stream, current(5, 2, b"a"), &stored, UpdateDecision::Store),
+            (QUERY, current(5, 2, b"a"), &stored, UpdateDecision::Confirm),
+            (stream, current(6, 1, b"b"), &stored, UpdateDecision::Store),
+            (QUERY, current(6, 1, b"b"), &stored, UpdateDecision::Store),
+            (stream, current(5, 2, b"b"), &stored, UpdateDecision::Reject),
+            (stream, current(4, 9, b"b"), &stored, UpdateDecision::Superseded),
+            (QUERY, current(4, 9, b"b"), &stored, UpdateDecision::Superseded),
+            (stream, current(5, 2, b"a"), &tombstone, UpdateDecision::Superseded),
+            (stream, current(6, 1, b"b"), &tombstone, UpdateDecision::Store),
+            (stream, gone(Some(4)), &stored, UpdateDecision::Superseded),
+            (stream, gone(Some(5)), &stored, UpdateDecision::StoreTombstone),
+        ] {
+            let described = format!("{source:?} {content:?}");
+            assert_eq!(decide((1, MEMBER), source, content, Some(entry)), expected, "{described}");
+        }
+        // Once the owner is silent, a lower generation is what the cluster says.
+        let sender = Sender { has_living_owner: false, ..MEMBER };
+        for source in [QUERY, stream] {
+            assert_eq!(decide((1, sender), source, current(4, 9, b"b"), Some(&stored)), UpdateDecision::Reject);
+        }
+    }
+
+    #[test]
+    fn a_tombstone_from_one_of_several_clusters_queries_the_others() {
         let stored = entry(Some(descriptor("shop", 5, 2, b"a")), Clock::start().now());
         let at = Clock::start().now();
         let update =
             |generation| Update { origin: Some(0), source: UpdateSource::Stream, at, content: gone(Some(generation)) };
-        assert_eq!(update(5).decide(Some(&stored), None, true), UpdateDecision::QueryOthers);
-        assert_eq!(update(5).decide(Some(&stored), None, false), UpdateDecision::StoreTombstone);
+        let several = Sender { is_only_cluster: false, ..ALONE };
+        assert_eq!(update(5).decide(Some(&stored), None, several), UpdateDecision::QueryOthers);
+        assert_eq!(update(5).decide(Some(&stored), None, ALONE), UpdateDecision::StoreTombstone);
         assert_eq!(
-            update(4).decide(Some(&stored), None, false),
+            update(4).decide(Some(&stored), None, ALONE),
             UpdateDecision::Superseded,
             "of an earlier life of it"
         );
-        assert_eq!(update(5).decide(None, Some((5, 1)), false), UpdateDecision::Ignore);
+        assert_eq!(update(5).decide(None, Some((5, 1)), ALONE), UpdateDecision::Ignore);
     }
 }

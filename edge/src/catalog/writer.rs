@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use weir_protocol::name::ServiceName;
 
+use super::changes::CatalogChange;
 use super::entries::GenerationFloors;
 use super::entry::Entry;
 use super::metrics::EvictionReason;
@@ -244,7 +245,8 @@ impl Catalog {
     /// Serves an entry.
     pub(super) fn serve(&self, queue: &mut WriteQueue, service: ServiceName, entry: Arc<Entry>) {
         queue.floors.remove(&service);
-        self.entries.insert(service, entry);
+        self.entries.insert(service.clone(), entry);
+        self.changes.send(|| Some(CatalogChange::Service(service)));
     }
 
     /// Evicts entries beyond the bounds.
@@ -270,7 +272,7 @@ impl Catalog {
         let (now, wall, all) = (self.clock.now(), SystemTime::now(), self.entries.all());
         // Updates wait for the queue's lock, so it is not held here.
         let (mut leases, mut validations) = (HashMap::new(), Vec::new());
-        for id in 0..self.origins.all().len() {
+        for id in 0..self.origins.count() {
             let uncovered = all.iter().filter(|(_, entry)| self.is_uncovered(entry, id));
             let except: HashSet<_> = uncovered.map(|(service, _)| service.clone()).take(MAX_EXCEPTIONS + 1).collect();
             if let (Some(at), true) = (self.lease(id).last_heartbeat(), except.len() <= MAX_EXCEPTIONS) {

@@ -5,6 +5,7 @@ mod auth;
 mod cache;
 mod freshness;
 mod origin;
+mod peers;
 mod push;
 mod tls;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::NodeName;
 use weir_runtime::config::{ConfigError, base_dir, duration, read, resolve};
+use weir_runtime::host_name::host_name;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 pub use admin::AdminConfig;
@@ -22,15 +24,18 @@ pub use auth::{AuthConfig, AuthMode, CertificateRule};
 pub use cache::CacheConfig;
 pub use freshness::{FreshnessConfig, FreshnessForConfig};
 pub use origin::OriginConfig;
+pub(crate) use origin::authority;
+pub use peers::PeersConfig;
 pub use push::PushConfig;
 pub use tls::TlsConfig;
 
 /// The configuration of an edge: its listeners. The file is read at the start only. SIGHUP reads the files again that
-/// `[tls]`, `auth.client_ca` and `[[origin]]` name: all are applied, or nothing is.
+/// `[tls]`, `auth.client_ca`, `peers.ca`, `[[origin]]` and `[[shield]]` name: all are applied, or nothing is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The edge's name, in `Cache-Status` and in logs.
+    /// The edge's name, in `Cache-Status` and in logs. Default: the host name.
+    #[serde(default = "host_name")]
     pub name: NodeName,
     /// Listener of agents: TCP for HTTP/1.1 and HTTP/2, UDP of the same port for HTTP/3.
     pub listen: SocketAddr,
@@ -54,6 +59,12 @@ pub struct Config {
     /// Origins.
     #[serde(rename = "origin", default)]
     pub origins: Vec<OriginConfig>,
+    /// Shields: other edges.
+    #[serde(rename = "shield", default)]
+    pub shields: Vec<OriginConfig>,
+    /// Other edges that may read from this one as their shield.
+    #[serde(default)]
+    pub peers: PeersConfig,
     /// How old a response may be.
     #[serde(default)]
     pub freshness: FreshnessConfig,
@@ -88,6 +99,8 @@ impl Config {
             auth: AuthConfig::default(),
             cache,
             origins,
+            shields: Vec::new(),
+            peers: PeersConfig::default(),
             freshness: FreshnessConfig::default(),
             freshness_for: Vec::new(),
             push: PushConfig::default(),
@@ -113,7 +126,8 @@ impl Config {
         let base = base_dir(path);
         let mut paths = vec![&mut config.tls.certificate, &mut config.tls.key, &mut config.cache.dir];
         paths.extend(&mut config.admin.operator_token_file);
-        for origin in &mut config.origins {
+        paths.extend(&mut config.peers.ca);
+        for origin in config.origins.iter_mut().chain(&mut config.shields) {
             paths.extend([&mut origin.ca, &mut origin.client_certificate, &mut origin.client_key]);
         }
         paths.extend(config.auth.paths());
@@ -155,15 +169,17 @@ impl Config {
             errors.push(ConfigError::invalid("there is no [[origin]]: an edge needs at least one"));
         }
         let mut seen = std::collections::HashSet::new();
-        for origin in &self.origins {
-            match origin.authority() {
+        for node in self.origins.iter().chain(&self.shields) {
+            match node.authority() {
                 Ok(authority) if seen.insert(authority.clone()) => {}
                 Ok(_) => {
-                    errors.push(ConfigError::invalid(format!("origin url = \"{}\" is configured twice", origin.url)));
+                    let url = &node.url;
+                    errors.push(ConfigError::invalid(format!("origin or shield url = \"{url}\" is configured twice")));
                 }
                 Err(error) => errors.push(error),
             }
         }
+        errors.extend(self.peers.errors());
         errors.extend(self.cache.errors());
         errors.extend(self.push.errors());
         let freshness = self.freshness.errors("[freshness]");

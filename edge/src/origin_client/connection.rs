@@ -12,13 +12,15 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::event::Cursor;
+use weir_protocol::members::{self, Members};
 use weir_protocol::route::Route;
-use weir_runtime::http_client::{Http2Client, plain_words, read_body};
+use weir_runtime::http_client::{CONNECT_TIMEOUT, Http2Client, read_body, root_cause};
 
 use super::breaker::{Breaker, Circuit};
 use super::clients::Clients;
 use super::error::OriginError;
 use super::metrics::OriginMetrics;
+use crate::cdn_loop::CDN_LOOP;
 use crate::clock::Clock;
 use crate::config::OriginConfig;
 
@@ -40,8 +42,10 @@ const MAX_DETAIL_CHARS: usize = 500;
 #[derive(Debug)]
 pub(crate) struct Origin {
     authority: Authority,
+    /// The `[[origin]]` whose certificates it is reached with, as its index in the configuration.
+    configured: usize,
     clients: RwLock<Clients>,
-    pub(super) metrics: OriginMetrics,
+    metrics: OriginMetrics,
     clock: Clock,
     breaker: Mutex<Breaker>,
     reached: AtomicBool,
@@ -58,11 +62,9 @@ enum HeadTimeout {
 }
 
 impl HeadTimeout {
-    fn of(kind: &str) -> Self {
-        match kind {
-            "object" => HeadTimeout::Slow(OBJECT_HEAD_TIMEOUT),
-            _ => HeadTimeout::Fast,
-        }
+    /// For an object. `is_last`: nobody else is asked for it.
+    fn object(is_last: bool) -> Self {
+        HeadTimeout::Slow(if is_last { OBJECT_HEAD_TIMEOUT } else { HEAD_TIMEOUT })
     }
 
     fn duration(self) -> Duration {
@@ -80,24 +82,45 @@ struct ProblemDocument {
 }
 
 impl Origin {
-    pub(crate) fn new(config: &OriginConfig, clock: Clock, metrics: OriginMetrics) -> anyhow::Result<Self> {
+    /// The origin of an `[[origin]]`, which is number `configured` of the configuration.
+    pub(crate) fn new(
+        config: &OriginConfig,
+        configured: usize,
+        clock: Clock,
+        metrics: OriginMetrics,
+    ) -> anyhow::Result<Self> {
         let authority = config.authority()?;
         let clients = Clients::read(config)?;
         if clients.have_expired() {
             let file = config.client_certificate.display();
             tracing::warn!(origin = %authority, %file, "the client certificate has expired; the origin will reject it");
         }
+        Ok(Self::with(authority, configured, clients, clock, metrics))
+    }
+
+    fn with(authority: Authority, configured: usize, clients: Clients, clock: Clock, metrics: OriginMetrics) -> Self {
         metrics.create_series(authority.as_str());
         metrics.client_certificate(authority.as_str(), clients.not_after);
-        Ok(Self {
+        Self {
             authority,
+            configured,
             clients: RwLock::new(clients),
             metrics,
             clock,
             breaker: Mutex::default(),
             reached: AtomicBool::new(false),
             last_error: Mutex::default(),
-        })
+        }
+    }
+
+    /// Another member of its cluster, which is reached with the same certificates.
+    pub(super) fn sibling(&self, authority: Authority) -> Self {
+        Self::with(authority, self.configured, self.clients(), self.clock, self.metrics.clone())
+    }
+
+    /// The index of its `[[origin]]`.
+    pub(crate) fn configured(&self) -> usize {
+        self.configured
     }
 
     /// Its `host:port`.
@@ -109,6 +132,11 @@ impl Origin {
     pub(crate) fn replace(&self, clients: Clients) {
         self.metrics.client_certificate(self.name(), clients.not_after);
         *self.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    /// It has left its cluster.
+    pub(crate) fn left(&self) {
+        self.metrics.left(self.name());
     }
 
     fn clients(&self) -> Clients {
@@ -181,24 +209,52 @@ impl Origin {
         Ok(bytes)
     }
 
-    /// Requests an object and returns the body.
-    pub(super) async fn object(&self, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
-        let mut headers = HeaderMap::new();
+    /// Requests the list of members; `None` when the origin has none.
+    pub(super) async fn members(&self) -> Result<Option<Members>, OriginError> {
+        let response = match self.get("members", members::PATH, HeaderMap::new()).await {
+            Err(OriginError::NotFound) => return Ok(None),
+            got => got?,
+        };
+        let bytes = self.read(response, members::MAX_MEMBERS_BYTES).await?;
+        Members::parse(&bytes).map(Some).map_err(|error| self.bad_response(&error.to_string()))
+    }
+
+    /// Requests an object. `no_cache`: bypass caches on the path, after corrupt bytes. `passed`: the value of
+    /// `CDN-Loop`; `is_last`: nobody else is asked when this takes long.
+    ///
+    /// # Errors
+    /// [`OriginError::NotFound`] when it does not have the object, or another error of the request.
+    pub(crate) async fn object(
+        &self,
+        route: &Route,
+        no_cache: bool,
+        passed: HeaderValue,
+        is_shield: bool,
+        is_last: bool,
+    ) -> Result<Response<Incoming>, OriginError> {
+        let kind = if is_shield { "shield" } else { route.label() };
+        let mut headers = HeaderMap::from_iter([(CDN_LOOP, passed)]);
         if no_cache {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         }
-        let response = self.get(route.label(), &route.to_string(), headers).await?;
+        let response = self.get_within(HeadTimeout::object(is_last), kind, &route.to_string(), headers).await?;
         match response.status() {
-            StatusCode::OK => Ok(response.into_body()),
+            StatusCode::OK => Ok(response),
             status => Err(self.bad_response(&format!("status {status} for an object"))),
         }
+    }
+
+    /// Counts bytes of an object.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.metrics.received(bytes);
     }
 
     /// Opens the event stream after the cursor `since`, or with a snapshot.
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
         let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
-        let response = self.send(&self.clients().events, route.label(), &path, HeaderMap::new()).await?;
+        let response =
+            self.send(HeadTimeout::Fast, &self.clients().events, route.label(), &path, HeaderMap::new()).await?;
         match response.status() {
             StatusCode::OK => Ok(response.into_body()),
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
@@ -210,7 +266,7 @@ impl Origin {
     /// Sends a request whose response only the circuit breaker uses.
     pub(super) async fn probe(&self) {
         // `send` records the outcome.
-        let _ = self.send(&self.clients().requests, "probe", "/v1/services", HeaderMap::new()).await;
+        let _ = self.send(HeadTimeout::Fast, &self.clients().requests, "probe", "/v1/services", HeaderMap::new()).await;
     }
 
     /// Sends a request. A status that is no success becomes an error.
@@ -220,32 +276,46 @@ impl Origin {
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
-        let was_up = self.is_up();
+        self.get_within(HeadTimeout::Fast, kind, path, headers).await
+    }
+
+    async fn get_within(
+        &self,
+        timeout: HeadTimeout,
+        kind: &'static str,
+        path: &str,
+        headers: HeaderMap,
+    ) -> Result<Response<Incoming>, OriginError> {
+        let (was_up, sent) = (self.is_up(), self.clock.now());
+        let failed_at_once = || self.clock.now().since(sent) < CONNECT_TIMEOUT;
         let client = self.clients().requests;
-        let response = match self.send(&client, kind, path, headers.clone()).await {
-            // A pooled connection may be dead: retry once with a new one.
-            Err(OriginError::Unreachable { .. }) if was_up => self.send(&client, kind, path, headers).await?,
+        let response = match self.send(timeout, &client, kind, path, headers.clone()).await {
+            // A pooled connection may be dead: retry once with a new one. An origin that hangs is not waited for again:
+            // another one may answer.
+            Err(OriginError::Unreachable { .. }) if was_up && failed_at_once() => {
+                self.send(timeout, &client, kind, path, headers).await?
+            }
             sent => sent?,
         };
         match response.status() {
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
-            StatusCode::MISDIRECTED_REQUEST => Err(OriginError::Misdirected(self.name().to_owned())),
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Err(self.refused(response).await),
+            | StatusCode::GATEWAY_TIMEOUT
+            | StatusCode::LOOP_DETECTED => Err(self.refused(response).await),
             _ => Ok(response),
         }
     }
 
     async fn send(
         &self,
+        timeout: HeadTimeout,
         client: &Http2Client,
         kind: &'static str,
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
-        let timeout = HeadTimeout::of(kind);
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
             let reason = last_failure(self.name(), self.last_error().as_deref());
@@ -337,15 +407,6 @@ fn last_failure(name: &str, last_error: Option<&str>) -> String {
 fn rejection(status: StatusCode) -> Option<String> {
     let is_rejection = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     is_rejection.then(|| format!("answered {status}: it rejects the client certificate of this edge"))
-}
-
-/// The root cause of an error: `connection refused` rather than `client error (Connect)`.
-fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    plain_words(cause).map_or_else(|| cause.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -8,9 +8,6 @@ pub(crate) enum OriginError {
     /// `404`.
     #[error("the origin answered 404")]
     NotFound,
-    /// `421`: another origin owns the service.
-    #[error("origin {0} answered 421: another origin owns the service")]
-    Misdirected(String),
     /// Connecting failed, or the connection broke.
     #[error("origin {origin} cannot be reached: {reason}")]
     Unreachable { origin: String, reason: String },
@@ -20,7 +17,7 @@ pub(crate) enum OriginError {
     /// The origin is temporarily unable to answer.
     #[error("{detail}")]
     Refused {
-        /// The status: 429, 502, 503 or 504.
+        /// The status: 429, 502, 503, 504 or 508.
         status: u16,
         /// The `detail` of its problem document.
         detail: String,
@@ -39,13 +36,13 @@ impl OriginError {
     pub(crate) fn label(&self) -> &'static str {
         match self {
             OriginError::NotFound => "404",
-            OriginError::Misdirected(_) => "421",
             OriginError::Unreachable { .. } => "unreachable",
             OriginError::TimedOut { .. } => "timeout",
             OriginError::Refused { status, .. } => match status {
                 429 => "429",
                 502 => "502",
                 503 => "503",
+                508 => "508",
                 _ => "504",
             },
             OriginError::BadResponse { .. } => "bad_answer",

@@ -10,13 +10,13 @@ use crate::clock::unix_seconds;
 metric_families! {
     /// The families of requests to origins.
     pub(crate) struct OriginMetrics {
-        /// Requests to origins. The status is that of HTTP, or `unreachable`, `timeout`, `bad_answer`, `circuit_open` (no
+        /// Requests to origins, and for objects to shields. The status is that of HTTP, or `unreachable`, `timeout`, `bad_answer`, `circuit_open` (no
         /// request was sent).
         requests: IntCounterVec = "weir_edge_origin_requests_total"
-            { kind: ["service", "version", "object", "events", "probe"], status };
-        /// Bytes of responses from origins. Offload = 1 − this / `weir_edge_sent_bytes_total`.
+            { kind: ["service", "version", "object", "shield", "events", "members", "probe"], status };
+        /// Bytes of responses from origins and shields. Offload = 1 − this / `weir_edge_sent_bytes_total`.
         received_bytes: IntCounter = "weir_edge_origin_received_bytes_total";
-        /// 1 while the origin answers and its circuit is closed.
+        /// 1 while the origin or shield answers and its circuit is closed.
         up: IntGaugeVec = "weir_edge_origin_up" { origin };
         /// How often requests to the origin were suspended because it did not answer.
         circuits_opened: IntCounterVec = "weir_edge_origin_circuit_opened_total" { origin };
@@ -47,6 +47,12 @@ impl OriginMetrics {
 
     pub(crate) fn client_certificate(&self, origin: &str, ends: SystemTime) {
         self.client_not_after.with_label_values(&[origin]).set(unix_seconds(ends));
+    }
+
+    /// The origin has left: what is not up is not down.
+    pub(crate) fn left(&self, origin: &str) {
+        // An error means that there is no such series.
+        let _ = self.up.remove_label_values(&[origin]);
     }
 
     pub(crate) fn up(&self, origin: &str, up: bool) {

@@ -1,39 +1,53 @@
 //! Requests descriptors and objects from origins.
 //!
-//! Several origins partition the services among them. The owner of a service is known once one of them has answered for
-//! it; until then each is tried in turn. There is no fail-over, because an origin does not serve services of another.
+//! The members of a cluster answer for each other: the one whose event stream vouches for a service is asked first, and the
+//! next one when that fails. Origins that are no cluster partition the services among them: each is asked for what it is
+//! known to have, and all are asked for what is unknown.
 
 mod breaker;
 mod clients;
 mod connection;
 mod error;
+mod members;
 mod metrics;
 pub(crate) mod probe;
+mod shields;
 
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use hyper::body::Incoming;
 use weir_protocol::descriptor::{Descriptor, DescriptorError};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::members::{Member, Members};
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route;
 use weir_runtime::tls;
 
-use crate::config::OriginConfig;
+use crate::config::{OriginConfig, authority};
 
 pub(crate) use clients::Clients;
 pub(crate) use connection::Origin;
 pub(crate) use error::OriginError;
 pub(crate) use metrics::OriginMetrics;
+pub(crate) use shields::{ShieldId, Shields};
 
+use self::members::MemberTable;
+
+/// The most origins that are known: configured ones, and members that were ever listed since the start.
+pub(crate) const MAX_ORIGINS: usize = 256;
+
+/// The known origins. They are added and never removed.
 #[derive(Debug)]
 pub(crate) struct Origins {
-    origins: Vec<Origin>,
+    origins: Box<[OnceLock<Origin>]>,
+    table: RwLock<MemberTable>,
+    /// Held while origins are added.
+    adding: Mutex<()>,
 }
 
-/// An origin, as its index in the configuration.
+/// A known origin: its number in the order in which they became known, below [`MAX_ORIGINS`].
 pub(crate) type OriginId = usize;
 
 /// The origins' response to a query about a service, or one version of it.
@@ -43,26 +57,139 @@ pub(crate) enum OriginResponse {
     Descriptor(OriginId, Box<Descriptor>),
     /// The descriptor with the tag of the request is current.
     Unchanged,
-    /// Not found: by all origins, where `421` counts if the owner responded `404`.
+    /// Not found: a member of each cluster says so.
     Absent,
 }
 
 impl Origins {
-    pub(crate) fn new(origins: Vec<Origin>) -> Self {
-        Self { origins }
+    /// The configured origins.
+    pub(crate) fn new(configured: Vec<Origin>) -> Self {
+        let origins = Self {
+            origins: (0..MAX_ORIGINS).map(|_| OnceLock::new()).collect(),
+            table: RwLock::default(),
+            adding: Mutex::default(),
+        };
+        for origin in configured {
+            let _ = origins.add(origin, true);
+        }
+        origins
     }
 
-    pub(crate) fn all(&self) -> &[Origin] {
-        &self.origins
+    /// Adds an origin. `None`: there is no room.
+    fn add(&self, origin: Origin, is_configured: bool) -> Option<OriginId> {
+        let id = self.count();
+        let room = self.origins.get(id)?;
+        // First, so that whoever finds the origin finds its row.
+        self.table_mut().add(is_configured);
+        room.set(origin).ok().map(|()| id)
+    }
+
+    /// All known origins with their ids.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (OriginId, &Origin)> {
+        self.origins.iter().map_while(OnceLock::get).enumerate()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all().count()
+    }
+
+    pub(crate) fn get(&self, id: OriginId) -> &Origin {
+        self.origins[id].get().expect("an id is given when its origin is added")
     }
 
     /// The name of an origin: its `host:port`.
     pub(crate) fn name(&self, id: OriginId) -> Option<&str> {
-        self.origins.get(id).map(Origin::name)
+        self.origins.get(id)?.get().map(Origin::name)
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<OriginId> {
-        self.origins.iter().position(|origin| origin.name() == name)
+        self.all().find(|(_, origin)| origin.name() == name).map(|(id, _)| id)
+    }
+
+    /// Requests the list of members from one origin. `None`: it is no member of a cluster.
+    ///
+    /// # Errors
+    /// The request failed, or its response is no list.
+    pub(crate) async fn members(&self, id: OriginId) -> Result<Option<Members>, OriginError> {
+        self.get(id).members().await
+    }
+
+    /// Applies a list of members that an origin sent. New ones are reached as that origin is.
+    pub(crate) fn learn(&self, source: OriginId, members: Members) {
+        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = Vec::new();
+        for member in members.members {
+            match self.learnt(source, &member.url) {
+                Ok(id) => known.push((id, member)),
+                Err(error) => {
+                    let (member, url) = (member.name, member.url);
+                    tracing::error!(%member, url, error = format!("{error:#}"), "a member of the cluster cannot be used");
+                }
+            }
+        }
+        self.table_mut().apply(source, &known);
+    }
+
+    fn learnt(&self, source: OriginId, url: &str) -> anyhow::Result<OriginId> {
+        let authority = authority(url)?;
+        if let Some(id) = self.find(authority.as_str()) {
+            return Ok(id);
+        }
+        let id = self.add(self.get(source).sibling(authority), false);
+        id.with_context(|| format!("{MAX_ORIGINS} origins are known; a restart forgets those that left"))
+    }
+
+    /// The member as its cluster describes it; `None` when no list names it.
+    pub(crate) fn member(&self, id: OriginId) -> Option<Member> {
+        self.table().member(id).cloned()
+    }
+
+    /// Whether both are members of one cluster, or the same.
+    pub(crate) fn share_a_cluster(&self, one: OriginId, other: OriginId) -> bool {
+        one == other || self.table().share_a_cluster(one, other)
+    }
+
+    /// Whether a service that one origin removed is at no other.
+    pub(crate) fn is_one_cluster(&self) -> bool {
+        self.table().is_one_cluster()
+    }
+
+    /// Whether the event stream of an origin is to be followed.
+    pub(crate) fn is_to_be_followed(&self, id: OriginId) -> bool {
+        self.table().is_to_be_followed(id)
+    }
+
+    /// Marks an origin as followed or not. Returns what it was.
+    pub(crate) fn set_followed(&self, id: OriginId, is_followed: bool) -> bool {
+        self.table_mut().set_followed(id, is_followed)
+    }
+
+    pub(crate) fn is_followed(&self, id: OriginId) -> bool {
+        self.table().is_followed(id)
+    }
+
+    /// The origins whose event streams are followed, or tried to be.
+    pub(crate) fn followed(&self) -> Vec<OriginId> {
+        self.table().followed().collect()
+    }
+
+    /// Whether requests may be sent to an origin.
+    pub(crate) fn is_in_use(&self, id: OriginId) -> bool {
+        self.table().is_in_use(id)
+    }
+
+    /// Whether no origin that may answer for a service of this owner can be reached.
+    pub(crate) fn are_down(&self, owner: OriginId) -> bool {
+        let mut members = self.order(Some(owner)).into_iter().filter(|id| self.share_a_cluster(owner, *id));
+        members.all(|id| self.get(id).is_down())
+    }
+
+    fn table(&self) -> RwLockReadGuard<'_, MemberTable> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn table_mut(&self) -> RwLockWriteGuard<'_, MemberTable> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the files for all origins again, in the order of `configs`.
@@ -80,16 +207,23 @@ impl Origins {
         Ok(read)
     }
 
+    /// Replaces the clients of all origins: those of `read` are in the order of the configuration.
+    pub(crate) fn replace_clients(&self, read: &[Clients]) {
+        for (_, origin) in self.all() {
+            read.get(origin.configured()).into_iter().for_each(|clients| origin.replace(clients.clone()));
+        }
+    }
+
     /// Whether any origin has ever responded.
     pub(crate) fn any_reached(&self) -> bool {
-        self.origins.iter().any(Origin::was_reached)
+        self.all().any(|(_, origin)| origin.was_reached())
     }
 
     /// Requests the descriptor of a service. `owner`: its origin, if known; `if_none_match`: the entity tag of the stored
     /// descriptor.
     ///
     /// # Errors
-    /// The error of the owner, or of the first origin that failed.
+    /// The error of the first origin that failed, and that no other member of its cluster answered for.
     pub(crate) async fn descriptor(
         &self,
         service: &ServiceName,
@@ -112,22 +246,10 @@ impl Origins {
         let response = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
         match &response {
             OriginResponse::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
-                Err(self.origins[*id].bad_response("the response is for another version"))
+                Err(self.get(*id).bad_response("the response is for another version"))
             }
             _ => Ok(response),
         }
-    }
-
-    /// Requests an object from one origin. `no_cache`: bypass caches on the path, after corrupt bytes.
-    ///
-    /// # Errors
-    /// [`OriginError::NotFound`] when the origin does not have it, or another error of the request.
-    pub(crate) async fn object(&self, id: OriginId, route: &Route, no_cache: bool) -> Result<Incoming, OriginError> {
-        self.origins[id].object(route, no_cache).await
-    }
-
-    pub(crate) fn received(&self, id: OriginId, bytes: usize) {
-        self.origins[id].metrics.received(bytes);
     }
 
     async fn ask(
@@ -137,39 +259,40 @@ impl Origins {
         owner: Option<OriginId>,
         if_none_match: Option<&str>,
     ) -> Result<OriginResponse, OriginError> {
-        let mut failure = None;
-        let (mut owner_says_absent, mut another_may_have_it) = (false, false);
+        let (mut failures, mut absent) = (Vec::new(), Vec::new());
+        let is_absent = |absent: &[OriginId], id| absent.iter().any(|said| self.share_a_cluster(*said, id));
         for id in self.order(owner) {
-            let is_owner = owner == Some(id);
-            match self.origins[id].descriptor(route, if_none_match.filter(|_| is_owner)).await {
-                Ok(Some(bytes)) => return Ok(OriginResponse::Descriptor(id, Box::new(self.read(id, service, bytes)?))),
+            let is_elsewhere = owner.is_some_and(|owner| !self.share_a_cluster(owner, id));
+            // Another cluster is asked only once that of the owner says that the service is gone: it may have moved.
+            if is_absent(&absent, id) || (is_elsewhere && owner.is_some_and(|owner| !is_absent(&absent, owner))) {
+                continue;
+            }
+            match self.get(id).descriptor(route, if_none_match.filter(|_| !is_elsewhere)).await {
+                Ok(Some(bytes)) => match self.read(id, service, bytes) {
+                    Ok(descriptor) => return Ok(OriginResponse::Descriptor(id, Box::new(descriptor))),
+                    Err(error) => failures.push((id, error)),
+                },
                 Ok(None) => return Ok(OriginResponse::Unchanged),
-                Err(OriginError::NotFound) => owner_says_absent |= is_owner,
-                Err(error @ OriginError::Misdirected(_)) => failure = failure.or(Some(error)),
-                Err(error) if is_owner => return Err(error),
-                Err(error) => {
-                    // The service may have moved there.
-                    another_may_have_it = true;
-                    failure = failure.or(Some(error));
-                }
+                Err(OriginError::NotFound) => absent.push(id),
+                Err(error) => failures.push((id, error)),
             }
         }
-        match failure {
-            Some(error) if !owner_says_absent || another_may_have_it => Err(error),
-            _ => Ok(OriginResponse::Absent),
+        match failures.into_iter().find(|(id, _)| !is_absent(&absent, *id)) {
+            Some((_, error)) => Err(error),
+            None => Ok(OriginResponse::Absent),
         }
     }
 
-    /// The owner first, then the others in case the service has moved.
-    pub(crate) fn order(&self, owner: Option<OriginId>) -> impl Iterator<Item = OriginId> + use<> {
-        owner.into_iter().chain((0..self.origins.len()).filter(move |id| owner != Some(*id)))
+    /// The origins to ask about a service of this owner, one after the other.
+    pub(crate) fn order(&self, owner: Option<OriginId>) -> Vec<OriginId> {
+        self.table().order(owner)
     }
 
     fn read(&self, id: OriginId, service: &ServiceName, bytes: Bytes) -> Result<Descriptor, OriginError> {
-        let descriptor = Descriptor::parse(bytes)
-            .map_err(|error: DescriptorError| self.origins[id].bad_response(&error.to_string()))?;
+        let descriptor =
+            Descriptor::parse(bytes).map_err(|error: DescriptorError| self.get(id).bad_response(&error.to_string()))?;
         if descriptor.publication().service != *service {
-            return Err(self.origins[id].bad_response("the response is for another service"));
+            return Err(self.get(id).bad_response("the response is for another service"));
         }
         Ok(descriptor)
     }

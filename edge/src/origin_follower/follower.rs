@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tokio::task::spawn_blocking;
 use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_protocol::event::{Cursor, Event, EventKind, RevisionSeen};
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::backoff::Backoff;
 use super::metrics::Refused;
@@ -42,7 +42,7 @@ struct UpdateBatch {
 
 impl Follower {
     pub(super) fn new(id: OriginId, context: FollowerContext, prefetcher: Prefetcher) -> Self {
-        context.metrics.stream_up(context.origins.all()[id].name(), false);
+        context.metrics.stream_up(context.origins.get(id).name(), false);
         Self {
             id,
             context,
@@ -55,13 +55,16 @@ impl Follower {
         }
     }
 
-    /// Follows the stream until the drain begins.
+    /// Follows the stream until the drain begins, or until it ends and the origin has left its cluster.
     pub(super) async fn run(mut self) {
         let drain = self.context.drain.clone();
         loop {
             let round = async {
                 let end = self.follow().await;
                 self.handle_end(&end);
+                if !self.context.origins.is_to_be_followed(self.id) {
+                    return false;
+                }
                 let backoff = match &end {
                     StreamEnd::NotServed => Backoff::not_served(fastrand::f64()),
                     StreamEnd::Refused(OriginError::Refused { retry_after, .. }) => {
@@ -70,16 +73,25 @@ impl Follower {
                     _ => self.backoff.next(None, fastrand::f64()),
                 };
                 tokio::time::sleep(backoff).await;
+                true
             };
             tokio::select! {
-                () = round => {}
+                goes_on = round => if !goes_on { break },
                 () = drain.begun() => return,
             }
         }
+        tracing::info!(origin = self.name(), "an origin has left its cluster");
+        // While its stream still counts, no heartbeat of another origin vouches for its services at other edges.
+        let (catalog, id) = (self.context.catalog.clone(), self.id);
+        let _ = spawn_blocking(move || catalog.left(id)).await;
+        self.context.origins.set_followed(self.id, false);
+        self.context.access.origin_left(self.name());
+        self.context.metrics.left(self.name());
+        self.context.origins.get(self.id).left();
     }
 
     async fn follow(&mut self) -> StreamEnd {
-        let body = match self.context.origins.all()[self.id].events(self.cursor.as_ref()).await {
+        let body = match self.context.origins.get(self.id).events(self.cursor.as_ref()).await {
             Ok(body) => body,
             Err(error) => return error.into(),
         };
@@ -97,6 +109,9 @@ impl Follower {
 
     fn handle_end(&mut self, end: &StreamEnd) {
         let was_in_step = self.lease().is_in_sync();
+        if was_in_step {
+            self.context.members_changed.notify_one();
+        }
         self.lease().lost_sync();
         self.in_snapshot = false;
         if end.invalidates_cursor() {
@@ -129,13 +144,19 @@ impl Follower {
                     pending.updates.push(self.update(UpdateContent::Gone(service, Some(generation)), at));
                 }
                 EventKind::Revision(seen) => pending.revisions.push(seen),
-                EventKind::Access(access) => self.context.access.set_origin_list(self.id, &access),
+                EventKind::Access(access) => self.context.access.set_origin_list(self.name(), &access),
                 // These apply to all events before them.
-                EventKind::Resync | EventKind::SnapshotEnd | EventKind::Heartbeat => {
+                EventKind::Resync
+                | EventKind::SnapshotEnd
+                | EventKind::Heartbeat
+                | EventKind::RelayedHeartbeat(_)
+                | EventKind::Released(_) => {
                     self.store(std::mem::take(&mut pending)).await;
                     match kind {
                         EventKind::Resync => self.begin_snapshot(at).await,
                         EventKind::SnapshotEnd => self.end_snapshot().await,
+                        EventKind::RelayedHeartbeat(relayed) => self.heartbeat(at.before(relayed.age)),
+                        EventKind::Released(repository) => self.release(repository).await,
                         _ => self.heartbeat(at),
                     }
                 }
@@ -223,6 +244,7 @@ impl Follower {
     fn suspect(&self, service: &ServiceName, at: Moment) {
         if let Some(entry) = self.context.catalog.get(service) {
             entry.suspect(at);
+            self.context.catalog.suspected();
         }
         self.context.lookup.clear_failure(service);
         self.context.lookup.revalidate_in_background(service);
@@ -248,6 +270,7 @@ impl Follower {
         self.context.catalog.revisions().snapshot_begun(self.id);
         self.lease().lost_sync();
         self.lease().begin(at);
+        self.context.catalog.suspected();
         (self.started, self.in_snapshot) = (true, true);
     }
 
@@ -276,8 +299,18 @@ impl Follower {
             return;
         }
         self.mark_in_sync();
-        self.lease().heartbeat(at);
+        self.context.catalog.heartbeat(self.id, at);
         self.context.metrics.heartbeat(self.name());
+    }
+
+    /// The origin does not vouch for a repository any longer. Whoever takes it announces its services.
+    async fn release(&self, repository: RepositoryName) {
+        tracing::info!(origin = self.name(), %repository, "an origin released a repository");
+        let (catalog, id) = (self.context.catalog.clone(), self.id);
+        let announced = spawn_blocking(move || catalog.release(id, &repository)).await.unwrap_or_default();
+        self.context.catalog.apply_all(announced).await;
+        // It may be a new member that takes it.
+        self.context.members_changed.notify_one();
     }
 
     fn mark_in_sync(&mut self) {
@@ -294,6 +327,6 @@ impl Follower {
     }
 
     fn name(&self) -> &str {
-        self.context.origins.all()[self.id].name()
+        self.context.origins.get(self.id).name()
     }
 }

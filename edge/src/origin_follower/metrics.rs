@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use prometheus::{Histogram, IntCounterVec, IntGaugeVec};
+use prometheus::{Histogram, IntCounterVec, IntGauge, IntGaugeVec};
 use weir_protocol::event::EventKind;
 use weir_runtime::metric_families;
 
@@ -15,9 +15,11 @@ metric_families! {
         up: IntGaugeVec = "weir_edge_stream_up" { origin };
         /// When the last heartbeat of the origin's event stream came, in Unix seconds. Heartbeats come every 5 s.
         last_heartbeat: IntGaugeVec = "weir_edge_stream_last_heartbeat_timestamp_seconds" { origin };
+        /// Origins that the last lists of members name. 0: no origin is a member of a cluster.
+        pub(super) members: IntGauge = "weir_edge_members";
         /// Events from origins.
         events: IntCounterVec = "weir_edge_events_total"
-            { event: ["descriptor", "tombstone", "revision", "heartbeat", "resync", "snapshot_end", "access"] };
+            { event: ["descriptor", "tombstone", "revision", "heartbeat", "resync", "snapshot_end", "access", "released"] };
         /// Event streams that began with a full snapshot. `start`: the edge started. `cursor_unknown`: the origin restarted,
         /// or the edge was disconnected for too long. `lost`: events could not be read.
         resyncs: IntCounterVec = "weir_edge_resyncs_total" { reason: ["start", "cursor_unknown", "lost"] };
@@ -25,7 +27,7 @@ metric_families! {
         ended: IntCounterVec = "weir_edge_streams_ended_total"
             { reason: ["not_served", "refused", "ended", "broken", "silent", "malformed"] };
         /// Pushed descriptors that were not accepted. `regressed`: older than the stored one; the origin is queried.
-        /// `other_origin`: the service belongs to another origin. `unreadable`: the origin is newer; upgrade the edge.
+        /// `other_origin`: the service belongs to an origin of another cluster. `unreadable`: the origin is newer; upgrade the edge.
         refused: IntCounterVec = "weir_edge_push_refused_total" { reason: ["regressed", "other_origin", "unreadable"] };
         /// Time from a publication until it was in the catalog, by the clocks of both machines. Snapshots and new
         /// representations of a known generation do not count.
@@ -50,6 +52,13 @@ pub(super) enum Refused {
 impl FollowerMetrics {
     pub(super) fn stream_up(&self, origin: &str, up: bool) {
         self.up.with_label_values(&[origin]).set(i64::from(up));
+    }
+
+    /// The origin has left, and is not followed any longer.
+    pub(super) fn left(&self, origin: &str) {
+        // An error means that there is no such series.
+        let _ = self.up.remove_label_values(&[origin]);
+        let _ = self.last_heartbeat.remove_label_values(&[origin]);
     }
 
     pub(super) fn heartbeat(&self, origin: &str) {

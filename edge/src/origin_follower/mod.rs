@@ -1,11 +1,12 @@
 //! Follows the event streams of the origins, so that publications are in the catalog within milliseconds.
 //!
-//! One task per origin ([`follower`]) reads its [`stream`], reconnects after a [`backoff`] and applies the events to the
+//! One task learns who the [`members`] are. One task per origin ([`follower`]) reads its [`stream`], reconnects after a [`backoff`] and applies the events to the
 //! catalog. New versions of services in use are prefetched ([`prefetcher`]). A [`periodic_revalidation`] finds changes
 //! that a stream did not announce.
 
 mod backoff;
 mod follower;
+mod members;
 mod metrics;
 mod periodic_revalidation;
 mod prefetcher;
@@ -13,9 +14,9 @@ mod stream;
 
 use std::sync::Arc;
 
+use tokio::sync::Notify;
 use weir_runtime::shutdown::Drain;
 
-use self::follower::Follower;
 use self::prefetcher::Prefetcher;
 use crate::access::Access;
 use crate::cache::Cache;
@@ -24,6 +25,7 @@ use crate::clock::Clock;
 use crate::config::PushConfig;
 use crate::origin_client::Origins;
 
+pub(crate) use self::members::MembersFile;
 pub(crate) use self::metrics::FollowerMetrics;
 
 /// The dependencies of a follower. Cheap to clone.
@@ -33,16 +35,16 @@ pub(crate) struct FollowerContext {
     pub(crate) lookup: Lookup,
     pub(crate) origins: Arc<Origins>,
     pub(crate) access: Access,
+    /// Notified when the members may have changed.
+    pub(crate) members_changed: Arc<Notify>,
     pub(crate) clock: Clock,
     pub(crate) metrics: FollowerMetrics,
     pub(crate) drain: Drain,
 }
 
-/// Follows all origins until the drain begins. `fetches`: the most concurrent fetches per origin.
-pub(crate) fn start(context: &FollowerContext, cache: Cache, config: &PushConfig, fetches: usize) {
+/// Learns the members and follows all of them until the drain begins. `fetches`: the most concurrent fetches per origin.
+pub(crate) fn start(context: &FollowerContext, cache: Cache, config: &PushConfig, fetches: usize, file: MembersFile) {
     let prefetcher = Prefetcher::start(context, cache, config.prefetch_within, fetches);
     periodic_revalidation::start(context, config.revalidate_interval);
-    for id in 0..context.origins.all().len() {
-        context.drain.spawn(Follower::new(id, context.clone(), prefetcher.clone()).run());
-    }
+    context.drain.spawn(members::follow(context.clone(), prefetcher, file));
 }

@@ -3,6 +3,7 @@
 mod access;
 mod catalog;
 mod client;
+mod cluster;
 mod collapse;
 mod conditions;
 mod damage;
@@ -27,3 +28,4 @@ mod site;
 mod startup;
 mod store;
 mod test_origin;
+mod tiers;

@@ -126,9 +126,7 @@ impl Site {
 
     /// The value of a metric, all label values summed that hold `labels`.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let families = self.edge().registry().gather();
-        let family = families.iter().find(|family| family.name() == name);
-        family.map_or(0.0, |family| sum(family, labels))
+        metric_of(self.edge(), name, labels)
     }
 
     /// What is used of a bound.
@@ -236,6 +234,13 @@ pub(crate) async fn ask(
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// The same of any edge.
+pub(crate) fn metric_of(edge: &Running, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let families = edge.registry().gather();
+    let family = families.iter().find(|family| family.name() == name);
+    family.map_or(0.0, |family| sum(family, labels))
 }
 
 fn sum(family: &MetricFamily, labels: &[(&str, &str)]) -> f64 {

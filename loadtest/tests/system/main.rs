@@ -1,6 +1,7 @@
 //! Weir as a whole: a real Git server, real TLS and QUIC, the real binaries, real signals.
 
 mod access;
+mod cluster;
 mod documentation;
 mod first_readers;
 mod fleet;

@@ -282,6 +282,12 @@ impl Client {
         Ok(Self { http: http2_client(tls::client_config(ca, None)?), base: format!("https://{edge}") })
     }
 
+    /// One that shows a certificate, for an origin.
+    pub(crate) fn of_role(ca: &Path, certificate: &Path, key: &Path, server: SocketAddr) -> anyhow::Result<Self> {
+        let tls = tls::client_config(ca, Some((certificate, key)))?;
+        Ok(Self { http: http2_client(tls), base: format!("https://{server}") })
+    }
+
     /// Another one of the same edge, with connections of its own.
     pub(crate) fn another(&self, ca: &Path) -> anyhow::Result<Self> {
         Ok(Self { http: http2_client(tls::client_config(ca, None)?), base: self.base.clone() })

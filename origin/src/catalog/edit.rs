@@ -126,6 +126,16 @@ impl Edit {
         }
     }
 
+    /// The repository whose owner makes the edit. `None`: there is no such service.
+    pub(super) fn repository<'a>(&'a self, all: &'a Definitions) -> Option<&'a RepositoryName> {
+        match self {
+            Edit::PutRepository(document) => Some(&document.name),
+            Edit::DeleteRepository { name, .. } => Some(name),
+            Edit::PutService(document) => Some(&document.repository),
+            Edit::DeleteService(name) => Some(all.services.get(name)?.document.repository()),
+        }
+    }
+
     /// Decides an edit.
     ///
     /// # Errors

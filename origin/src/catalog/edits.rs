@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Snapshot;
 use super::definitions::Documents;
 use super::edit::{Edit, Outcome, Precondition, Refusal, Write};
 use super::owner::Owner;
-use super::reconcile::ChangedNames;
+use super::reconcile::{Cause, ChangedNames};
 use super::storing::Plan;
 use crate::publish::{PublishError, Started};
+use crate::reconcile::Terminated;
 
 /// Requests changes of the catalog. Clones are cheap.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ pub(crate) struct Editor {
 #[derive(Debug)]
 pub(crate) enum EditError {
     Refused(Refusal),
+    /// Another origin owns the repository, or none does now.
+    NotOwner(RepositoryName),
     /// The queue is full, or the origin is stopping.
     Busy,
     /// The edit could not be made durable, and may still have been committed. The text is the cause.
@@ -40,6 +43,12 @@ pub(super) enum EditRequest {
     Edit(Edit, Precondition, oneshot::Sender<Result<AppliedEdit, EditError>>),
     /// The current documents of the configuration file.
     Reload(Documents, oneshot::Sender<()>),
+    /// Show what was read from the store before.
+    ApplyReloads(oneshot::Sender<()>),
+    /// The publisher has taken the repository.
+    Take(RepositoryName, oneshot::Sender<()>),
+    Release(RepositoryName, oneshot::Sender<Terminated>),
+    Align(RepositoryName, oneshot::Sender<Result<(), PublishError>>),
 }
 
 impl Editor {
@@ -55,6 +64,12 @@ impl Editor {
         let (done, taken) = oneshot::channel();
         self.requests.send(EditRequest::Reload(file, done)).await.is_ok() && taken.await.is_ok()
     }
+
+    /// Waits until the catalog shows what the publisher has reloaded. Returns false if the origin is stopping.
+    pub(crate) async fn apply_reloads(&self) -> bool {
+        let (done, applied) = oneshot::channel();
+        self.requests.send(EditRequest::ApplyReloads(done)).await.is_ok() && applied.await.is_ok()
+    }
 }
 
 impl Owner {
@@ -62,6 +77,9 @@ impl Owner {
         self.resolve_unknown_outcome().await?;
         self.clean_up().await;
         let before = self.catalog.snapshot();
+        if let Some(repository) = edit.repository(&before.definitions).filter(|name| !before.owns(name)) {
+            return Err(EditError::NotOwner(repository.clone()));
+        }
         let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
         if decided.writes.is_empty() {
             return Ok(decided.outcome);
@@ -93,16 +111,20 @@ impl Owner {
         {
             tracing::error!(%repository, %error, "an operator's edit failed");
             let reason = error.to_string();
-            // A suspended repository has resolved the outcome, and will be reloaded.
-            let is_resolved = !may_be_committed || matches!(error, PublishError::Suspended { .. });
+            // A suspended repository has resolved the outcome, and will be reloaded. So will one that is owned elsewhere.
+            let is_resolved =
+                !may_be_committed || matches!(error, PublishError::Suspended { .. } | PublishError::NotOwner(_));
             if matches!(error, PublishError::UnknownOutcome(_)) || !is_resolved {
                 self.unknown_outcome = Some((plan, writes));
             }
-            return Err(EditError::Failed(reason));
+            return Err(match error {
+                PublishError::NotOwner(repository) => EditError::NotOwner(repository),
+                _ => EditError::Failed(reason),
+            });
         }
         let changed_names = ChangedNames::by(&writes);
         writes.iter().for_each(|write| self.api.apply(write));
-        self.reconcile(changed_names, Started::default()).await;
+        self.reconcile(changed_names, Started::default(), Cause::Edit).await;
         if plan.cleanup.is_some() {
             self.cleanups.push(plan);
         }
@@ -119,6 +141,10 @@ impl Owner {
                 self.api.services.get(name).is_some_and(|document| *document.repository() == repository)
             };
             if change.services.iter().any(|(name, _)| is_back(name)) {
+                continue;
+            }
+            // Its owner finds the newer document, and removes the older one.
+            if !self.catalog.snapshot().owns(&repository) {
                 continue;
             }
             if let Err(error) = self.context.publisher.define(&repository, change).await {

@@ -1,7 +1,8 @@
 //! The catalog: the repositories and services that the origin serves. It changes at run time; each reader sees one
 //! consistent snapshot. Begin at [`Catalog`].
 //!
-//! `owner` is the only task that changes it: it makes `edits` durable and starts and stops workers (`reconcile`).
+//! `owner` is the only task that changes it: it makes `edits` durable, starts and stops workers (`reconcile`), and takes
+//! and releases repositories of a cluster (`ownership`).
 //! `definitions` merges the file and the operators, `edit` decides whether an edit is allowed, `permitted` what
 //! operators may name, and `raw_document` which stored documents are invalid by today's rules.
 
@@ -10,6 +11,7 @@ mod definitions;
 mod edit;
 mod edits;
 mod owner;
+mod ownership;
 mod permitted;
 mod raw_document;
 mod reconcile;
@@ -17,14 +19,15 @@ mod storing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use weir_protocol::descriptor::Generation;
+use tokio::sync::watch;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
+use crate::publish::Retired;
 use crate::reconcile::{Handle, Health};
 use crate::service::Service;
 
@@ -46,8 +49,8 @@ pub(crate) type Map<K, V> = rpds::RedBlackTreeMapSync<K, V>;
 
 #[derive(Default)]
 pub(crate) struct Catalog {
-    current: RwLock<Arc<Snapshot>>,
-    retired: Mutex<VecDeque<(ServiceName, Generation)>>,
+    current: watch::Sender<Arc<Snapshot>>,
+    retired: Mutex<VecDeque<Retired>>,
     /// Stays true once it was true: an addition at run time does not make the origin unready.
     was_ready: AtomicBool,
 }
@@ -62,6 +65,8 @@ pub(crate) struct Snapshot {
     pub(crate) workers: Map<RepositoryName, Handle>,
     /// Repositories without a worker.
     pub(crate) not_mirrored: Map<RepositoryName, NotMirrored>,
+    /// The repositories that this origin owns; the services of others are views. `None`: it is the only origin.
+    pub(crate) owned: Option<Map<RepositoryName, ()>>,
     pub(crate) services: Map<ServiceName, Arc<Service>>,
 }
 
@@ -74,14 +79,19 @@ pub(crate) struct NotMirrored {
 }
 
 impl Catalog {
-    /// `retired`: services that this start retired, with their last generation.
-    pub(crate) fn new(snapshot: Snapshot, retired: Vec<(ServiceName, Generation)>) -> Self {
-        Self { current: RwLock::new(Arc::new(snapshot)), retired: Mutex::new(retired.into()), ..Self::default() }
+    /// `retired`: services that this start retired.
+    pub(crate) fn new(snapshot: Snapshot, retired: Vec<Retired>) -> Self {
+        Self { current: watch::Sender::new(Arc::new(snapshot)), retired: Mutex::new(retired.into()), ..Self::default() }
     }
 
     /// The current state.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.borrow().clone()
+    }
+
+    /// The state, as it changes.
+    pub(crate) fn follow(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.current.subscribe()
     }
 
     /// The worker of a repository.
@@ -93,8 +103,8 @@ impl Catalog {
         self.snapshot().services.get(name).cloned()
     }
 
-    /// Services that were retired since the start, with their last generation.
-    pub(crate) fn retired(&self) -> Vec<(ServiceName, Generation)> {
+    /// The deleted services of owned repositories that new event streams announce.
+    pub(crate) fn retired(&self) -> Vec<Retired> {
         self.lock_retired().iter().cloned().collect()
     }
 
@@ -113,27 +123,38 @@ impl Catalog {
     fn replace(&self, snapshot: Snapshot, created: &HashSet<ServiceName>) {
         if !created.is_empty() {
             // A service that exists again is not announced as deleted.
-            self.lock_retired().retain(|(service, _)| !created.contains(service));
+            self.lock_retired().retain(|retired| !created.contains(&retired.service));
         }
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+        self.current.send_replace(Arc::new(snapshot));
     }
 
-    /// Remembers deleted services with their last generation.
-    fn retire(&self, gone: &HashMap<ServiceName, Generation>) {
+    /// Remembers deleted services.
+    fn retire(&self, gone: &[Retired]) {
+        let names: HashSet<&ServiceName> = gone.iter().map(|gone| &gone.service).collect();
         let mut retired = self.lock_retired();
-        retired.retain(|(known, _)| !gone.contains_key(known));
-        retired.extend(gone.iter().map(|(service, generation)| (service.clone(), *generation)));
+        retired.retain(|known| !names.contains(&known.service));
+        retired.extend(gone.iter().cloned());
         while retired.len() > MAX_RETIRED {
             retired.pop_front();
         }
     }
 
-    fn lock_retired(&self) -> MutexGuard<'_, VecDeque<(ServiceName, Generation)>> {
+    /// Forgets the deleted services of a repository that another origin announces.
+    fn forget_retired(&self, repository: &RepositoryName) {
+        self.lock_retired().retain(|retired| retired.repository != *repository);
+    }
+
+    fn lock_retired(&self) -> MutexGuard<'_, VecDeque<Retired>> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Snapshot {
+    /// Whether this origin owns a repository.
+    pub(crate) fn owns(&self, repository: &RepositoryName) -> bool {
+        self.owned.as_ref().is_none_or(|owned| owned.contains_key(repository))
+    }
+
     fn ready(&self) -> Result<(), String> {
         let waiting = self.services.values().find(|service| {
             service.current().is_none()

@@ -15,11 +15,12 @@ use weir_runtime::shutdown::Drain;
 use super::definitions::Documents;
 use super::edit::Write;
 use super::edits::{AppliedEdit, EditError, EditRequest, Editor};
-use super::reconcile::ChangedNames;
+use super::raw_document::RawDocument;
+use super::reconcile::{Cause, ChangedNames};
 use super::storing::Plan;
-use super::{Catalog, Snapshot};
-use crate::config::LimitsConfig;
-use crate::publish::{Started, StoredDefinitions};
+use super::{Catalog, Map, Snapshot};
+use crate::config::{LimitsConfig, ServiceConfig};
+use crate::publish::{Reloaded, Started, StoredDefinitions};
 use crate::reconcile::{Context, Terminated};
 use crate::service::Service;
 
@@ -60,7 +61,8 @@ pub(super) struct Owner {
 /// Starts everything that is defined, and applies changes until the drain.
 pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
-    let begins = Snapshot { operators_have_defined: stored.had_any, ..Snapshot::default() };
+    let owned = context.publisher.is_in_cluster().then(Map::default);
+    let begins = Snapshot { operators_have_defined: stored.had_any, owned, ..Snapshot::default() };
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
     let metrics = context.metrics.clone();
     let mut owner = Owner {
@@ -85,7 +87,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
         tracing::error!(object, reason, "the stored document is invalid: replace or delete it");
     }
     let changed_names = ChangedNames::all(&owner.file, &owner.api);
-    owner.reconcile(changed_names, started).await;
+    owner.reconcile(changed_names, started, Cause::Other).await;
     owner.log_without_repository();
     let (requests, mut waiting) = mpsc::channel(QUEUE);
     let queue = requests.downgrade();
@@ -128,7 +130,7 @@ impl Owner {
                 let word = match &result {
                     Ok(outcome) => outcome.as_str(),
                     Err(EditError::Refused(_)) => "refused",
-                    Err(EditError::Failed(_) | EditError::Busy) => "failed",
+                    Err(EditError::Failed(_) | EditError::Busy | EditError::NotOwner(_)) => "failed",
                 };
                 self.context.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
                 // The caller may have gone.
@@ -141,51 +143,85 @@ impl Owner {
                 changed_names.extend(ChangedNames::all(&file, &Documents::default()));
                 self.file = file;
                 self.log_shadowed();
-                self.reconcile(changed_names, Started::default()).await;
+                self.reconcile(changed_names, Started::default(), Cause::Other).await;
                 self.log_without_repository();
                 let _ = done.send(());
             }
+            EditRequest::ApplyReloads(done) => {
+                self.apply_reloads().await;
+                let _ = done.send(());
+            }
+            EditRequest::Take(repository, done) => {
+                self.take(&repository).await;
+                let _ = done.send(());
+            }
+            EditRequest::Release(repository, done) => drop(done.send(self.release(&repository).await)),
+            EditRequest::Align(repository, done) => drop(done.send(self.align(&repository).await)),
         }
     }
 
-    /// Applies the definitions of repositories that were reloaded.
-    async fn apply_reloads(&mut self) {
+    /// Applies what has changed in repositories that were reloaded.
+    pub(super) async fn apply_reloads(&mut self) {
         let publisher = self.context.publisher.clone();
         for repository in publisher.unapplied_reloads() {
-            match publisher.reloaded_definitions(&repository).await {
-                Ok((stored, published)) => {
-                    self.apply_reload(repository.name(), &Documents::stored(&stored), published).await;
-                    publisher.mark_applied(&repository);
-                }
-                Err(error) => {
-                    tracing::warn!(repository = %repository.name(), %error, "the definitions of a reloaded repository cannot be read; the origin tries again");
-                }
-            }
+            self.apply_reload(repository.name(), publisher.reloaded(&repository)).await;
+            publisher.mark_applied(&repository);
         }
     }
 
-    async fn apply_reload(&mut self, repository: &RepositoryName, stored: &Documents, published: Started) {
-        let is_elsewhere = |name: &ServiceName| {
-            self.api.services.get(name).is_some_and(|document| document.repository() != repository)
-        };
-        // A service in two repositories was being moved. It stays in the one that the catalog has until a restart.
-        let services: Vec<_> = stored.services.iter().filter(|(name, _)| !is_elsewhere(name)).collect();
-        for (name, document) in services {
+    async fn apply_reload(&mut self, repository: &RepositoryName, Reloaded { stored, undefined, published }: Reloaded) {
+        let stored = Documents::stored(&stored);
+        let is_here = |document: &RawDocument<ServiceConfig>| document.repository() == repository;
+        let mut changed_names = ChangedNames::default();
+        // None of these has a newer document in another repository. An older one is removed by the owner of that.
+        for (name, document) in &stored.services {
+            let known = self.api.services.get(name);
+            if known == Some(document) {
+                continue;
+            }
+            let moved_from = known.filter(|known| !is_here(known)).map(|known| known.repository().clone());
+            self.cleanups.extend(moved_from.map(|before| Plan::removal(before, name.clone())));
             self.api.services.insert_mut(name.clone(), document.clone());
+            changed_names.services.insert(name.clone());
         }
-        for (name, document) in &stored.repositories {
-            self.api.repositories.insert_mut(name.clone(), document.clone());
+        for name in undefined {
+            if self.api.services.get(&name).is_some_and(is_here) {
+                self.api.services.remove_mut(&name);
+                changed_names.services.insert(name);
+            }
         }
-        let (repositories, services) = (stored.repositories.size(), stored.services.size());
-        tracing::info!(%repository, repositories, services, "operators' definitions of the repository were reloaded");
-        self.reconcile(ChangedNames::all(stored, &Documents::default()), Started::default()).await;
+        let document = stored.repositories.get(repository);
+        if self.api.repositories.get(repository) != document {
+            match document {
+                Some(document) => self.api.repositories.insert_mut(repository.clone(), document.clone()),
+                None => drop(self.api.repositories.remove_mut(repository)),
+            }
+            changed_names.repositories.insert(repository.clone());
+        }
+        let (repositories, services) = (changed_names.repositories.len(), changed_names.services.len());
+        if repositories + services > 0 {
+            tracing::info!(%repository, repositories, services, "operators' definitions of the repository were reloaded");
+            self.reconcile(changed_names, Started::default(), Cause::Other).await;
+        }
+        self.show(repository, published);
+    }
+
+    /// Shows what is published. Events are of owned repositories alone.
+    pub(super) fn show(&self, repository: &RepositoryName, published: Started) {
         let snapshot = self.catalog.snapshot();
+        let is_owned = snapshot.owns(repository);
         for (name, descriptor) in published.current {
             let Some(service) = snapshot.services.get(&name) else { continue };
-            if let Some(since) = published.pins.get(&name).filter(|_| !service.is_pinned()) {
-                service.pinned(*since);
+            match published.pins.get(&name) {
+                Some(since) if !service.is_pinned() => service.pinned(*since),
+                None if !is_owned => service.unpinned(),
+                _ => {}
             }
-            service.show(descriptor, |shown| self.context.log.append(EventKind::Descriptor(shown.bytes().clone())));
+            service.show(descriptor, |shown| {
+                if is_owned {
+                    self.context.log.append(EventKind::Descriptor(shown.bytes().clone()));
+                }
+            });
         }
     }
 

@@ -18,15 +18,24 @@ use super::permitted::permitted;
 use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
 use crate::config::{DefinedBy, ServiceConfig};
-use crate::publish::Started;
+use crate::publish::{Retired, Started};
 use crate::reconcile::{self, MirrorDisposal, StartOptions};
 use crate::service::Service;
 
 /// Names whose definitions may have changed.
 #[derive(Debug, Default)]
 pub(super) struct ChangedNames {
-    repositories: BTreeSet<RepositoryName>,
-    services: BTreeSet<ServiceName>,
+    pub(super) repositories: BTreeSet<RepositoryName>,
+    pub(super) services: BTreeSet<ServiceName>,
+}
+
+/// Why definitions have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// An operator edited them here.
+    Edit,
+    /// The configuration file or the stored state was read again.
+    Other,
 }
 
 impl ChangedNames {
@@ -61,7 +70,9 @@ impl Owner {
     /// Reconciles the changed names. Readers see the whole change at once. Deleted services are retired after that,
     /// so that no reader receives a deletion while the service is still served. `started`: the state published before
     /// the start.
-    pub(super) async fn reconcile(&mut self, mut changed_names: ChangedNames, mut started: Started) {
+    ///
+    /// In a cluster another member may still define a service that the file does not: only an edit retires it at once.
+    pub(super) async fn reconcile(&mut self, mut changed_names: ChangedNames, mut started: Started, cause: Cause) {
         let before = self.catalog.snapshot();
         let mut after = Snapshot::clone(&before);
         let definitions = &mut after.definitions;
@@ -93,7 +104,7 @@ impl Owner {
                 if let Some(since) = started.pins.remove(name) {
                     service.pinned(since);
                 }
-                if let Some(refused) = defined.document.refused() {
+                if let Some(refused) = defined.document.refused().filter(|refused| before.owns(&refused.repository)) {
                     service.mark_failed("document", refused.reason.clone(), SystemTime::now());
                 }
                 Some(service)
@@ -134,22 +145,43 @@ impl Owner {
         join_all(withdrawn_from.iter().map(|repository| publisher.wait_for_publications(repository))).await;
 
         self.reconcile_workers(&reassigned, &before, &mut after);
-        for repository in reassigned.iter().filter(|name| !after.workers.contains_key(*name)) {
-            let reason = after.not_mirrored.get(repository).map(|not_mirrored| not_mirrored.reason.clone());
-            let reason = reason.unwrap_or_else(|| format!("repository `{repository}` is not defined"));
-            for service in self.assigned.get(repository).into_iter().flat_map(BTreeMap::values) {
-                service.mark_failed("resolve", reason.clone(), SystemTime::now());
-            }
+        reassigned.iter().for_each(|repository| self.mark_not_mirrored(repository, &after));
+        if after.owned.is_some() {
+            gone.retain(|service| {
+                let is_retired = cause == Cause::Edit && after.owns(&service.repository);
+                if !is_retired {
+                    service.withdraw();
+                }
+                is_retired
+            });
         }
         self.catalog.replace(after, &created);
         self.retire(gone).await;
     }
 
+    /// Marks the services of an owned repository without a worker.
+    pub(super) fn mark_not_mirrored(&self, repository: &RepositoryName, after: &Snapshot) {
+        if !after.owns(repository) || after.workers.contains_key(repository) {
+            return;
+        }
+        let reason = after.not_mirrored.get(repository).map(|not_mirrored| not_mirrored.reason.clone());
+        let reason = reason.unwrap_or_else(|| format!("repository `{repository}` is not defined"));
+        for service in self.assigned.get(repository).into_iter().flat_map(BTreeMap::values) {
+            service.mark_failed("resolve", reason.clone(), SystemTime::now());
+        }
+    }
+
     /// Stops the workers of deleted and changed repositories, starts new ones, and assigns services to workers.
-    fn reconcile_workers(&mut self, changed_names: &BTreeSet<RepositoryName>, before: &Snapshot, after: &mut Snapshot) {
+    pub(super) fn reconcile_workers(
+        &mut self,
+        changed_names: &BTreeSet<RepositoryName>,
+        before: &Snapshot,
+        after: &mut Snapshot,
+    ) {
         let mut wanted = BTreeMap::new();
         for name in changed_names {
-            let config = after.definitions.repositories.get(name).map(|defined| match &defined.document {
+            let defined = after.definitions.repositories.get(name).filter(|_| after.owns(name));
+            let config = defined.map(|defined| match &defined.document {
                 RawDocument::Valid(document) => {
                     permitted(defined.by, document, self.secrets_dir.as_deref()).map_err(|refusals| joined(&refusals))
                 }
@@ -220,16 +252,18 @@ impl Owner {
 
     async fn retire(&self, gone: Vec<Arc<Service>>) {
         let mut of: BTreeMap<RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
+        let snapshot = self.catalog.snapshot();
         for service in gone {
             let mut repositories = self.context.publisher.repositories_of(&service.name);
             if !repositories.contains(&service.repository) {
                 repositories.push(service.repository.clone());
             }
+            repositories.retain(|repository| snapshot.owns(repository));
             for repository in repositories {
                 of.entry(repository).or_default().push(service.clone());
             }
         }
-        let mut last: HashMap<ServiceName, Generation> = HashMap::new();
+        let mut last: HashMap<ServiceName, (Generation, RepositoryName)> = HashMap::new();
         for (repository, gone) in of {
             let outcome = self.context.publisher.retire(&repository, &gone, SystemTime::now()).await;
             if let Err(error) = &outcome {
@@ -240,12 +274,19 @@ impl Owner {
             let retired = outcome.unwrap_or_else(|_| shown());
             for (service, generation) in retired {
                 tracing::info!(%service, generation, %repository, "the service is deleted");
-                let last = last.entry(service).or_insert(generation);
-                *last = generation.max(*last);
+                let last = last.entry(service).or_insert((generation, repository.clone()));
+                last.0 = generation.max(last.0);
             }
         }
-        self.catalog.retire(&last);
-        for (service, generation) in last {
+        let retired = last.into_iter();
+        self.announce_retired(
+            retired.map(|(service, (generation, repository))| Retired { repository, service, generation }).collect(),
+        );
+    }
+
+    pub(super) fn announce_retired(&self, retired: Vec<Retired>) {
+        self.catalog.retire(&retired);
+        for Retired { service, generation, .. } in retired {
             self.context.log.append(EventKind::Tombstone { service, generation });
         }
     }

@@ -3,17 +3,24 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+use weir_protocol::event::{Event, EventKind};
 use weir_runtime::shutdown::Drain;
 
 use super::*;
 use crate::bounds::Bounds;
+use crate::cluster::Validity;
 use crate::config::{LimitsConfig, RepositoryConfig, RetentionConfig, ServiceConfig, StoreConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
-use crate::event_log::EventLog;
+use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
-use crate::publish::{Options, PublishMetrics, Publisher, Started};
+use crate::ownership::{Claim, SessionId};
+use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
-use crate::store::{FaultyEngine, FaultyStore, Objects, Records, StoreMetrics, WriteFault};
+use crate::service::Condition;
+use crate::store::{
+    Expect, FaultyEngine, FaultyStore, Objects, PutOutcome, RecordKey, Records, StoreMetrics, WriteFault,
+};
 
 /// Starts a catalog on an engine that may fail.
 async fn start(
@@ -33,10 +40,31 @@ async fn start_over(
     faults: impl IntoIterator<Item = WriteFault>,
     drain: &Drain,
 ) -> (Arc<Catalog>, Editor, Documents) {
+    let started = start_as((dir, dir), objects, faults, drain, None).await;
+    (started.catalog, started.editor, started.api)
+}
+
+struct TestCatalog {
+    catalog: Arc<Catalog>,
+    editor: Editor,
+    api: Documents,
+    publisher: Arc<Publisher>,
+    records: Records,
+    log: Arc<EventLog>,
+}
+
+/// The same, as a member of a cluster if there is a receiver of superseded repositories.
+async fn start_as(
+    (data_dir, store): (&Path, &Path),
+    objects: Objects,
+    faults: impl IntoIterator<Item = WriteFault>,
+    drain: &Drain,
+    superseded: Option<mpsc::UnboundedSender<RepositoryName>>,
+) -> TestCatalog {
     let (data_dir, limits, registry) =
-        (DataDir::open(dir).unwrap().0, LimitsConfig::default(), prometheus::Registry::new());
+        (DataDir::open(data_dir).unwrap().0, LimitsConfig::default(), prometheus::Registry::new());
     let (metrics, store_metrics) = (Metrics::register(&registry).unwrap(), StoreMetrics::register(&registry).unwrap());
-    let engine = FaultyEngine::local(&dir.join("records"));
+    let engine = FaultyEngine::local(&store.join("records"));
     let log = Arc::new(EventLog::new(&limits, metrics.clone()));
     let options = Options {
         generation_floor: 0,
@@ -44,16 +72,120 @@ async fn start_over(
         signer: Arc::default(),
         events: log.clone(),
         metrics: PublishMetrics::register(&registry).unwrap(),
+        validity: Validity::always(),
+        superseded,
     };
     let records = Records::over(engine.clone(), store_metrics);
-    let (publisher, stored) = Publisher::open(objects, records, data_dir.clone(), options).await.unwrap();
+    let (publisher, stored) = Publisher::open(objects, records.clone(), data_dir.clone(), options).await.unwrap();
     engine.fail_writes(faults);
-    let context = Context::new(publisher, data_dir, log, metrics, &limits, &UpstreamsConfig::default());
+    let context = Context::new(publisher.clone(), data_dir, log.clone(), metrics, &limits, &UpstreamsConfig::default());
     let api = Documents::stored(&stored);
     let file = Documents::default();
     let dependencies = Dependencies { file, stored, secrets_dir: None, limits, context };
     let (catalog, editor) = begin(dependencies, Started::default(), drain).await;
-    (catalog, editor, api)
+    TestCatalog { catalog, editor, api, publisher, records, log }
+}
+
+/// A member of a cluster, on a folder in place of a bucket.
+async fn member(store: &Path, node: &str, drain: &Drain) -> TestCatalog {
+    let (superseded, _) = mpsc::unbounded_channel();
+    let data_dir = store.join(node);
+    std::fs::create_dir(&data_dir).unwrap();
+    start_as((&data_dir, store), faulty(store).1, [], drain, Some(superseded)).await
+}
+
+/// Waits until the catalog has applied all that its publisher has read.
+async fn applied(member: &TestCatalog) {
+    while !member.publisher.unapplied_reloads().is_empty() {
+        tokio::task::yield_now().await;
+    }
+}
+
+impl TestCatalog {
+    /// Claims a repository as the core of ownership does, and takes it.
+    async fn take(&self, repository: &str, node: &str, fence: u64) {
+        let repository: RepositoryName = repository.parse().unwrap();
+        let key = RecordKey::repository(&repository);
+        let before = self.records.get(&key).await.unwrap();
+        let (owner, session) = (node.parse().unwrap(), SessionId(100 + fence));
+        let claim = Claim { owner, session, fence, is_released: false };
+        let bytes = reclaimed(&repository, before.as_ref().map(|record| &*record.bytes), &claim).unwrap();
+        let expect = before.map_or(Expect::Absent, |record| Expect::Version(record.version));
+        let PutOutcome::Done(version) = self.records.put(&key, bytes, expect).await else { panic!("it is written") };
+        self.publisher.take(&repository, &version).await.unwrap();
+        assert!(self.editor.take(&repository).await);
+    }
+
+    async fn release(&self, repository: &str) {
+        let repository = repository.parse().unwrap();
+        self.editor.release(&repository).await.unwrap().wait().await;
+        assert!(self.publisher.release(&repository).await);
+    }
+
+    async fn refresh(&self, repository: &str) {
+        self.publisher.refresh(&repository.parse().unwrap(), Duration::ZERO).await.unwrap();
+        applied(self).await;
+    }
+
+    fn events(&self) -> Vec<EventKind> {
+        let Read::Lines(lines, _) = self.log.read(0) else { return Vec::new() };
+        lines.iter().map(|line| Event::parse(&line.slice(..line.len() - 1)).unwrap().unwrap().kind).collect()
+    }
+}
+
+#[tokio::test]
+async fn members_see_each_other_s_definitions_and_edit_their_own() {
+    let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+    std::fs::create_dir(dir.path().join("objects")).unwrap();
+    let (one, two) = (member(dir.path(), "one", &drain).await, member(dir.path(), "two", &drain).await);
+    let refused = edit(&one.editor, put_repository("shop")).await;
+    assert!(matches!(refused, Err(EditError::NotOwner(_))), "{refused:?}");
+    one.take("shop", "one", 1).await;
+    edit(&one.editor, put_repository("shop")).await.unwrap();
+    for service in ["a", "b"] {
+        edit(&one.editor, put_service(service, "shop")).await.unwrap();
+    }
+    two.refresh("shop").await;
+    let snapshot = two.catalog.snapshot();
+    assert_eq!(snapshot.services.size(), 2);
+    assert!(
+        !snapshot.owns(&"shop".parse().unwrap()) && snapshot.workers.is_empty() && snapshot.not_mirrored.is_empty()
+    );
+    assert!(snapshot.services.values().all(|service| service.condition() == Condition::Pending));
+    assert_eq!(one.catalog.snapshot().not_mirrored.size(), 1, "its owner says what is wrong with it");
+    let refused = edit(&two.editor, Edit::DeleteService("a".parse().unwrap())).await;
+    assert!(matches!(refused, Err(EditError::NotOwner(_))), "{refused:?}");
+
+    edit(&one.editor, Edit::DeleteService("a".parse().unwrap())).await.unwrap();
+    let mut changed = ServiceConfig::new("b".parse().unwrap(), "shop".parse().unwrap());
+    changed.folder = "changed".parse().unwrap();
+    edit(&one.editor, Edit::PutService(changed.clone().into())).await.unwrap();
+    two.refresh("shop").await;
+    let snapshot = two.catalog.snapshot();
+    assert_eq!(snapshot.services.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(**snapshot.definitions.services.get("b").unwrap().document.valid().unwrap(), changed);
+    assert!(two.events().is_empty(), "events are of owned repositories alone");
+
+    one.release("shop").await;
+    two.take("shop", "two", 2).await;
+    assert_eq!(one.events(), [EventKind::Released("shop".parse().unwrap())]);
+    assert_eq!(two.catalog.snapshot().not_mirrored.size(), 1);
+    assert!(matches!(two.catalog.service(&"b".parse().unwrap()).unwrap().condition(), Condition::Unhealthy { .. }));
+    assert_eq!(one.catalog.service(&"b".parse().unwrap()).unwrap().condition(), Condition::Pending);
+    // A service moves to a repository of another owner: that one writes it, the former one removes it.
+    one.take("blog", "one", 1).await;
+    edit(&one.editor, put_repository("blog")).await.unwrap();
+    edit(&one.editor, put_service("b", "blog")).await.unwrap();
+    two.refresh("blog").await;
+    assert_eq!(two.catalog.service(&"b".parse().unwrap()).unwrap().repository.as_str(), "blog");
+    edit(&two.editor, Edit::DeleteRepository { name: "shop".parse().unwrap(), cascade: false }).await.unwrap();
+    one.refresh("shop").await;
+    assert_eq!(one.catalog.snapshot().definitions.repositories.size(), 1);
+    assert_eq!(one.catalog.service(&"b".parse().unwrap()).unwrap().repository.as_str(), "blog");
+    for member in [one, two] {
+        drop(member.editor);
+    }
+    assert!(drain.finish(Duration::from_secs(60)).await);
 }
 
 /// The documents that a new process would load.

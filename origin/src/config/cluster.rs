@@ -10,6 +10,8 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
 
+use crate::ownership::Timing;
+
 /// The shortest and the longest time of a session.
 const SESSION_TTL: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(600)];
 const MAX_WEIGHT: u32 = 1000;
@@ -22,14 +24,14 @@ pub(crate) const NEEDS_BUCKET: &str =
 const NEEDS_ETCD: &str =
     "[cluster] engine = \"etcd\" needs etcd = { endpoints = [\"https://etcd-1:2379\"], ca = \"etcd-ca.pem\" }";
 
-/// Several origins that share repositories. They are not built yet: an origin with this section does not start, and
-/// `weir-origin check` proves the engine.
+/// Several origins that share repositories. Each repository has one owner among them. `weir-origin check` proves the engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
     /// What holds the records of all origins.
     pub engine: EngineName,
-    /// URL at which other origins and edges reach `listen`, such as `https://origin-1.example:7400`.
+    /// URL at which other origins and edges reach `listen`, such as `https://origin-1.example:7400`. `{name}` in it is the
+    /// origin's name, so that all origins may have one file.
     pub advertise: String,
     /// The zone of this origin.
     #[serde(default)]
@@ -72,6 +74,15 @@ fn one() -> u32 {
 impl ClusterConfig {
     pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         self.etcd.iter_mut().flat_map(EtcdConfig::paths)
+    }
+
+    /// The intervals of a member.
+    pub(crate) fn timing(&self) -> Timing {
+        let default = match self.engine {
+            EngineName::Bucket => Duration::from_secs(30),
+            EngineName::Etcd => Duration::from_secs(15),
+        };
+        Timing::new(self.session_ttl.unwrap_or(default))
     }
 
     /// The section `etcd`, for its engine.

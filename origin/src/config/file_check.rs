@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use weir_runtime::access_files::AccessFiles;
-use weir_runtime::tls::{self, Purpose};
+use weir_runtime::identity::Role;
+use weir_runtime::tls::{self, Purpose, TlsError};
 use weir_runtime::{key_pair, secret_file, writable_directory};
 
 use super::{Config, EtcdConfig, TlsConfig};
@@ -57,6 +58,7 @@ impl Config {
     pub fn check_files(&self) -> FileCheck {
         let mut check = FileCheck::default();
         check.check_tls("[tls]", &self.tls);
+        check.record("[cluster] needs another [tls] certificate", self.check_member_certificate().err());
         let of_operators = self.operator.tls(&self.tls);
         if self.operator_listen.is_some() && of_operators != self.tls {
             check.check_tls("[operator]", &of_operators);
@@ -90,6 +92,14 @@ impl Config {
         }
         check.warnings = self.secret_warnings();
         check
+    }
+
+    /// Checks that the certificate of `listen` opens the other origins of the cluster too.
+    ///
+    /// # Errors
+    /// It does not, or cannot be read.
+    pub(crate) fn check_member_certificate(&self) -> Result<(), TlsError> {
+        if self.cluster.is_some() { tls::check_role(&self.tls.certificate, Role::Origin) } else { Ok(()) }
     }
 
     fn etcd(&self) -> Option<&EtcdConfig> {

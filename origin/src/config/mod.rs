@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
+use weir_runtime::host_name::host_name;
 
 pub use access::AccessConfig;
 pub(crate) use cluster::NEEDS_BUCKET;
@@ -54,7 +55,8 @@ pub const RELOADABLE: &[&str] =
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The origin's name, in logs and in `/status`.
+    /// The origin's name, in logs and in `/status`. Origins of a cluster need different names. Default: the host name.
+    #[serde(default = "host_name")]
     pub name: NodeName,
     /// Listener of edges: HTTP/2 and HTTP/1.1 over mutual TLS.
     pub listen: SocketAddr,
@@ -112,12 +114,13 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// PEM file of the origin's certificate, with its chain.
+    /// PEM file of the origin's certificate, with its chain. With `[cluster]` the origin connects to other origins with it: it
+    /// then needs the SAN `spiffe://weir/origin/<name>` too, and both key usages, `serverAuth` and `clientAuth`.
     pub certificate: PathBuf,
     /// PEM file of its private key.
     pub key: PathBuf,
-    /// PEM file of the authority that signs the certificates of edges. Only a certificate with `spiffe://weir/edge/<name>` is
-    /// accepted.
+    /// PEM file of the authority that signs the certificates of edges, and of the other origins of a cluster. Only a certificate
+    /// with `spiffe://weir/edge/<name>` is accepted; with `[cluster]` also one with `spiffe://weir/origin/<name>`.
     pub client_ca: PathBuf,
 }
 
@@ -172,6 +175,9 @@ impl Config {
         }
         for repository in &mut read.repositories {
             repository.resolve_paths(base);
+        }
+        if let Some(cluster) = &mut read.cluster {
+            cluster.advertise = cluster.advertise.replace("{name}", read.name.as_str());
         }
         Ok(read)
     }
@@ -231,17 +237,9 @@ impl Config {
         if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }
     }
 
-    /// Checks that an origin can start: [`Config::validate`], and nothing is asked for that is not built yet.
-    ///
-    /// # Errors
-    /// The message names all that is to be changed.
-    pub fn validate_start(&self) -> Result<(), ConfigError> {
-        self.validate()?;
-        if self.cluster.is_some() {
-            return Err(ConfigError::invalid(
-                "[cluster]: several origins are not built yet: remove the section to start the origin",
-            ));
-        }
-        Ok(())
+    /// The largest mirror to store as bundles, in bytes. `None`: no mirror is stored.
+    pub(crate) fn max_stored_mirror(&self) -> Option<u64> {
+        let are_stored = self.store.mirrors.unwrap_or(self.cluster.is_some());
+        are_stored.then_some(self.store.max_mirror.as_u64())
     }
 }

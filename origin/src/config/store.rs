@@ -11,7 +11,7 @@ use weir_runtime::config;
 
 use super::file_check::FileCheck;
 
-/// Where objects are stored. Records are always in `data_dir`.
+/// Where objects are stored. Records are in `data_dir`, or in the engine of `[cluster]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreConfig {
@@ -31,6 +31,12 @@ pub struct StoreConfig {
     /// A local folder needs none.
     #[serde(with = "config::size")]
     pub cache: ByteSize,
+    /// Store a copy of each mirror as Git bundles, so that another origin, or this one with an empty `data_dir`, needs no
+    /// clone. Default: in a cluster.
+    pub mirrors: Option<bool>,
+    /// Largest mirror to store. The upstream is cloned again for a larger one. Its bundles may have twice the size.
+    #[serde(with = "config::size")]
+    pub max_mirror: ByteSize,
 }
 
 /// What `url` names.
@@ -53,6 +59,8 @@ impl Default for StoreConfig {
             access_key_id_file: None,
             secret_access_key_file: None,
             cache: ByteSize::gib(10),
+            mirrors: None,
+            max_mirror: ByteSize::gib(16),
         }
     }
 }

@@ -1,31 +1,71 @@
 //! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_protocol::conditional;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::serve::{Body, RequestBody};
 
-use super::EdgeApi;
 use super::failure::{Failure, Unpublished};
+use super::{EdgeApi, InCluster};
+use crate::catalog::Snapshot;
+use crate::cluster::Unreadable;
 use crate::service::Service;
+
+/// The state of another origin's repository is read again when the last read is older.
+const MAX_VIEW_AGE: Duration = Duration::from_secs(1);
 
 impl EdgeApi {
     /// The current descriptor, from memory.
-    pub(super) fn current_descriptor(
+    pub(super) async fn current_descriptor(
         &self,
         request: &Request<RequestBody>,
         name: &ServiceName,
     ) -> Result<Response<Body>, Failure> {
-        let service = self.service(name)?;
+        let snapshot = self.catalog.snapshot();
+        let owned = snapshot.services.get(name).filter(|service| self.is_owner(&snapshot, &service.repository));
+        let Some(service) = owned else { return Box::pin(self.current_elsewhere(request, name)).await };
         match service.current() {
+            Some(descriptor) => Ok(answer(request, &descriptor)),
+            None => Err(self.not_published(service)),
+        }
+    }
+
+    /// The current descriptor of a service that this origin does not own or know.
+    async fn current_elsewhere(
+        &self,
+        request: &Request<RequestBody>,
+        name: &ServiceName,
+    ) -> Result<Response<Body>, Failure> {
+        let service = self.service(name).await?;
+        self.refresh(&service.repository).await?;
+        // The catalog may not have applied yet what was read.
+        let read = self.publisher.published(&service.repository, name);
+        match read.into_iter().chain(service.current()).max_by_key(|descriptor| descriptor.version()) {
             Some(descriptor) => Ok(answer(request, &descriptor)),
             None => Err(self.not_published(&service)),
         }
+    }
+
+    /// Whether what is in memory about a repository is as new as what is stored.
+    pub(super) fn is_owner(&self, snapshot: &Snapshot, repository: &RepositoryName) -> bool {
+        snapshot.owns(repository)
+            && self.cluster.as_ref().is_none_or(|cluster| cluster.cluster.validity().holds(Instant::now()))
+    }
+
+    /// Reads the state of a repository again unless this origin owns it, or has done so just now.
+    pub(super) async fn refresh(&self, repository: &RepositoryName) -> Result<(), Failure> {
+        if self.is_owner(&self.catalog.snapshot(), repository) {
+            return Ok(());
+        }
+        self.publisher.refresh(repository, MAX_VIEW_AGE).await.map_err(|error| {
+            tracing::warn!(%repository, %error, "the state of a repository of another origin cannot be read");
+            Failure::Unreadable
+        })
     }
 
     /// The descriptor of a retained version.
@@ -35,7 +75,11 @@ impl EdgeApi {
         name: &ServiceName,
         digest: &TarballDigest,
     ) -> Result<Response<Body>, Failure> {
-        let service = self.service(name)?;
+        let service = self.service(name).await?;
+        // What is retained never changes, but it expires, and new versions come.
+        if !self.is_owner(&self.catalog.snapshot(), &service.repository) {
+            Box::pin(self.refresh(&service.repository)).await?;
+        }
         if let Some(current) = service.current().filter(|current| current.publication().digest == *digest) {
             return Ok(answer(request, &current));
         }
@@ -51,15 +95,30 @@ impl EdgeApi {
         }
     }
 
-    fn service(&self, name: &ServiceName) -> Result<Arc<Service>, Failure> {
+    async fn service(&self, name: &ServiceName) -> Result<Arc<Service>, Failure> {
         if let Some(service) = self.catalog.service(name) {
             return Ok(service);
         }
         if let Some(why) = self.lost_definitions.why(&self.catalog.snapshot(), SystemTime::now()) {
             return Err(Failure::DefinitionsMissing(name.clone(), why));
         }
+        if let Some(InCluster { cluster, replicas, .. }) = &self.cluster {
+            // Another member may have defined it.
+            replicas.refresh_all().await.map_err(|Unreadable| Failure::Unreadable)?;
+            if !cluster.view().agree && self.catalog.service(name).is_none() {
+                let why = "the configuration of this origin differs from that of others, which may define it";
+                return Err(Failure::DefinitionsMissing(name.clone(), why));
+            }
+        }
         // The definition may have arrived in between.
-        self.catalog.service(name).ok_or_else(|| Failure::NoSuchService(name.clone()))
+        if let Some(service) = self.catalog.service(name) {
+            return Ok(service);
+        }
+        if self.publisher.is_in_cluster() && !self.publisher.repositories_of(name).is_empty() {
+            let why = "it is published: the configuration of this origin may differ from that of others";
+            return Err(Failure::DefinitionsMissing(name.clone(), why));
+        }
+        Err(Failure::NoSuchService(name.clone()))
     }
 
     fn not_published(&self, service: &Service) -> Failure {

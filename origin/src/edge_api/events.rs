@@ -7,7 +7,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, header};
@@ -21,8 +21,10 @@ use weir_runtime::shutdown::Drain;
 use super::failure::Failure;
 use super::only_reads;
 use crate::catalog::Catalog;
+use crate::cluster::Validity;
 use crate::event_log::{EventLog, Read, Sequence};
 use crate::metrics::Metrics;
+use crate::publish::Retired;
 
 /// The longest time without progress of a reader that has data waiting.
 const STALLED_AFTER: Duration = Duration::from_secs(30);
@@ -41,6 +43,8 @@ pub(crate) struct Events {
     access: Access,
     permits: Arc<Semaphore>,
     stalled_after: Duration,
+    /// Until when this origin may vouch for what it owns.
+    validity: Validity,
     metrics: Metrics,
     drain: Drain,
 }
@@ -65,12 +69,17 @@ impl Events {
         catalog: Arc<Catalog>,
         access: Access,
         limit: usize,
+        validity: Validity,
         metrics: Metrics,
         drain: &Drain,
     ) -> Self {
         metrics.event_streams_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
         let permits = Arc::new(Semaphore::new(limit));
-        Self { log, catalog, access, permits, stalled_after: STALLED_AFTER, metrics, drain: drain.clone() }
+        Self { log, catalog, access, permits, stalled_after: STALLED_AFTER, validity, metrics, drain: drain.clone() }
+    }
+
+    fn may_vouch(&self) -> bool {
+        self.validity.holds(Instant::now())
     }
 
     /// Starts a stream after the cursor `since`, or with a snapshot.
@@ -183,7 +192,10 @@ impl Writer {
                 }
                 // The log outlives its readers.
                 _ = self.newest.changed() => continue,
-                _ = self.heartbeat.tick() => at_offset(EventKind::Heartbeat),
+                _ = self.heartbeat.tick() => match self.events.may_vouch() {
+                    true => at_offset(EventKind::Heartbeat),
+                    false => continue,
+                },
             };
             self.send_event(&event).await?;
         }
@@ -205,7 +217,10 @@ impl Writer {
         if let Some(access) = self.access() {
             add(&mut part, &event(access));
         }
-        for service in catalog.snapshot().services.values() {
+        let owned = catalog.snapshot();
+        let owned_services = owned.services.values().filter(|service| owned.owns(&service.repository));
+        // What is left out here is announced when it is taken again.
+        for service in owned_services.filter(|_| self.events.may_vouch()) {
             if let Some(current) = service.current() {
                 add(&mut part, &event(EventKind::Descriptor(current.bytes().clone())));
             }
@@ -219,7 +234,7 @@ impl Writer {
                 self.send(part.split().freeze()).await?;
             }
         }
-        for (service, generation) in catalog.retired() {
+        for Retired { service, generation, .. } in catalog.retired() {
             add(&mut part, &event(EventKind::Tombstone { service, generation }));
         }
         add(&mut part, &Event { cursor: self.events.log.cursor(offset), kind: EventKind::SnapshotEnd });
@@ -353,12 +368,13 @@ mod tests {
         let service = Arc::new(Service::new(&config, None).unwrap());
         let services = [(service.name.clone(), service.clone())].into_iter().collect();
         let snapshot = Snapshot { services, ..Snapshot::default() };
-        let catalog = Arc::new(Catalog::new(snapshot, vec![("old".parse().unwrap(), 7)]));
+        let retired = Retired { repository: "shop".parse().unwrap(), service: "old".parse().unwrap(), generation: 7 };
+        let catalog = Arc::new(Catalog::new(snapshot, vec![retired]));
         let (allow, access) = watch::channel(None);
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
         let drain = Drain::new();
         let log = Arc::new(log(kept, 1 << 20));
-        (Events::new(log, catalog, access, limit, metrics, &drain), service, allow, drain)
+        (Events::new(log, catalog, access, limit, Validity::always(), metrics, &drain), service, allow, drain)
     }
 
     /// Publishes a commit like a publisher.
@@ -377,6 +393,33 @@ mod tests {
         });
         let descriptor = Descriptor::parse(descriptor.to_string().into()).unwrap();
         service.show(descriptor, |shown| events.log.append(EventKind::Descriptor(shown.bytes().clone())));
+    }
+
+    /// The streams of a member of a cluster whose session ends then, with the services and repositories of before.
+    fn of_member(events: Events, owned: &[&str], until: Instant) -> (Events, watch::Sender<Option<Instant>>) {
+        let owned = owned.iter().map(|name| (name.parse().unwrap(), ())).collect();
+        let snapshot = Snapshot { owned: Some(owned), ..Snapshot::clone(&events.catalog.snapshot()) };
+        let (until, session) = watch::channel(Some(until));
+        let catalog = Arc::new(Catalog::new(snapshot, Vec::new()));
+        (Events { catalog, validity: Validity::of_session(session), ..events }, until)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_speaks_of_what_it_owns_while_its_session_is_valid() {
+        let (events, service, _allow, _drain) = events(100, 10);
+        publish(&events, &service, 'a');
+        let later = Instant::now() + Duration::from_secs(3600);
+        let (elsewhere, _until) = of_member(events.clone(), &["blog"], later);
+        assert_eq!(Reader::of(&elsewhere, "").kinds(3).await, ["resync", "snapshot_end", "heartbeat"]);
+        let (owner, until) = of_member(events, &["shop"], later);
+        let mut reader = Reader::of(&owner, "");
+        assert_eq!(reader.kinds(4).await, ["resync", "descriptor", "snapshot_end", "heartbeat"]);
+        until.send_replace(None);
+        // Only the paused clock advances.
+        tokio::time::sleep(3 * Duration::from_secs(HEARTBEAT_SECONDS)).await;
+        owner.log.append(EventKind::Released("shop".parse().unwrap()));
+        assert_eq!(reader.kinds(1).await, ["released"]);
+        assert_eq!(Reader::of(&owner, "").kinds(2).await, ["resync", "snapshot_end"]);
     }
 
     #[tokio::test]

@@ -1,4 +1,5 @@
-//! The HTTP API of edges: descriptors, retained versions, objects and the event stream. Begin at [`EdgeApi::new`].
+//! The HTTP API of edges: descriptors, retained versions, objects and the event stream. Other origins of the cluster read
+//! them too, and have [requests](crate::member_api) of their own. Begin at [`EdgeApi::new`].
 
 mod descriptor;
 mod events;
@@ -10,12 +11,15 @@ use std::sync::Arc;
 use http::{Method, Request, Response};
 use tokio::sync::Semaphore;
 use weir_protocol::route::{Route, RouteError};
-use weir_runtime::identity::Role;
+use weir_runtime::admin;
+use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
 
 use crate::catalog::Catalog;
+use crate::cluster::{Cluster, Replicas};
 use crate::config::LimitsConfig;
 use crate::lost_definitions::LostDefinitions;
+use crate::member_api::{self, MemberApi};
 use crate::metrics::Metrics;
 use crate::publish::Publisher;
 pub(crate) use events::Events;
@@ -35,6 +39,16 @@ pub(crate) struct EdgeApi {
     reference_lookups: Arc<Semaphore>,
     events: Events,
     lost_definitions: LostDefinitions,
+    /// `None`: this origin is the only one.
+    cluster: Option<InCluster>,
+}
+
+/// What an origin of a cluster also has.
+#[derive(Clone)]
+pub(crate) struct InCluster {
+    pub(crate) cluster: Cluster,
+    pub(crate) members: MemberApi,
+    pub(crate) replicas: Replicas,
 }
 
 impl EdgeApi {
@@ -49,12 +63,21 @@ impl EdgeApi {
     ) -> Self {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
-        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, lost_definitions }
+        let cluster = None;
+        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, lost_definitions, cluster }
+    }
+
+    /// Answers other origins too, and edges for what others own.
+    pub(crate) fn in_cluster(self, cluster: InCluster) -> Self {
+        Self { cluster: Some(cluster), ..self }
     }
 
     async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
         match Route::parse(request.uri().path()) {
-            Ok(Route::Service(service)) => self.counted_descriptor(request, self.current_descriptor(request, &service)),
+            Ok(Route::Service(service)) => {
+                let answer = self.current_descriptor(request, &service).await;
+                self.counted_descriptor(request, answer)
+            }
             Ok(Route::Version(service, digest)) => {
                 let answer = self.retained_descriptor(request, &service, &digest).await;
                 self.counted_descriptor(request, answer)
@@ -69,11 +92,21 @@ impl EdgeApi {
             }
             Ok(Route::Events) => self.events.begin(request).unwrap_or_else(Failure::into_response),
             // Paths for agents, which only edges serve.
-            Ok(Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {
+            Ok(Route::Members) if self.cluster.is_some() => {
+                self.members(request).unwrap_or_else(Failure::into_response)
+            }
+            Ok(Route::Members | Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {
                 Failure::NoSuchPath.into_response()
             }
             Err(RouteError::Malformed(detail)) => Failure::Malformed(detail).into_response(),
         }
+    }
+
+    /// The origins of the cluster.
+    fn members(&self, request: &Request<RequestBody>) -> Result<Response<Body>, Failure> {
+        only_reads(request.method())?;
+        let members = self.cluster.as_ref().map(|cluster| cluster.cluster.view().members());
+        Ok(admin::json(&serde_json::to_value(members).unwrap_or_default()))
     }
 
     fn counted_descriptor(
@@ -89,11 +122,20 @@ impl EdgeApi {
 
 impl Handler for EdgeApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
-        if !peer.identity.as_ref().is_some_and(|identity| identity.role == Role::Edge) {
-            tracing::debug!(address = %peer.address, identity = ?peer.identity, "a client certificate is not that of an edge");
-            return Failure::NotAnEdge.into_response();
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        match (&peer.identity, &self.cluster) {
+            (Some(Identity { role: Role::Edge, .. }), _) => self.answer(&request).await,
+            (Some(Identity { role: Role::Origin, name }), Some(InCluster { members, .. })) => {
+                match member_api::Route::parse(&path) {
+                    Some(route) => members.answer(route, request, name.clone()).await,
+                    None => self.answer(&request).await,
+                }
+            }
+            (identity, _) => {
+                tracing::debug!(address = %peer.address, ?identity, "a client certificate is not that of an edge");
+                Failure::NotAnEdge.into_response()
+            }
         }
-        self.answer(&request).await
     }
 }
 

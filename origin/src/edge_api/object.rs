@@ -77,6 +77,7 @@ impl EdgeApi {
         // Each lookup reads the manifests of a repository.
         let lookup = timeout(PERMIT_WAIT, self.reference_lookups.acquire()).await;
         let Ok(Ok(lookup)) = lookup else { return Err(Failure::Overloaded) };
+        Box::pin(self.refresh(repository)).await?;
         let reference = self.publisher.find_reference(repository, digest).await;
         drop(lookup);
         let reference = reference.map_err(|error| {
@@ -86,6 +87,7 @@ impl EdgeApi {
         let Some(version) = reference else {
             return Err(Failure::NoSuchObject(repository.clone(), *digest));
         };
+        // Only the owner has a worker.
         let worker = self.catalog.repository(repository).ok_or(Failure::ObjectUnavailable(*digest))?;
         // A longer build continues, and helps the next request.
         let _ = timeout(REBUILD_WAIT, worker.rebuild(*digest, version)).await;

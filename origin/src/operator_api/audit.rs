@@ -1,8 +1,10 @@
 //! The audit log of operators' changes: who, what, and the result.
 
 use http::{Method, Response, StatusCode};
+use weir_protocol::name::NodeName;
 use weir_runtime::serve::Body;
 
+use super::access::Caller;
 use super::error::OperatorError;
 use super::route::Route;
 use crate::catalog::LONGEST_REASON;
@@ -13,9 +15,10 @@ pub(super) fn is_audited(route: &Route, method: &Method) -> bool {
 }
 
 /// Logs one line with the status and the reason of a refusal.
-pub(super) fn log(by: &str, method: &Method, route: &Route, answer: &Result<Response<Body>, OperatorError>) {
+pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<Response<Body>, OperatorError>) {
     let (status, reason) = end(answer);
-    tracing::info!(by, %method, path = %route, status = status.as_u16(), reason, "an operator's order");
+    let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by.as_ref().map(NodeName::as_str));
+    tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, "an operator's order");
 }
 
 fn end(answer: &Result<Response<Body>, OperatorError>) -> (StatusCode, Option<String>) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
 use weir_protocol::query::QueryError;
 use weir_protocol::route::RouteError;
@@ -11,7 +11,9 @@ use weir_runtime::operator_token::NotAdmitted;
 use weir_runtime::serve::{Body, RequestBodyError};
 
 use crate::catalog::{EditError, Refusal};
+use crate::cluster::Unreadable;
 use crate::config::{self, ValidationError};
+use crate::member_client::MemberError;
 use crate::reconcile::Failure;
 use crate::versions::VersionError;
 use crate::webhook::UnknownProvider;
@@ -73,8 +75,17 @@ pub(super) enum OperatorError {
     DeliveryRefused,
     #[error("Too many webhook deliveries are in progress.")]
     TooManyDeliveries,
-    #[error("Too many changes or dry runs are queued, or the origin is stopping.")]
+    #[error("Too many changes or dry runs are queued or requests passed on, or the origin is stopping.")]
     Busy,
+    #[error("No origin owns repository `{0}` now: it is being handed over, or its owner has just stopped.")]
+    NoOwner(RepositoryName),
+    #[error(
+        "Origin `{0}` owns the repository, but {1}. A requested change may have been committed: check with `GET` before you \
+         try again."
+    )]
+    OwnerUnreachable(NodeName, MemberError),
+    #[error("The records that the origins share cannot be read now; the log of this origin says why.")]
+    RecordsUnreadable,
     #[error("The change could not be written: {0}. It may have been committed: check with `GET` before you try again.")]
     EditFailed(String),
     #[error(
@@ -90,9 +101,16 @@ impl From<EditError> for OperatorError {
             EditError::Refused(Refusal::NoSuchRepository(name)) => Self::NoSuchRepository(name),
             EditError::Refused(Refusal::NoSuchService(name)) => Self::NoSuchService(name),
             EditError::Refused(refusal) => Self::Refused(refusal),
+            EditError::NotOwner(repository) => Self::NoOwner(repository),
             EditError::Busy => Self::Busy,
             EditError::Failed(reason) => Self::EditFailed(reason),
         }
+    }
+}
+
+impl From<Unreadable> for OperatorError {
+    fn from(Unreadable: Unreadable) -> Self {
+        Self::RecordsUnreadable
     }
 }
 
@@ -170,15 +188,19 @@ impl OperatorError {
         };
         match self {
             Self::NoSuchRepository(name) => problem.about("repository", name),
-            Self::NotMirrored(name, _) => problem.about("repository", name).retry_after(SOON),
+            Self::NotMirrored(name, _) | Self::NoOwner(name) => problem.about("repository", name).retry_after(SOON),
             Self::NoSuchService(name) | Self::NotPublishable { service: name, .. } => problem.about("service", name),
             Self::InvalidDocument { kind, name, errors } => {
                 problem.about(kind, name).with_errors(serde_json::to_value(errors).unwrap_or_default())
             }
             Self::Refused(refusal) => about(refusal, problem),
-            Self::DryRunTooSlow(_) | Self::TooManyDeliveries | Self::Busy | Self::Failed | Self::EditFailed(_) => {
-                problem.retry_after(SOON)
-            }
+            Self::DryRunTooSlow(_)
+            | Self::TooManyDeliveries
+            | Self::Busy
+            | Self::OwnerUnreachable(..)
+            | Self::RecordsUnreadable
+            | Self::Failed
+            | Self::EditFailed(_) => problem.retry_after(SOON),
             Self::Version(VersionError::Busy(_)) => problem.retry_after(SOON),
             _ => problem,
         }
@@ -211,6 +233,13 @@ impl OperatorError {
             Self::DeliveryRefused => (S::UNAUTHORIZED, "webhook-refused", "The delivery is refused"),
             Self::TooManyDeliveries => (S::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once"),
             Self::Busy => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
+            Self::NoOwner(_) => (S::SERVICE_UNAVAILABLE, "no-owner", "No origin owns the repository now"),
+            Self::OwnerUnreachable(..) => {
+                (S::SERVICE_UNAVAILABLE, "owner-unreachable", "The repository's owner cannot be reached")
+            }
+            Self::RecordsUnreadable => {
+                (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now")
+            }
             Self::EditFailed(_) | Self::Failed => (S::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed"),
         }
     }

@@ -1,6 +1,7 @@
 //! The HTTP API of operators: reads and changes repositories, services and versions, and receives webhooks.
 //!
-//! [`route`] parses paths, [`access`] authenticates, [`error`] has all errors. Begin at [`OperatorApi::start`].
+//! [`route`] parses paths, [`access`] authenticates, [`error`] has all errors, and [`forward`] passes on what another member
+//! of the cluster has to answer. Begin at [`OperatorApi::start`].
 
 mod access;
 mod audit;
@@ -8,6 +9,7 @@ mod conditions;
 mod document;
 mod dry_run;
 mod error;
+mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod metrics;
@@ -29,17 +31,19 @@ use prometheus::Registry;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::query;
+use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_runtime::shutdown::Drain;
 
-use self::access::Access;
+use self::access::{Access, Caller};
 use self::conditions::precondition;
 use self::document::{Document, listing};
 use self::dry_run::{DryRuns, Part};
 use self::error::OperatorError;
+pub(crate) use self::forward::Members;
 pub(crate) use self::metrics::OperatorMetrics;
 use self::page::Page;
 use self::route::Route;
@@ -65,6 +69,8 @@ pub(crate) struct OperatorApi {
     upstreams: UpstreamsConfig,
     access: Access,
     webhooks: Webhooks,
+    /// `None`: this origin is the only one.
+    members: Option<Members>,
     metrics: OperatorMetrics,
 }
 
@@ -85,7 +91,13 @@ impl OperatorApi {
         let dry_runs = DryRuns::new(catalog.clone(), &config.limits, bounds)?;
         let metrics = OperatorMetrics::register(registry)?;
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone(), bounds);
-        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, upstreams, access, webhooks, metrics })
+        let members = None;
+        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, upstreams, access, webhooks, members, metrics })
+    }
+
+    /// Passes requests about what other members own on to them.
+    pub(crate) fn in_cluster(self, members: Members) -> Self {
+        Self { members: Some(members), ..self }
     }
 
     /// Serves on `listen` until the drain.
@@ -106,38 +118,99 @@ impl OperatorApi {
         Ok(address)
     }
 
+    /// Answers a request that the member `by` passes on. `caller`: the operator that it authenticated; webhooks have none.
+    pub(crate) async fn forwarded(
+        &self,
+        request: Request<RequestBody>,
+        caller: Option<NodeName>,
+        by: NodeName,
+    ) -> Response<Body> {
+        let route = Route::parse(request.uri().path());
+        let answer = match (&route, caller) {
+            (Ok(Route::Webhook(..)), _) => self.delivery(route, request, true).await,
+            (Ok(route), Some(caller)) => {
+                let caller = Caller { name: caller.to_string(), forwarded_by: Some(by) };
+                self.authenticated(route, request, caller).await
+            }
+            (Ok(_), None) => Err(OperatorError::Malformed("a request of an operator needs its name.".to_owned())),
+            (Err(error), _) => Err(error.clone().into()),
+        };
+        answer.unwrap_or_else(OperatorError::into_response)
+    }
+
     async fn answer(
         &self,
-        route: Result<&Route, OperatorError>,
+        route: Result<Route, RouteError>,
         request: Request<RequestBody>,
         peer: &Peer,
     ) -> Result<Response<Body>, OperatorError> {
-        let (head, body) = request.into_parts();
         // Deliveries are authenticated by their signature; their senders have no token.
-        if Route::is_of_webhooks(head.uri.path()) {
-            return match route {
-                Ok(Route::Webhook(provider, name)) if head.method == Method::POST => {
-                    self.webhooks.take(*provider, name, &head.headers, body).await
-                }
-                Ok(route) => Err(OperatorError::MethodNotAllowed(route.methods())),
-                Err(OperatorError::NoSuchPath) => Err(OperatorError::NoSuchProvider),
-                Err(error) => Err(error),
-            };
+        if Route::is_of_webhooks(request.uri().path()) {
+            return self.delivery(route, request, false).await;
         }
         // Checked before the path, so that only operators learn which paths exist.
-        let by = self.access.check(&head.headers, peer).await?;
-        let route = route?;
+        let caller = self.access.check(request.headers(), peer).await?;
+        self.authenticated(&route?, request, caller).await
+    }
+
+    /// Answers a webhook.
+    async fn delivery(
+        &self,
+        route: Result<Route, RouteError>,
+        request: Request<RequestBody>,
+        is_forwarded: bool,
+    ) -> Result<Response<Body>, OperatorError> {
+        let (head, body) = request.into_parts();
+        let (provider, name) = match route {
+            Ok(Route::Webhook(provider, name)) if head.method == Method::POST => (provider, name),
+            Ok(route) => return Err(OperatorError::MethodNotAllowed(route.methods())),
+            Err(RouteError::Unknown) => return Err(OperatorError::NoSuchProvider),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(members) = &self.members
+            && let Some(owner) = members.destination(&name, || self.catalog.snapshot(), false, is_forwarded).await?
+        {
+            return members.send(&owner, None, head, Body::stream(body)).await;
+        }
+        self.webhooks.take(provider, &name, &head.headers, body).await
+    }
+
+    async fn authenticated(
+        &self,
+        route: &Route,
+        request: Request<RequestBody>,
+        caller: Caller,
+    ) -> Result<Response<Body>, OperatorError> {
+        let (head, body) = request.into_parts();
         if !audit::is_audited(route, &head.method) {
-            return self.admitted(route, head, body, by).await;
+            return self.routed(route, head, body, &caller).await;
         }
         // In a separate task: if the client disconnects, the change and its audit line are completed anyway.
         let (api, route, method) = (self.clone(), route.clone(), head.method.clone());
         let order = tokio::spawn(async move {
-            let answer = api.admitted(&route, head, body, by.clone()).await;
-            audit::log(&by, &method, &route, &answer);
+            let answer = api.routed(&route, head, body, &caller).await;
+            audit::log(&caller, &method, &route, &answer);
             answer
         });
         order.await.unwrap_or(Err(OperatorError::Failed))
+    }
+
+    /// Answers an authenticated operator here, or at the owner of the repository.
+    async fn routed(
+        &self,
+        route: &Route,
+        head: Parts,
+        body: RequestBody,
+        caller: &Caller,
+    ) -> Result<Response<Body>, OperatorError> {
+        let reads = matches!(head.method, Method::GET | Method::HEAD);
+        let body = if reads { Bytes::new() } else { body.read(MAX_DOCUMENT_BYTES).await? };
+        if let Some(members) = &self.members
+            && let Some(answer) = members.forward(|| self.catalog.snapshot(), route, (&head, &body), caller).await?
+        {
+            return Ok(answer);
+        }
+        self.admitted(route, head, body, caller.name.clone()).await
     }
 
     /// Answers an authenticated operator.
@@ -145,7 +218,7 @@ impl OperatorApi {
         &self,
         route: &Route,
         head: Parts,
-        body: RequestBody,
+        body: Bytes,
         by: String,
     ) -> Result<Response<Body>, OperatorError> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
@@ -169,18 +242,15 @@ impl OperatorApi {
             Route::History(name) if reads => versions::history(&self.versions, name, &head).await,
             Route::Diff(name) if reads => versions::diff(&self.versions, name, &head).await,
             Route::Rollback(name) if posts => {
-                let order = VersionRequest::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
-                order.roll_back(&self.versions, name, Some(by)).await?;
+                VersionRequest::parse(&body)?.roll_back(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::PUT => {
-                let order = VersionRequest::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
-                order.pin(&self.versions, name, Some(by)).await?;
+                VersionRequest::parse(&body)?.pin(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::Pin(name) if head.method == Method::DELETE => {
-                let order = VersionRequest::parse(&body.read(MAX_DOCUMENT_BYTES).await?)?;
-                order.unpin(&self.versions, name, Some(by)).await?;
+                VersionRequest::parse(&body)?.unpin(&self.versions, name, Some(by)).await?;
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::DryRun(name) if posts => self.dry_run(name, &head, body).await,
@@ -192,15 +262,18 @@ impl OperatorApi {
         &self,
         name: &RepositoryName,
         head: &Parts,
-        body: RequestBody,
+        body: Bytes,
     ) -> Result<Response<Body>, OperatorError> {
-        let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
+        let mut precondition = precondition(&head.headers)?;
         let wrong = |errors| OperatorError::InvalidDocument { kind: "repository", name: name.to_string(), errors };
         let (secrets_dir, upstreams) = (self.secrets_dir.clone(), self.upstreams.clone());
         let more =
             move |document: &RepositoryConfig| validation::not_permitted(document, secrets_dir.as_deref(), &upstreams);
         let ParsedDocument { document, based_on } = read(name.as_str(), body, more).await?.map_err(wrong)?;
         precondition.based_on = based_on;
+        if let Some(members) = &self.members {
+            members.claim(name, &self.catalog).await?;
+        }
         let AppliedEdit { outcome, snapshot } =
             self.editor.edit(Edit::PutRepository(document.into()), precondition).await?;
         repository(&snapshot, name, status_of(outcome), head)
@@ -210,25 +283,28 @@ impl OperatorApi {
         &self,
         name: &ServiceName,
         head: &Parts,
-        body: RequestBody,
+        body: Bytes,
     ) -> Result<Response<Body>, OperatorError> {
-        let (mut precondition, body) = (precondition(&head.headers)?, body.read(MAX_DOCUMENT_BYTES).await?);
+        let mut precondition = precondition(&head.headers)?;
         let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
         let ParsedDocument { document, based_on } =
             read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
         precondition.based_on = based_on;
+        let to = document.repository.clone();
+        let before = match &self.members {
+            Some(members) => members.moves_from(&self.catalog.snapshot(), name, &to).await?,
+            None => None,
+        };
         let AppliedEdit { outcome, snapshot } =
             self.editor.edit(Edit::PutService(document.into()), precondition).await?;
+        if let Some((members, before)) = self.members.as_ref().zip(before) {
+            members.moved(&before, &to).await;
+        }
         service(&snapshot, name, status_of(outcome), head)
     }
 
-    async fn dry_run(
-        &self,
-        name: &ServiceName,
-        head: &Parts,
-        body: RequestBody,
-    ) -> Result<Response<Body>, OperatorError> {
-        let (part, body) = (Part::parse(head.uri.query())?, body.read(MAX_DOCUMENT_BYTES).await?);
+    async fn dry_run(&self, name: &ServiceName, head: &Parts, body: Bytes) -> Result<Response<Body>, OperatorError> {
+        let part = Part::parse(head.uri.query())?;
         let document = if body.is_empty() {
             None
         } else {
@@ -294,8 +370,8 @@ impl OperatorApi {
 impl Handler for OperatorApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let route = Route::parse(request.uri().path());
-        let known = route.as_ref().map_err(|error| error.clone().into());
-        let response = self.answer(known, request, &peer).await.unwrap_or_else(OperatorError::into_response);
+        let answer = self.answer(route.clone(), request, &peer).await;
+        let response = answer.unwrap_or_else(OperatorError::into_response);
         self.metrics.answered(route.as_ref().ok(), response.status());
         response
     }

@@ -8,7 +8,7 @@ use weir_protocol::name::{NodeName, RepositoryName};
 use super::Settings;
 use super::members::Members;
 use super::placement::{Placement, place};
-use super::records::{Claim, NodeRecord, NodeState, SessionId};
+use super::records::{Claim, Digests, NodeRecord, NodeState, SessionId};
 use super::timing::Timing;
 
 #[derive(Debug)]
@@ -37,7 +37,10 @@ pub struct Living {
     pub url: String,
     /// Its availability zone.
     pub zone: Option<String>,
-    weight: u32,
+    /// Its share of the repositories, relative to other nodes.
+    pub weight: u32,
+    /// What it should have in common with this node.
+    pub digests: Digests,
 }
 
 /// Whether this node takes a repository that has no living owner.
@@ -51,7 +54,8 @@ pub(super) enum Rank {
 impl Living {
     fn of(record: &NodeRecord) -> Self {
         let NodeRecord { session, state, weight, .. } = *record;
-        Self { session, state, url: record.url.clone(), zone: record.zone.clone(), weight }
+        let digests = record.digests.clone();
+        Self { session, state, url: record.url.clone(), zone: record.zone.clone(), weight, digests }
     }
 }
 
@@ -72,7 +76,7 @@ impl Cluster {
 
     /// Takes the records of all nodes, read since `sent`. Whether the living members changed.
     pub(super) fn view(&mut self, records: Vec<NodeRecord>, sent: Instant) -> bool {
-        self.members.update(records, sent, self.now);
+        self.members.update(records, sent, self.now, self.timing.ttl);
         let others = self.members.living().filter(|record| record.node != self.me);
         let living: BTreeMap<_, _> = others.map(|record| (record.node.clone(), Living::of(record))).collect();
         let has_changed = living != self.living;
@@ -85,6 +89,11 @@ impl Cluster {
     /// The sessions of other nodes that ended without being left.
     pub(super) fn ended(&self) -> Vec<SessionId> {
         self.members.ended().collect()
+    }
+
+    /// When the record of a node was last seen to change.
+    pub(super) fn last_seen(&self, node: &NodeName) -> Option<Instant> {
+        self.members.last_seen(node)
     }
 
     /// When the next view may show the end of a session.

@@ -8,8 +8,8 @@ use weir_protocol::name::{NodeName, RepositoryName};
 use super::Settings;
 use super::cluster::{Cluster, Living};
 use super::messages::{Action, Answer, Event};
-use super::records::{NodeRecord, NodeState, SessionId};
-use super::repository::{Activity, Repository};
+use super::records::{Claim, NodeRecord, NodeState, SessionId};
+use super::repository::{Activity, Known, Repository};
 use super::requests::{Pending, Requests, Subject};
 use super::session::{Progress, Session, SessionRequest};
 
@@ -81,6 +81,7 @@ impl<V: Clone + PartialEq> Core<V> {
             Event::Superseded { repository } => self.superseded(&repository),
             Event::Stopped { repository, is_settled } => self.stopped(&repository, is_settled),
             Event::AllStopped => self.session.resume(now),
+            Event::Described(digests) => self.session.describe(digests, now),
             Event::Drain => {
                 self.cluster.is_draining = true;
                 self.session.announce(NodeState::Draining, now);
@@ -121,6 +122,19 @@ impl<V: Clone + PartialEq> Core<V> {
     /// The other members with living sessions.
     pub fn others(&self) -> &BTreeMap<NodeName, Living> {
         self.cluster.others()
+    }
+
+    /// When this node last saw another one renew its session.
+    pub fn last_seen(&self, node: &NodeName) -> Option<Instant> {
+        self.cluster.last_seen(node)
+    }
+
+    /// The claim of a repository that was read or written last.
+    pub fn claim(&self, repository: &RepositoryName) -> Option<&Claim> {
+        match &self.repositories.get(repository)?.known {
+            Known::Record { claim, .. } => Some(claim),
+            Known::Nothing | Known::Absent => None,
+        }
     }
 
     /// The repositories that this node runs, with their fences.

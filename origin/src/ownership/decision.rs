@@ -91,7 +91,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::ownership::{NodeRecord, NodeState, Placement, SessionId, Settings, Timing};
+    use crate::ownership::{Digests, NodeRecord, NodeState, Placement, SessionId, Settings, Timing};
 
     const ME: SessionId = SessionId(1);
 
@@ -106,8 +106,8 @@ mod tests {
     /// This node is `origin-1` with session 1, and sees `origin-2` with session 2, and so on.
     fn cluster(others: &[u64]) -> Cluster {
         let timing = Timing::new(Duration::from_secs(30));
-        let settings =
-            Settings { node: name(1), url: String::new(), zone: None, weight: 1, timing, run: ME.0, ended: None };
+        let (node, url, digests) = (name(1), String::new(), Digests::default());
+        let settings = Settings { node, url, zone: None, weight: 1, digests, timing, run: ME.0, ended: None };
         let mut cluster = Cluster::new(&settings, Instant::now());
         cluster.set_session(Some(ME));
         let record = |node: &u64| NodeRecord {
@@ -120,6 +120,7 @@ mod tests {
             url: String::new(),
             zone: None,
             weight: 1,
+            digests: Digests::default(),
             ended: Vec::new(),
         };
         let sent = cluster.now;

@@ -13,6 +13,8 @@ pub(super) struct Members {
     seen: BTreeMap<NodeName, Seen>,
     /// When the read of the last view was sent: the view is at least as new.
     viewed: Option<Instant>,
+    /// When the read of the first view was sent after which the views followed each other closely.
+    close_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -26,9 +28,21 @@ struct Seen {
     has_ended: bool,
 }
 
+impl Seen {
+    /// A view that was requested from then on shows that the session has ended, if it shows no change.
+    fn ends(&self, close_since: Option<Instant>) -> Instant {
+        // Two views that lack the record tell nothing about the time between them, unlike two that show the same record.
+        let close_since = close_since.filter(|_| self.is_missing);
+        close_since.map_or(self.changed_at, |at| at.max(self.changed_at)) + self.record.ttl()
+    }
+}
+
 impl Members {
-    /// Takes a view that was read between two times.
-    pub(super) fn update(&mut self, records: Vec<NodeRecord>, sent: Instant, answered: Instant) {
+    /// Takes a view that was read between two times. `ttl`: the time to live of sessions.
+    pub(super) fn update(&mut self, records: Vec<NodeRecord>, sent: Instant, answered: Instant, ttl: Duration) {
+        if self.viewed.is_none_or(|viewed| sent > viewed + ttl / 2) {
+            self.close_since = Some(sent);
+        }
         let mut before = std::mem::take(&mut self.seen);
         for record in records {
             let before = before.remove(&record.node).filter(|seen| seen.record.session == record.session);
@@ -45,7 +59,7 @@ impl Members {
         // not renew in time. The time since the change alone proves nothing: this node may not have looked.
         for seen in self.seen.values_mut() {
             let is_left = seen.record.state == NodeState::Left;
-            seen.has_ended |= is_left || sent >= seen.changed_at + seen.record.ttl();
+            seen.has_ended |= is_left || sent >= seen.ends(self.close_since);
         }
         self.viewed = Some(sent);
     }
@@ -70,10 +84,15 @@ impl Members {
         ended.map(|seen| seen.record.session)
     }
 
+    /// When the record of a node was last seen to change.
+    pub(super) fn last_seen(&self, node: &NodeName) -> Option<Instant> {
+        self.seen.get(node).map(|seen| seen.changed_at)
+    }
+
     /// When the next view may prove the end of a session.
     pub(super) fn next_end(&self) -> Option<Instant> {
         let quiet = self.seen.values().filter(|seen| !seen.has_ended);
-        quiet.map(|seen| seen.changed_at + seen.record.ttl()).min()
+        quiet.map(|seen| seen.ends(self.close_since)).min()
     }
 
     /// Whether the session of a claim has ended for certain. The claim was read before `noticed`.
@@ -83,8 +102,10 @@ impl Members {
             // A node replaces its record only after its earlier session has ended. An older view tells nothing: the
             // claim's session may have begun later.
             Some(seen) if !seen.is_missing => self.viewed.is_some_and(|viewed| viewed > noticed),
-            // No view shows a record of the session.
-            _ => self.viewed.is_some_and(|viewed| viewed > noticed + ttl),
+            // No view shows a record of the session, and a single one may be incomplete.
+            _ => {
+                self.viewed.is_some_and(|viewed| viewed > self.close_since.map_or(noticed, |at| at.max(noticed)) + ttl)
+            }
         }
     }
 }
@@ -92,6 +113,7 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ownership::Digests;
 
     const TTL: Duration = Duration::from_secs(30);
     const SECOND: Duration = Duration::from_secs(1);
@@ -107,6 +129,7 @@ mod tests {
             url: "https://origin-2.example:7400".to_owned(),
             zone: None,
             weight: 1,
+            digests: Digests::default(),
             ended: Vec::new(),
         }
     }
@@ -119,7 +142,7 @@ mod tests {
     fn a_session_ends_when_a_view_of_a_whole_time_to_live_later_shows_no_change() {
         let (mut members, start) = (Members::default(), Instant::now());
         let mut view = |renewals, sent: Duration| {
-            members.update(vec![record(1, renewals)], start + sent, start + sent + SECOND);
+            members.update(vec![record(1, renewals)], start + sent, start + sent + SECOND, TTL);
             let is_dead = members.is_dead(&claim(1), start, TTL);
             assert_eq!(members.living().count() == 0, is_dead);
             is_dead
@@ -133,16 +156,16 @@ mod tests {
         // It was suspended with its clock, or its last renewal was late.
         assert!(view(9, TTL * 2 + SECOND * 4));
         assert_eq!(members.ended().collect::<Vec<_>>(), [SessionId(1)]);
-        members.update(vec![record(2, 1)], start + TTL * 4, start + TTL * 4);
+        members.update(vec![record(2, 1)], start + TTL * 4, start + TTL * 4, TTL);
         assert_eq!((members.living().count(), members.ended().count()), (1, 0));
     }
 
     #[test]
     fn this_node_not_looking_ends_no_session() {
         let (mut members, start) = (Members::default(), Instant::now());
-        members.update(vec![record(1, 7)], start, start);
+        members.update(vec![record(1, 7)], start, start, TTL);
         assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
-        members.update(vec![record(1, 8)], start + TTL * 10, start + TTL * 10);
+        members.update(vec![record(1, 8)], start + TTL * 10, start + TTL * 10, TTL);
         assert!(!members.is_dead(&claim(1), start + TTL * 10, TTL));
     }
 
@@ -150,28 +173,32 @@ mod tests {
     fn a_record_that_is_missing_ends_its_session_after_a_whole_time_to_live() {
         let (mut members, start) = (Members::default(), Instant::now());
         let mut view = |records, sent: Duration, session| {
-            members.update(records, start + sent, start + sent + SECOND);
+            members.update(records, start + sent, start + sent + SECOND, TTL);
             members.is_dead(&claim(session), start, TTL)
         };
         assert!(!view(vec![record(1, 7)], TTL, 1));
         // One listing lacks it, and the session goes on.
         assert!(!view(vec![], TTL * 2, 1));
         assert!(!view(vec![record(1, 8)], TTL * 2 + SECOND * 2, 1));
+        // Two listings lack it, and this node did not look between them.
         assert!(!view(vec![], TTL * 3, 1));
-        assert!(!view(vec![], TTL * 4, 1), "the first listing without it was answered a second later");
-        assert!(view(vec![], TTL * 4 + SECOND, 1));
-        assert!(view(vec![], TTL * 4 + SECOND, 2), "a claim of a session that no listing shows");
+        assert!(!view(vec![], TTL * 5, 1));
+        assert!(!view(vec![], TTL * 5, 2), "a claim of a session that no listing shows");
+        assert!(!view(vec![], TTL * 5 + TTL / 2, 1));
+        assert!(!view(vec![], TTL * 6 - SECOND, 1));
+        assert!(view(vec![], TTL * 6, 1));
+        assert!(view(vec![], TTL * 6 + SECOND, 2));
     }
 
     #[test]
     fn a_session_that_left_or_was_replaced_has_ended() {
         let (mut members, start) = (Members::default(), Instant::now());
         let left = NodeRecord { state: NodeState::Left, ..record(1, 9) };
-        members.update(vec![left], start, start);
+        members.update(vec![left], start, start, TTL);
         assert!(members.is_dead(&claim(1), start, TTL));
         // The claim was read after this view: its session may be newer than the view.
         assert!(!members.is_dead(&claim(2), start + SECOND, TTL));
-        members.update(vec![record(3, 1)], start + SECOND * 2, start + SECOND * 2);
+        members.update(vec![record(3, 1)], start + SECOND * 2, start + SECOND * 2, TTL);
         assert!(members.is_dead(&claim(2), start + SECOND, TTL));
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use weir_protocol::name::{NodeName, RepositoryName};
 
-use super::records::{Claim, NodeRecord};
+use super::records::{Claim, Digests, NodeRecord};
 
 /// Names a request to the engine of records. The caller gives up at the deadline; the core ignores later answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +140,8 @@ pub enum Event<V> {
     },
     /// The answer to [`Action::StopAll`].
     AllStopped,
+    /// The node has read its configuration again.
+    Described(Digests),
     /// Hand everything over, then leave.
     Drain,
 }

@@ -41,7 +41,7 @@ pub use self::cluster::Living;
 pub use self::core::Core;
 pub use self::messages::{Action, Answer, Event, Request};
 pub use self::placement::{Placement, place};
-pub use self::records::{Claim, NodeRecord, NodeState, SessionId};
+pub use self::records::{Claim, Digests, NodeRecord, NodeState, SessionId};
 pub use self::timing::Timing;
 
 /// What a node knows about itself when it starts.
@@ -55,6 +55,8 @@ pub struct Settings {
     pub zone: Option<String>,
     /// Its share of the repositories, relative to other nodes.
     pub weight: u32,
+    /// What it should have in common with the others.
+    pub digests: Digests,
     /// The intervals of the cluster.
     pub timing: Timing,
     /// A random number that identifies this run. The caller stores it in the data directory before the first action.

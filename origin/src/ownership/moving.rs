@@ -99,7 +99,10 @@ impl<V: Clone + PartialEq> Core<V> {
             repository.expect(&self.cluster);
         }
         self.consider(&name);
-        self.actions.push(Action::Prepare { repository: name });
+        // A late question must not touch the mirror of a worker here.
+        if self.repositories.get(&name).is_some_and(|repository| repository.activity == Activity::Idle) {
+            self.actions.push(Action::Prepare { repository: name });
+        }
     }
 
     /// The writer of a repository found a record of somebody else: reads what it says once everything is stopped.

@@ -53,10 +53,24 @@ pub struct NodeRecord {
     pub zone: Option<String>,
     /// The node's share of the repositories, relative to other nodes.
     pub weight: u32,
+    /// What all nodes should have in common.
+    #[serde(flatten)]
+    pub digests: Digests,
     /// Sessions of other nodes that ended for this one without being left. They must stop if they are still in use: a
     /// machine that was suspended together with its clock does not know otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<SessionId>,
+}
+
+/// Short digests of what all nodes of a cluster should have in common. A node of an earlier version has none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digests {
+    /// The repositories and services of the configuration file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<String>,
+    /// The public keys that publications are signed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_keys: Option<String>,
 }
 
 /// Whether a node takes repositories.
@@ -69,6 +83,17 @@ pub enum NodeState {
     Draining,
     /// The session has ended. The record stays, so that its version goes on.
     Left,
+}
+
+impl NodeState {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Draining => "draining",
+            Self::Left => "left",
+        }
+    }
 }
 
 impl NodeRecord {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Settings;
-use super::records::{NodeRecord, NodeState, SessionId};
+use super::records::{Digests, NodeRecord, NodeState, SessionId};
 use super::timing::Timing;
 
 /// The state machine of the own node record.
@@ -63,6 +63,7 @@ impl<V: Clone> Session<V> {
             url: settings.url.clone(),
             zone: settings.zone.clone(),
             weight: settings.weight,
+            digests: settings.digests.clone(),
             ended: Vec::new(),
         };
         Self {
@@ -128,6 +129,14 @@ impl<V: Clone> Session<V> {
     pub(super) fn announce(&mut self, state: NodeState, now: Instant) {
         if self.record.state != state {
             self.record.state = state;
+            self.next = now;
+        }
+    }
+
+    /// Announces what this node has in common with others, likewise.
+    pub(super) fn describe(&mut self, digests: Digests, now: Instant) {
+        if self.record.digests != digests {
+            self.record.digests = digests;
             self.next = now;
         }
     }
@@ -218,7 +227,8 @@ impl<V: Clone> Session<V> {
         if valid_until > now {
             self.valid_until = self.valid_until.max(Some(valid_until));
         }
-        let is_told = (record.state, &record.ended) == (self.record.state, &self.record.ended);
+        let told = |record: &NodeRecord| (record.state, record.ended.clone(), record.digests.clone());
+        let is_told = told(record) == told(&self.record);
         self.next = if is_told { sent + self.timing.renew_every() } else { now };
     }
 

@@ -22,7 +22,7 @@ impl Timing {
     pub fn new(ttl: Duration) -> Self {
         Self {
             ttl,
-            settle: Duration::from_secs(60),
+            settle: ttl * 2,
             list_every: Duration::from_secs(600),
             move_patience: Duration::from_secs(600),
             drain_patience: Duration::from_secs(5),
@@ -45,7 +45,7 @@ impl Timing {
     }
 
     /// The time limit of one request, so that several attempts fit into a session.
-    pub(super) fn attempt(&self) -> Duration {
+    pub fn attempt(&self) -> Duration {
         self.ttl / 6
     }
 

@@ -26,8 +26,9 @@ pub(crate) enum PublishError {
     Suspended { repository: RepositoryName, reason: String },
     /// Objects that these records do not reference may belong to the other store.
     #[error(
-        "the objects belong to store `{theirs}`, the records to store `{ours}`: give each origin a folder or a prefix \
-         of its own. If the records were lost, put them back, or remove the object `store` to go on without them"
+        "the objects belong to store `{theirs}`, the records to store `{ours}`. If the objects are those of a cluster, set \
+         [cluster]; otherwise give this origin a folder or a prefix of its own. If the records of the only origin here were \
+         lost, put them back, or remove the object `store` to go on without them"
     )]
     ForeignObjects {
         /// The store identity in the records.
@@ -45,6 +46,9 @@ pub(crate) enum PublishError {
     /// The manifest has too many frames.
     #[error("{0}")]
     Manifest(String),
+    /// Another origin owns the repository, or none does now.
+    #[error("this origin does not own repository `{0}` now: try again")]
+    NotOwner(RepositoryName),
     #[error("the origin is shutting down")]
     ShuttingDown,
 }

@@ -22,7 +22,7 @@ use super::publisher::Publisher;
 use super::retention::{Usage, is_too_old, over_limit};
 use super::writer::Repository;
 use crate::failpoint::failpoint;
-use crate::store::Area;
+use crate::store::{Area, RecordKey};
 
 /// The longest time between two collections of a changing repository. The shortest is half of the grace period, if
 /// that is less.
@@ -71,6 +71,7 @@ impl Publisher {
             }
             let all = async {
                 self.retire_moved_services(SystemTime::now()).await;
+                totals.0.retain(|name, _| self.repository(name).is_some_and(|repository| repository.is_taken()));
                 for repository in self.due() {
                     self.collect(&repository, &mut totals, Instant::now()).await;
                 }
@@ -92,7 +93,7 @@ impl Publisher {
                 *generation = known.generation.max(*generation);
             }
         }
-        for repository in repositories {
+        for repository in repositories.into_iter().filter(|repository| repository.is_taken()) {
             let is_older =
                 |service: &ServiceName, generation| newest.get(service).is_some_and(|newest| generation < *newest);
             let moved: Vec<_> = {
@@ -112,7 +113,7 @@ impl Publisher {
 
     /// The repositories that need a collection. Those with the oldest superseded versions come first, because the
     /// limit on all bytes takes from them first.
-    fn due(&self) -> Vec<Arc<Repository>> {
+    pub(super) fn due(&self) -> Vec<Arc<Repository>> {
         let now = Instant::now();
         let oldest = |repository: &Arc<Repository>| {
             let known = repository.known();
@@ -127,6 +128,7 @@ impl Publisher {
         let mut due: Vec<_> = self
             .repositories()
             .into_iter()
+            .filter(|repository| repository.is_taken())
             .map(|repository| (oldest(&repository), repository))
             .filter(|(oldest, repository)| is_due(repository, *oldest))
             .collect();
@@ -235,6 +237,21 @@ impl Publisher {
         Ok(())
     }
 
+    /// Checks that the stored record is the known one, so that no other origin has referenced an object since.
+    async fn check_owner(&self, repository: &Repository) -> Result<(), PublishError> {
+        if !self.is_in_cluster() {
+            return Ok(());
+        }
+        let before = repository.known().version.clone();
+        let stored = self.shared.records.get(&RecordKey::repository(&repository.name)).await?;
+        let stored = stored.map(|record| record.version);
+        // The writer may have replaced it in between.
+        if stored == before || stored == repository.known().version {
+            return Ok(());
+        }
+        Err(PublishError::NotOwner(repository.name.clone()))
+    }
+
     /// Deletes objects that were unreferenced for a grace period. Returns how many unreferenced objects remain, and
     /// how many were deleted.
     async fn sweep(
@@ -258,7 +275,14 @@ impl Publisher {
         let private = private.iter().filter(|object| !mark.private.contains(&object.digest));
         found.extend(private.map(|object| (object.digest, Area::Private)));
         let (count, due) = collection.unreferenced(found.keys().copied(), now, self.shared.grace_period);
-        let deletions = due.into_iter().filter(|digest| collection.begin_deletion(digest)).map(|digest| {
+        // A release waits until this is over.
+        let _deleting = repository.deleting.lock().await;
+        if !due.is_empty() {
+            self.check_owner(repository).await?;
+        }
+        let may_delete = || repository.is_taken() && self.shared.validity.holds(Instant::now());
+        let due = due.into_iter().filter(|digest| may_delete() && collection.begin_deletion(digest));
+        let deletions = due.map(|digest| {
             let area = found[&digest];
             async move {
                 let deleted = self.objects().delete(&repository.name, area, &digest).await;

@@ -52,6 +52,8 @@ pub(super) struct KnownService {
     /// Another key whose build had the current digest. Kept in memory only; a restart costs one build.
     pub(super) other_key: Option<ContentKey>,
     pub(super) is_tombstone: bool,
+    /// When the document of operators was written that this repository stores, in Unix milliseconds.
+    pub(super) defined_at: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -120,7 +122,16 @@ impl KnownService {
             retained: retained.collect(),
             other_key: None,
             is_tombstone: row.is_tombstone(),
+            defined_at: row.definition.as_ref().map(|definition| definition.written_at),
             current,
+        }
+    }
+
+    /// Takes over since when its superseded versions are known to be that.
+    pub(super) fn inherit(&mut self, before: &Self) {
+        for retained in &mut self.retained {
+            let known = before.retained.iter().find(|known| known.digest == retained.digest);
+            retained.seen = known.map_or(retained.seen, |known| known.seen);
         }
     }
 

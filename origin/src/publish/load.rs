@@ -11,7 +11,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
 use super::known::{Known, SuspendedUntil, Suspension};
-use super::page::{Page, PageRef};
+use super::page::{self, Page, PageRef};
 use super::record::RepositoryRecord;
 use super::row::Definition;
 use crate::store::{Area, ObjectError, Objects, RecordError, RecordKey, Records};
@@ -21,14 +21,52 @@ const CONCURRENT_PAGES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) known: Known,
-    pub(super) definitions: BTreeMap<ServiceName, Definition>,
+    /// The services of the pages that were read, with the documents of operators; those that are gone have none.
+    pub(super) read: BTreeMap<ServiceName, Option<Definition>>,
+    /// The services of each page that was not read, because it was read before. By the page's position.
+    kept: Vec<Option<Range>>,
     /// Pages that stand in for damaged ones, by their position.
     pub(super) replaced: BTreeMap<usize, Page>,
     pub(super) problems: Problems,
 }
 
-/// Reads a repository. Problems end up in its suspension.
-pub(super) async fn load(objects: &Objects, records: &Records, repository: &RepositoryName) -> Loaded {
+/// The services from the first name up to the second one.
+type Range = (Option<ServiceName>, Option<ServiceName>);
+
+impl Loaded {
+    /// The documents of operators.
+    pub(super) fn definitions(&mut self) -> BTreeMap<ServiceName, Definition> {
+        let read = std::mem::take(&mut self.read).into_iter();
+        read.filter_map(|(service, definition)| Some((service, definition?))).collect()
+    }
+
+    /// Takes what was not read from the state before, and notes which services are gone.
+    pub(super) fn complete(&mut self, before: &Known) {
+        for (service, known) in &before.services {
+            let kept = self.kept.get(page::position(&self.known.record.pages, service)).and_then(Option::as_ref);
+            let is_kept = kept.is_some_and(|(from, to)| {
+                from.as_ref().is_none_or(|from| service >= from) && to.as_ref().is_none_or(|to| service < to)
+            });
+            if is_kept {
+                self.known.services.insert(service.clone(), known.clone());
+                continue;
+            }
+            self.read.entry(service.clone()).or_default();
+            if let Some(now) = self.known.services.get_mut(service) {
+                now.inherit(known);
+            }
+        }
+    }
+}
+
+/// Reads a repository, but none of the `known` pages: [`Loaded::complete`] must follow. Problems end up in its
+/// suspension.
+pub(super) async fn load(
+    objects: &Objects,
+    records: &Records,
+    repository: &RepositoryName,
+    known_pages: &[PageRef],
+) -> Loaded {
     let mut problems = Problems::default();
     let mut known = Known::new(RepositoryRecord::new(repository.clone()), None);
     match records.get(&RecordKey::repository(repository)).await {
@@ -48,15 +86,17 @@ pub(super) async fn load(objects: &Objects, records: &Records, repository: &Repo
         )),
         Err(error) => problems.failures.push(error.to_string()),
     }
-    let (mut definitions, mut replaced) = (BTreeMap::new(), BTreeMap::new());
-    let count = known.record.pages.len();
+    let (mut read, mut replaced) = (BTreeMap::new(), BTreeMap::new());
     let refs = known.record.pages.clone();
-    let mut pages = stream::iter((0..count).map(|position| read_or_previous(objects, repository, &refs, position)))
-        .buffered(CONCURRENT_PAGES)
-        .enumerate();
+    let kept: Vec<Option<Range>> = (0..refs.len()).map(|position| kept(&refs, position, known_pages)).collect();
+    let unknown = (0..refs.len()).filter(|position| kept[*position].is_none());
+    let refs_too = &refs;
+    let reads = unknown
+        .map(|position| async move { (position, read_or_previous(objects, repository, refs_too, position).await) });
+    let mut pages = stream::iter(reads).buffered(CONCURRENT_PAGES);
     let now = Instant::now();
-    while let Some((position, read)) = pages.next().await {
-        let page = match read {
+    while let Some((position, page)) = pages.next().await {
+        let page = match page {
             Read::Page(page) => page,
             Read::Previous(page, reason) => {
                 problems.damage(reason);
@@ -72,14 +112,23 @@ pub(super) async fn load(objects: &Objects, records: &Records, repository: &Repo
             match row {
                 Ok(row) => {
                     known.take(&row, now);
-                    definitions.extend(row.definition.map(|definition| (row.service, definition)));
+                    read.insert(row.service, row.definition);
                 }
                 Err(error) => problems.damage(format!("page {}: {error}", refs[position].digest)),
             }
         }
     }
+    drop(pages);
     known.suspension = problems.suspension();
-    Loaded { known, definitions, replaced, problems }
+    Loaded { known, read, kept, replaced, problems }
+}
+
+/// The services of a page that is among the known ones.
+fn kept(pages: &[PageRef], position: usize, known: &[PageRef]) -> Option<Range> {
+    let before = known.iter().position(|page| page.digest == pages[position].digest)?;
+    let ((from, to), (known_from, known_to)) = (range(pages, position), range(known, before));
+    let to = to.into_iter().chain(known_to).min();
+    Some((from.max(known_from).cloned(), to.cloned()))
 }
 
 /// The repositories that have private objects but no record: it was lost, or their first publication was interrupted.

@@ -10,6 +10,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::draft::parsed;
 use super::load::{ReadError, read_manifest, read_page};
+use super::mirror::mirror_objects;
 use super::record::RepositoryRecord;
 use super::row::{Row, StoredVersion};
 use crate::store::Objects;
@@ -19,7 +20,7 @@ const CONCURRENT_MANIFESTS: usize = 8;
 /// The referenced objects.
 #[derive(Debug, Default)]
 pub(super) struct Mark {
-    /// Pages, history segments, recipes.
+    /// Pages, history segments, recipes, bundles.
     pub(super) private: HashSet<ObjectDigest>,
     pub(super) versions: Vec<MarkedVersion>,
     /// Unreadable pages; they may reference any object.
@@ -48,6 +49,17 @@ impl Mark {
     /// Marks every object that a record references.
     pub(super) async fn of(objects: &Objects, repository: &RepositoryName, record: &RepositoryRecord) -> Self {
         let mut mark = Self { private: record.objects().collect(), ..Self::default() };
+        if let Some(mirror) = &record.mirror {
+            match mirror_objects(objects, repository, mirror).await {
+                Ok(parts) => mark.private.extend(parts),
+                // Nothing can be read from its parts, and the next bundle is a full one.
+                Err(ReadError::Damaged(_)) => {}
+                Err(ReadError::Failed(error)) => {
+                    mark.failure = Some(error);
+                    return mark;
+                }
+            }
+        }
         for page in &record.pages {
             let rows = match read_page(objects, repository, &page.digest).await {
                 Ok(rows) => rows,

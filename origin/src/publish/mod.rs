@@ -2,8 +2,8 @@
 //! the change.
 //!
 //! Begin at [`publisher`], the interface. A [`record`] names state [`page`]s and history segments, which are objects;
-//! each row of a page is one service. One [`writer`] for each repository applies changes in batches. [`decision`] and
-//! [`retention`] are pure.
+//! each row of a page is one service. One [`writer`] for each repository applies changes in batches; [`ownership`] says
+//! when it may. [`decision`] and [`retention`] are pure.
 
 mod attempt;
 mod decision;
@@ -16,7 +16,9 @@ mod known;
 mod load;
 mod mark;
 mod metrics;
+mod mirror;
 mod open;
+mod ownership;
 mod page;
 mod pending_change;
 mod protection;
@@ -42,7 +44,12 @@ pub(crate) use history::Time;
 pub use history::{Entry, HistoryPage, Listed, Why};
 pub(crate) use known::Suspension;
 pub(crate) use metrics::PublishMetrics;
-pub(crate) use open::{Options, Started};
+pub(crate) use mirror::{Bundle, MirrorManifest, MirrorUpload, Part, StoredLfsObject};
+pub(crate) use open::{Options, Retired, Started};
+pub(crate) use ownership::TakeError;
 pub(crate) use publisher::Publisher;
+pub(crate) use record::{claim_of, reclaimed};
 pub(crate) use request::{Cached, Candidate, DefinitionChange, VersionChange};
+pub(crate) use row::unix_milliseconds;
 pub(crate) use stored_definitions::{StoredDefinitions, stored_definitions};
+pub(crate) use suspended::Reloaded;

@@ -5,13 +5,14 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, stream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::draft::{Draft, Rules, VisibleChange};
 use super::error::PublishError;
+use super::known::KnownService;
 use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
 use super::publisher::{Handle, Publisher};
@@ -19,6 +20,7 @@ use super::row::unix_milliseconds;
 use super::store_identity::StoreIdentity;
 use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Shared};
+use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
@@ -36,6 +38,20 @@ pub(crate) struct Options {
     pub(crate) signer: Arc<Signer>,
     pub(crate) events: Arc<EventLog>,
     pub(crate) metrics: PublishMetrics,
+    /// Until when this origin may act for what it owns.
+    pub(crate) validity: Validity,
+    /// In a cluster: receives the repositories whose record another origin wrote, each at most once for each time that it
+    /// is taken. `None`: this is the only origin, and owns everything.
+    pub(crate) superseded: Option<mpsc::UnboundedSender<RepositoryName>>,
+}
+
+/// A deleted service, with its last generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Retired {
+    /// The repository whose record remembers it.
+    pub(crate) repository: RepositoryName,
+    pub(crate) service: ServiceName,
+    pub(crate) generation: Generation,
 }
 
 /// The published state after the start.
@@ -45,8 +61,8 @@ pub(crate) struct Started {
     pub(crate) current: HashMap<ServiceName, Descriptor>,
     /// Since when each pinned service is pinned.
     pub(crate) pins: HashMap<ServiceName, SystemTime>,
-    /// Services that this start retired, with their last generation.
-    pub(crate) retired: Vec<(ServiceName, Generation)>,
+    /// Services that were retired.
+    pub(crate) retired: Vec<Retired>,
 }
 
 impl Started {
@@ -77,7 +93,7 @@ impl Publisher {
         data_dir: DataDir,
         options: Options,
     ) -> Result<(Arc<Self>, StoredDefinitions), PublishError> {
-        let Options { generation_floor, retention, signer, events, metrics } = options;
+        let Options { generation_floor, retention, signer, events, metrics, validity, superseded } = options;
         let keys = records.list("repositories/").await?;
         let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
         match timeout(LISTING_DEADLINE, identity.check(&objects)).await {
@@ -111,12 +127,14 @@ impl Publisher {
             metrics,
             written: Notify::new(),
             reloaded: Notify::new(),
+            validity,
+            superseded,
             _data_dir: data_dir,
         });
         let names = keys.into_iter().filter_map(|key| key.name().parse::<RepositoryName>().ok());
         let mut loads = stream::iter(names.map(|name| {
             let shared = shared.clone();
-            let loaded = tokio::spawn(async move { (load(&shared.objects, &shared.records, &name).await, name) });
+            let loaded = tokio::spawn(async move { (load(&shared.objects, &shared.records, &name, &[]).await, name) });
             async move { loaded.await.map_err(|_| PublishError::ShuttingDown) }
         }))
         .buffer_unordered(CONCURRENT_LOADS);
@@ -124,7 +142,9 @@ impl Publisher {
         let publisher = Arc::new(Self { shared: shared_too, retention, repositories, identity, without_record });
         let mut definitions = Definitions::default();
         while let Some(loaded) = loads.next().await {
-            let (Loaded { known, definitions: of_services, .. }, name) = loaded?;
+            let (mut loaded, name) = loaded?;
+            let of_services = loaded.definitions();
+            let Loaded { known, .. } = loaded;
             if let Some(suspension) = &known.suspension {
                 let reason = &suspension.reason;
                 tracing::error!(repository = %name, reason, "publishing is suspended for the repository");
@@ -133,13 +153,14 @@ impl Publisher {
             definitions.stored.had_any |= known.record.operators_have_defined;
             definitions.add(&name, known.record.definition.clone(), of_services);
             shared.metrics.retained_versions.add(i64::try_from(known.retained()).unwrap_or(i64::MAX));
-            publisher.add(Repository::new(name, known));
+            publisher.add(Repository::new(name, known, !publisher.is_in_cluster()));
         }
         Ok((publisher, definitions.stored))
     }
 
     /// Retires services that are not `configured`, signs versions again if the keys have changed, and republishes
-    /// services below the floor of generations. Call it once, after [`Publisher::open`].
+    /// services below the floor of generations. Call it once, after [`Publisher::open`]. In a cluster nothing is owned
+    /// then, so nothing is written.
     ///
     /// # Errors
     /// A record cannot be written.
@@ -152,30 +173,8 @@ impl Publisher {
         // Before the floor is applied: a superseded version must not be republished.
         self.retire_moved_services(now).await;
         let handles: Vec<Handle> = self.handles().into_values().collect();
-        let keys = self.shared.rules.signer.public_keys();
-        // A service that no readable document defines may be defined in an unreadable one.
-        let all_are_known = !self.may_have_unknown_definitions();
-        for handle in &handles {
-            // A suspended repository is served, and not written.
-            if handle.repository.suspension().is_some() {
-                continue;
-            }
-            let (services, mut gone) = self.due_at_start(&handle.repository, configured, &keys);
-            if !all_are_known {
-                gone.clear();
-            }
-            if services.is_empty() && handle.repository.known().record.signed_with == keys {
-                continue;
-            }
-            let keys = keys.clone();
-            let (raised, signed, retired) = self
-                .change(handle, services.clone(), move |draft| apply_start(draft, &services, &gone, keys, now))
-                .await?;
-            if raised > 0 || signed > 0 || !retired.is_empty() {
-                let (repository, retired) = (&handle.repository.name, retired.len());
-                tracing::info!(%repository, raised, signed, retired, "the published state was updated at start");
-            }
-            started.retired.extend(retired);
+        for handle in handles.iter().filter(|handle| handle.repository.is_taken()) {
+            started.retired.extend(self.align_one(handle, configured, now).await?);
         }
         for Handle { repository, .. } in &handles {
             started.add(repository, |service| configured.contains(service));
@@ -183,35 +182,78 @@ impl Publisher {
         Ok(started)
     }
 
-    /// The services that a start changes, and those of them that are not configured any more.
-    fn due_at_start(
+    /// Brings a repository in line with the configured services and with the keys of now. Returns what it has retired.
+    pub(super) async fn align_one(
+        &self,
+        handle: &Handle,
+        configured: &HashSet<ServiceName>,
+        now: SystemTime,
+    ) -> Result<Vec<Retired>, PublishError> {
+        // A service that no readable document defines may be defined in an unreadable one.
+        let gone = if self.may_have_unknown_definitions() {
+            HashSet::new()
+        } else {
+            let known = handle.repository.known();
+            let current = known.services.iter().filter(|(_, row)| row.current.is_some());
+            current.filter(|(service, _)| !configured.contains(*service)).map(|(service, _)| service.clone()).collect()
+        };
+        self.update(handle, gone, self.shared.rules.signer.public_keys(), now).await
+    }
+
+    /// Retires the services that are `gone`, signs versions again if other `keys` signed them, and republishes services
+    /// below the floor of generations. Returns what it has retired.
+    pub(super) async fn update(
+        &self,
+        handle: &Handle,
+        gone: HashSet<ServiceName>,
+        keys: String,
+        now: SystemTime,
+    ) -> Result<Vec<Retired>, PublishError> {
+        // A suspended repository is served, and not written.
+        if handle.repository.suspension().is_some() {
+            return Ok(Vec::new());
+        }
+        let (services, is_signed) = self.due_for_update(&handle.repository, &gone, &keys);
+        if services.is_empty() && is_signed {
+            return Ok(Vec::new());
+        }
+        let changed = services.clone();
+        let apply = move |draft: &mut Draft<'_>| apply_update(draft, &services, &gone, keys, now);
+        let (raised, signed, retired) = self.change(handle, changed, apply).await?;
+        let repository = &handle.repository.name;
+        if raised > 0 || signed > 0 || !retired.is_empty() {
+            let retired = retired.len();
+            tracing::info!(%repository, raised, signed, retired, "the published state was updated");
+        }
+        let retired = retired.into_iter();
+        Ok(retired
+            .map(|(service, generation)| Retired { repository: repository.clone(), service, generation })
+            .collect())
+    }
+
+    /// The services that an update changes, and whether the keys are those that have signed.
+    fn due_for_update(
         &self,
         repository: &Repository,
-        configured: &HashSet<ServiceName>,
+        gone: &HashSet<ServiceName>,
         keys: &str,
-    ) -> (Vec<ServiceName>, HashSet<ServiceName>) {
+    ) -> (Vec<ServiceName>, bool) {
         let known = repository.known();
         let floor = self.shared.rules.generation_floor;
         let is_signed = known.record.signed_with == keys;
-        let (mut due, mut gone) = (Vec::new(), HashSet::new());
-        for (service, row) in &known.services {
-            let is_gone = row.current.is_some() && !configured.contains(service);
-            if is_gone {
-                gone.insert(service.clone());
-            }
+        let is_due = |service: &ServiceName, row: &KnownService| {
             let has_versions = row.current.is_some() || !row.retained.is_empty();
-            if is_gone || (row.current.is_some() && row.generation < floor) || (!is_signed && has_versions) {
-                due.push(service.clone());
-            }
-        }
-        (due, gone)
+            gone.contains(service) || (row.current.is_some() && row.generation < floor) || (!is_signed && has_versions)
+        };
+        let due = known.services.iter().filter(|(service, row)| is_due(service, row));
+        (due.map(|(service, _)| service.clone()).collect(), is_signed)
     }
 }
 
-/// Applies a start to a repository. Returns how many services were raised to the floor, how many versions were signed
+/// Applies an update to a repository. Returns how many services were raised to the floor, how many versions were signed
 /// again, and the retired services.
 #[expect(clippy::type_complexity, reason = "the counts are for one line of the log")]
-fn apply_start(
+fn apply_update(
     draft: &mut Draft<'_>,
     services: &[ServiceName],
     gone: &HashSet<ServiceName>,

@@ -97,6 +97,11 @@ impl Protected {
         Collection(self)
     }
 
+    /// Forgets since when objects are unreferenced: another origin may have stored them again since.
+    pub(super) fn forget_unreferenced(&self) {
+        self.lock().unreferenced_since.clear();
+    }
+
     /// Whether there are unreferenced objects that are not deleted yet.
     pub(super) fn has_unreferenced(&self) -> bool {
         !self.lock().unreferenced_since.is_empty()

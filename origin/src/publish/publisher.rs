@@ -48,6 +48,11 @@ impl Publisher {
         self.identity.created_at
     }
 
+    /// Whether other origins may own repositories of this store.
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        self.shared.superseded.is_some()
+    }
+
     pub(crate) fn objects(&self) -> &Objects {
         &self.shared.objects
     }
@@ -272,7 +277,7 @@ impl Publisher {
     pub(super) fn handle(&self, name: &RepositoryName) -> Handle {
         self.existing(name).unwrap_or_else(|| {
             let known = Known::new(RepositoryRecord::new(name.clone()), None);
-            self.add(Repository::new(name.clone(), known))
+            self.add(Repository::new(name.clone(), known, !self.is_in_cluster()))
         })
     }
 

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_protocol::digest::ObjectDigest;
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{NodeName, RepositoryName};
 
 use super::page::PageRef;
+use crate::ownership::{Claim, SessionId};
 
 const FORMAT: u32 = 1;
 
-/// The owner until several origins share repositories.
+/// The owner of a record that a single origin writes. It is not a claim.
 const LOCAL_OWNER: &str = "local";
 
 /// A repository's record: about 150 bytes for each page and segment, so below 200 kB for 10,000 services with a full
@@ -21,12 +22,15 @@ const LOCAL_OWNER: &str = "local";
 pub(super) struct RepositoryRecord {
     format: u32,
     pub(super) repository: RepositoryName,
-    /// The origin that publishes the repository.
+    /// The origin that publishes the repository: its name in a cluster, or `local`.
     owner: String,
     /// Identifies one run of that origin.
     session: u64,
     /// Grows with each change of the owner.
     fence: u64,
+    /// The owner has stopped all work, for the next owner to take the repository.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_released: bool,
     /// Grows with each write.
     pub(super) sequence: u64,
     /// The public keys that its descriptors are signed with, a line each.
@@ -42,6 +46,9 @@ pub(super) struct RepositoryRecord {
     pub(super) pages: Vec<PageRef>,
     /// The oldest first; only the last one grows.
     pub(super) history: Vec<SegmentRef>,
+    /// Lists the bundles of the mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mirror: Option<ObjectDigest>,
     /// Objects that only the previous record names. They stay, because its copy is the fallback for damage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     superseded: Vec<ObjectDigest>,
@@ -59,14 +66,42 @@ pub(super) struct SegmentRef {
     pub(super) last: u64,
 }
 
+/// Why a record cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RepositoryRecordError {
+pub(crate) enum RepositoryRecordError {
     #[error("the record cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
     #[error("the record has format {0}, and this version knows {FORMAT}: upgrade this origin")]
     UnknownFormat(u32),
     #[error("the record belongs to repository `{0}`")]
     OtherRepository(RepositoryName),
+    #[error("the record names the owner `{0}`, which is not the name of a node")]
+    MalformedOwner(String),
+}
+
+/// The claim in the bytes of a record. A record that a single origin wrote reads as released: that origin has stopped,
+/// or it would use other records.
+///
+/// # Errors
+/// The record cannot be read, or belongs to another repository.
+pub(crate) fn claim_of(repository: &RepositoryName, bytes: &[u8]) -> Result<Claim, RepositoryRecordError> {
+    RepositoryRecord::parse(repository, bytes)?.claim()
+}
+
+/// The bytes of a record with this claim and one more write, all else as in `before`. `None`: there is no record yet.
+///
+/// # Errors
+/// The record cannot be read, or belongs to another repository.
+pub(crate) fn reclaimed(
+    repository: &RepositoryName,
+    before: Option<&[u8]>,
+    claim: &Claim,
+) -> Result<Bytes, RepositoryRecordError> {
+    let before = before.map_or_else(
+        || Ok(RepositoryRecord::new(repository.clone())),
+        |bytes| RepositoryRecord::parse(repository, bytes),
+    );
+    Ok(before?.with_claim(claim).to_bytes())
 }
 
 impl RepositoryRecord {
@@ -78,12 +113,14 @@ impl RepositoryRecord {
             owner: LOCAL_OWNER.to_owned(),
             session: 0,
             fence: 0,
+            is_released: false,
             sequence: 0,
             signed_with: String::new(),
             definition: None,
             operators_have_defined: false,
             pages: Vec::new(),
             history: Vec::new(),
+            mirror: None,
             superseded: Vec::new(),
         }
     }
@@ -109,6 +146,29 @@ impl RepositoryRecord {
         serde_json::to_vec(self).expect("a record is plain data").into()
     }
 
+    pub(super) fn claim(&self) -> Result<Claim, RepositoryRecordError> {
+        let owner: Result<NodeName, _> = self.owner.parse();
+        Ok(Claim {
+            owner: owner.map_err(|_| RepositoryRecordError::MalformedOwner(self.owner.clone()))?,
+            session: SessionId(self.session),
+            fence: self.fence,
+            is_released: self.is_released || self.session == 0,
+        })
+    }
+
+    /// This record as a successor of itself that belongs to somebody else.
+    fn with_claim(self, claim: &Claim) -> Self {
+        let Claim { owner, session, fence, is_released } = claim;
+        Self {
+            owner: owner.to_string(),
+            session: session.0,
+            fence: *fence,
+            is_released: *is_released,
+            sequence: self.sequence + 1,
+            ..self
+        }
+    }
+
     /// This record as the successor of `before`.
     pub(super) fn following(mut self, before: &Self) -> Self {
         self.sequence = before.sequence + 1;
@@ -124,7 +184,7 @@ impl RepositoryRecord {
 
     fn named(&self) -> impl Iterator<Item = ObjectDigest> + '_ {
         let pages = self.pages.iter().flat_map(|page| std::iter::once(&page.digest).chain(&page.previous));
-        pages.copied().chain(self.history.iter().map(|segment| segment.digest))
+        pages.copied().chain(self.history.iter().map(|segment| segment.digest)).chain(self.mirror)
     }
 }
 
@@ -155,6 +215,28 @@ mod tests {
         assert_eq!(RepositoryRecord::parse(&repository, &second.to_bytes()).unwrap(), second);
         let third = second.clone().following(&second);
         assert!(!third.objects().any(|digest| digest == ObjectDigest::of(&[0])), "two writes ago");
+    }
+
+    #[test]
+    fn a_claim_changes_nothing_else_and_counts_as_a_write() {
+        let repository: RepositoryName = "shop".parse().unwrap();
+        let mut record = RepositoryRecord::new(repository.clone());
+        record.pages = vec![page("a", 1, &[0])];
+        record.sequence = 6;
+        let local = claim_of(&repository, &record.to_bytes()).unwrap();
+        assert!(local.fence == 0 && local.is_released, "any node may take what a single origin has left");
+        let mine = Claim { owner: "one".parse().unwrap(), session: SessionId(9), fence: 1, is_released: false };
+        let claimed = reclaimed(&repository, Some(&record.to_bytes()), &mine).unwrap();
+        assert_eq!(claim_of(&repository, &claimed).unwrap(), mine);
+        let claimed = RepositoryRecord::parse(&repository, &claimed).unwrap();
+        assert_eq!((claimed.sequence, &claimed.pages), (7, &record.pages));
+        let next = claimed.clone().following(&claimed);
+        assert_eq!(next.claim().unwrap(), mine, "a publication leaves the claim as it is");
+        let released = Claim { is_released: true, ..mine };
+        let bytes = reclaimed(&repository, None, &released).unwrap();
+        assert_eq!(claim_of(&repository, &bytes).unwrap(), released);
+        assert!(reclaimed(&repository, Some(b"{}"), &released).is_err());
+        assert!(claim_of(&"blog".parse().unwrap(), &bytes).is_err());
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl StoredVersion {
 }
 
 /// Milliseconds since 1970; 0 for earlier times.
-pub(super) fn unix_milliseconds(time: SystemTime) -> u64 {
+pub(crate) fn unix_milliseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 

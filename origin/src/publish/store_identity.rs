@@ -34,18 +34,8 @@ impl StoreIdentity {
         is_empty: bool,
     ) -> Result<Self, PublishError> {
         let key: RecordKey = KEY.parse().expect("it is a key");
-        let stored = match records.get(&key).await {
-            Ok(None) => None,
-            Ok(Some(record)) => Some(serde_json::from_slice(&record.bytes).unwrap_or_default()),
-            Err(error @ RecordError::Damaged { .. }) => {
-                tracing::error!(%error, "the record of the store's identity is damaged: the time of its first use is lost");
-                Some(StoreRecord::default())
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if let Some(stored) = stored {
-            let id = Some(stored.id).filter(|id| !id.is_empty());
-            return Ok(Self { id, created_at: from_unix(stored.created_at) });
+        if let Some(stored) = Self::read(records, &key).await? {
+            return Ok(stored);
         }
         let stored = StoreRecord { id: format!("{:032x}", fastrand::u128(..)), created_at: unix_milliseconds(now) };
         let bytes = Bytes::from(serde_json::to_vec(&stored).expect("it is plain data"));
@@ -60,9 +50,26 @@ impl StoreIdentity {
                 }
                 Ok(Self { id: Some(stored.id), created_at: from_unix(stored.created_at) })
             }
-            PutOutcome::Conflict => Err(PublishError::Record(format!("{KEY}: another process writes it"))),
+            // Another member of a new cluster came first.
+            PutOutcome::Conflict => Self::read(records, &key)
+                .await?
+                .ok_or_else(|| PublishError::Record(format!("{KEY}: another process writes it"))),
             PutOutcome::Unknown(error) => Err(error.into()),
         }
+    }
+
+    async fn read(records: &Records, key: &RecordKey) -> Result<Option<Self>, PublishError> {
+        let stored = match records.get(key).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(record)) => serde_json::from_slice(&record.bytes).unwrap_or_default(),
+            Err(error @ RecordError::Damaged { .. }) => {
+                tracing::error!(%error, "the record of the store's identity is damaged: the time of its first use is lost");
+                StoreRecord::default()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let StoreRecord { id, created_at } = stored;
+        Ok(Some(Self { id: Some(id).filter(|id| !id.is_empty()), created_at: from_unix(created_at) }))
     }
 
     /// Checks that objects and records belong to the same store. Otherwise garbage collection would delete the

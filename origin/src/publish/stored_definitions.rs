@@ -61,8 +61,9 @@ pub(crate) async fn stored_definitions(
     let mut definitions = Definitions::default();
     for key in records.list("repositories/").await? {
         let Ok(repository) = key.name().parse::<RepositoryName>() else { continue };
-        let loaded = load(objects, records, &repository).await;
-        definitions.add(&repository, loaded.known.record.definition, loaded.definitions);
+        let mut loaded = load(objects, records, &repository, &[]).await;
+        let of_services = loaded.definitions();
+        definitions.add(&repository, loaded.known.record.definition, of_services);
     }
     Ok(definitions.stored)
 }

@@ -6,11 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
-use super::known::{SuspendedUntil, Suspension};
-use super::load::{Loaded, load};
+use super::known::Suspension;
 use super::open::Started;
 use super::publisher::{Handle, Publisher};
 use super::stored_definitions::{Definitions, StoredDefinitions};
@@ -20,6 +19,16 @@ use super::writer::{Repository, Request};
 pub(crate) struct Reload {
     repository: Arc<Repository>,
     number: u64,
+}
+
+/// What the catalog has to take over from a reloaded repository.
+pub(crate) struct Reloaded {
+    /// The documents of operators that were read, and that of the repository.
+    pub(crate) stored: StoredDefinitions,
+    /// Services that were read, and have no document of operators here.
+    pub(crate) undefined: Vec<ServiceName>,
+    /// The current versions of all services that were read.
+    pub(crate) published: Started,
 }
 
 impl Reload {
@@ -68,23 +77,50 @@ impl Publisher {
         due.collect()
     }
 
-    /// The definitions and current versions of a reloaded repository.
-    ///
-    /// # Errors
-    /// The repository cannot be read now.
-    pub(crate) async fn reloaded_definitions(
-        &self,
-        Reload { repository, .. }: &Reload,
-    ) -> Result<(StoredDefinitions, Started), PublishError> {
-        let Loaded { known, definitions: of_services, .. } =
-            load(&self.shared.objects, &self.shared.records, &repository.name).await;
-        if let Some(unread) = known.suspension.filter(|suspension| suspension.until == SuspendedUntil::Read) {
-            return Err(PublishError::Object(unread.reason));
+    /// What has changed in a reloaded repository since the last call.
+    pub(crate) fn reloaded(&self, Reload { repository, .. }: &Reload) -> Reloaded {
+        let mut read = repository.take_unapplied();
+        let defined =
+            read.iter().filter_map(|(service, definition)| Some((service.clone(), definition.as_ref()?.written_at)));
+        for outdated in self.outdated_of(&repository.name, &defined.collect()) {
+            read.insert(outdated, None);
         }
         let (mut definitions, mut published) = (Definitions::default(), Started::default());
-        definitions.add(&repository.name, known.record.definition, of_services);
-        published.add(repository, |_| true);
-        Ok((definitions.stored, published))
+        published.add(repository, |service| read.contains_key(service));
+        let undefined = read.iter().filter(|(_, definition)| definition.is_none());
+        let undefined = undefined.map(|(service, _)| service.clone()).collect();
+        let of_services = read.into_iter().filter_map(|(service, definition)| Some((service, definition?)));
+        definitions.add(&repository.name, repository.known().record.definition.clone(), of_services.collect());
+        Reloaded { stored: definitions.stored, undefined, published }
+    }
+
+    /// The services whose document of operators in this repository is older than that in another one: they have moved.
+    pub(crate) fn outdated(&self, repository: &RepositoryName) -> Vec<ServiceName> {
+        let Some(handle) = self.existing(repository) else { return Vec::new() };
+        let known = handle.repository.known();
+        let written = known.services.iter().filter_map(|(service, known)| Some((service.clone(), known.defined_at?)));
+        let written = written.collect();
+        drop(known);
+        self.outdated_of(repository, &written)
+    }
+
+    /// Those of these services, with the times of their documents, that have a newer document in another repository.
+    fn outdated_of(&self, repository: &RepositoryName, written: &BTreeMap<ServiceName, u64>) -> Vec<ServiceName> {
+        let mut outdated = Vec::new();
+        for (_, other) in self.handles().into_iter().filter(|(name, _)| name != repository) {
+            let known = other.repository.known();
+            let is_newer = |service: &ServiceName, at: u64| {
+                known.services.get(service).and_then(|known| known.defined_at).is_some_and(|newer| newer > at)
+            };
+            // Through whichever is shorter: either may have many services.
+            if written.len() < known.services.len() {
+                outdated.extend(written.iter().filter(|(name, at)| is_newer(name, **at)).map(|(name, _)| name.clone()));
+            } else {
+                let both = known.services.keys().filter_map(|name| Some((name, *written.get(name)?)));
+                outdated.extend(both.filter(|(name, at)| is_newer(name, *at)).map(|(name, _)| name.clone()));
+            }
+        }
+        outdated
     }
 
     /// Called when the catalog has applied the definitions of a reload.

@@ -3,6 +3,7 @@
 mod collection;
 mod damage;
 mod failures;
+mod ownership;
 mod publishing;
 mod start;
 mod verifying;
@@ -23,6 +24,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::request::Outcome;
 use super::*;
+use crate::cluster::Validity;
 use crate::config::{RetentionConfig, ServiceConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::{EventLog, Read};
@@ -132,14 +134,20 @@ impl TestStore {
     }
 
     async fn try_open(&self) -> Result<(Arc<Publisher>, StoredDefinitions), PublishError> {
-        let options = Options {
+        Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), self.options()).await
+    }
+
+    /// The options of a single origin.
+    fn options(&self) -> Options {
+        Options {
             generation_floor: self.floor,
             retention: self.retention.clone(),
             signer: self.signer.clone(),
             events: self.events.clone(),
             metrics: PublishMetrics::register(&Registry::new()).unwrap(),
-        };
-        Publisher::open(self.objects.clone(), self.records.clone(), self.data_dir.clone(), options).await
+            validity: Validity::always(),
+            superseded: None,
+        }
     }
 
     /// Opens and starts a publisher with these services of `shop` configured.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use anyhow::Context;
 use futures_util::{StreamExt, stream};
 use prometheus::Registry;
 use serde::Serialize;
@@ -93,11 +92,12 @@ impl Report {
 pub async fn verify(config: &Config, delete_corrupt: bool) -> anyhow::Result<Report> {
     // Opening the store would create missing folders and hide that the path is wrong.
     let records = config.data_dir.join("records");
-    anyhow::ensure!(records.try_exists()?, "{} does not exist: no origin has stored anything there", records.display());
+    let exist = config.cluster.is_some() || records.try_exists()?;
+    anyhow::ensure!(exist, "{} does not exist: no origin has stored anything there", records.display());
     let (data_dir, _released) = DataDir::open(&config.data_dir)?;
     let metrics = StoreMetrics::register(&Registry::new())?;
     let objects = Objects::open(&config.store, data_dir.root(), metrics.clone(), &Bounds::default()).await?;
-    let records = Records::open_local(data_dir.root(), metrics).context("the folder of records cannot be used")?;
+    let records = Records::open(config, data_dir.root(), metrics)?;
     Verifier::new(&objects, records, delete_corrupt).run().await
 }
 
@@ -136,7 +136,7 @@ impl Verifier {
     }
 
     async fn repository(&mut self, key: String, repository: &RepositoryName) {
-        let Loaded { known, problems, replaced, .. } = load(&self.objects, &self.records, repository).await;
+        let Loaded { known, problems, replaced, .. } = load(&self.objects, &self.records, repository, &[]).await;
         for problem in problems.damage {
             let consequence =
                 format!("publishing is suspended for repository `{repository}` until an operator confirms its state");
@@ -206,6 +206,10 @@ fn needed(record: &RepositoryRecord, versions: &[MarkedVersion]) -> Needed {
         ((Area::Private, segment.digest), (consequence, Severity::Lost))
     });
     let mut needed: Needed = segments.collect();
+    if let Some(list) = record.mirror {
+        let consequence = "the repository is cloned if its mirror is lost, until the next bundle".to_owned();
+        needed.insert((Area::Private, list), (consequence, Severity::Rebuildable));
+    }
     for MarkedVersion { service, digest, superseded_at, recipe, objects } in versions {
         let word = if superseded_at.is_none() { "current" } else { "retained" };
         let name = format!("the {word} version {digest} of service `{service}`");

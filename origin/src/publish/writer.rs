@@ -3,28 +3,33 @@
 //!
 //! An unknown outcome is resolved before anything else is written: the same bytes are put again, or are found to be
 //! stored already.
+//!
+//! In a cluster it writes only while this origin owns the repository (`ownership.rs`).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use weir_protocol::event::EventKind;
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::draft::{Change, Draft, Rules, VisibleChange};
 use super::error::PublishError;
 use super::known::{Known, SuspendedUntil, Suspension};
 use super::load::{Loaded, ReadError, load, read_pages};
 use super::metrics::PublishMetrics;
+use super::ownership::{LastRead, TakeError};
 use super::page;
 use super::pending_change::{Applied, PendingChange};
 use super::protection::{Protected, Protection};
 use super::record::RepositoryRecord;
-use super::row::Row;
+use super::row::{Definition, Row};
 use super::state_write::StateWriter;
+use crate::cluster::Validity;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::failpoint::failpoint;
@@ -39,6 +44,10 @@ pub(super) const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// An unknown outcome, and an unreadable repository, are retried after this time, or with the next change before.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The waits before a refused write of a record that has not changed is repeated: a store may refuse one of two writes
+/// at the same time, although it carries out neither.
+const CONFLICT_WAITS: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(400), Duration::from_secs(1)];
+
 /// Shared by the writers of all repositories.
 pub(super) struct Shared {
     pub(super) objects: Objects,
@@ -51,6 +60,10 @@ pub(super) struct Shared {
     pub(super) written: Notify,
     /// Notified after each reload of a repository.
     pub(super) reloaded: Notify,
+    /// Until when this origin may act for what it owns.
+    pub(super) validity: Validity,
+    /// Receives the repositories whose record another origin wrote. `None`: this is the only origin, and owns everything.
+    pub(super) superseded: Option<mpsc::UnboundedSender<RepositoryName>>,
     /// The lock of the data directory.
     pub(super) _data_dir: DataDir,
 }
@@ -68,26 +81,40 @@ pub(super) struct Repository {
     pub(super) reloads: AtomicU64,
     /// The last of these reloads whose definitions the catalog has applied.
     pub(super) applied_reloads: AtomicU64,
+    /// The services that were read again since then, with the documents of operators.
+    unapplied: std::sync::Mutex<BTreeMap<ServiceName, Option<Definition>>>,
+    /// Whether this origin owns the repository. Locked while a change is announced: none is announced afterwards.
+    taken: std::sync::Mutex<bool>,
+    /// Locked while unreferenced objects are deleted.
+    pub(super) deleting: Mutex<()>,
+    /// The last read of a repository that this origin does not own. Locked during the next one.
+    pub(super) last_read: Mutex<LastRead>,
 }
 
 pub(super) enum Request {
     Change(Box<PendingChange>),
     /// An operator accepts the readable state. The answer is false if the repository was not suspended.
     Confirm(oneshot::Sender<Result<bool, PublishError>>),
+    /// This origin owns the repository from this version of its record on.
+    Take(Version, oneshot::Sender<Result<(), TakeError>>),
+    /// This origin owns the repository no more. The answer: no write has an unknown outcome.
+    Release(oneshot::Sender<bool>),
+    /// Reads the state again, unless this origin owns the repository.
+    Refresh(oneshot::Sender<Result<(), PublishError>>),
 }
 
 pub(super) struct Writer {
-    shared: Arc<Shared>,
-    repository: Arc<Repository>,
-    key: RecordKey,
+    pub(super) shared: Arc<Shared>,
+    pub(super) repository: Arc<Repository>,
+    pub(super) key: RecordKey,
     /// A write with an unknown outcome.
-    outstanding: Option<Prepared>,
+    pub(super) outstanding: Option<Prepared>,
     next_write: Instant,
     retry_at: Instant,
 }
 
 /// A state whose objects are stored, ready to be written.
-struct Prepared {
+pub(super) struct Prepared {
     record: RepositoryRecord,
     bytes: Bytes,
     rows: Vec<Row>,
@@ -101,12 +128,14 @@ enum NotWritten {
     Unknown(String),
     /// Another writer replaced the record.
     Superseded,
+    /// This origin does not own the repository.
+    NotOwner,
 }
 
 impl Repository {
-    pub(super) fn new(name: RepositoryName, known: Known) -> Self {
+    pub(super) fn new(name: RepositoryName, known: Known, is_taken: bool) -> Self {
         let (known, is_dirty) = (RwLock::new(known), AtomicBool::new(true));
-        let (protected, committing) = (Arc::default(), Mutex::default());
+        let (protected, committing, deleting) = (Arc::default(), Mutex::default(), Mutex::default());
         Self {
             name,
             known,
@@ -115,7 +144,25 @@ impl Repository {
             is_dirty,
             reloads: AtomicU64::new(0),
             applied_reloads: AtomicU64::new(0),
+            unapplied: std::sync::Mutex::default(),
+            taken: std::sync::Mutex::new(is_taken),
+            deleting,
+            last_read: Mutex::default(),
         }
+    }
+
+    /// Whether this origin owns the repository, as long as the guard lives.
+    pub(super) fn taken(&self) -> MutexGuard<'_, bool> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        *self.taken()
+    }
+
+    /// The services that were read again since the last call, with the documents of operators.
+    pub(super) fn take_unapplied(&self) -> BTreeMap<ServiceName, Option<Definition>> {
+        std::mem::take(&mut *self.unapplied.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The durable state.
@@ -163,25 +210,44 @@ impl Writer {
             let mut changes = Vec::new();
             match request {
                 None => return,
-                Some(Request::Confirm(done)) => {
-                    Box::pin(self.confirm(done)).await;
+                Some(Request::Change(first)) => changes.push(*first),
+                Some(other) => {
+                    Box::pin(self.handle(other)).await;
                     continue;
                 }
-                Some(Request::Change(first)) => changes.push(*first),
             }
-            sleep_until(self.next_write).await;
-            let mut confirm = None;
-            while changes.len() < MAX_WAITING && confirm.is_none() {
+            if self.repository.is_taken() {
+                sleep_until(self.next_write).await;
+            }
+            let mut other = None;
+            while changes.len() < MAX_WAITING && other.is_none() {
                 match requests.try_recv() {
                     Ok(Request::Change(change)) => changes.push(*change),
-                    Ok(Request::Confirm(done)) => confirm = Some(done),
+                    Ok(request) => other = Some(request),
                     Err(_) => break,
                 }
             }
             Box::pin(self.commit(changes)).await;
-            if let Some(done) = confirm {
-                Box::pin(self.confirm(done)).await;
+            if let Some(request) = other {
+                Box::pin(self.handle(request)).await;
             }
+        }
+    }
+
+    /// Handles a request. The caller may have gone.
+    async fn handle(&mut self, request: Request) {
+        match request {
+            Request::Change(change) => self.commit(vec![*change]).await,
+            Request::Confirm(done) => self.confirm(done).await,
+            Request::Take(version, done) => {
+                let taken = self.take(&version).await;
+                if done.send(taken).is_err() {
+                    // Nobody would release it.
+                    *self.repository.taken() = false;
+                }
+            }
+            Request::Release(done) => drop(done.send(self.release())),
+            Request::Refresh(done) => drop(done.send(self.refresh().await)),
         }
     }
 
@@ -237,7 +303,7 @@ impl Writer {
         if draft.is_changed() {
             let prepared = Box::pin(self.prepare(draft, visible, protections)).await?;
             self.next_write = Instant::now() + WRITE_INTERVAL;
-            self.put_or_retry(prepared).await?;
+            self.put_or_retry(prepared, false).await?;
         } else {
             visible.into_iter().for_each(|visible| self.show(visible));
         }
@@ -279,8 +345,8 @@ impl Writer {
         Ok(Prepared { record, bytes, rows, visible, dropped_versions, _protections: protections })
     }
 
-    /// Puts a record. After an unknown outcome it is put again later.
-    async fn put_or_retry(&mut self, prepared: Prepared) -> Result<(), PublishError> {
+    /// Puts a record. After an unknown outcome it is put again later (`is_repeated`).
+    async fn put_or_retry(&mut self, prepared: Prepared, is_repeated: bool) -> Result<(), PublishError> {
         match self.put(&prepared.bytes).await {
             Ok(version) => {
                 failpoint!("the record is written");
@@ -293,7 +359,18 @@ impl Writer {
                 self.retry_at = Instant::now() + RETRY_INTERVAL;
                 Err(PublishError::UnknownOutcome(cause))
             }
+            Err(NotWritten::NotOwner) => {
+                self.outstanding = Some(prepared).filter(|_| is_repeated);
+                Err(self.not_owner())
+            }
             Err(NotWritten::Superseded) => {
+                if let Some(superseded) = &self.shared.superseded {
+                    tracing::warn!(repository = %self.repository.name, "another origin has written the record of the repository: this one publishes nothing more there");
+                    *self.repository.taken() = false;
+                    // The receiver is gone only at a stop.
+                    let _ = superseded.send(self.repository.name.clone());
+                    return Err(self.not_owner());
+                }
                 self.suspend("its record was replaced by another writer while this origin ran");
                 self.refuse_suspended()
             }
@@ -302,40 +379,69 @@ impl Writer {
 
     async fn put(&self, bytes: &Bytes) -> Result<Version, NotWritten> {
         let before = self.repository.known().version.clone();
-        let expect = before.clone().map_or(Expect::Absent, Expect::Version);
-        let (word, cause) = match self.shared.records.put(&self.key, bytes.clone(), expect).await {
-            PutOutcome::Done(version) => {
-                self.shared.metrics.record_writes.with_label_values(&["done"]).inc();
-                return Ok(version);
+        let mut waits = CONFLICT_WAITS.into_iter();
+        loop {
+            if !self.may_write() {
+                return Err(NotWritten::NotOwner);
             }
-            PutOutcome::Conflict => ("conflict", None),
-            PutOutcome::Unknown(cause) => ("unknown", Some(cause.to_string())),
-        };
-        self.shared.metrics.record_writes.with_label_values(&[word]).inc();
-        // Bytes that can be read are durable.
-        match (self.shared.records.get(&self.key).await, cause) {
-            (Ok(Some(record)), _) if record.bytes == *bytes => Ok(record.version),
-            (Ok(record), Some(cause)) if record.as_ref().map(|record| &record.version) == before.as_ref() => {
-                Err(NotWritten::Unknown(cause))
+            let expect = before.clone().map_or(Expect::Absent, Expect::Version);
+            let (word, cause) = match self.shared.records.put(&self.key, bytes.clone(), expect).await {
+                PutOutcome::Done(version) => {
+                    self.shared.metrics.record_writes.with_label_values(&["done"]).inc();
+                    return Ok(version);
+                }
+                PutOutcome::Conflict => ("conflict", None),
+                PutOutcome::Unknown(cause) => ("unknown", Some(cause.to_string())),
+            };
+            self.shared.metrics.record_writes.with_label_values(&[word]).inc();
+            // Bytes that can be read are durable.
+            match (self.shared.records.get(&self.key).await, cause) {
+                (Ok(Some(record)), _) if record.bytes == *bytes => return Ok(record.version),
+                (Ok(record), cause) if record.as_ref().map(|record| &record.version) == before.as_ref() => {
+                    match (cause, waits.next()) {
+                        (Some(cause), _) => return Err(NotWritten::Unknown(cause)),
+                        (None, Some(wait)) => sleep(wait).await,
+                        (None, None) => {
+                            let cause = "the store refuses it, although the record has not changed";
+                            return Err(NotWritten::Unknown(cause.to_owned()));
+                        }
+                    }
+                }
+                (Ok(_), _) => return Err(NotWritten::Superseded),
+                (Err(error), _) => return Err(NotWritten::Unknown(error.to_string())),
             }
-            (Ok(_), _) => Err(NotWritten::Superseded),
-            (Err(error), _) => Err(NotWritten::Unknown(error.to_string())),
         }
+    }
+
+    /// Whether this origin owns the repository now.
+    pub(super) fn may_write(&self) -> bool {
+        self.repository.is_taken() && self.shared.validity.holds(std::time::Instant::now())
+    }
+
+    pub(super) fn not_owner(&self) -> PublishError {
+        PublishError::NotOwner(self.repository.name.clone())
     }
 
     /// Resolves an unknown outcome, and reloads an unread state, before the next write.
     async fn resolve_outstanding(&mut self) -> Result<(), PublishError> {
+        if !self.may_write() {
+            self.retry_at = Instant::now() + RETRY_INTERVAL;
+            if self.repository.is_unread() {
+                self.refresh().await?;
+            }
+            return Err(self.not_owner());
+        }
         if let Some(outstanding) = self.outstanding.take() {
-            Box::pin(self.put_or_retry(outstanding)).await?;
+            Box::pin(self.put_or_retry(outstanding, true)).await?;
             tracing::info!(repository = %self.repository.name, "a record whose write had an unknown outcome is written");
         }
         match self.repository.suspension() {
             None => Ok(()),
             Some(suspension) if suspension.until != SuspendedUntil::Read => self.refuse_suspended(),
             Some(_) => {
-                let Loaded { known, .. } = self.load().await;
+                let loaded = self.load().await;
                 self.retry_at = Instant::now() + RETRY_INTERVAL;
-                self.replace_known(known);
+                self.replace_known(loaded);
                 self.refuse_suspended()
             }
         }
@@ -351,11 +457,14 @@ impl Writer {
 
     async fn accept_stored_state(&mut self) -> Result<bool, PublishError> {
         let Some(confirmed) = self.repository.suspension() else { return Ok(false) };
+        if !self.may_write() {
+            return Err(self.not_owner());
+        }
         if confirmed.until == SuspendedUntil::Restarted {
             return self.refuse_suspended().map(|()| false);
         }
-        let Loaded { mut known, replaced, .. } = self.load().await;
-        match known.suspension.take() {
+        let mut loaded = self.load().await;
+        match loaded.known.suspension.take() {
             Some(now) if now.until == SuspendedUntil::Read => return Err(PublishError::Object(now.reason)),
             Some(now) if now.reason != confirmed.reason => {
                 self.suspend(&now.reason);
@@ -364,8 +473,8 @@ impl Writer {
             _ => {}
         }
         self.outstanding = None;
-        let record = known.record.clone();
-        self.replace_known(known);
+        let (record, replaced) = (loaded.known.record.clone(), std::mem::take(&mut loaded.replaced));
+        self.replace_known(loaded);
         let rules = self.shared.rules.clone();
         let mut draft = Draft::new(&rules, record, replaced);
         draft.set_changed();
@@ -378,8 +487,17 @@ impl Writer {
         Ok(true)
     }
 
-    async fn load(&self) -> Loaded {
-        load(&self.shared.objects, &self.shared.records, &self.repository.name).await
+    /// Reads the stored state, but of its pages only those that are not known.
+    pub(super) async fn load(&self) -> Loaded {
+        let pages = {
+            let known = self.repository.known();
+            // What is in memory may stand in for a damaged page.
+            if known.suspension.is_none() { known.record.pages.clone() } else { Vec::new() }
+        };
+        let Shared { objects, records, .. } = &*self.shared;
+        let mut loaded = load(objects, records, &self.repository.name, &pages).await;
+        loaded.complete(&self.repository.known());
+        loaded
     }
 
     /// Suspends after damage during this run.
@@ -401,7 +519,8 @@ impl Writer {
         self.repository.suspension().map_or(Ok(()), |suspension| Err(refused(suspension)))
     }
 
-    fn replace_known(&self, next: Known) {
+    pub(super) fn replace_known(&self, Loaded { known: next, read, .. }: Loaded) {
+        self.repository.unapplied.lock().unwrap_or_else(PoisonError::into_inner).extend(read);
         let mut known = self.repository.change_known();
         self.count_retained(known.retained(), next.retained());
         let suspended = i64::from(next.suspension.is_some()) - i64::from(known.suspension.is_some());
@@ -424,6 +543,14 @@ impl Writer {
             prepared.rows.iter().for_each(|row| known.take(row, now));
             self.count_retained(before, known.retained());
         }
+        {
+            let mut unapplied = self.repository.unapplied.lock().unwrap_or_else(PoisonError::into_inner);
+            for row in &prepared.rows {
+                if let Some(definition) = unapplied.get_mut(&row.service) {
+                    definition.clone_from(&row.definition);
+                }
+            }
+        }
         let dropped = self.shared.metrics.expired_versions.with_label_values(&["versions"]);
         dropped.inc_by(prepared.dropped_versions as u64);
         self.repository.is_dirty.store(true, Ordering::Relaxed);
@@ -435,10 +562,14 @@ impl Writer {
         self.shared.metrics.retained_versions.add(after as i64 - before as i64);
     }
 
-    /// Makes a durable change visible, and announces it to edges.
+    /// Makes a durable change visible, and announces it to edges: in a cluster only as the owner, because an announcement
+    /// claims that this origin follows the service.
     fn show(&self, VisibleChange { service, change }: VisibleChange) {
+        let taken = self.repository.taken();
         let announce = |descriptor: &weir_protocol::descriptor::Descriptor| {
-            self.shared.events.append(EventKind::Descriptor(descriptor.bytes().clone()));
+            if *taken {
+                self.shared.events.append(EventKind::Descriptor(descriptor.bytes().clone()));
+            }
         };
         match change {
             Change::Pinned(since) => service.pinned(since),

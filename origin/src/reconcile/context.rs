@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use super::build::BuildOptions;
 use super::limiter::Limiter;
 use super::threads::Threads;
+use crate::cluster::Validity;
 use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
@@ -16,6 +17,9 @@ use crate::source;
 
 /// The most concurrent resolutions of refs. Each reads a few small files, and takes a thread.
 const CONCURRENT_RESOLUTIONS: usize = 8;
+
+/// The most mirrors that are made from bundles, or stored because they move, at once: each uses the store at full speed.
+const CONCURRENT_TRANSFERS: usize = 4;
 
 /// What the workers of one origin share.
 #[derive(Clone)]
@@ -35,8 +39,14 @@ pub(crate) struct Context {
     pub(super) ref_lookups: Arc<Semaphore>,
     /// The permit of maintenance: one mirror at a time leaves processor time for builds.
     pub(super) maintenance: Arc<Semaphore>,
+    /// The permits to make mirrors from bundles, and to store them before they move.
+    pub(super) mirror_transfers: Arc<Semaphore>,
+    /// The largest mirror to store as bundles, in bytes. `None`: no mirror is stored.
+    pub(super) max_stored_mirror: Option<u64>,
     /// The threads of the worker's jobs.
     pub(crate) threads: Threads,
+    /// Until when polls and fetches may begin.
+    pub(crate) validity: Validity,
     /// What the sources share.
     pub(crate) sources: Arc<source::SourceContext>,
 }
@@ -63,9 +73,22 @@ impl Context {
             concurrent_builds: limits.concurrent_builds,
             ref_lookups: metrics.bounds.semaphore("ref_lookups", CONCURRENT_RESOLUTIONS),
             maintenance: Arc::new(Semaphore::new(1)),
+            mirror_transfers: metrics.bounds.semaphore("mirror_transfers", CONCURRENT_TRANSFERS),
+            max_stored_mirror: None,
             threads: Threads::default(),
+            validity: Validity::always(),
             sources,
             metrics,
         }
+    }
+
+    /// Begins polls and fetches only while the session is valid.
+    pub(crate) fn during(self, validity: Validity) -> Self {
+        Self { validity, ..self }
+    }
+
+    /// Stores mirrors of at most this many bytes as bundles.
+    pub(crate) fn storing_mirrors(self, max_mirror: Option<u64>) -> Self {
+        Self { max_stored_mirror: max_mirror, ..self }
     }
 }

@@ -9,6 +9,7 @@ use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
 
+use super::bundles::Bundles;
 use super::rebuild::RebuildRequest;
 use super::start::Handover;
 use super::state::RepositoryState;
@@ -33,6 +34,13 @@ pub(crate) enum MirrorDisposal {
 pub(crate) struct Terminated(pub(super) CancellationToken);
 
 impl Terminated {
+    /// That of a worker that never ran.
+    pub(crate) fn over() -> Self {
+        let over = Self::default();
+        over.0.cancel();
+        over
+    }
+
     pub(crate) async fn wait(&self) {
         self.0.cancelled().await;
     }
@@ -63,6 +71,7 @@ pub(crate) struct Handle {
     pub(super) publisher: Arc<Publisher>,
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
     pub(super) source: Arc<dyn Source>,
+    pub(super) bundles: Bundles,
     pub(super) data_dir: DataDir,
     pub(super) threads: Threads,
     pub(super) stop: CancellationToken,
@@ -144,6 +153,17 @@ impl Handle {
         self.remove_mirror.store(mirror == MirrorDisposal::Remove, Ordering::Relaxed);
         self.stop.cancel();
         self.terminated.clone()
+    }
+
+    /// Stores what has moved, because the repository is about to move to another origin. Returns false if the worker stops
+    /// first, and then nothing is written any more.
+    pub(crate) async fn store_mirror(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => false,
+            // The failure is logged, and the next owner fetches the rest from the upstream.
+            _ = self.bundles.write_now() => true,
+        }
     }
 
     /// The published revision of each followed ref.

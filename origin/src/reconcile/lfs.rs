@@ -183,6 +183,7 @@ impl Pipeline {
         }
         let deadline = poller.config.borrow().poll_timeout;
         let published = self.context.publisher.commits(&poller.name).await;
+        let (stored, reader) = (self.context.publisher.stored_lfs(&poller.name).await, poller.bundles.reader());
         let (fetcher, needed_objects) = (poller.clone(), policy.needed_objects.clone());
         let job = Job::start("lfs", &poller.threads, move |stop| {
             let (config, services) = (fetcher.config.borrow().clone(), fetcher.services.borrow().clone());
@@ -195,6 +196,8 @@ impl Pipeline {
                 published: &published,
                 budget: &|| fetcher.limiter.try_request(),
                 is_needed: &is_needed,
+                stored: &stored,
+                read: &|part| reader.read(part, stop),
             };
             fetcher.source.fetch_lfs_files(&request, stop)
         });

@@ -13,6 +13,7 @@ impl Worker {
             return;
         }
         self.states.set_fetches_lfs(service, missing.is_some());
+        self.maintenance.needs_bundle |= missing.is_none();
         if let Some(missing) = *missing {
             self.unapplied_polls.remove(service);
             let (_, objects) = self.waits_for_lfs.entry(service.clone()).or_insert((SystemTime::now(), missing));

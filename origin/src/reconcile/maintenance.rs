@@ -14,7 +14,8 @@ use super::job::Job;
 use super::poll::Poller;
 use super::worker::Worker;
 use crate::service::Service;
-use crate::source::MaintenanceRequest;
+use crate::source::git::bundles::INCREMENTAL_INTERVAL;
+use crate::source::{BundleError, MaintenanceRequest};
 
 /// The longest time between two maintenances, because leftover files become removable with time.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
@@ -26,24 +27,41 @@ const LFS_SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// The maintenance of a mirror. Dropping it stops a running one, which leaves unfinished work as it was.
 pub(super) struct Maintenance {
     /// Not a spawned task: it holds the data directory, and must end with the worker.
-    running: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    running: Option<Pin<Box<dyn Future<Output = MaintenanceEnd> + Send>>>,
     /// Whether the mirror may have changed since the last maintenance.
     pub(super) is_due: bool,
     last_start: Option<Instant>,
     pub(super) last_lfs_sweep: Option<Instant>,
+    /// Whether the mirror may have changed since its last bundle.
+    pub(super) needs_bundle: bool,
+    last_bundle: Option<Instant>,
+}
+
+/// The end of a maintenance.
+struct MaintenanceEnd {
+    /// A bundle was not due yet, or failed.
+    needs_bundle: bool,
 }
 
 impl Maintenance {
     pub(super) fn new() -> Self {
-        Self { running: None, is_due: true, last_start: None, last_lfs_sweep: None }
+        Self {
+            running: None,
+            is_due: true,
+            last_start: None,
+            last_lfs_sweep: None,
+            needs_bundle: true,
+            last_bundle: None,
+        }
     }
 
     /// Waits for the end of a running maintenance; forever if there is none.
     pub(super) async fn ended(&mut self) {
-        match &mut self.running {
+        let end = match &mut self.running {
             Some(running) => running.await,
             None => std::future::pending().await,
-        }
+        };
+        self.needs_bundle |= end.needs_bundle;
         self.running = None;
     }
 }
@@ -56,7 +74,10 @@ impl Worker {
         let is_due = self.maintenance.is_due || has_passed(self.maintenance.last_start, MAINTENANCE_INTERVAL);
         // An incomplete mirror does not show which objects are needed.
         let sweep_lfs = self.state.borrow().mirrored && has_passed(self.maintenance.last_lfs_sweep, LFS_SWEEP_INTERVAL);
-        if self.maintenance.running.is_some() || !(is_due || sweep_lfs) {
+        let bundle = self.poller.bundles.are_written()
+            && self.maintenance.needs_bundle
+            && has_passed(self.maintenance.last_bundle, INCREMENTAL_INTERVAL);
+        if self.maintenance.running.is_some() || !(is_due || sweep_lfs || bundle) {
             return;
         }
         let Ok(permit) = self.context.maintenance.clone().try_acquire_owned() else { return };
@@ -65,30 +86,41 @@ impl Worker {
         if sweep_lfs {
             self.maintenance.last_lfs_sweep = Some(now);
         }
+        if bundle {
+            self.maintenance.needs_bundle = false;
+            self.maintenance.last_bundle = Some(now);
+        }
         let services = sweep_lfs.then(|| self.services.values().cloned().collect());
         let candidates = self.builds.values().map(|build| &build.candidate);
         let candidates = candidates.chain(&self.candidates).chain(&self.cached_candidates);
         let in_progress =
             candidates.map(|candidate| (candidate.service.name.clone(), candidate.commit.clone())).collect();
-        self.maintenance.running =
-            Some(Box::pin(maintain(self.poller.clone(), services, in_progress, self.context.clone(), permit)));
+        self.maintenance.running = Some(Box::pin(maintain(
+            self.poller.clone(),
+            services,
+            in_progress,
+            self.context.clone(),
+            (permit, bundle),
+        )));
     }
 }
 
 /// Maintains the mirror, and keeps the published commits and those `in_progress`. Removes LFS objects that none of `services`
-/// needs, if they are given.
+/// needs, if they are given. Then writes a `bundle`, if one is due.
 async fn maintain(
     poller: Arc<Poller>,
     services: Option<Vec<Arc<Service>>>,
     in_progress: Vec<(ServiceName, CommitId)>,
     context: Arc<Context>,
-    permit: OwnedSemaphorePermit,
-) {
+    (permit, bundle): (OwnedSemaphorePermit, bool),
+) -> MaintenanceEnd {
+    let permit = Arc::new(permit);
+    let held = permit.clone();
     let (source, mut published) = (poller.source.clone(), context.publisher.commits(&poller.name).await);
     published.iter_mut().for_each(|published| published.extend_from_slice(&in_progress));
     let job = Job::start("maintenance", &context.threads, move |stop| {
         // Released when the thread ends, even if the worker has stopped before.
-        let _permit = permit;
+        let _permit = held;
         source.maintain(&MaintenanceRequest { published: &published, sweep: services.as_deref() }, stop);
     });
     match job {
@@ -99,4 +131,7 @@ async fn maintain(
         }
         Err(error) => poller.source.maintenance_failed(&format!("no thread can be started: {error}")),
     }
+    // A mirror that is too large is not stored before it changes.
+    let is_settled = |written| matches!(written, Ok(true) | Err(BundleError::TooLarge { .. }));
+    MaintenanceEnd { needs_bundle: bundle && !is_settled(poller.bundles.write(false).await) }
 }

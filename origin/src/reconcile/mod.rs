@@ -2,7 +2,7 @@
 //! `worker`, whose table lists all events; `service_states` is the state machine of services.
 //!
 //! `start` starts a worker, and others use its `handle`. The handlers of its events: `poll_result`, `steps` (of a service),
-//! `service_result`, `lfs_state`, `rebuild` and `maintenance`. The tasks that they start: `poll` (with `poll_watchdog` and
+//! `service_result`, `lfs_state`, `rebuild` and `maintenance` (with `bundles`). The tasks that they start: `poll` (with `poll_watchdog` and
 //! `poll_permit`) and `pipeline` (with `lfs` and `build`). Times: `schedule`, `back_offs` and `back_off`. Limits: `limiter` and
 //! `budget`. `preview` serves dry runs.
 //!
@@ -13,6 +13,7 @@ mod back_off;
 mod back_offs;
 mod budget;
 mod build;
+mod bundles;
 mod context;
 mod handle;
 mod job;
@@ -37,6 +38,7 @@ mod steps;
 mod threads;
 mod worker;
 
+pub(crate) use bundles::prepare;
 pub(crate) use context::Context;
 pub(crate) use handle::{Handle, MirrorDisposal, Terminated};
 pub(crate) use preview::{PreviewError, PreviewRequest};

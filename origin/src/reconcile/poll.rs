@@ -6,12 +6,14 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
 
+use super::bundles::Bundles;
 use super::job::{Job, JobPanicked};
 use super::limiter::{HostLimiter, Kind};
 use super::poll_permit::PollPermit;
 use super::poll_watchdog::{PollLimits, PollWatchdog};
 use super::state::{Failure, Phase, RepositoryState, WaitsFor};
 use super::threads::Threads;
+use crate::cluster::Validity;
 use crate::config::RepositoryConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
@@ -36,6 +38,8 @@ pub(super) struct Poller {
     pub(super) name: RepositoryName,
     pub(super) metrics: Metrics,
     pub(super) data_dir: DataDir,
+    pub(super) validity: Validity,
+    pub(super) bundles: Bundles,
 }
 
 /// The result of a poll.
@@ -45,6 +49,8 @@ pub(super) struct PollResult {
     pub(super) listed_at: Instant,
     /// The time since then.
     pub(super) duration: Duration,
+    /// Whether the mirror was made from bundles before the poll.
+    pub(super) hydrated: bool,
 }
 
 pub(super) struct SuccessfulPoll {
@@ -58,7 +64,7 @@ impl PollResult {
     /// The result of a poll that panicked.
     pub(super) fn panicked() -> Self {
         let result = Err(failed("fetch", JobPanicked.to_string()));
-        Self { result, listed_at: Instant::now(), duration: Duration::ZERO }
+        Self { result, listed_at: Instant::now(), duration: Duration::ZERO, hydrated: false }
     }
 }
 
@@ -68,10 +74,13 @@ impl Poller {
         if self.source.needs_check() {
             self.check_mirror().await;
         }
+        let hydrated = self.hydrate().await;
         let on_wait = |what: Option<WaitsFor>| self.state.send_modify(|state| state.waits_for = what);
         let permit = PollPermit::new(self.limiter.acquire(Kind::Listing, on_wait).await);
         let (mut reserved, mut has_listed) = (self.limiter.requests_per_listing(), false);
         loop {
+            // The wait for a permit may have been long. The worker of a session that has ended is stopped here.
+            self.validity.begun().await;
             let (listed_at, progress) = (Instant::now(), FetchProgress::default());
             let result = self.list_and_fetch(&permit, &progress, listed_at).await;
             self.limiter.charge(progress.requests(), std::mem::take(&mut reserved));
@@ -85,10 +94,12 @@ impl Poller {
                     permit.replace(self.limiter.acquire(kind, on_wait).await);
                     continue;
                 }
-                Ok(Some(success)) => Ok(SuccessfulPoll { changed: success.changed || has_listed, ..success }),
+                Ok(Some(success)) => {
+                    Ok(SuccessfulPoll { changed: success.changed || has_listed || hydrated, ..success })
+                }
                 Err(failure) => Err(failure),
             };
-            return PollResult { result, listed_at, duration: listed_at.elapsed() };
+            return PollResult { result, listed_at, duration: listed_at.elapsed(), hydrated };
         }
     }
 
@@ -112,6 +123,20 @@ impl Poller {
         self.state.send_modify(|state| state.phase = Phase::Idle);
     }
 
+    /// Makes a missing or damaged mirror from stored bundles, so that the upstream sends only what is newer. If this
+    /// fails, the repository is cloned.
+    async fn hydrate(&self) -> bool {
+        if self.state.borrow().mirrored && !self.source.needs_repair(Instant::now()) {
+            return false;
+        }
+        let hydrated = self.bundles.hydrate(false, self.on_mirror_replaced()).await;
+        let has_content = matches!(hydrated, Ok(1..));
+        if has_content {
+            self.state.send_modify(|state| state.mirrored = true);
+        }
+        has_content
+    }
+
     /// Lists the refs, and fetches changes. Returns `None` if refs changed and fetching needs a permit first.
     async fn list_and_fetch(
         &self,
@@ -127,13 +152,13 @@ impl Poller {
         self.show(watchdog.progress());
         let (source, inner, may_fetch) =
             (self.source.clone(), progress.clone(), permit.may_fetch(self.limiter.clone(), self.is_clone()));
-        let on_mirror_replaced = self.on_mirror_replaced();
+        let (on_mirror_replaced, validity) = (self.on_mirror_replaced(), self.validity.clone());
         let mut job = Job::start(&format!("poll {}", self.name), &self.threads, move |interrupt| {
             let request = PollRequest {
                 config: &config,
                 services: &services,
                 progress: &inner,
-                may_fetch: &may_fetch,
+                may_fetch: &|| validity.holds(Instant::now()) && may_fetch(),
                 on_mirror_replaced: &on_mirror_replaced,
             };
             source.poll(&request, interrupt)
@@ -188,7 +213,7 @@ impl Poller {
     }
 
     /// Reports that the mirror was set aside. Called by the poll's thread.
-    fn on_mirror_replaced(&self) -> impl Fn(&str) + Send + 'static {
+    fn on_mirror_replaced(&self) -> impl Fn(&str) + Send + Sync + 'static {
         let (name, metrics, state) = (self.name.clone(), self.metrics.clone(), self.state.clone());
         let data_dir = self.data_dir.clone();
         move |damage| {

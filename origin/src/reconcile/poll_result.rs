@@ -22,6 +22,10 @@ impl Worker {
             Ok(success) => self.poll_succeeded(success, SystemTime::now()),
             Err(failure) => self.poll_failed(failure, SystemTime::now()),
         };
+        if poll.hydrated && result != "changed" {
+            // Services without a version can be built, even if the upstream is down.
+            self.mark_all_due(Cause::Changed);
+        }
         metrics.polls.with_label_values(&[name.as_str(), result]).inc();
         self.state.send_modify(|state| state.phase = Phase::Idle);
     }
@@ -53,6 +57,7 @@ impl Worker {
         self.context.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(healthy.into());
         self.context.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
         self.maintenance.is_due |= changed;
+        self.maintenance.needs_bundle |= changed;
         if changed {
             // The poll may have fetched the commit of a lost version.
             self.lost_versions.clear();

@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use weir_runtime::shutdown::Drain;
 
+use super::bundles::Bundles;
 use super::context::Context;
 use super::handle::{Handle, Terminated, WorkerSignals};
 use super::lfs::LfsFetches;
@@ -65,6 +66,7 @@ pub(crate) fn start(
     let (revision_sender, revisions) = watch::channel(Vec::new());
     let signals = WorkerSignals::default();
     let source = source::open(&config, context.sources.clone());
+    let bundles = Bundles::new(&context, config_updates.clone(), source.clone());
     let handle = Handle {
         state: state.subscribe(),
         signals: signals.clone(),
@@ -73,6 +75,7 @@ pub(crate) fn start(
         publisher: context.publisher.clone(),
         services: Arc::new(service_sender),
         source: source.clone(),
+        bundles: bundles.clone(),
         data_dir: context.data_dir.clone(),
         threads: context.threads.clone(),
         stop: CancellationToken::new(),
@@ -91,6 +94,8 @@ pub(crate) fn start(
         name: config.name.clone(),
         metrics: context.metrics.clone(),
         data_dir: context.data_dir.clone(),
+        validity: context.validity.clone(),
+        bundles,
     });
     let first = Instant::now() + first_delay(started_together, config.poll_interval, fastrand::f64());
     let mut schedule = Schedule::new(config.poll_interval, config.min_poll_interval, first);
@@ -128,6 +133,10 @@ async fn release_mirror(stopped: Handle, predecessor: Option<Terminated>) {
         let source = stopped.source.clone();
         // The runtime logs a panic; the mirror is free even then.
         let _ = tokio::task::spawn_blocking(move || source.remove_all()).await;
+        let repository = &stopped.config().name;
+        if let Err(error) = stopped.publisher.forget_mirror(repository).await {
+            tracing::warn!(%repository, %error, "the stored bundles of a deleted repository stay in the store");
+        }
     }
     stopped.terminated.0.cancel();
 }

@@ -214,14 +214,16 @@ impl Worker {
         if !self.source.has_content() {
             return;
         }
-        if let Some(fetched_at) = self.source.refs_changed_at() {
+        // In a cluster another origin may have reported newer revisions.
+        let fetched_at = self.source.refs_changed_at().filter(|_| !self.context.publisher.is_in_cluster());
+        if let Some(fetched_at) = fetched_at {
             self.revisions.restored(fetched_at);
         }
         self.restoring = !self.services.is_empty();
         self.mark_all_due(Cause::Started);
     }
 
-    fn mark_all_due(&mut self, cause: Cause) {
+    pub(super) fn mark_all_due(&mut self, cause: Cause) {
         self.services.keys().for_each(|name| self.states.mark_due(name, cause));
     }
 

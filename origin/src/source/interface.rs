@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use weir_protocol::commit_id::CommitId;
+use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::ServiceName;
 
 use super::{FetchProgress, PollFailure, ServiceFailure};
 use crate::config::RepositoryConfig;
-use crate::publish::{Candidate, PublishError};
+use crate::publish::{Candidate, MirrorManifest, Part, PublishError, StoredLfsObject};
 use crate::service::Service;
 use crate::source::git::lfs::{LfsFile, LfsOid};
 use crate::source::git::revision::Revision;
@@ -68,6 +70,16 @@ pub(crate) trait Source: Send + Sync {
 
     /// Maintains the stored content. It counts and logs the result itself.
     fn maintain(&self, _: &MaintenanceRequest<'_>, _: &AtomicBool) {}
+
+    /// Makes stored content from bundles, if there is none or if it is damaged. Returns how many bundles were used.
+    fn hydrate(&self, _: &HydrateRequest<'_>, _: &AtomicBool) -> Result<usize, BundleError> {
+        Ok(0)
+    }
+
+    /// Writes the next bundle of the stored content, if one is due.
+    fn write_bundle(&self, _: &BundleRequest<'_>, _: &AtomicBool) -> Result<Bundled, BundleError> {
+        Ok(Bundled::UpToDate)
+    }
 
     /// Counts and logs that maintenance could not run.
     fn maintenance_failed(&self, _reason: &str) {}
@@ -154,6 +166,9 @@ pub(crate) struct LfsFetchRequest<'a> {
     pub(crate) budget: &'a dyn Fn() -> Option<Duration>,
     /// Whether an object is still needed.
     pub(crate) is_needed: &'a dyn Fn(&LfsOid) -> bool,
+    /// The objects of the stored mirror, which need no request to the upstream.
+    pub(crate) stored: &'a [StoredLfsObject],
+    pub(crate) read: ReadPart<'a>,
 }
 
 /// The result of a fetch of LFS files.
@@ -173,6 +188,75 @@ pub(crate) struct MaintenanceRequest<'a> {
     pub(crate) published: &'a RetainedCommits,
     /// All services of the repository, if LFS objects that none of them needs are to be removed.
     pub(crate) sweep: Option<&'a [Arc<Service>]>,
+}
+
+/// Reads an object of the stored mirror, or says why it cannot be read.
+pub(crate) type ReadPart<'a> = &'a dyn Fn(&Part) -> Result<Bytes, String>;
+
+/// Parameters of making content from bundles.
+pub(crate) struct HydrateRequest<'a> {
+    pub(crate) config: &'a RepositoryConfig,
+    pub(crate) stored: &'a MirrorManifest,
+    pub(crate) read: ReadPart<'a>,
+    /// Take in newer bundles although there is content. Nothing else may change it.
+    pub(crate) update: bool,
+    /// Called with the reason when damaged content is set aside.
+    pub(crate) on_mirror_replaced: &'a dyn Fn(&str),
+}
+
+/// Parameters of writing a bundle.
+pub(crate) struct BundleRequest<'a> {
+    /// What is stored already.
+    pub(crate) stored: &'a MirrorManifest,
+    pub(crate) read: ReadPart<'a>,
+    /// Stores an object.
+    pub(crate) write: &'a dyn Fn(Bytes) -> Result<ObjectDigest, String>,
+    /// Unix milliseconds.
+    pub(crate) now: u64,
+    /// The repository is about to move.
+    pub(crate) at_once: bool,
+    /// The largest mirror to store, in bytes.
+    pub(crate) max_mirror: u64,
+    /// The largest part, in bytes.
+    pub(crate) max_part: u64,
+}
+
+/// The result of writing a bundle.
+#[derive(Debug)]
+pub(crate) enum Bundled {
+    /// Nothing moved since the last one.
+    UpToDate,
+    /// The last one is too recent.
+    NotYet,
+    Written(WrittenBundle),
+}
+
+/// A new bundle.
+#[derive(Debug)]
+pub(crate) struct WrittenBundle {
+    /// All that is stored now.
+    pub(crate) stored: MirrorManifest,
+    pub(crate) is_full: bool,
+    /// Bytes written.
+    pub(crate) bytes: u64,
+}
+
+/// Why a bundle could not be written, or content not be made from bundles.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BundleError {
+    #[error("the mirror has {bytes} bytes, more than `[store] max_mirror` = {limit}: raise it to store the mirror")]
+    TooLarge { bytes: u64, limit: u64 },
+    #[error("it was interrupted")]
+    Interrupted,
+    /// For operators.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl BundleError {
+    pub(crate) fn failed(error: &dyn std::fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 impl LfsFetchResult {

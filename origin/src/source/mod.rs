@@ -29,8 +29,8 @@ pub(crate) use endpoint::fuzz as fuzz_endpoint;
 pub(crate) use endpoint::{Address, Scheme, SshAddress};
 pub(crate) use failure::{PollFailure, RetryPolicy, ServiceFailure};
 pub(crate) use interface::{
-    LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget, MaintenanceRequest, PollOutcome, PollRequest,
-    ResolvedServices, RetainedCommits, Source,
+    BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget,
+    MaintenanceRequest, PollOutcome, PollRequest, ReadPart, ResolvedServices, RetainedCommits, Source, WrittenBundle,
 };
 pub(crate) use runtime::runtime;
 pub(crate) use upstream::without_user_info;

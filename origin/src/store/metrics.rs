@@ -4,7 +4,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge};
 use weir_runtime::metric_families;
 
 use super::object_error::ObjectError;
-use super::records::{PutOutcome, Record, RecordError, RecordKey};
+use super::records::{Listed, PutOutcome, Record, RecordError};
 
 metric_families! {
     /// The families of a store. Clones count together.
@@ -68,7 +68,7 @@ impl StoreMetrics {
         self.record_requests.with_label_values(&["put", result]).inc();
     }
 
-    pub(super) fn records_listed(&self, outcome: &Result<Vec<RecordKey>, RecordError>) {
+    pub(super) fn records_listed(&self, outcome: &Result<Vec<Listed>, RecordError>) {
         let result = if outcome.is_ok() { "ok" } else { "failed" };
         self.record_requests.with_label_values(&["list", result]).inc();
     }

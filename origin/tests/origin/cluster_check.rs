@@ -43,15 +43,19 @@ async fn a_bucket_is_proved_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn several_origins_are_refused_until_they_are_built() {
+fn a_cluster_without_its_engine_is_refused() {
     let home = Home::new();
-    let config = bucket(&home, "http://127.0.0.1:1");
-    for arguments in [&["--check-config"][..], &[]] {
-        let (code, _, errors) = run(arguments, &home, &config);
-        assert!(code == Some(2) && errors.contains("[cluster]: several origins are not built yet"), "{errors}");
-    }
     let (code, _, errors) = run(&["check"], &home, "");
     assert!(code == Some(2) && errors.contains("there is no section [cluster]"), "{errors}");
-    let (code, _, errors) = run(&["check"], &home, CLUSTER);
-    assert!(code == Some(2) && errors.contains("needs [store] url of a bucket"), "{errors}");
+    for arguments in [&["check"][..], &["members"], &["--check-config"], &[]] {
+        let (code, _, errors) = run(arguments, &home, CLUSTER);
+        assert!(code == Some(2) && errors.contains("needs [store] url of a bucket"), "{errors}");
+    }
+    let config = bucket(&home, "http://127.0.0.1:1");
+    for arguments in [&["check"][..], &[]] {
+        let (code, _, errors) = run(arguments, &home, &config);
+        assert!(code == Some(1) && errors.contains("could not be checked"), "{errors}");
+    }
+    let (code, _, errors) = run(&["members"], &home, &config);
+    assert!(code == Some(1) && errors.contains("nodes/"), "{errors}");
 }

@@ -72,6 +72,17 @@ fn the_example_is_valid() {
 }
 
 #[test]
+fn origins_of_a_cluster_may_have_one_file() {
+    let cluster = "[store]\nurl = \"s3://weir-hub\"\n[cluster]\nengine = \"bucket\"\nadvertise = \"https://{name}.example:7400\"\n[tls]";
+    let text = EXAMPLE.replace("[tls]", cluster);
+    let named = load(&text).unwrap().cluster.unwrap();
+    assert_eq!(named.advertise, "https://origin-1.example:7400");
+    let config = load(&text.replace("name = \"origin-1\"\n", "")).unwrap();
+    assert_eq!(config.name, weir_runtime::host_name::host_name());
+    assert_eq!(config.cluster.unwrap().advertise, format!("https://{}.example:7400", config.name));
+}
+
+#[test]
 fn an_error_names_the_object_and_says_what_to_do() {
     let repository = "[[repository]]\nname = \"shop\"\nurl = \"https://x/y\"\n[[service]]";
     for (error, words) in [

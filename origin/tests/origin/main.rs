@@ -5,6 +5,7 @@
 mod access;
 mod attribute_corners;
 mod broken_refs;
+mod bundles;
 mod changed_documents;
 mod cluster_check;
 mod commit_policy;
@@ -49,6 +50,8 @@ mod scheduling;
 mod scripted_server;
 #[cfg(debug_assertions)]
 mod second_source;
+mod several_operators;
+mod several_origins;
 mod side_by_side;
 mod signing;
 mod silent_upstreams;

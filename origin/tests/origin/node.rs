@@ -80,6 +80,13 @@ impl Home {
         Self { dir }
     }
 
+    /// With certificates for further hosts.
+    pub(crate) fn of_hosts(hosts: &[String]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        certificates::write(dir.path(), hosts).unwrap();
+        Self { dir }
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -4,7 +4,7 @@
 //! cursor it has processed, and receives the events after it. When the cursor is unknown, the origin sends `resync`,
 //! then all current descriptors, then `snapshot_end`. Unknown kinds must be ignored, so that kinds can be added.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -67,12 +67,25 @@ pub enum EventKind {
     Revision(RevisionSeen),
     /// All events so far were sent.
     Heartbeat,
+    /// A shield's heartbeat: all events of its origins were sent as of some time ago.
+    RelayedHeartbeat(RelayedHeartbeat),
     /// Earlier events are void: a snapshot follows.
     Resync,
     /// The snapshot is complete.
     SnapshotEnd,
     /// The access list as JSON; see [`crate::access_list`]. The last one applies.
     Access(Bytes),
+    /// The origin gave up a repository, and another takes it. Says nothing about the existence of its services.
+    Released(RepositoryName),
+}
+
+/// What a shield passes on when an origin sends it a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayedHeartbeat {
+    /// Of the shield's origins, the one whose last heartbeat is the oldest.
+    pub origin: String,
+    /// The time since that heartbeat. On the wire in whole seconds, rounded up.
+    pub age: Duration,
 }
 
 /// The published content of all services that follow a ref is current as of this revision. The owner of the repository
@@ -144,6 +157,10 @@ struct Line<'a> {
     seen_at: Option<Seconds>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     upstream: Option<Upstream>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    origin: Option<std::borrow::Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    age: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -156,10 +173,11 @@ impl EventKind {
             EventKind::Descriptor(_) => "descriptor",
             EventKind::Tombstone { .. } => "tombstone",
             EventKind::Revision(_) => "revision",
-            EventKind::Heartbeat => "heartbeat",
+            EventKind::Heartbeat | EventKind::RelayedHeartbeat(_) => "heartbeat",
             EventKind::Resync => "resync",
             EventKind::SnapshotEnd => "snapshot_end",
             EventKind::Access(_) => "access",
+            EventKind::Released(_) => "released",
         }
     }
 }
@@ -186,10 +204,19 @@ impl Event {
                 service: read.service.ok_or_else(|| missing("tombstone", "service"))?,
                 generation: read.generation.ok_or_else(|| missing("tombstone", "generation"))?,
             },
-            "heartbeat" => EventKind::Heartbeat,
+            "heartbeat" => match (read.origin, read.age) {
+                (None, None) => EventKind::Heartbeat,
+                (None, Some(_)) => return Err(missing("heartbeat", "origin")),
+                (Some(_), None) => return Err(missing("heartbeat", "age")),
+                (Some(origin), Some(age)) => {
+                    let (origin, age) = (origin.into_owned(), Duration::from_secs(age));
+                    EventKind::RelayedHeartbeat(RelayedHeartbeat { origin, age })
+                }
+            },
             "resync" => EventKind::Resync,
             "snapshot_end" => EventKind::SnapshotEnd,
             "access" => EventKind::Access(part(read.access.ok_or_else(|| missing("access", "access"))?)),
+            "released" => EventKind::Released(read.repository.ok_or_else(|| missing("released", "repository"))?),
             "revision" => EventKind::Revision(RevisionSeen {
                 repository: read.repository.ok_or_else(|| missing("revision", "repository"))?,
                 followed_ref: read.followed_ref.ok_or_else(|| missing("revision", "ref"))?.into_owned(),
@@ -215,11 +242,14 @@ impl Event {
             serde_json::from_slice(bytes)
         };
         let (mut descriptor, mut access, mut tombstone, mut revision) = (None, None, (None, None), None);
+        let (mut relayed, mut released) = (None, None);
         match &self.kind {
             EventKind::Descriptor(bytes) => descriptor = Some(raw(bytes)?),
             EventKind::Access(bytes) => access = Some(raw(bytes)?),
             EventKind::Tombstone { service, generation } => tombstone = (Some(service.clone()), Some(*generation)),
             EventKind::Revision(seen) => revision = Some(seen),
+            EventKind::RelayedHeartbeat(heartbeat) => relayed = Some(heartbeat),
+            EventKind::Released(repository) => released = Some(repository),
             EventKind::Heartbeat | EventKind::Resync | EventKind::SnapshotEnd => {}
         }
         let mut line = serde_json::to_vec(&Line {
@@ -229,11 +259,14 @@ impl Event {
             service: tombstone.0,
             generation: tombstone.1,
             access: access.as_deref(),
-            repository: revision.map(|seen| seen.repository.clone()),
+            repository: revision.map(|seen| &seen.repository).or(released).cloned(),
             followed_ref: revision.map(|seen| seen.followed_ref.as_str().into()),
             revision_id: revision.map(|seen| seen.revision_id.clone()),
             seen_at: revision.map(|seen| Seconds(seen.seen_at)),
             upstream: revision.map(|seen| seen.upstream),
+            origin: relayed.map(|heartbeat| heartbeat.origin.as_str().into()),
+            // Never younger than it is.
+            age: relayed.map(|RelayedHeartbeat { age, .. }| age.as_secs() + u64::from(age.subsec_nanos() > 0)),
         })?;
         line.push(b'\n');
         // Many are kept for long.
@@ -313,11 +346,13 @@ mod tests {
             "revision_id": "sha1:aa", "seen_at": "2026-11-20T09:30:00Z",
             "upstream": {"reachable": false, "since": "2026-11-20T09:31:00Z"}}"#;
         let seen_at = humantime::parse_rfc3339("2026-11-20T09:30:00Z").unwrap();
-        let upstream = Upstream { reachable: false, since: seen_at + std::time::Duration::from_secs(60) };
+        let upstream = Upstream { reachable: false, since: seen_at + Duration::from_secs(60) };
         let (repository, revision_id) = ("shop".parse().unwrap(), "sha1:aa".parse().unwrap());
         let followed_ref = "semver:1.x".to_owned();
         let seen = RevisionSeen { repository, followed_ref, revision_id, seen_at, upstream };
         assert_eq!(read(line).unwrap(), Some(event(EventKind::Revision(seen))));
+        let line = r#"{"event": "released", "cursor": "a1b2.7", "repository": "shop"}"#;
+        assert_eq!(read(line).unwrap(), Some(event(EventKind::Released("shop".parse().unwrap()))));
         for (word, kind) in [
             ("heartbeat", EventKind::Heartbeat),
             ("resync", EventKind::Resync),
@@ -326,6 +361,12 @@ mod tests {
             let line = format!(r#"{{"event": "{word}", "cursor": "a1b2.7"}}"#);
             assert_eq!(Event::parse(&line.into()).unwrap(), Some(event(kind)));
         }
+        let relayed = RelayedHeartbeat { origin: "o:7400".to_owned(), age: Duration::from_secs(3) };
+        let line = r#"{"event": "heartbeat", "cursor": "a1b2.7", "origin": "o:7400", "age": 3}"#;
+        assert_eq!(read(line).unwrap(), Some(event(EventKind::RelayedHeartbeat(relayed.clone()))));
+        let younger = RelayedHeartbeat { age: Duration::from_millis(2001), ..relayed };
+        let written = event(EventKind::RelayedHeartbeat(younger)).line().unwrap();
+        assert!(written.ends_with(b"\"origin\":\"o:7400\",\"age\":3}\n"), "rounded up: {written:?}");
         assert_eq!(read(r#"{"event": "of the future", "cursor": "x", "service": "a", "n": 1}"#).unwrap(), None);
     }
 
@@ -335,6 +376,8 @@ mod tests {
             ("", "cannot be read"),
             ("{}", "`event`"),
             (r#"{"event": "heartbeat"}"#, "`cursor`"),
+            (r#"{"event": "heartbeat", "cursor": "a", "origin": "o"}"#, "no `age`"),
+            (r#"{"event": "heartbeat", "cursor": "a", "age": 1}"#, "no `origin`"),
             (r#"{"event": "heartbeat", "cursor": ""}"#, "a cursor is"),
             (r#"{"event": "heartbeat", "cursor": "a b"}"#, "a cursor is"),
             (r#"{"event": "descriptor", "cursor": "a"}"#, "`descriptor` has no `descriptor`"),
@@ -343,6 +386,8 @@ mod tests {
             (r#"{"event": "tombstone", "cursor": "a", "service": "A", "generation": 1}"#, "is not a service name"),
             (r#"{"event": "access", "cursor": "a"}"#, "`access` has no `access`"),
             (r#"{"event": "revision", "cursor": "a", "repository": "shop"}"#, "no `ref`"),
+            (r#"{"event": "released", "cursor": "a"}"#, "no `repository`"),
+            (r#"{"event": "released", "cursor": "a", "repository": "A"}"#, "is not a repository name"),
             (r#"{"event": "heartbeat", "cursor": "a"} {}"#, "trailing"),
         ] {
             let error = read(line).unwrap_err().to_string();
@@ -400,6 +445,7 @@ mod tests {
                 service: service.parse().unwrap(),
                 generation,
             }),
+            "[a-z0-9][a-z0-9._-]{0,99}".prop_map(|repository| EventKind::Released(repository.parse().unwrap())),
             Just(EventKind::Heartbeat),
             Just(EventKind::Resync),
             Just(EventKind::SnapshotEnd),

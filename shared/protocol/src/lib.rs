@@ -15,6 +15,7 @@ pub mod envelope;
 pub mod event;
 pub mod json;
 pub mod manifest;
+pub mod members;
 pub mod name;
 pub mod name_glob;
 pub mod problem;

@@ -20,6 +20,8 @@ pub enum Route {
     Object(RepositoryName, ObjectDigest),
     /// `/v1/events`: the event stream.
     Events,
+    /// `/v1/members`: the origins of the cluster.
+    Members,
 }
 
 /// Why a path is not a [`Route`].
@@ -56,6 +58,7 @@ impl Route {
                 Ok(Route::Object(read(repository)?, read(digest)?))
             }
             (Some("events"), None, ..) => Ok(Route::Events),
+            (Some("members"), None, ..) => Ok(Route::Members),
             _ => Err(RouteError::Unknown),
         }
     }
@@ -67,7 +70,7 @@ impl Route {
             | Route::Tarball(service)
             | Route::TarballVersion(service, _)
             | Route::Version(service, _) => Some(service),
-            Route::Object(..) | Route::Events => None,
+            Route::Object(..) | Route::Events | Route::Members => None,
         }
     }
 
@@ -80,6 +83,7 @@ impl Route {
             Route::Version(..) => "version",
             Route::Object(..) => "object",
             Route::Events => "events",
+            Route::Members => "members",
         }
     }
 }
@@ -93,6 +97,7 @@ impl fmt::Display for Route {
             Route::Version(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}"),
             Route::Object(repository, digest) => write!(f, "/v1/objects/{repository}/{digest}"),
             Route::Events => f.write_str("/v1/events"),
+            Route::Members => f.write_str("/v1/members"),
         }
     }
 }
@@ -113,6 +118,7 @@ mod tests {
             Route::Version(service, digest),
             Route::Object("shop".parse().unwrap(), ObjectDigest::of(b"frame")),
             Route::Events,
+            Route::Members,
         ] {
             assert_eq!(Route::parse(&route.to_string()), Ok(route));
         }
@@ -136,6 +142,8 @@ mod tests {
             "/v1/objects/a/b3-0/pieces",
             "/v1/events/",
             "/v1/events/a",
+            "/v1/members/",
+            "/v1/members/a",
             "/v1/services/a/versions/b3-0/zstd",
             "/v1/services/a/heartbeat",
             "/v1/heartbeat",
@@ -156,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsed_routes_round_trip(path in "/v1/(services|objects|events)(/[a-z0-9._/-]{0,40}){0,4}") {
+        fn parsed_routes_round_trip(path in "/v1/(services|objects|events|members)(/[a-z0-9._/-]{0,40}){0,4}") {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);
             }

@@ -36,27 +36,38 @@ struct Leaf<'a> {
     /// The name of its files, without extension.
     file: String,
     name: &'a str,
-    /// `None` for a server, which proves its host names only: some clients ignore those of a certificate with a URI.
+    /// Whether it proves host names, to clients.
+    serves: bool,
+    /// The role that it proves, to servers.
     connects_as: Option<Role>,
 }
 
 impl<'a> Leaf<'a> {
-    fn new(file: impl Into<String>, name: &'a str, connects_as: Option<Role>) -> Self {
-        Self { file: file.into(), name, connects_as }
+    fn server(file: impl Into<String>, name: &'a str) -> Self {
+        Self { file: file.into(), name, serves: true, connects_as: None }
+    }
+
+    fn client(file: impl Into<String>, name: &'a str, role: Role) -> Self {
+        Self { file: file.into(), name, serves: false, connects_as: Some(role) }
+    }
+
+    /// Origins of a cluster connect to each other with the certificate of their listener.
+    fn origin(file: impl Into<String>, name: &'a str) -> Self {
+        Self { connects_as: Some(Role::Origin), ..Self::server(file, name) }
     }
 
     fn local_names(&self) -> Vec<String> {
-        if self.connects_as.is_none() { LOCAL_NAMES.map(str::to_owned).to_vec() } else { Vec::new() }
+        if self.serves { LOCAL_NAMES.map(str::to_owned).to_vec() } else { Vec::new() }
     }
 }
 
 fn leaves() -> Vec<Leaf<'static>> {
     vec![
-        Leaf::new("origin", "origin-1", None),
-        Leaf::new("edge", "edge-1", None),
-        Leaf::new("edge-client", "edge-1", Some(Role::Edge)),
-        Leaf::new("agent", "cluster-1", Some(Role::Agent)),
-        Leaf::new("operator", "operator-1", Some(Role::Operator)),
+        Leaf::origin("origin", "origin-1"),
+        Leaf::server("edge", "edge-1"),
+        Leaf::client("edge-client", "edge-1", Role::Edge),
+        Leaf::client("agent", "cluster-1", Role::Agent),
+        Leaf::client("operator", "operator-1", Role::Operator),
     ]
 }
 
@@ -116,11 +127,11 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
     };
     let issuer = Issuer::new(authority()?, key);
     let agents: BTreeSet<NodeName> = agents.iter().cloned().chain(agents_in(dir)?).collect();
-    let agents = agents.iter().map(|name| Leaf::new(format!("{AGENT_PREFIX}{name}"), name.as_str(), Some(Role::Agent)));
+    let agents = agents.iter().map(|name| Leaf::client(format!("{AGENT_PREFIX}{name}"), name.as_str(), Role::Agent));
     for leaf in leaves().into_iter().chain(agents) {
         let pem = dir.join(format!("{}.pem", leaf.file));
         let mut names = if pem.exists() { tls::host_names(&pem)? } else { leaf.local_names() };
-        if leaf.connects_as.is_none() {
+        if leaf.serves {
             names.extend(hosts.iter().filter(|host| !names.contains(host)).cloned().collect::<Vec<_>>());
         }
         let (certificate, key) = leaf.issue(&issuer, names, from_now(LEAF_LIFE))?;
@@ -128,6 +139,17 @@ pub fn write_for(dir: &Path, hosts: &[String], agents: &[NodeName]) -> anyhow::R
         put(format!("{}.key", leaf.file), key)?;
     }
     Ok(written)
+}
+
+/// Writes `<name>.pem` and `<name>.key` for another origin of a cluster, signed by the authority in the directory, for
+/// loopback and `hosts`.
+///
+/// # Errors
+/// There is no authority, or a file cannot be read or written.
+pub fn write_origin(dir: &Path, name: &NodeName, hosts: &[String]) -> anyhow::Result<()> {
+    let leaf = Leaf::origin(name.as_str(), name.as_str());
+    let names = [leaf.local_names(), hosts.to_vec()].concat();
+    write_leaf(dir, &leaf, names, from_now(LEAF_LIFE))
 }
 
 /// Replaces one of the certificates by one that has expired, for tests.
@@ -151,8 +173,13 @@ pub fn write_not_yet_valid(dir: &Path, file: &str) -> anyhow::Result<()> {
 fn write_valid(dir: &Path, file: &str, validity: Range<SystemTime>) -> anyhow::Result<()> {
     let leaf =
         leaves().into_iter().find(|leaf| leaf.file == file).with_context(|| format!("there is no {file}.pem"))?;
+    write_leaf(dir, &leaf, leaf.local_names(), validity)
+}
+
+fn write_leaf(dir: &Path, leaf: &Leaf<'_>, names: Vec<String>, validity: Range<SystemTime>) -> anyhow::Result<()> {
+    let file = &leaf.file;
     let issuer = Issuer::new(authority()?, KeyPair::from_pem(&fs::read_to_string(dir.join("ca.key"))?)?);
-    let (certificate, key) = leaf.issue(&issuer, leaf.local_names(), validity)?;
+    let (certificate, key) = leaf.issue(&issuer, names, validity)?;
     fs::write(dir.join(format!("{file}.pem")), certificate)?;
     fs::write(dir.join(format!("{file}.key")), key)?;
     Ok(())
@@ -195,14 +222,14 @@ impl Leaf<'_> {
         params.distinguished_name.push(DnType::CommonName, self.name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        params.extended_key_usages.push(match self.connects_as {
-            None => ExtendedKeyUsagePurpose::ServerAuth,
-            Some(role) => {
-                let identity = Identity { role, name: self.name.parse()? };
-                params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
-                ExtendedKeyUsagePurpose::ClientAuth
-            }
-        });
+        if self.serves {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        if let Some(role) = self.connects_as {
+            let identity = Identity { role, name: self.name.parse()? };
+            params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        }
         (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, issuer)?.pem(), key.serialize_pem()))
@@ -214,12 +241,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_certificates_have_a_role_and_server_certificates_only_host_names() {
+    fn client_certificates_have_a_role_and_server_certificates_host_names() {
         let dir = tempfile::tempdir().unwrap();
         let written = write_for(dir.path(), &["edge.example".to_owned()], &["cluster-2".parse().unwrap()]).unwrap();
         assert_eq!(written.len(), 14);
         for (file, shown) in [
-            ("origin", None),
+            ("origin", Some("spiffe://weir/origin/origin-1")),
             ("edge", None),
             ("edge-client", Some("spiffe://weir/edge/edge-1")),
             ("agent", Some("spiffe://weir/agent/cluster-1")),

@@ -1,5 +1,7 @@
 //! TLS: server and client configurations from PEM files, with the one provider in the tree (ring).
 
+mod role_verifier;
+
 #[cfg(feature = "certificates")]
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::certificate::X509Certificate;
@@ -16,6 +19,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::time::ASN1Time;
 
 use super::identity::{Identity, Role};
+use role_verifier::RoleVerifier;
 
 const CERTIFICATE: &str = "the certificate";
 const AUTHORITY: &str = "the certificate authority";
@@ -54,6 +58,11 @@ pub enum ClientAuth<'a> {
     Offered {
         /// The PEM file of the authority.
         ca: &'a Path,
+    },
+    /// The same, with an authority for each role: no authority can issue certificates of another one's role.
+    OfferedByRole {
+        /// The PEM files. The first also verifies certificates of roles that are not named.
+        authorities: &'a [(Role, &'a Path)],
     },
     /// It requires one of this authority; the handshake fails without.
     Required {
@@ -188,22 +197,36 @@ pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Resu
     }
     let usage = leaf.extended_key_usage().ok().flatten().map(|usage| usage.value);
     let serves = usage.is_none_or(|usage| usage.any || usage.server_auth);
-    let connects = usage.is_none_or(|usage| usage.any || usage.client_auth);
     let is_host = |name: &GeneralName<'_>| matches!(name, GeneralName::DNSName(_) | GeneralName::IPAddress(_));
     match purpose {
         Purpose::Server if !serves => unusable("clients refuse it: its extended key usage lacks `serverAuth`"),
         Purpose::Server if !alternative_names(&leaf).iter().any(is_host) => {
             unusable("clients refuse it: it names no DNS name and no IP address")
         }
-        Purpose::Client(_) if !connects => unusable("servers refuse it: its extended key usage lacks `clientAuth`"),
-        Purpose::Client(role) if Identity::of_certificate(&chain[0]).is_none_or(|shown| shown.role != role) => {
-            let uri = format!("spiffe://weir/{}/<name>", role.as_str());
-            unusable(&format!(
-                "it proves nothing: it needs exactly one URI `{uri}` among its subject alternative names"
-            ))
-        }
-        _ => Ok(()),
+        Purpose::Client(role) => check_role(path, role),
+        Purpose::Server => Ok(()),
     }
+}
+
+/// Checks that a client proves a role with the certificate of a PEM file, whether or not it is valid now.
+///
+/// # Errors
+/// It does not, or the certificate cannot be read.
+pub fn check_role(path: &Path, role: Role) -> Result<(), TlsError> {
+    let unusable = |message: &str| Err(unusable(CERTIFICATE, path, message));
+    let chain = read_certificates(path, CERTIFICATE)?;
+    let leaf = leaf(path, &chain)?;
+    let usage = leaf.extended_key_usage().ok().flatten().map(|usage| usage.value);
+    if usage.is_some_and(|usage| !usage.any && !usage.client_auth) {
+        return unusable("servers refuse it: its extended key usage lacks `clientAuth`");
+    }
+    if Identity::of_certificate(&chain[0]).is_none_or(|shown| shown.role != role) {
+        let uri = format!("spiffe://weir/{}/<name>", role.as_str());
+        return unusable(&format!(
+            "it proves nothing: it needs exactly one URI `{uri}` among its subject alternative names"
+        ));
+    }
+    Ok(())
 }
 
 /// All errors of a certificate and its key, each file by itself first: for `--check-config`.
@@ -261,14 +284,11 @@ pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>
         .expect("ring provides the default protocol versions");
     let builder = match client_auth {
         ClientAuth::None => builder.with_no_client_auth(),
-        ClientAuth::Offered { ca } | ClientAuth::Required { ca } => {
-            let roots = Arc::new(read_roots(ca)?);
-            let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
-            if matches!(client_auth, ClientAuth::Offered { .. }) {
-                verifier = verifier.allow_unauthenticated();
-            }
-            let verifier = verifier.build().map_err(|e| unusable(AUTHORITY, ca, &e.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+        ClientAuth::Offered { ca } => builder.with_client_cert_verifier(client_verifier(ca, true)?),
+        ClientAuth::Required { ca } => builder.with_client_cert_verifier(client_verifier(ca, false)?),
+        ClientAuth::OfferedByRole { authorities } => {
+            let verifiers = authorities.iter().map(|(role, ca)| Ok((*role, client_verifier(ca, true)?)));
+            builder.with_client_cert_verifier(Arc::new(RoleVerifier::new(verifiers.collect::<Result<_, TlsError>>()?)))
         }
     };
     let config = builder.with_single_cert(read_certificates(certificate, CERTIFICATE)?, read_key(key)?);
@@ -278,6 +298,14 @@ pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>
         config.send_tls13_tickets = 0;
     }
     Ok(config)
+}
+
+fn client_verifier(ca: &Path, may_be_absent: bool) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(read_roots(ca)?), provider());
+    if may_be_absent {
+        verifier = verifier.allow_unauthenticated();
+    }
+    verifier.build().map_err(|error| unusable(AUTHORITY, ca, &error.to_string()))
 }
 
 /// A client's configuration that trusts `ca` alone, without ALPN. `identity`: the client's own certificate and key.
@@ -313,7 +341,8 @@ mod tests {
         for (name, purpose, reason) in [
             ("agent.pem", Purpose::Server, "`serverAuth`"),
             ("ca.pem", Purpose::Server, "an authority's"),
-            ("origin.pem", Purpose::Client(Role::Edge), "`clientAuth`"),
+            ("edge.pem", Purpose::Client(Role::Edge), "`clientAuth`"),
+            ("origin.pem", Purpose::Client(Role::Edge), "spiffe://weir/edge/<name>"),
             ("agent.pem", Purpose::Client(Role::Edge), "spiffe://weir/edge/<name>"),
             ("none.pem", Purpose::Server, "none.pem"),
         ] {
@@ -350,6 +379,28 @@ mod tests {
     }
 
     #[test]
+    fn each_role_has_its_own_authority() {
+        let (agents, edges) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        [&agents, &edges].iter().for_each(|dir| drop(certificates::write(dir.path(), &[]).unwrap()));
+        let (of_agents, of_edges) = (agents.path().join("ca.pem"), edges.path().join("ca.pem"));
+        let authorities = [(Role::Agent, &*of_agents), (Role::Edge, &*of_edges)];
+        let (certificate, key) = (agents.path().join("edge.pem"), agents.path().join("edge.key"));
+        let auth = ClientAuth::OfferedByRole { authorities: &authorities };
+        let server = Arc::new(server_config(&certificate, &key, auth).unwrap());
+        let accepts = |issuer: &Path, name: &str| {
+            let file = |end: &str| issuer.join(format!("{name}.{end}"));
+            let client = client_config(&of_agents, Some((&file("pem"), &file("key")))).unwrap();
+            handshake(&Arc::new(client), &server).is_ok()
+        };
+        assert!(accepts(agents.path(), "agent") && accepts(edges.path(), "edge-client"));
+        assert!(!accepts(edges.path(), "agent"), "the authority of edges issues no agents");
+        assert!(!accepts(agents.path(), "edge-client"), "the authority of agents issues no edges");
+        assert!(accepts(agents.path(), "operator") && !accepts(edges.path(), "operator"), "the first has the rest");
+        let anonymous = client_config(&of_agents, None).unwrap();
+        assert!(handshake(&Arc::new(anonymous), &server).is_ok(), "a certificate is not required");
+    }
+
+    #[test]
     fn the_file_of_an_authority_may_hold_a_whole_chain() {
         let dir = tempfile::tempdir().unwrap();
         certificates::write(dir.path(), &[]).unwrap();
@@ -362,7 +413,7 @@ mod tests {
     }
 
     /// Completes a handshake, with the session tickets that follow it.
-    fn handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> HandshakeKind {
+    fn handshake(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result<HandshakeKind, rustls::Error> {
         let mut client = ClientConnection::new(client.clone(), "localhost".try_into().unwrap()).unwrap();
         let mut server = ServerConnection::new(server.clone()).unwrap();
         while client.is_handshaking() || server.is_handshaking() || client.wants_write() || server.wants_write() {
@@ -371,15 +422,15 @@ mod tests {
                 client.write_tls(&mut wire).unwrap();
             }
             server.read_tls(&mut &wire[..]).unwrap();
-            server.process_new_packets().unwrap();
+            server.process_new_packets()?;
             let mut wire = Vec::new();
             while server.wants_write() {
                 server.write_tls(&mut wire).unwrap();
             }
             client.read_tls(&mut &wire[..]).unwrap();
-            client.process_new_packets().unwrap();
+            client.process_new_packets()?;
         }
-        server.handshake_kind().unwrap()
+        Ok(server.handshake_kind().unwrap())
     }
 
     #[test]
@@ -396,8 +447,8 @@ mod tests {
         ] {
             let server = Arc::new(server_config(&certificate, &key, client_auth).unwrap());
             let client = Arc::new(client_config(&ca, Some((&agent.0, &agent.1))).unwrap());
-            assert_eq!(handshake(&client, &server), HandshakeKind::Full, "{client_auth:?}");
-            assert_eq!(handshake(&client, &server), second, "{client_auth:?}");
+            assert_eq!(handshake(&client, &server), Ok(HandshakeKind::Full), "{client_auth:?}");
+            assert_eq!(handshake(&client, &server), Ok(second), "{client_auth:?}");
         }
     }
 }

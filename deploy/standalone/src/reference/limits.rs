@@ -69,8 +69,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a record | {origin/src/store/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
 | a request for a record in a bucket | {origin/src/store/records/bucket.rs REQUEST_TIMEOUT} |  | a read fails; the outcome of a write is unknown |
 | a listing of records in a bucket | {origin/src/store/records/bucket.rs LISTING_TIMEOUT} |  | it fails |
-| a connection to a member of etcd | {origin/src/store/records/etcd/client.rs CONNECT_TIMEOUT} |  | the next member is used |
-| a request to a member of etcd | {origin/src/store/records/etcd/client.rs REQUEST_TIMEOUT} |  | a read is sent to the next member; the outcome of a write is unknown |
+| a connection or a request to a member of etcd | {origin/src/store/records/etcd/client.rs REQUEST_TIMEOUT}, and half of the time that is left |  | the next member is used; the outcome of a write that was sent is unknown |
 | an answer of etcd | {origin/src/store/records/etcd/client.rs MAX_RESPONSE_BYTES} |  | the request fails |
 | history segments of a repository | {origin/src/publish/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
 | deleted services of a repository whose generation is stored | {origin/src/publish/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
@@ -108,6 +107,11 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | failed and unknown versions | {edge/src/catalog/negative_cache.rs MAX_ENTRIES} | `cached_version_failures` | eviction |
 | a failure in the cache | {edge/src/catalog/negative_cache.rs FAILURE_TTL} |  | the origin is queried again |
 | refs that an origin announced | {edge/src/catalog/revisions.rs MAX_REFS} | `announced_refs` | further ones are dropped |
+| origins, with members that have left since the start | {edge/src/origin_client/mod.rs MAX_ORIGINS} | `origins` | further ones are not used until a restart |
+| event streams to other edges | `peers.streams` | `peer_streams` | 429 |
+| changes that such a stream may be behind | {edge/src/catalog/changes.rs MAX_BEHIND} |  | it ends |
+| shields that are tried for an object | {edge/src/origin_client/shields.rs MAX_TRIED} |  | the origins are asked |
+| edges that a request has passed | {edge/src/origin_client/shields.rs MAX_HOPS} |  | the origins are asked |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
 | prefetches | {edge/src/origin_follower/prefetcher.rs MAX_CONCURRENT_PREFETCHES} |  | they wait |
 | prefetches that wait | {edge/src/origin_follower/prefetcher.rs MAX_QUEUED} |  | further ones are dropped |

@@ -3,6 +3,7 @@
 mod certificates;
 mod examples;
 mod help;
+mod hub;
 mod token;
 mod tutorial;
 mod up;

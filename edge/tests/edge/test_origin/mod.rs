@@ -4,7 +4,7 @@ mod events;
 mod object;
 mod tarball;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::EventKind;
+use weir_protocol::members::{self, Member, MemberState, Members};
 use weir_protocol::problem::Problem;
 use weir_protocol::route::Route;
 use weir_runtime::identity::Role;
@@ -59,6 +60,10 @@ struct State {
     requests: Vec<OriginRequest>,
     /// It takes nobody for an edge.
     refuses: bool,
+    /// Services that another member owns: they are answered, and not announced.
+    unowned: HashSet<String>,
+    /// None: it is no member of a cluster.
+    members: Option<Members>,
     /// None: there is no event stream.
     events: Option<Events>,
 }
@@ -117,9 +122,28 @@ impl TestOrigin {
         let descriptor = tarball.descriptor(service, generation, revision);
         let mut state = self.api.state.lock().unwrap();
         state.descriptors.insert(service.to_owned(), descriptor.bytes().clone());
+        state.unowned.remove(service);
         state.versions.insert(format!("{service}/{}", tarball.digest()), descriptor.bytes().clone());
         state.objects.extend(tarball.objects());
         descriptor
+    }
+
+    /// What another member published is in the store.
+    pub(crate) fn store(&self, service: &str, generation: u64, revision: u64, tarball: &Tarball) {
+        self.publish(service, generation, revision, tarball);
+        self.api.state.lock().unwrap().unowned.insert(service.to_owned());
+    }
+
+    /// Names the members of its cluster from now on.
+    pub(crate) fn list_members(&self, members: &[&TestOrigin]) {
+        let member = |(number, origin): (usize, &&TestOrigin)| Member {
+            name: format!("origin-{number}").parse().unwrap(),
+            url: origin.url(),
+            zone: None,
+            state: MemberState::Active,
+        };
+        let members = members.iter().enumerate().map(member).collect();
+        self.api.state.lock().unwrap().members = Some(Members { members });
     }
 
     /// Whether it takes nobody for an edge from now on.
@@ -214,6 +238,11 @@ impl Handler for Api {
             *response.status_mut() = StatusCode::UNAUTHORIZED;
             return response;
         }
+        if request.uri().path() == members::PATH
+            && let Some(members) = &self.state.lock().unwrap().members
+        {
+            return Response::new(Body::from(members.to_json()));
+        }
         let Ok(route) = Route::parse(request.uri().path()) else { return Problem::no_such_path().into_response() };
         let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let gate = {
@@ -247,7 +276,8 @@ impl Handler for Api {
                 }
             }
             Route::Events => {
-                let current: Vec<Bytes> = state.descriptors.values().cloned().collect();
+                let owned = state.descriptors.iter().filter(|(service, _)| !state.unowned.contains(*service));
+                let current: Vec<Bytes> = owned.map(|(_, bytes)| bytes.clone()).collect();
                 match &mut state.events {
                     Some(events) => Response::new(events.follow(request.uri().query(), current)),
                     None => Problem::no_such_path().into_response(),

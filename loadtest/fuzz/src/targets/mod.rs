@@ -24,6 +24,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("descriptor", wire::descriptor),
     ("manifest", weir_protocol::manifest::fuzz_manifest),
     ("event_stream", wire::event_stream),
+    ("members", wire::members),
     ("token", access::token),
     ("access_list", access::access_list),
     ("access_files", access::access_files),

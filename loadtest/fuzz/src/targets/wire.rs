@@ -1,7 +1,8 @@
-//! What nodes send each other: descriptors and events.
+//! What nodes send each other: descriptors, events and lists of members.
 
 use weir_protocol::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::event::{Event, Lines};
+use weir_protocol::members::{MAX_MEMBERS, Members};
 
 pub(crate) fn descriptor(bytes: &[u8]) {
     let Ok(read) = Descriptor::parse(bytes.to_vec().into()) else { return };
@@ -34,4 +35,10 @@ pub(crate) fn event_stream(bytes: &[u8]) {
         let written = event.line().expect("what was read from one line can be written in one");
         assert_eq!(Event::parse(&written.slice(..written.len() - 1)).expect("it was written"), Some(event));
     }
+}
+
+pub(crate) fn members(bytes: &[u8]) {
+    let Ok(read) = Members::parse(bytes) else { return };
+    assert!(read.members.len() <= MAX_MEMBERS);
+    assert_eq!(Members::parse(&read.to_json()).expect("it was read before"), read);
 }

@@ -11,6 +11,7 @@ fn session(ended: Option<u64>) -> (Session<u64>, Instant) {
         url: "https://origin-1.example:7400".to_owned(),
         zone: None,
         weight: 1,
+        digests: Digests::default(),
         timing: Timing::new(TTL),
         run: 100,
         ended,
@@ -32,6 +33,15 @@ fn joined() -> (Session<u64>, Instant) {
     written(session.poll(now));
     session.written(1, now, now + Duration::from_secs(1));
     (session, now)
+}
+
+#[test]
+fn a_change_of_what_members_have_in_common_is_announced_at_once() {
+    let (mut session, now) = joined();
+    assert_eq!(session.poll(now), None);
+    let digests = Digests { configuration: Some("c0ffee".to_owned()), signing_keys: None };
+    session.describe(digests.clone(), now);
+    assert_eq!(written(session.poll(now)).digests, digests);
 }
 
 #[test]

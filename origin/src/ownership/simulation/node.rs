@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use weir_protocol::name::NodeName;
 
-use super::super::Settings;
 use super::super::core::Core;
 use super::super::messages::Event;
+use super::super::{Digests, Settings};
 use super::Mutant;
 use super::clock::{Clock, Micros, micros};
 use super::engine::{Body, Version};
@@ -92,6 +92,7 @@ impl World {
             url: String::new(),
             zone: None,
             weight: 1,
+            digests: Digests::default(),
             timing: self.plan.timing.clone(),
             run,
             ended: node.last_run,

@@ -205,3 +205,64 @@ async fn versions_expire_by_age_and_by_bytes() {
     assert_eq!(retained(&publisher), 1, "the current one and the newest of the others");
     assert_eq!(publisher.shared.metrics.expired_versions.with_label_values(&["bytes"]).get(), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn bundles_stay_while_the_record_names_them() {
+    let store = store();
+    let publisher = store.open().await;
+    let set = async |texts: &[&'static str]| {
+        let upload = publisher.begin_mirror(&shop());
+        let mut parts = Vec::new();
+        for text in texts {
+            let digest = upload.put(Bytes::from_static(text.as_bytes())).await.unwrap();
+            parts.push(Part { digest, size: text.len() as u64 });
+        }
+        let list = format!(r#"[{{"oid":"aa","parts":[{{"digest":"{}","size":3}}]}}]"#, parts[0].digest);
+        let lfs = Some(Part { digest: upload.put(list.into()).await.unwrap(), size: 100 });
+        let bundles = vec![Bundle { made_at: 1, rank: 0, parts: parts.split_off(1) }];
+        publisher.set_mirror(&upload, &MirrorManifest { bundles, lfs }).await.unwrap();
+    };
+    let left = async || {
+        let mut left = Vec::new();
+        for text in ["lfs", "one", "two", "three"] {
+            let digest = ObjectDigest::of(text.as_bytes());
+            if store.objects.exists(&shop(), Area::Private, &digest).await.unwrap() {
+                left.push(text);
+            }
+        }
+        left.join(" ")
+    };
+    set(&["lfs", "one", "two"]).await;
+    let mut collector = Collector::new(&publisher);
+    collector.collect(0).await;
+    collector.collect(5).await;
+    assert_eq!(left().await, "lfs one two");
+    set(&["lfs", "two", "three"]).await;
+    collector.collect(10).await;
+    collector.collect(15).await;
+    assert_eq!(left().await, "lfs two three");
+    // A start reads what the record names.
+    let again = store.open().await;
+    assert_eq!(again.mirror(&shop()).await.unwrap().unwrap().bundles[0].parts.len(), 2);
+    assert_eq!(again.stored_lfs(&shop()).await.len(), 1);
+    drop(again);
+    publisher.forget_mirror(&shop()).await.unwrap();
+    collector.collect(20).await;
+    collector.collect(25).await;
+    assert_eq!((left().await.as_str(), collector.blocked()), ("", 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_list_of_bundles_blocks_nothing() {
+    let store = store();
+    let publisher = store.open().await;
+    let upload = publisher.begin_mirror(&shop());
+    publisher.set_mirror(&upload, &MirrorManifest::default()).await.unwrap();
+    for file in std::fs::read_dir(store.dir.path().join("objects/shop/private")).unwrap() {
+        std::fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let mut collector = Collector::new(&publisher);
+    collector.collect(0).await;
+    assert_eq!(collector.blocked(), 0);
+    assert_eq!(publisher.mirror(&shop()).await.unwrap(), None);
+}

@@ -159,8 +159,8 @@ async fn an_unreadable_record_is_read_again_with_its_definitions() {
         }
     };
     assert!(publisher.suspended().is_empty() && publisher.may_have_unknown_definitions(), "nobody has them yet");
-    let (definitions, published) = publisher.reloaded_definitions(&due[0]).await.unwrap();
-    assert_eq!(definitions.services[&name("shop-prod")].1, 7);
+    let Reloaded { stored, published, .. } = publisher.reloaded(&due[0]);
+    assert_eq!(stored.services[&name("shop-prod")].1, 7);
     assert_eq!(published.current[&name("shop-prod")], current(&shop_prod));
     publisher.mark_applied(&due[0]);
     assert!(publisher.unapplied_reloads().is_empty() && !publisher.may_have_unknown_definitions());

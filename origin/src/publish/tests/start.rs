@@ -12,8 +12,8 @@ async fn services_that_are_not_configured_any_more_are_retired_once() {
     }
     let (_, started) = store.start(&["stays"]).await;
     assert_eq!(started.current.keys().collect::<Vec<_>>(), [&name("stays")]);
-    assert_eq!(started.retired.iter().map(|(service, _)| service.as_str()).collect::<Vec<_>>(), ["goes"]);
-    let (sequence, gone) = (store.sequence().await, started.retired[0].1);
+    assert_eq!(started.retired.iter().map(|retired| retired.service.as_str()).collect::<Vec<_>>(), ["goes"]);
+    let (sequence, gone) = (store.sequence().await, started.retired[0].generation);
     let (publisher, started) = store.start(&["stays", "goes"]).await;
     assert!(started.retired.is_empty() && !started.current.contains_key(&name("goes")), "it is not brought back");
     assert_eq!(store.sequence().await, sequence, "a start that changes nothing writes nothing");
@@ -135,7 +135,7 @@ async fn an_origin_with_other_records_refuses_the_objects() {
     publish(&publisher, &service("shop-prod"), 1, &["one"]).await.unwrap();
     let other = TestStore { objects: store.objects.clone(), ..TestStore::new() };
     let error = other.try_open().await.err().unwrap().to_string();
-    assert!(error.contains("give each origin"), "{error}");
+    assert!(error.contains("prefix of its own") && error.contains("[cluster]"), "{error}");
     assert!(store.try_open().await.is_ok());
     std::fs::remove_file(store.dir.path().join("objects/store")).unwrap();
     assert!(other.try_open().await.is_ok(), "an operator let it");

@@ -43,6 +43,7 @@ impl GitSource {
     ) -> Result<LfsFetchResult, ServiceFailure> {
         let reservation = self.reserve(request, stop)?;
         let fetched = RefCell::new(LfsFetchResult::default());
+        fetched.borrow_mut().fetched += self.take_stored_lfs(request, stop);
         let on_result = |file: &LfsFile, result: Result<(), &LfsError>| match result {
             Ok(()) => {
                 self.shared.metrics.lfs_objects.inc();

@@ -1,8 +1,10 @@
 //! Git sources: a mirror that follows an upstream, and the folders of its commits.
 //!
 //! [`tree`] reads tarball contents from a commit. `resolve` looks up the commits of services, `lfs_fetch` downloads the
-//! LFS objects that their contents need, `lfs_gc` removes unneeded ones, and `maintenance` repacks the mirror.
+//! LFS objects that their contents need, `lfs_gc` removes unneeded ones, `maintenance` repacks the mirror, and `bundles`
+//! stores it as Git bundles.
 
+pub(crate) mod bundles;
 mod commit_policy;
 mod failures;
 pub mod lfs;
@@ -18,7 +20,7 @@ pub mod tree;
 #[cfg(feature = "fuzzing")]
 pub use commit_policy::fuzz_signed_object;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
@@ -31,8 +33,9 @@ use self::mirror_handle::MirrorHandle;
 use self::revision::{ReachabilityCache, further_refs};
 use self::tree::{GitTree, lfs_files};
 use super::{
-    LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget, MaintenanceRequest, PollFailure, PollOutcome,
-    PollRequest, ResolvedServices, ServiceFailure, Source, SourceContext, Upstream,
+    BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget,
+    MaintenanceRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, Source, SourceContext,
+    Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
@@ -46,6 +49,9 @@ pub(crate) struct GitSource {
     reachability: Mutex<ReachabilityCache>,
     /// Bytes of disk reserved for LFS objects that are being fetched.
     reserved_lfs_bytes: Mutex<u64>,
+    /// Whether the mirror was at the upstream's refs since the start. Before, it may be older than what is published: it
+    /// was made from bundles, or another origin has owned the repository since.
+    is_current: AtomicBool,
     shared: Arc<SourceContext>,
 }
 
@@ -53,8 +59,8 @@ impl GitSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
         let path = shared.data_dir.mirror(&config.name, config.url.as_str());
         let mirror = MirrorHandle::new(path, shared.upstreams.max_object.as_u64());
-        let (reachability, reserved_lfs_bytes) = Default::default();
-        Self { repository: config.name.clone(), mirror, reachability, reserved_lfs_bytes, shared }
+        let (reachability, reserved_lfs_bytes, is_current) = Default::default();
+        Self { repository: config.name.clone(), mirror, reachability, reserved_lfs_bytes, is_current, shared }
     }
 
     /// Opens the mirror for reading by one thread.
@@ -85,7 +91,14 @@ impl GitSource {
 
 impl Source for GitSource {
     fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
-        Ok(match self.poll_mirror(request, stop)? {
+        let polled = self.poll_mirror(request, stop);
+        let is_current = match &polled {
+            Ok(mirror::Poll::Unchanged { .. } | mirror::Poll::Changed { .. }) => true,
+            Ok(mirror::Poll::Deferred) => false,
+            Err(error) => error.all_but_a_ref().is_some(),
+        };
+        self.is_current.fetch_or(is_current, Ordering::Relaxed);
+        Ok(match polled? {
             mirror::Poll::Unchanged { .. } => PollOutcome::Unchanged,
             mirror::Poll::Changed { .. } => PollOutcome::Changed,
             mirror::Poll::Deferred => PollOutcome::FetchPending,
@@ -165,6 +178,14 @@ impl Source for GitSource {
 
     fn maintain(&self, request: &MaintenanceRequest<'_>, stop: &AtomicBool) {
         self.maintain_mirror(request, stop);
+    }
+
+    fn hydrate(&self, request: &HydrateRequest<'_>, stop: &AtomicBool) -> Result<usize, BundleError> {
+        self.hydrate_mirror(request, stop)
+    }
+
+    fn write_bundle(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {
+        self.bundle_mirror(request, stop)
     }
 
     fn maintenance_failed(&self, reason: &str) {

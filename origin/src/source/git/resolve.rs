@@ -1,8 +1,10 @@
 //! Resolves the refs of services to commits, verifies these, and computes their content keys.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+
+use weir_protocol::commit_id::CommitId;
 
 use super::GitSource;
 use super::commit_policy::Policy;
@@ -12,6 +14,7 @@ use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::{ResolvedServices, ServiceFailure};
+use crate::tarball::ContentKey;
 
 impl GitSource {
     pub(super) fn resolve_all(
@@ -32,6 +35,7 @@ impl GitSource {
             // Each commit is then searched alone and reports its own error.
             *reachability = ReachabilityCache::default();
         }
+        let is_current = self.is_current.load(Ordering::Relaxed);
         let mut resolve = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
             let tip = revision::tip(&repository, &service.revision, &mut reachability, stop)
                 .map_err(|error| self.revision_failure(&error))?;
@@ -41,8 +45,27 @@ impl GitSource {
             let commit = tip.commit;
             let key = content_key(&repository, &commit, &service.repository, &service.selection)
                 .map_err(|error| self.tarball_failure("select", &error))?;
+            if !is_current && self.may_be_older(service, &repository, &commit, &key) {
+                let reason = "the mirror may be older than the published version, until the upstream was polled";
+                return Err(ServiceFailure::transient("resolve", reason.to_owned()));
+            }
             Ok(Candidate { service: service.clone(), commit, key })
         };
         Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
+    }
+
+    /// Whether the service has published other content from this repository. A ref may have been moved to an older commit,
+    /// so no order of commits tells which content is newer.
+    fn may_be_older(&self, service: &Service, mirror: &gix::Repository, commit: &CommitId, key: &ContentKey) -> bool {
+        let current = service.current().filter(|current| current.publication().repository == self.repository);
+        let Some(current) = current.filter(|_| service.revision.commit().is_none()) else { return false };
+        let published = &current.publication().commit;
+        let has_same_content = || {
+            // `content_key` looks for trees only.
+            revision::find_commit(mirror, published).is_ok()
+                && content_key(mirror, published, &service.repository, &service.selection)
+                    .is_ok_and(|published| published == *key)
+        };
+        published != commit && !has_same_content()
     }
 }

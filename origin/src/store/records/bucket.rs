@@ -18,7 +18,7 @@ use object_store::{Error, GetOptions, ObjectStore, ObjectStoreExt, PutMode, Upda
 use tokio::time::timeout;
 
 use super::record_file::{decode, encode};
-use super::{Expect, MAX_RECORD_BYTES, PutOutcome, Record, RecordError, RecordKey, Version};
+use super::{Expect, Listed, MAX_RECORD_BYTES, PutOutcome, Record, RecordError, RecordKey, Version};
 use crate::config::{NEEDS_BUCKET, StoreConfig, StoreLocation};
 use crate::store::bucket;
 use crate::store::with_causes::with_causes;
@@ -88,18 +88,20 @@ impl BucketEngine {
         }
     }
 
-    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<RecordKey>, RecordError> {
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Listed>, RecordError> {
         // A bucket lists folders.
         let folder = prefix.rsplit_once('/').map_or("", |(folder, _)| folder);
         let folder = Path::from(format!("{FOLDER}/{folder}"));
-        let keys = self.bucket.list(Some(&folder)).try_filter_map(async |found| {
+        let records = self.bucket.list(Some(&folder)).try_filter_map(async |found| {
             let name = found.location.as_ref().strip_prefix(FOLDER).and_then(|name| name.strip_prefix('/'));
-            Ok(name.and_then(|name| name.parse().ok()).filter(|key: &RecordKey| key.as_str().starts_with(prefix)))
+            let key =
+                name.and_then(|name| name.parse().ok()).filter(|key: &RecordKey| key.as_str().starts_with(prefix));
+            Ok(key.map(|key| (key, self.listed_version(found.e_tag))))
         });
-        let listed = within(LISTING_TIMEOUT, keys.try_collect::<Vec<_>>()).await;
-        let mut keys = listed.map_err(|error| unavailable(&prefix, &error))?;
-        keys.sort_unstable();
-        Ok(keys)
+        let listed = within(LISTING_TIMEOUT, records.try_collect::<Vec<_>>()).await;
+        let mut records = listed.map_err(|error| unavailable(&prefix, &error))?;
+        records.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(records)
     }
 
     pub(super) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {
@@ -107,6 +109,13 @@ impl BucketEngine {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(unavailable(key, &error)),
         }
+    }
+
+    /// The version in a listing, which has no generations, and in which Azure's ETags lack the quotes.
+    fn listed_version(&self, e_tag: Option<String>) -> Option<Version> {
+        let e_tag = e_tag.filter(|_| !self.by_generation)?;
+        let quoted = if e_tag.contains('"') { e_tag } else { format!("\"{e_tag}\"") };
+        Some(Version(quoted.into()))
     }
 
     fn version(

@@ -9,7 +9,7 @@ use super::etcd::EtcdEngine;
 #[cfg(test)]
 use super::faulty::FaultyEngine;
 use super::local::LocalEngine;
-use super::{Expect, PutOutcome, Record, RecordError, RecordKey};
+use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey};
 use crate::config::{ClusterConfig, EngineName, StoreConfig};
 
 /// An engine of records. All calls for one key are linearizable, across processes. Clones share the same engine.
@@ -30,7 +30,11 @@ impl Engine {
     pub(super) fn shared(cluster: &ClusterConfig, store: &StoreConfig) -> Result<Self, String> {
         match cluster.engine {
             EngineName::Bucket => BucketEngine::open(store).map(Self::Bucket),
-            EngineName::Etcd => Ok(Self::Etcd(Arc::new(EtcdEngine::open(cluster.etcd()?)?))),
+            EngineName::Etcd => {
+                // A session must survive a member that does not answer: two are asked in each attempt to renew it.
+                let patience = cluster.timing().attempt() / 2;
+                Ok(Self::Etcd(Arc::new(EtcdEngine::open(cluster.etcd()?, patience)?)))
+            }
         }
     }
 
@@ -56,8 +60,8 @@ impl Engine {
         }
     }
 
-    /// See [`Records::list`](super::Records::list).
-    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<RecordKey>, RecordError> {
+    /// See [`Records::list_versions`](super::Records::list_versions).
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Listed>, RecordError> {
         match self {
             Self::Local(engine) => engine.list(prefix).await,
             Self::Bucket(engine) => engine.list(prefix).await,

@@ -6,12 +6,14 @@ mod messages;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use self::client::{Client, Retry};
 use self::messages::{Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TARGET_MOD, TxnRequest};
 use super::record_file::{decode, encode};
-use super::{Expect, PutOutcome, Record, RecordError, RecordKey, Version};
+use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey, Version};
 use crate::config::EtcdConfig;
 
 /// Records in etcd.
@@ -23,9 +25,9 @@ pub(super) struct EtcdEngine {
 }
 
 impl EtcdEngine {
-    /// Sends nothing yet.
-    pub(super) fn open(config: &EtcdConfig) -> Result<Self, String> {
-        Ok(Self { client: Client::new(config)?, prefix: config.prefix.clone() })
+    /// Sends nothing yet. A member that has not answered for this long is passed over.
+    pub(super) fn open(config: &EtcdConfig, patience: Duration) -> Result<Self, String> {
+        Ok(Self { client: Client::new(config, patience)?, prefix: config.prefix.clone() })
     }
 
     pub(super) async fn get(&self, key: &RecordKey) -> Result<Option<Record>, RecordError> {
@@ -58,7 +60,7 @@ impl EtcdEngine {
         }
     }
 
-    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<RecordKey>, RecordError> {
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Listed>, RecordError> {
         let first = self.key(prefix);
         // The first key that does not begin with the prefix. All prefixes are ASCII.
         let mut range_end = first.to_vec();
@@ -67,13 +69,13 @@ impl EtcdEngine {
         }
         let request = RangeRequest { key: first, range_end: range_end.into(), keys_only: true };
         let response = self.client.call(&request, Retry::Always).await.map_err(|cause| unavailable(&prefix, cause))?;
-        let keys = response.kvs.iter().filter_map(|found| {
+        let records = response.kvs.iter().filter_map(|found| {
             let key = std::str::from_utf8(&found.key).ok()?;
-            key.strip_prefix(&self.prefix)?.parse().ok()
+            Some((key.strip_prefix(&self.prefix)?.parse().ok()?, Some(version(found.mod_revision))))
         });
-        let mut keys: Vec<_> = keys.collect();
-        keys.sort_unstable();
-        Ok(keys)
+        let mut records: Vec<(RecordKey, _)> = records.collect();
+        records.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(records)
     }
 
     pub(super) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 
 use super::engine::Engine;
 use super::local::LocalEngine;
-use super::{Expect, PutOutcome, Record, RecordError, RecordKey};
+use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey};
 
 /// The fate of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(crate) enum WriteFault {
     Lost,
     /// Committed; the caller sees an unknown outcome.
     Unconfirmed,
+    /// Not committed; the caller sees a conflict, although the record has not changed.
+    Refused,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,7 @@ impl FaultyEngine {
             match fault {
                 None => self.inner.put(key, bytes, expect).await,
                 Some(WriteFault::Lost) => PutOutcome::Unknown(unknown),
+                Some(WriteFault::Refused) => PutOutcome::Conflict,
                 Some(WriteFault::Unconfirmed) => match self.inner.put(key, bytes, expect).await {
                     PutOutcome::Done(_) => PutOutcome::Unknown(unknown),
                     other => other,
@@ -63,7 +66,7 @@ impl FaultyEngine {
         .boxed()
     }
 
-    pub(super) fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<RecordKey>, RecordError>> {
+    pub(super) fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Listed>, RecordError>> {
         self.inner.list(prefix).boxed()
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{NodeName, RepositoryName};
 
 /// The first parts of keys.
 pub(super) const KINDS: [&str; 3] = ["cluster", "nodes", "repositories"];
@@ -22,6 +22,10 @@ pub(crate) struct InvalidKey(String);
 impl RecordKey {
     pub(crate) fn repository(name: &RepositoryName) -> Self {
         Self(format!("repositories/{name}").into())
+    }
+
+    pub(crate) fn node(name: &NodeName) -> Self {
+        Self(format!("nodes/{name}").into())
     }
 
     pub(crate) fn as_str(&self) -> &str {

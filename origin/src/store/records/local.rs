@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use super::key::KINDS;
 use super::record_file::{decode, encode};
-use super::{Expect, PutOutcome, Record, RecordError, RecordKey};
+use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey};
 use crate::failpoint::failpoint;
 
 /// Requests for keys of one group run one at a time.
@@ -95,10 +95,11 @@ impl LocalEngine {
         done.unwrap_or_else(PutOutcome::Unknown)
     }
 
-    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<RecordKey>, RecordError> {
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Listed>, RecordError> {
         let wanted = prefix.to_owned();
         let listed = self.blocking(&prefix, move |inner| inner.list(&wanted)).await?;
-        listed.map_err(|error| unavailable(&prefix, &error))
+        let keys = listed.map_err(|error| unavailable(&prefix, &error))?;
+        Ok(keys.into_iter().map(|key| (key, None)).collect())
     }
 
     pub(super) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {

@@ -18,12 +18,14 @@ mod record_file;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 
 use self::engine::Engine;
 pub(crate) use self::key::RecordKey;
 use self::local::LocalEngine;
 use super::metrics::StoreMetrics;
+use crate::config::{ClusterConfig, Config, StoreConfig};
 
 /// The largest record; engines such as etcd accept at most 1.5 MiB.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
@@ -86,6 +88,9 @@ pub(crate) enum RecordError {
     },
 }
 
+/// A record in a listing, with its version if the engine lists versions.
+pub(crate) type Listed = (RecordKey, Option<Version>);
+
 /// The records of an origin. Clones share the same engine.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
@@ -94,6 +99,19 @@ pub(crate) struct Records {
 }
 
 impl Records {
+    /// Opens the records of an origin: those of its data directory, whose lock it must hold, or those that the members of
+    /// its cluster share.
+    ///
+    /// # Errors
+    /// The folder or the configuration cannot be used.
+    pub(crate) fn open(config: &Config, data_dir: &Path, metrics: StoreMetrics) -> anyhow::Result<Self> {
+        match &config.cluster {
+            Some(cluster) => Self::open_shared(cluster, &config.store, metrics).map_err(anyhow::Error::msg),
+            None => Self::open_local(data_dir, metrics)
+                .with_context(|| format!("the folder of records in {} cannot be used", data_dir.display())),
+        }
+    }
+
     /// Opens the records in the folder `records` of a data directory. The caller must hold the lock of the data
     /// directory while it uses them; the lock keeps other processes out.
     ///
@@ -101,6 +119,18 @@ impl Records {
     /// The folder cannot be created or made durable.
     pub(crate) fn open_local(data_dir: &Path, metrics: StoreMetrics) -> std::io::Result<Self> {
         Ok(Self { engine: Engine::Local(LocalEngine::open(&data_dir.join("records"))?), metrics })
+    }
+
+    /// Opens the records that several origins share. No request is sent yet.
+    ///
+    /// # Errors
+    /// The configuration cannot be used; the message says what to change.
+    pub(crate) fn open_shared(
+        cluster: &ClusterConfig,
+        store: &StoreConfig,
+        metrics: StoreMetrics,
+    ) -> Result<Self, String> {
+        Ok(Self { engine: Engine::shared(cluster, store)?, metrics })
     }
 
     /// Records whose writes fail as a test says.
@@ -135,8 +165,16 @@ impl Records {
     /// # Errors
     /// [`RecordError::Unavailable`].
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<RecordKey>, RecordError> {
-        let keys = self.engine.list(prefix).await;
-        self.metrics.records_listed(&keys);
-        keys
+        Ok(self.list_versions(prefix).await?.into_iter().map(|(key, _)| key).collect())
+    }
+
+    /// As [`Records::list`], with the versions that the listing has. They are as new as the listing.
+    ///
+    /// # Errors
+    /// [`RecordError::Unavailable`].
+    pub(crate) async fn list_versions(&self, prefix: &str) -> Result<Vec<Listed>, RecordError> {
+        let listed = self.engine.list(prefix).await;
+        self.metrics.records_listed(&listed);
+        listed
     }
 }

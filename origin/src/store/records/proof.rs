@@ -80,7 +80,7 @@ async fn race_for(engine: &Engine, prefix: &str, keys: &[RecordKey]) -> Result<(
         }
     }
     let listed = engine.list(prefix).await.map_err(|error| unavailable(&error))?;
-    if listed != keys {
+    if !listed.iter().map(|(key, _)| key).eq(keys) {
         let reason = format!("{} records exist, and a listing shows {}", keys.len(), listed.len());
         return Err(ProofError::Refused(reason));
     }

@@ -143,6 +143,22 @@ impl AccessList {
         self.denied_tokens.iter().filter(move |(_, exp)| lives(exp)).map(|(id, _)| id)
     }
 
+    /// The list without its keys.
+    #[must_use]
+    pub fn denials(&self) -> Self {
+        Self { keys: Default::default(), ..self.clone() }
+    }
+
+    /// Adds all that another list has.
+    ///
+    /// # Errors
+    /// There is too much of it, or two keys have one id.
+    pub fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
+        other.keys.values().try_for_each(|key| self.add_key(key.clone()))?;
+        other.revoked_keys.iter().try_for_each(|key| self.revoke_key(key.clone()))?;
+        other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))
+    }
+
     /// Adds a key.
     ///
     /// # Errors

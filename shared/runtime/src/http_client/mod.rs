@@ -1,4 +1,4 @@
-//! The HTTP/2 client for the next node: edges call origins, agents call edges.
+//! The HTTP/2 client for the next node: edges call origins, agents call edges, origins call each other.
 
 mod buffered_stream;
 mod connector;
@@ -7,6 +7,7 @@ mod plain_words;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -15,19 +16,22 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 
 use self::connector::Connector;
-pub use self::plain_words::{is_not_tls, plain_words};
+pub use self::plain_words::{is_not_tls, plain_words, root_cause};
 
 /// How long opening a TCP connection may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A pooling client for requests without bodies.
-pub type Http2Client = Client<HttpsConnector<Connector>, Empty<Bytes>>;
+/// A pooling client, by default for requests without bodies.
+pub type Http2Client<B = Empty<Bytes>> = Client<HttpsConnector<Connector>, B>;
 
 /// A client for HTTP/2 over TLS. `tls` has no ALPN protocols.
 ///
 /// A connection whose peer does not respond to pings is closed after 10 s, so that no request waits on a dead connection.
-/// The caller sets the deadlines of requests.
-pub fn http2_client(tls: ClientConfig) -> Http2Client {
+/// Of a host with several addresses each is tried until one accepts. The caller sets the deadlines of requests.
+pub fn http2_client<B>(tls: ClientConfig) -> Http2Client<B>
+where
+    B: HttpBody<Data: Send> + Send,
+{
     let connector =
         HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(Connector::new());
     Client::builder(TokioExecutor::new())

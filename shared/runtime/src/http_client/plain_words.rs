@@ -16,6 +16,15 @@ pub fn plain_words(cause: &(dyn Error + 'static)) -> Option<&'static str> {
     }
 }
 
+/// The root cause of an error in plain words: `connection refused` rather than `client error (Connect)`.
+pub fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    plain_words(cause).map_or_else(|| cause.to_string(), str::to_owned)
+}
+
 /// Whether the server responded with something else than TLS.
 pub fn is_not_tls(cause: &(dyn Error + 'static)) -> bool {
     // `io::Error::source` skips the error that it wraps.

@@ -73,6 +73,47 @@ impl LfsObjects {
         Err(io::Error::new(io::ErrorKind::InvalidData, "the stored bytes do not match the object's SHA-256"))
     }
 
+    /// All objects.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub(crate) fn list(&self) -> io::Result<Vec<Pointer>> {
+        let mut found = Vec::new();
+        visit_files(self.objects(), &mut |path, data| {
+            let oid = path.file_name().and_then(|name| LfsOid::from_hex(name.as_encoded_bytes()));
+            found.extend(oid.map(|oid| Pointer { oid, size: data.len() }));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Reads an object in pieces, whose bytes are not verified before its end. A corrupt object is removed.
+    ///
+    /// # Errors
+    /// The object is missing, unreadable, or was corrupt (`InvalidData`); or `take` fails.
+    pub(crate) fn read_in_pieces<E: From<io::Error>>(
+        &self,
+        pointer: &Pointer,
+        piece: u64,
+        take: &mut dyn FnMut(Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let path = self.path(&pointer.oid);
+        let (mut file, mut hash) = (File::open(&path)?, Context::new(&SHA256));
+        loop {
+            let mut bytes = Vec::new();
+            if Read::by_ref(&mut file).take(piece).read_to_end(&mut bytes)? == 0 {
+                break;
+            }
+            hash.update(&bytes);
+            take(bytes)?;
+        }
+        if hash.finish().as_ref() == pointer.oid.as_bytes() {
+            return Ok(());
+        }
+        fs::remove_file(&path)?;
+        Err(io::Error::new(io::ErrorKind::InvalidData, "the stored bytes do not match the object's SHA-256").into())
+    }
+
     /// Creates a temporary file for an object.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Commands of the git program, with a fixed environment: `upload-pack` for local upstreams, `index-pack` and
-//! `rev-list` for received packs, `repack` for maintenance.
+//! `rev-list` for received packs, `repack` for maintenance, `pack-objects` for bundles.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -77,6 +77,26 @@ pub(super) fn check_reachable(repository: &Path) -> Command {
     let mut command = pinned("git");
     command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1").env("GIT_DIR", repository);
     command.args(["-c", "core.hooksPath=/dev/null", "rev-list", "--objects", "--stdin", "--quiet"]);
+    command
+}
+
+/// `git pack-objects` of all that the given tips reach and those with a leading `^` do not. The same care as
+/// [`repack`].
+pub(super) fn pack_objects(repository: &Path) -> Command {
+    let mut command = pinned("git");
+    command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1").env("GIT_DIR", repository);
+    for setting in ["core.hooksPath=/dev/null", "pack.threads=1", "pack.windowMemory=64m"] {
+        command.args(["-c", setting]);
+    }
+    command.args(["pack-objects", "--revs", "--thin", "--delta-base-offset", "--stdout", "-q"]);
+    command
+}
+
+/// `git rev-list` that prints a commit if the given tips reach one that those with a leading `^` do not.
+pub(super) fn find_unreachable(repository: &Path) -> Command {
+    let mut command = pinned("git");
+    command.envs(ENVIRONMENT).env("GIT_NO_REPLACE_OBJECTS", "1").env("GIT_DIR", repository);
+    command.args(["-c", "core.hooksPath=/dev/null", "rev-list", "--max-count=1", "--stdin"]);
     command
 }
 

@@ -84,13 +84,16 @@ pub enum MaintenanceError {
     /// `git repack` failed.
     #[error("`git repack` failed: {0}")]
     Repack(String),
+    /// `git pack-objects` or `git rev-list` failed for a bundle.
+    #[error("the mirror cannot be packed: {0}")]
+    Pack(String),
     /// A ref was forced back, during a full repack, to an object that was unreachable before.
     #[error("the mirror lost objects of a ref that was forced back during a repack: {0}")]
     LostObjects(String),
 }
 
 impl MaintenanceError {
-    fn local(error: &dyn std::fmt::Display) -> Self {
+    pub(super) fn local(error: &dyn std::fmt::Display) -> Self {
         Self::Local(error.to_string())
     }
 }
@@ -203,7 +206,7 @@ impl Mirror {
     }
 }
 
-fn timeout(base: Duration, size: MirrorSize) -> Duration {
+pub(super) fn timeout(base: Duration, size: MirrorSize) -> Duration {
     base + Duration::from_secs(size.bytes / BYTES_PER_SECOND)
 }
 

@@ -7,6 +7,8 @@
 //! All limits on a hostile upstream are listed in `limits.rs`.
 
 mod broken_refs;
+mod bundle;
+mod bundle_header;
 mod error;
 mod fetch;
 #[cfg(feature = "fuzzing")]
@@ -46,6 +48,7 @@ use gix::odb::store::init::Slots;
 
 use crate::source::git::lfs::LfsObjects;
 use broken_refs::BrokenRefs;
+pub(crate) use bundle_header::BundleHeader;
 pub use error::MirrorError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_upstream_words;

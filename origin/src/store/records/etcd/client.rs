@@ -20,8 +20,6 @@ use super::messages::Request;
 use crate::config::EtcdConfig;
 use crate::store::with_causes::with_causes;
 
-/// The longest time to connect to a member.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time of a request to one member. An election takes about as long.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// etcd closes connections that are pinged more often than every 5 s.
@@ -36,6 +34,8 @@ pub(super) struct Client {
     members: Vec<Uri>,
     /// The index of the member that answered last.
     current: AtomicUsize,
+    /// How long a member may take to answer.
+    patience: Duration,
 }
 
 /// What may be done again with another member, after one did not answer.
@@ -54,13 +54,14 @@ struct Failure {
 
 impl Client {
     /// Sends nothing yet.
-    pub(super) fn new(config: &EtcdConfig) -> Result<Self, String> {
+    pub(super) fn new(config: &EtcdConfig, patience: Duration) -> Result<Self, String> {
+        let patience = patience.min(REQUEST_TIMEOUT);
         let members: Result<Vec<Uri>, _> = config.endpoints.iter().map(|url| url.parse()).collect();
         let members = members.map_err(|error| format!("[cluster] etcd.endpoints: {error}"))?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_connect_timeout(Some(patience / 2));
         let connector = HttpsConnectorBuilder::new().with_tls_config(config.tls()?.unwrap_or_else(no_authorities));
         let http = HttpClient::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -68,7 +69,13 @@ impl Client {
             .http2_keep_alive_interval(PING_INTERVAL)
             .http2_keep_alive_timeout(PING_TIMEOUT)
             .build(connector.https_or_http().enable_http2().wrap_connector(tcp));
-        Ok(Self { http, members, current: AtomicUsize::new(0) })
+        Ok(Self { http, members, current: AtomicUsize::new(0), patience })
+    }
+
+    /// The index of the member that is asked first.
+    #[cfg(test)]
+    pub(super) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
     }
 
     /// Sends a request until a member answers it, to each member once.
@@ -81,8 +88,8 @@ impl Client {
         for turn in 0..self.members.len() {
             let index = (first + turn) % self.members.len();
             let member = &self.members[index];
-            let answered = timeout(REQUEST_TIMEOUT, self.call_member(member, request)).await;
-            let no_answer = |_| Failure { was_sent: true, cause: format!("no answer within {REQUEST_TIMEOUT:?}") };
+            let answered = timeout(self.patience, self.call_member(member, request)).await;
+            let no_answer = |_| Failure { was_sent: true, cause: format!("no answer within {:?}", self.patience) };
             let failure = match answered.map_err(no_answer).flatten() {
                 Ok(response) => {
                     self.current.store(index, Ordering::Relaxed);

@@ -4,13 +4,16 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use weir_runtime::certificates;
 
 use super::super::contract;
 use super::super::engine::Engine;
 use super::*;
 use crate::store::test_server::TestServer;
+
+/// Longer than a member takes to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The members of a cluster on loopback, and its configuration. `None`: etcd is not installed.
 fn start(folder: &Path) -> Option<(Vec<TestServer>, EtcdConfig)> {
@@ -49,15 +52,17 @@ fn start(folder: &Path) -> Option<(Vec<TestServer>, EtcdConfig)> {
 async fn the_contract_holds_and_a_silent_member_is_passed_over() {
     let dir = tempfile::tempdir().unwrap();
     let Some((mut members, config)) = start(dir.path()) else { return };
-    let engine = Arc::new(EtcdEngine::open(&config).unwrap());
+    let engine = Arc::new(EtcdEngine::open(&config, PATIENCE).unwrap());
     contract::holds(Engine::Etcd(engine)).await;
 
-    // A new client begins with the first member.
-    let engine = EtcdEngine::open(&config).unwrap();
+    // A new client begins with the first member that it can connect to.
+    let engine = EtcdEngine::open(&config, PATIENCE).unwrap();
     let key: RecordKey = "repositories/silent".parse().unwrap();
     let PutOutcome::Done(first) = engine.put(&key, b"first", Expect::Absent).await else { panic!("it is absent") };
     let process = |member: &TestServer| Pid::from_child(&member.child);
-    kill_process(process(&members[0]), Signal::STOP).unwrap();
+    let used = process(&members[engine.client.current()]);
+    kill_process(used, Signal::STOP).unwrap();
+    waitpid(Some(used), WaitOptions::UNTRACED).unwrap();
     let outcome = engine.put(&key, b"second", Expect::Version(first)).await;
     assert!(matches!(outcome, PutOutcome::Unknown(_)), "it was sent, and not sent again: {outcome:?}");
     // The others may have to elect a leader.
@@ -68,8 +73,8 @@ async fn the_contract_holds_and_a_silent_member_is_passed_over() {
             Err(error) => panic!("{error}"),
         }
     };
-    // The first member may pass the write on when it runs again, or have passed it on before; one of both writes wins.
-    kill_process(process(&members[0]), Signal::CONT).unwrap();
+    // That member may pass the write on when it runs again, or have passed it on before; one of both writes wins.
+    kill_process(used, Signal::CONT).unwrap();
     let settled = engine.put(&key, b"third", Expect::Version(read.version.clone())).await;
     let last = engine.get(&key).await.unwrap().unwrap();
     match settled {

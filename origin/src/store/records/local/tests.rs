@@ -50,7 +50,7 @@ async fn a_damaged_copy_falls_back_to_the_one_before_and_never_replaces_it() {
     assert_eq!(get(&engine).await.recovered, None);
     fs::remove_file(&current).unwrap();
     assert_eq!(get(&engine).await.bytes, "one", "the damaged copy did not become the previous one");
-    assert_eq!(engine.list("repositories/").await.unwrap(), [shop()]);
+    assert_eq!(engine.list("repositories/").await.unwrap(), [(shop(), None)]);
 
     fs::write(&previous, "").unwrap();
     let error = engine.get(&shop()).await.unwrap_err();

@@ -1,0 +1,73 @@
+//! `weir hub`: an origin and an edge in one process, as on each node of a management cluster.
+
+use std::path::PathBuf;
+use std::pin::pin;
+
+use anyhow::Context;
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
+use weir_runtime::telemetry;
+use weir_runtime::telemetry::LogFormat;
+
+/// The examples of `--help`.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  weir hub --origin origin.toml --edge edge.toml
+  weir-origin --config origin.toml --check-config && weir-edge --config edge.toml --check-config
+
+SIGTERM hands the repositories over to other origins, then finishes requests in flight. SIGHUP reloads both files' certificates,
+and the repositories and services of origin.toml.
+Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
+
+#[derive(Debug, Args)]
+pub(crate) struct HubArguments {
+    /// The configuration of the origin, as for weir-origin
+    #[arg(long, env = "WEIR_ORIGIN_CONFIG", value_name = "FILE")]
+    origin: PathBuf,
+    /// The configuration of the edge, as for weir-edge; its first origin is that of this process
+    #[arg(long, env = "WEIR_EDGE_CONFIG", value_name = "FILE")]
+    edge: PathBuf,
+}
+
+/// Runs both until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// A configuration is invalid, or one of them cannot start.
+pub(crate) fn run(arguments: &HubArguments) -> anyhow::Result<()> {
+    // At the start, foyer logs details of its regions that operators do not need.
+    telemetry::init_logs("info,foyer=warn", LogFormat::of_role())?;
+    tokio::runtime::Runtime::new()?.block_on(serve(arguments))
+}
+
+async fn serve(HubArguments { origin: file, edge }: &HubArguments) -> anyhow::Result<()> {
+    // First, because without a handler the signal ends the process.
+    let mut hangups = signal(SignalKind::hangup())?;
+    let origin = weir_origin::config::Config::load(file)?;
+    let edge = weir_edge::Config::load(edge)?;
+    origin.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    weir_edge::check::warnings(&edge).iter().for_each(|warning| tracing::warn!("{warning}"));
+    let (name, drain_deadline) = (edge.name.clone(), edge.drain_deadline);
+    let origin = weir_origin::start(origin).await.context("the origin cannot start")?;
+    let edge = match weir_edge::start(edge).await {
+        Ok(edge) => edge,
+        Err(error) => {
+            origin.drain(DEFAULT_DRAIN_DEADLINE).await;
+            return Err(error.context("the edge cannot start"));
+        }
+    };
+    tracing::info!(%name, origin = %origin.address(), edge = %edge.address(), "the hub is running");
+    let mut stop = pin!(shutdown::requested());
+    loop {
+        tokio::select! {
+            requested = stop.as_mut() => break requested?,
+            // The results are logged.
+            Some(()) = hangups.recv() => drop(tokio::join!(origin.reload_file(file), edge.reload())),
+        }
+    }
+    tracing::info!(%name, "draining");
+    // The edge serves until the other origins own what this one owned.
+    origin.drain(DEFAULT_DRAIN_DEADLINE).await;
+    edge.drain(drain_deadline).await;
+    Ok(())
+}

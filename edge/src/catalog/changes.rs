@@ -1,0 +1,95 @@
+//! The changes of the catalog, for the event streams of other edges.
+//!
+//! They are sent in the order in which they take effect, so a heartbeat comes after all changes that precede it.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+use weir_protocol::event::RevisionSeen;
+use weir_protocol::name::{RepositoryName, ServiceName};
+
+use super::entry::Entry;
+use super::store::Catalog;
+use crate::clock::Moment;
+use crate::origin_client::OriginId;
+
+/// The most changes that a slow stream may be behind. Further ones end it.
+const MAX_BEHIND: usize = 8192;
+
+/// A change of the catalog.
+#[derive(Debug, Clone)]
+pub(crate) enum CatalogChange {
+    /// The entry of a service was replaced.
+    Service(ServiceName),
+    /// An origin released a repository. Its heartbeats do not vouch for the services any longer.
+    Released(RepositoryName),
+    /// An origin announced a revision.
+    Revision(Arc<RevisionSeen>),
+    /// An origin sent a heartbeat.
+    Heartbeat(OldestHeartbeat),
+    /// An entry that was current may not be so any longer: those who were told must ask again.
+    Suspect,
+}
+
+/// Of the last heartbeats of all origins, the oldest: they vouch for the whole catalog as of then.
+#[derive(Debug, Clone)]
+pub(crate) struct OldestHeartbeat {
+    /// The name of its origin.
+    pub(crate) origin: String,
+    pub(crate) at: Moment,
+}
+
+/// The sender of changes. Nothing is stored while nobody listens.
+#[derive(Debug)]
+pub(super) struct Changes(broadcast::Sender<CatalogChange>);
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(MAX_BEHIND))
+    }
+}
+
+impl Changes {
+    pub(super) fn send(&self, change: impl FnOnce() -> Option<CatalogChange>) {
+        if self.0.receiver_count() > 0
+            && let Some(change) = change()
+        {
+            // The last receiver may have left.
+            let _ = self.0.send(change);
+        }
+    }
+}
+
+impl Catalog {
+    /// All changes from now on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<CatalogChange> {
+        self.changes.0.subscribe()
+    }
+
+    /// An origin's event stream: all its events up to `at` are applied.
+    pub(crate) fn heartbeat(&self, origin: OriginId, at: Moment) {
+        self.lease(origin).heartbeat(at);
+        self.changes.send(|| self.oldest_heartbeat().map(CatalogChange::Heartbeat));
+    }
+
+    /// `None`: not all origins' streams are followed and complete.
+    pub(crate) fn oldest_heartbeat(&self) -> Option<OldestHeartbeat> {
+        let heartbeats = self.origins.followed().into_iter().map(|origin| {
+            let lease = self.lease(origin);
+            let at = lease.last_heartbeat().filter(|_| lease.is_in_sync())?;
+            Some((at, origin))
+        });
+        let (at, origin) = heartbeats.collect::<Option<Vec<_>>>()?.into_iter().min()?;
+        Some(OldestHeartbeat { origin: self.origins.name(origin).unwrap_or_default().to_owned(), at })
+    }
+
+    /// An entry may not be current any longer.
+    pub(crate) fn suspected(&self) {
+        self.changes.send(|| Some(CatalogChange::Suspect));
+    }
+
+    /// Whether the freshness lease of its origin covers an entry.
+    pub(crate) fn is_covered(&self, entry: &Entry) -> bool {
+        entry.origin.is_some_and(|origin| !self.is_uncovered(entry, origin))
+    }
+}

@@ -1,0 +1,67 @@
+//! The listener of an edge: agents, and other edges that have a certificate.
+
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use weir_protocol::name::NodeName;
+use weir_protocol::problem::Problem;
+use weir_protocol::route::Route;
+use weir_runtime::identity::Role;
+use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
+
+use crate::agent_api::AgentApi;
+use crate::cdn_loop::{CDN_LOOP, CdnLoop};
+use crate::peer_api::PeerApi;
+
+#[derive(Clone)]
+pub(crate) struct EdgeListener {
+    pub(crate) name: NodeName,
+    pub(crate) agents: AgentApi,
+    /// `None`: no authority of edges is configured.
+    pub(crate) peers: Option<PeerApi>,
+}
+
+impl EdgeListener {
+    /// The API for an edge's request. Tarballs are for agents, whatever their certificates.
+    fn of_peer(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<&PeerApi> {
+        let peers = self.peers.as_ref()?;
+        peer.identity.as_ref().filter(|identity| identity.role == Role::Edge)?;
+        let is_tarball =
+            matches!(Route::parse(request.uri().path()), Ok(Route::Tarball(_) | Route::TarballVersion(..)));
+        (!is_tarball).then_some(peers)
+    }
+
+    /// The answer to a request that has passed this edge before.
+    fn refuse_loop(&self, request: &Request<RequestBody>) -> Option<Response<Body>> {
+        // Agents send no such header.
+        request.headers().contains_key(CDN_LOOP).then_some(())?;
+        CdnLoop::of(request.headers()).contains(&self.name).then(|| {
+            let title = "The request has passed this edge before";
+            let detail = "Edges name one another as shields in a circle: correct [[shield]] of one of them.";
+            Problem::new(StatusCode::LOOP_DETECTED, "loop-detected", title, detail).into_response()
+        })
+    }
+}
+
+impl Handler for EdgeListener {
+    fn fast_path(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<Response<Body>> {
+        let refused = self.refuse_loop(request);
+        if refused.is_some() {
+            return refused;
+        }
+        match self.of_peer(request, peer) {
+            Some(_) => None,
+            None => self.agents.fast_path(request, peer),
+        }
+    }
+
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+        if let Some(refused) = self.refuse_loop(&request) {
+            return refused;
+        }
+        match self.of_peer(&request, &peer) {
+            Some(peers) => peers.answer(&request, CdnLoop::of(request.headers())).await,
+            None => self.agents.handle(request, peer).await,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`: descriptors byte for byte.
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use weir_protocol::conditional::if_none_match_tag;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+use weir_runtime::serve::{Body, RequestBody};
+
+use super::error::PeerError;
+use super::{Answer, Inner};
+use crate::agent_api::{ApiError, revalidate_mode};
+use crate::cache::CACHE_STATUS;
+use crate::catalog::{LookupError, LookupResult};
+
+impl Inner {
+    pub(super) async fn current_descriptor(&self, request: &Request<RequestBody>, service: &ServiceName) -> Answer {
+        let found = self.lookup.find(service, revalidate_mode(request)).await;
+        let found = found.map_err(|error| PeerError::Api(ApiError::Lookup(service.clone(), error)))?;
+        Ok(self.descriptor(request, &found))
+    }
+
+    pub(super) async fn version_descriptor(
+        &self,
+        request: &Request<RequestBody>,
+        service: &ServiceName,
+        digest: &TarballDigest,
+    ) -> Answer {
+        let found = self.lookup.find_version(service, digest, revalidate_mode(request)).await;
+        let found = found.map_err(|error| match error {
+            LookupError::Absent => PeerError::Api(ApiError::NoSuchVersion(service.clone(), *digest)),
+            error => PeerError::Api(ApiError::Lookup(service.clone(), error)),
+        })?;
+        Ok(self.descriptor(request, &found))
+    }
+
+    fn descriptor(&self, request: &Request<RequestBody>, found: &LookupResult) -> Response<Body> {
+        let tag = &found.version.values.descriptor_tag;
+        let asked = request.headers().get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+        let mut response = Response::new(Body::Empty);
+        if asked.into_iter().any(|asked| if_none_match_tag(asked, &tag.text)) {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        } else {
+            let bytes = found.version.descriptor().bytes().clone();
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+            *response.body_mut() = Body::Full(bytes);
+        }
+        let headers = response.headers_mut();
+        headers.insert(header::ETAG, tag.value.clone());
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(header::AGE, HeaderValue::from(found.age.as_secs()));
+        headers.insert(CACHE_STATUS, self.cache_status(&found.status, None));
+        response
+    }
+}

@@ -1,0 +1,274 @@
+//! `GET /v1/events`: what this edge learns from its origins, passed on.
+//!
+//! A stream begins with a snapshot of all that the origins' streams vouch for, and then follows the
+//! [changes](crate::catalog::CatalogChange) of the catalog. There is no log: a reader that reconnects gets a new
+//! snapshot, and so does one for which something is no longer vouched for.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderValue, Method, Request, Response, header};
+use http_body::{Body as HttpBody, Frame};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc};
+use weir_protocol::event::{CONTENT_TYPE, Cursor, Event, EventKind, RelayedHeartbeat};
+use weir_protocol::name::ServiceName;
+use weir_runtime::bounds::Bound;
+use weir_runtime::serve::{Body, BoxError, RequestBody};
+use weir_runtime::shutdown::Drain;
+
+use super::error::PeerError;
+use super::metrics::PeerMetrics;
+use crate::access::{Access, FollowedLists};
+use crate::catalog::{Catalog, CatalogChange, Entry, OldestHeartbeat};
+
+/// The longest time without progress of a reader that has data waiting.
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+
+/// The size of a part of a snapshot, in bytes.
+const PART_BYTES: usize = 64 << 10;
+
+/// The event streams to other edges. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Events {
+    catalog: Arc<Catalog>,
+    access: Access,
+    /// Of all lines: readers begin again with a snapshot.
+    cursor: Cursor,
+    streams: Arc<Semaphore>,
+    limit: usize,
+    metrics: PeerMetrics,
+    drain: Drain,
+}
+
+/// Why a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum End {
+    #[error("the reader disconnected")]
+    Disconnected,
+    #[error("the edge is draining")]
+    Drained,
+    #[error("the reader took no data for too long")]
+    Stalled,
+    #[error("the reader fell behind")]
+    Behind,
+    #[error("a service may have changed unseen")]
+    Suspect,
+    #[error("the access lists of the origins cannot be joined")]
+    AccessLists,
+}
+
+impl Events {
+    /// Streams of a catalog, at most `limit` at a time.
+    pub(crate) fn new(
+        catalog: Arc<Catalog>,
+        access: Access,
+        limit: usize,
+        metrics: PeerMetrics,
+        drain: &Drain,
+    ) -> Self {
+        let limit = limit.min(Semaphore::MAX_PERMITS);
+        let cursor = format!("{:016x}.relayed", fastrand::u64(..)).parse().expect("digits, a dot and a word");
+        let (streams, drain) = (Arc::new(Semaphore::new(limit)), drain.clone());
+        Self { catalog, access, cursor, streams, limit, metrics, drain }
+    }
+
+    pub(super) fn bound(&self) -> Bound {
+        ("peer_streams", (self.limit - self.streams.available_permits()) as u64, self.limit as u64)
+    }
+
+    /// Starts a stream, with a snapshot.
+    pub(super) fn begin(&self, request: &Request<RequestBody>) -> Result<Response<Body>, PeerError> {
+        // Taken before the entries: what changes meanwhile follows the snapshot.
+        let changes = self.catalog.changes();
+        let heartbeat = self.catalog.oldest_heartbeat().ok_or(PeerError::NotFollowing)?;
+        let mut response = Response::new(Body::Empty);
+        if request.method() == Method::GET {
+            let permit = self.streams.clone().try_acquire_owned().map_err(|_| PeerError::TooManyStreams)?;
+            *response.body_mut() = Body::stream(self.stream(changes, heartbeat, permit));
+        }
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
+    fn stream(
+        &self,
+        changes: broadcast::Receiver<CatalogChange>,
+        heartbeat: OldestHeartbeat,
+        permit: OwnedSemaphorePermit,
+    ) -> Stream {
+        let (parts, received) = mpsc::channel(1);
+        let writer = Writer { events: self.clone(), parts, changes, access: self.access.origin_lists() };
+        let metrics = self.metrics.clone();
+        self.drain.spawn(async move {
+            let end = writer.write(heartbeat).await;
+            metrics.stream_ended(end.label());
+            tracing::debug!(why = %end, "an event stream to an edge ended");
+            drop(permit);
+        });
+        Stream { received }
+    }
+}
+
+/// Writes the events of one stream in order.
+struct Writer {
+    events: Events,
+    parts: mpsc::Sender<Result<Bytes, End>>,
+    changes: broadcast::Receiver<CatalogChange>,
+    access: FollowedLists,
+}
+
+impl Writer {
+    /// Writes until the stream ends. Only a drain is a clean end.
+    async fn write(mut self, heartbeat: OldestHeartbeat) -> End {
+        let Err(end) = self.write_events(heartbeat).await;
+        match end {
+            End::Disconnected => {}
+            End::Drained => drop(self.parts.try_send(Ok(Bytes::new()))),
+            // If there is no room for the error, the closed channel is an error of the body too.
+            error => drop(self.parts.try_send(Err(error))),
+        }
+        end
+    }
+
+    async fn write_events(&mut self, heartbeat: OldestHeartbeat) -> Result<Infallible, End> {
+        self.snapshot().await?;
+        self.send(self.heartbeat(&heartbeat)).await?;
+        loop {
+            let kind = tokio::select! {
+                biased;
+                () = self.events.drain.begun() => return Err(End::Drained),
+                () = self.parts.closed() => return Err(End::Disconnected),
+                // Before further changes: a revocation must not wait.
+                () = self.access.changed() => self.access_list()?,
+                change = self.changes.recv() => match change {
+                    Ok(CatalogChange::Service(service)) => self.service(service),
+                    Ok(CatalogChange::Released(repository)) => Some(EventKind::Released(repository)),
+                    Ok(CatalogChange::Revision(seen)) => Some(EventKind::Revision((*seen).clone())),
+                    Ok(CatalogChange::Heartbeat(heartbeat)) => Some(self.heartbeat(&heartbeat)),
+                    Ok(CatalogChange::Suspect) => return Err(End::Suspect),
+                    Err(RecvError::Lagged(_)) => return Err(End::Behind),
+                    Err(RecvError::Closed) => return Err(End::Drained),
+                },
+            };
+            if let Some(kind) = kind {
+                self.send(kind).await?;
+            }
+        }
+    }
+
+    /// Writes all that the origins' streams vouch for.
+    async fn snapshot(&mut self) -> Result<(), End> {
+        let catalog = self.events.catalog.clone();
+        // Taken before the descriptors, which are then at least as new: no revision precedes its content.
+        let revisions = catalog.revisions().all();
+        let mut part = BytesMut::new();
+        self.add(&mut part, EventKind::Resync);
+        if let Some(access) = self.access_list()? {
+            self.add(&mut part, access);
+        }
+        let vouched_for = catalog.all().into_iter().filter(|(_, entry)| catalog.is_covered(entry));
+        let descriptors = vouched_for.map(|(service, entry)| event(service, &entry));
+        for kind in descriptors.chain(revisions.into_iter().map(EventKind::Revision)) {
+            self.add(&mut part, kind);
+            if part.len() >= PART_BYTES {
+                self.send_part(part.split().freeze()).await?;
+            }
+        }
+        self.add(&mut part, EventKind::SnapshotEnd);
+        self.send_part(part.freeze()).await
+    }
+
+    /// The event of a changed entry. `None`: no stream of an origin has announced it yet, and heartbeats come after that.
+    /// Or it was evicted; then readers may keep it, because changes are still announced.
+    fn service(&self, service: ServiceName) -> Option<EventKind> {
+        let entry = self.events.catalog.get(&service).filter(|entry| self.events.catalog.is_covered(entry))?;
+        Some(event(service, &entry))
+    }
+
+    fn heartbeat(&self, heartbeat: &OldestHeartbeat) -> EventKind {
+        let age = self.events.catalog.clock().now().since(heartbeat.at);
+        EventKind::RelayedHeartbeat(RelayedHeartbeat { origin: heartbeat.origin.clone(), age })
+    }
+
+    /// The access lists of all origins in one, if there are any.
+    fn access_list(&mut self) -> Result<Option<EventKind>, End> {
+        let joined = self.access.joined().map_err(|error| {
+            tracing::error!(%error, "the access lists of the origins cannot be joined; other edges must follow the origins");
+            End::AccessLists
+        })?;
+        Ok(joined.map(|list| EventKind::Access(list.json().get().to_owned().into())))
+    }
+
+    fn add(&self, part: &mut BytesMut, kind: EventKind) {
+        match (Event { cursor: self.events.cursor.clone(), kind }).line() {
+            Ok(line) => part.extend_from_slice(&line),
+            Err(error) => tracing::error!(%error, "an event cannot be written"),
+        }
+    }
+
+    async fn send(&self, kind: EventKind) -> Result<(), End> {
+        let mut part = BytesMut::new();
+        self.add(&mut part, kind);
+        self.send_part(part.freeze()).await
+    }
+
+    /// Sends a part once the reader has taken the previous one.
+    async fn send_part(&self, part: Bytes) -> Result<(), End> {
+        let sent = tokio::time::timeout(STALLED_AFTER, self.parts.send(Ok(part)));
+        tokio::select! {
+            biased;
+            sent = sent => match sent {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) => Err(End::Disconnected),
+                Err(_) => Err(End::Stalled),
+            },
+            () = self.events.drain.begun() => Err(End::Drained),
+        }
+    }
+}
+
+fn event(service: ServiceName, entry: &Entry) -> EventKind {
+    match &entry.version {
+        Some(version) => EventKind::Descriptor(version.descriptor().bytes().clone()),
+        None => EventKind::Tombstone { service, generation: entry.highest.0 },
+    }
+}
+
+impl End {
+    fn label(self) -> &'static str {
+        match self {
+            End::Disconnected => "reader_gone",
+            End::Drained => "drained",
+            End::Stalled => "stalled",
+            End::Behind => "behind",
+            End::Suspect => "suspect",
+            End::AccessLists => "access_list",
+        }
+    }
+}
+
+/// The response body of a stream.
+struct Stream {
+    received: mpsc::Receiver<Result<Bytes, End>>,
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.received.poll_recv(cx).map(|part| match part {
+            Some(Ok(part)) if part.is_empty() => None,
+            Some(Ok(part)) => Some(Ok(Frame::data(part))),
+            Some(Err(end)) => Some(Err(end.into())),
+            None => Some(Err("the stream ended without a reason".into())),
+        })
+    }
+}

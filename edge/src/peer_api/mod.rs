@@ -1,0 +1,85 @@
+//! Answers other edges, for which this edge is a shield, as an origin does: descriptors, objects and the event stream.
+//!
+//! A client certificate of an edge opens all of it. Descriptors and objects come from the catalog and the cache, which
+//! query the origins once for all who ask.
+
+mod descriptor;
+mod error;
+mod events;
+mod metrics;
+mod object;
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Request, Response};
+use weir_protocol::cache_status::CacheStatus;
+use weir_protocol::name::NodeName;
+use weir_protocol::route::Route;
+use weir_runtime::bounds::Bound;
+use weir_runtime::serve::{Body, RequestBody};
+
+use self::error::PeerError;
+pub(crate) use self::events::Events;
+pub(crate) use self::metrics::PeerMetrics;
+use crate::agent_api::ApiError;
+use crate::cache::{Cache, cache_status};
+use crate::catalog::Lookup;
+use crate::cdn_loop::CdnLoop;
+
+/// The request handler for edges. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct PeerApi {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: NodeName,
+    lookup: Lookup,
+    cache: Cache,
+    events: Events,
+    metrics: PeerMetrics,
+}
+
+/// A response and the status of the cache, for `Cache-Status`.
+type Answer = Result<Response<Body>, PeerError>;
+
+impl PeerApi {
+    pub(crate) fn new(name: NodeName, lookup: Lookup, cache: Cache, events: Events, metrics: PeerMetrics) -> Self {
+        Self { inner: Arc::new(Inner { name, lookup, cache, events, metrics }) }
+    }
+
+    /// The fill level of the bound on event streams.
+    pub(crate) fn bound(&self) -> Bound {
+        self.inner.events.bound()
+    }
+
+    /// Answers an edge. `passed`: the edges that the request has passed.
+    pub(crate) async fn answer(&self, request: &Request<RequestBody>, passed: CdnLoop) -> Response<Body> {
+        let inner = &*self.inner;
+        let route = Route::parse(request.uri().path());
+        let label = route.as_ref().map_or("unknown", Route::label);
+        let answered = match route {
+            Err(error) => Err(PeerError::Api(error.into())),
+            Ok(_) if !matches!(*request.method(), Method::GET | Method::HEAD) => {
+                Err(PeerError::Api(ApiError::MethodNotAllowed))
+            }
+            Ok(Route::Service(service)) => inner.current_descriptor(request, &service).await,
+            Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
+            Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
+            Ok(Route::Events) => inner.events.begin(request),
+            Ok(Route::Tarball(_) | Route::TarballVersion(..) | Route::Members) => {
+                Err(PeerError::Api(ApiError::NoSuchPath))
+            }
+        };
+        let response = answered.unwrap_or_else(PeerError::into_response);
+        inner.metrics.answered(label, response.status());
+        response
+    }
+}
+
+impl Inner {
+    /// This edge's member of `Cache-Status`, after those of the caches behind it.
+    fn cache_status(&self, status: &CacheStatus, upstream: Option<&HeaderValue>) -> HeaderValue {
+        cache_status(upstream, &status.header(self.name.as_str()))
+    }
+}

@@ -1,0 +1,138 @@
+//! Origins come, go and are restarted: few repositories move, and nothing is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use weir_loadtest::processes::{nightly, until};
+use weir_loadtest::scrape::Metrics;
+
+use super::engine::Kind;
+use super::judge::Rules;
+use super::network::{Part, isolated};
+use super::recorder::Pushing;
+use super::site::{Plan, Site, until_ready};
+use super::{TTL, conclude, on_machines, until_published, until_settled};
+
+/// The most that a change of members may move, in percent.
+const MAX_MOVED: usize = 30;
+
+/// On a busy machine sessions this short end by themselves, perhaps before the first bundle of a mirror is stored.
+fn ttl() -> Duration {
+    if nightly() { Duration::from_secs(15) } else { TTL }
+}
+
+/// The longest time in which everything has moved.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn plan(repositories: usize) -> Plan {
+    let poll_interval = Duration::from_secs(if repositories > 100 { 30 } else { 5 });
+    Plan { engine: Kind::Bucket, origins: 3, edges: 1, repositories, ttl: ttl(), poll_interval }
+}
+
+fn rules() -> Rules {
+    Rules { ttl: ttl(), margin: ttl() / 10, takeover: None, one_clone: nightly() }
+}
+
+#[test]
+fn origins_come_and_go() -> anyhow::Result<()> {
+    let parts: [Part<'_>; 2] = [
+        ("a member more or less moves few repositories", || on_machines(one_more_and_less())),
+        ("a rolling restart loses no push", || on_machines(rolling_restart())),
+    ];
+    isolated("cluster::scaling::origins_come_and_go", &parts, !nightly())
+}
+
+async fn one_more_and_less() -> anyhow::Result<()> {
+    let Some(mut site) = Site::start(&plan(if nightly() { 300 } else { 30 })).await? else { return Ok(()) };
+    let looking = until_published(&mut site).await?;
+    let moved = more_and_less(&mut site).await;
+    conclude(site, &looking, &rules(), moved).await
+}
+
+async fn more_and_less(site: &mut Site) -> anyhow::Result<()> {
+    let three = until_quiet(site, 3).await?;
+    site.origins[3].node.start().await?;
+    let four = until_quiet(site, 4).await?;
+    ensure_few("3 → 4", &three, &four)?;
+    site.origins[3].node.terminate().await?;
+    let less = until_quiet(site, 3).await?;
+    ensure_few("4 → 3", &four, &less)
+}
+
+/// Waits until every repository has an owner, there are so many of them, and that did not change for a while.
+async fn until_quiet(site: &Site, members: usize) -> anyhow::Result<BTreeMap<String, String>> {
+    let are_all = |owners: &BTreeMap<String, String>| owners.values().collect::<BTreeSet<_>>().len() == members;
+    // Moves begin when the members have settled.
+    let (deadline, quiet) = (Instant::now() + PATIENCE, ttl() * 3);
+    let mut last = (None, Instant::now());
+    loop {
+        let now = site.owners(site.upstreams.len()).await.filter(are_all);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        if let (Some(owners), since) = &last
+            && since.elapsed() > quiet
+        {
+            return Ok(owners.clone());
+        }
+        ensure!(Instant::now() < deadline, "ownership does not settle: {:?}", last.0);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+fn ensure_few(step: &str, before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    let moved = before.iter().filter(|(repository, owner)| after.get(*repository) != Some(owner)).count();
+    println!("{step}: {moved} of {} repositories moved", before.len());
+    ensure!(moved * 100 <= before.len() * MAX_MOVED, "{step} moved {moved} of {} repositories", before.len());
+    ensure!(moved > 0, "{step} moved nothing");
+    Ok(())
+}
+
+async fn rolling_restart() -> anyhow::Result<()> {
+    let Some(mut site) = Site::start(&plan(if nightly() { 100 } else { 10 })).await? else { return Ok(()) };
+    let looking = until_published(&mut site).await?;
+    if nightly() {
+        until_stored(&site).await?;
+    }
+    let upstreams = std::mem::take(&mut site.upstreams);
+    let repositories = upstreams.len();
+    let pushing = Pushing::start(&looking.recorder, upstreams, Duration::from_secs(1));
+    let restarted = restart_all(&mut site, repositories).await;
+    site.upstreams = pushing.stop().await?;
+    let settled = match restarted {
+        Ok(()) => until_settled(&site).await,
+        Err(error) => Err(error),
+    };
+    conclude(site, &looking, &rules(), settled).await
+}
+
+/// Waits until the mirror of each repository is stored as a bundle.
+async fn until_stored(site: &Site) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut stored = 0.0;
+        for origin in &site.origins[..3] {
+            let metrics = Metrics::read(origin.node.admin()).await?;
+            stored += metrics.sum("weir_origin_bundles_total", &["result=\"full\""]);
+        }
+        if stored >= site.upstreams.len() as f64 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{stored} mirrors of {} are stored", site.upstreams.len());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn restart_all(site: &mut Site, repositories: usize) -> anyhow::Result<()> {
+    for index in 0..3 {
+        let name = site.origins[index].name.clone();
+        println!("restarts {name}");
+        site.origins[index].node.terminate().await?;
+        // SIGTERM hands everything over.
+        until("the others own everything", async || site.owners(repositories).await.is_some()).await?;
+        site.origins[index].node.start().await?;
+        until_ready(&site.origins[index].node).await?;
+    }
+    Ok(())
+}

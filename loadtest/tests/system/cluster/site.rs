@@ -1,0 +1,219 @@
+//! Origins, edges and an agent as processes on machines of their own, with a Git server and an engine of records.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use http::StatusCode;
+use serde::Deserialize;
+use tempfile::TempDir;
+use weir_loadtest::git_server::{self, GitServer};
+use weir_loadtest::processes::{Node, binary, until};
+use weir_loadtest::scrape;
+use weir_runtime::certificates;
+
+use super::engine::{Engine, Kind};
+use super::network::{HARNESS, Machine, sh};
+use super::upstream::Upstream;
+
+const GIT_PORT: u16 = 8443;
+const ORIGIN_PORT: u16 = 7400;
+const EDGE_PORT: u16 = 7443;
+const ADMIN_PORT: u16 = 7490;
+
+/// The room of an origin's `data_dir`.
+const DISK: &str = "96m";
+
+/// What a test wants.
+pub(crate) struct Plan {
+    pub(crate) engine: Kind,
+    /// Those that start; one more is prepared.
+    pub(crate) origins: u8,
+    pub(crate) edges: u8,
+    pub(crate) repositories: usize,
+    pub(crate) ttl: Duration,
+    pub(crate) poll_interval: Duration,
+}
+
+/// A process on its machine. The process ends first.
+pub(crate) struct Placed {
+    pub(crate) name: String,
+    pub(crate) node: Node,
+    pub(crate) machine: Machine,
+    /// Where it listens, besides for operators.
+    pub(crate) address: SocketAddr,
+}
+
+/// All processes and what they stand on.
+pub(crate) struct Site {
+    pub(crate) origins: Vec<Placed>,
+    pub(crate) edges: Vec<Placed>,
+    pub(crate) agent: Placed,
+    pub(crate) engine: Engine,
+    pub(crate) git: GitServer,
+    pub(crate) upstreams: Vec<Upstream>,
+    dir: TempDir,
+}
+
+impl Site {
+    /// Starts what the plan wants: first the Git server and the engine, then origins, edges and the agent. `None`: the
+    /// engine is not installed.
+    pub(crate) async fn start(plan: &Plan) -> anyhow::Result<Option<Self>> {
+        let dir = tempfile::tempdir()?;
+        let Some(engine) = Engine::start(plan.engine, dir.path()).await? else { return Ok(None) };
+        let upstreams = (0..plan.repositories)
+            .map(|number| Upstream::create(dir.path(), &format!("shop-{number}")))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let git = SocketAddr::from((HARNESS, GIT_PORT));
+        let git = GitServer::start_at(git, dir.path(), &dir.path().join("git-certificates")).await?;
+        fs::copy(git.ca(), dir.path().join("git-ca.pem"))?;
+        fs::write(dir.path().join("git-password"), format!("{}\n", git_server::PASSWORD))?;
+        ["s3-id", "s3-secret"].iter().try_for_each(|name| fs::write(dir.path().join(name), name))?;
+
+        let machines =
+            |first: u8, count: u8| (first..first + count).map(Machine::join).collect::<anyhow::Result<Vec<_>>>();
+        let (origins, edges) = (machines(11, plan.origins + 1)?, machines(21, plan.edges)?);
+        let hosts: Vec<String> = origins.iter().chain(&edges).map(|machine| machine.address.to_string()).collect();
+        certificates::write(dir.path(), &hosts)?;
+
+        let (store, cluster) = engine.config();
+        let repositories: String = upstreams
+            .iter()
+            .map(|upstream| {
+                format!(
+                    "[[repository]]\nname = \"{name}\"\nurl = \"{url}\"\npoll_interval = \"{poll:?}\"\nca = \"git-ca.pem\"\n\
+                     username = \"{username}\"\npassword_file = \"git-password\"\n\
+                     [[service]]\nname = \"{name}\"\nrepository = \"{name}\"\nref = \"main\"\nfolder = \"deploy\"\n",
+                    name = upstream.name,
+                    url = git.url(&upstream.name),
+                    poll = plan.poll_interval,
+                    username = git_server::USERNAME,
+                )
+            })
+            .collect();
+        let origins = origins
+            .into_iter()
+            .enumerate()
+            .map(|(index, machine)| {
+                let name = format!("origin-{}", index + 1);
+                certificates::write_origin(dir.path(), &name.parse()?, &hosts)?;
+                let data = dir.path().join(format!("{name}-data"));
+                fs::create_dir(&data)?;
+                sh(&format!("mount -t tmpfs -o size={DISK},mode=700 none {}", data.display()))?;
+                let listen = SocketAddr::from((machine.address, ORIGIN_PORT));
+                let config = format!(
+                    "name = \"{name}\"\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\ndata_dir = \"{name}-data\"\n\
+                     [tls]\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\nclient_ca = \"ca.pem\"\n\
+                     [store]\n{store}\
+                     [cluster]\nadvertise = \"https://{listen}\"\nsession_ttl = \"{ttl:?}\"\n{cluster}\
+                     {repositories}",
+                    admin = admin(&machine),
+                    ttl = plan.ttl,
+                );
+                Placed::new(dir.path(), &name, machine, ORIGIN_PORT, &config)
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        // Each edge begins with another origin, and learns the others.
+        let edges = edges
+            .into_iter()
+            .enumerate()
+            .map(|(index, machine)| {
+                let name = format!("edge-{}", index + 1);
+                let config = format!(
+                    "name = \"{name}\"\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n\
+                     [tls]\ncertificate = \"edge.pem\"\nkey = \"edge.key\"\n\
+                     [admin]\nallow_plain = true\n[auth]\nmode = \"open\"\nallow_anonymous = true\n\
+                     [cache]\ndir = \"{name}-cache\"\ndisk = \"1GiB\"\n[freshness]\nfresh = \"1s\"\n\
+                     [[origin]]\nurl = \"https://{origin}\"\nca = \"ca.pem\"\n\
+                     client_certificate = \"edge-client.pem\"\nclient_key = \"edge-client.key\"\n",
+                    listen = SocketAddr::from((machine.address, EDGE_PORT)),
+                    admin = admin(&machine),
+                    origin = origins[index % usize::from(plan.origins)].address,
+                );
+                Placed::new(dir.path(), &name, machine, EDGE_PORT, &config)
+            })
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let machine = Machine::join(41)?;
+        let known: Vec<String> = edges.iter().map(|edge| format!("\"https://{}\"", edge.address)).collect();
+        let follows: String =
+            upstreams.iter().map(|upstream| format!("[[service]]\nname = \"{}\"\n", upstream.name)).collect();
+        let config = format!(
+            "name = \"cluster-1\"\nadmin_listen = \"{admin}\"\nedges = [{}]\nca = \"ca.pem\"\nroot = \"agent-data\"\n\
+             poll_interval = \"1s\"\n{follows}",
+            known.join(", "),
+            admin = admin(&machine),
+        );
+        let agent = Placed::new(dir.path(), "agent-1", machine, 0, &config)?;
+
+        let mut site = Self { origins, edges, agent, engine, git, upstreams, dir };
+        for origin in &mut site.origins[..usize::from(plan.origins)] {
+            origin.node.start().await?;
+        }
+        for edge in &mut site.edges {
+            edge.node.start().await?;
+            until_ready(&edge.node).await?;
+        }
+        Ok(Some(site))
+    }
+
+    /// A path below the site's folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The name of the origin at an address.
+    pub(crate) fn origin_at(&self, address: IpAddr) -> Option<&str> {
+        self.origins.iter().find(|origin| origin.address.ip() == address).map(|origin| origin.name.as_str())
+    }
+
+    /// Ends everything, and leaves the folder with the logs.
+    pub(crate) fn keep(self) -> PathBuf {
+        self.dir.keep()
+    }
+
+    /// The owner of each repository, as the engine's records say. `None`: one has no owner now, or the engine does not
+    /// answer.
+    pub(crate) async fn owners(&self, repositories: usize) -> Option<BTreeMap<String, String>> {
+        let mut members = tokio::process::Command::new(binary("weir-origin").ok()?);
+        members.args(["members", "--json", "--config"]).arg(self.path("origin_1.toml"));
+        let listing: Listing = serde_json::from_slice(&members.output().await.ok()?.stdout).ok()?;
+        let owned = listing.repositories.into_iter().filter(|repository| repository.is_current);
+        let owners: BTreeMap<_, _> = owned.filter_map(|one| Some((one.name, one.owner?))).collect();
+        (owners.len() == repositories).then_some(owners)
+    }
+}
+
+/// What `weir-origin members` prints.
+#[derive(Deserialize)]
+struct Listing {
+    repositories: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    name: String,
+    owner: Option<String>,
+    is_current: bool,
+}
+
+impl Placed {
+    fn new(dir: &Path, name: &str, machine: Machine, port: u16, config: &str) -> anyhow::Result<Self> {
+        // The role comes first in the name of the file.
+        let node = Node::new(dir, &name.replace('-', "_"), admin(&machine), config)?.in_network_of(machine.process());
+        Ok(Self { name: name.to_owned(), node, address: (machine.address, port).into(), machine })
+    }
+}
+
+fn admin(machine: &Machine) -> SocketAddr {
+    (machine.address, ADMIN_PORT).into()
+}
+
+/// Waits until a process says that it is ready.
+pub(crate) async fn until_ready(node: &Node) -> anyhow::Result<()> {
+    let is_ready =
+        async || scrape::get(node.admin(), "/readyz").await.is_ok_and(|(status, _)| status == StatusCode::OK);
+    until("it is ready", is_ready).await.with_context(|| node.log())
+}

@@ -1,0 +1,109 @@
+//! Takes and releases the repositories of a cluster.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use tokio::sync::oneshot;
+use weir_protocol::event::EventKind;
+use weir_protocol::name::RepositoryName;
+
+use super::Snapshot;
+use super::edits::{EditRequest, Editor};
+use super::owner::Owner;
+use super::storing::Plan;
+use crate::publish::{PublishError, Retired};
+use crate::reconcile::Terminated;
+
+impl Editor {
+    /// Starts the worker of a repository that the publisher has taken, and announces its services, current and deleted.
+    /// Returns false if the origin is stopping.
+    pub(crate) async fn take(&self, repository: &RepositoryName) -> bool {
+        let (done, taken) = oneshot::channel();
+        self.requests.send(EditRequest::Take(repository.clone(), done)).await.is_ok() && taken.await.is_ok()
+    }
+
+    /// Stops the worker of a repository, withdraws the repository from the publisher, and announces that it is released.
+    /// Its mirror and its services stay. When the worker has terminated, [`Publisher::release`] must follow.
+    ///
+    /// [`Publisher::release`]: crate::publish::Publisher::release
+    pub(crate) async fn release(&self, repository: &RepositoryName) -> Option<Terminated> {
+        let (done, released) = oneshot::channel();
+        self.requests.send(EditRequest::Release(repository.clone(), done)).await.ok()?;
+        released.await.ok()
+    }
+
+    /// Brings an owned repository in line with the definitions and keys of now: see
+    /// [`Publisher::align`](crate::publish::Publisher::align).
+    pub(crate) async fn align(&self, repository: &RepositoryName) -> Result<(), PublishError> {
+        let (done, aligned) = oneshot::channel();
+        let sent = self.requests.send(EditRequest::Align(repository.clone(), done)).await;
+        sent.map_err(|_| PublishError::ShuttingDown)?;
+        aligned.await.unwrap_or(Err(PublishError::ShuttingDown))
+    }
+}
+
+impl Owner {
+    pub(super) async fn take(&mut self, repository: &RepositoryName) {
+        // The state that the publisher has read for it.
+        self.apply_reloads().await;
+        let before = self.catalog.snapshot();
+        let mut after = Snapshot::clone(&before);
+        let Some(owned) = &mut after.owned else { return };
+        owned.insert_mut(repository.clone(), ());
+        self.reconcile_workers(&BTreeSet::from([repository.clone()]), &before, &mut after);
+        self.mark_not_mirrored(repository, &after);
+        for name in after.definitions.services_of(repository) {
+            let document = after.definitions.services.get(name).and_then(|defined| defined.document.refused());
+            if let Some((refused, service)) = document.zip(after.services.get(name)) {
+                service.mark_failed("document", refused.reason.clone(), SystemTime::now());
+            }
+        }
+        let publisher = &self.context.publisher;
+        let tombstones = publisher.tombstones(repository).into_iter().filter(|(service, _)| {
+            !after.services.contains_key(service) && publisher.repositories_of(service).is_empty()
+        });
+        let repository_of = |(service, generation)| Retired { repository: repository.clone(), service, generation };
+        let tombstones: Vec<Retired> = tombstones.map(repository_of).collect();
+        let services = after.services.values().filter(|service| service.repository == *repository);
+        let current: Vec<_> = services.filter_map(|service| service.current()).collect();
+        // A stream that begins now has all of this in its snapshot; earlier ones have it in the log.
+        self.catalog.replace(after, &Default::default());
+        for descriptor in current {
+            self.context.log.append(EventKind::Descriptor(descriptor.bytes().clone()));
+        }
+        self.announce_retired(tombstones);
+        let outdated = self.context.publisher.outdated(repository).into_iter();
+        self.cleanups.extend(outdated.map(|service| Plan::removal(repository.clone(), service)));
+    }
+
+    pub(super) async fn release(&mut self, repository: &RepositoryName) -> Terminated {
+        let before = self.catalog.snapshot();
+        let mut after = Snapshot::clone(&before);
+        if let Some(owned) = after.owned.as_mut().filter(|owned| owned.contains_key(repository)) {
+            owned.remove_mut(repository);
+            // Its worker stops, and then nothing of it can be announced.
+            self.reconcile_workers(&BTreeSet::from([repository.clone()]), &before, &mut after);
+            self.context.publisher.withdraw(repository);
+            for service in self.assigned.get(repository).into_iter().flat_map(|of| of.values()) {
+                service.set_aside();
+            }
+            // No stream may begin with the repository after the event, so it is gone from snapshots first.
+            self.catalog.replace(after, &Default::default());
+            self.catalog.forget_retired(repository);
+            self.context.log.append(EventKind::Released(repository.clone()));
+        }
+        self.leaving.get(repository).cloned().unwrap_or_else(Terminated::over)
+    }
+
+    pub(super) async fn align(&mut self, repository: &RepositoryName) -> Result<(), PublishError> {
+        // While a reload is not applied, a service may be defined in it.
+        self.apply_reloads().await;
+        let definitions = self.catalog.snapshot().definitions.clone();
+        let configured = definitions.services.keys().cloned().collect();
+        let mut aligned = self.context.publisher.align(repository, &configured, SystemTime::now()).await?;
+        let retired = std::mem::take(&mut aligned.retired);
+        self.show(repository, aligned);
+        self.announce_retired(retired);
+        Ok(())
+    }
+}

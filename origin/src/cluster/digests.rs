@@ -1,0 +1,40 @@
+//! What the members of a cluster should have in common, as short digests.
+
+use crate::catalog::version;
+use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::ownership::Digests;
+use crate::signing::Signer;
+
+/// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,
+/// and of the signing keys.
+pub(crate) fn digests(repositories: &[RepositoryConfig], services: &[ServiceConfig], signer: &Signer) -> Digests {
+    let (mut repositories, mut services) = (repositories.to_vec(), services.to_vec());
+    repositories.sort_by(|one, other| one.name.cmp(&other.name));
+    services.sort_by(|one, other| one.name.cmp(&other.name));
+    for (_, path) in repositories.iter_mut().flat_map(RepositoryConfig::files_mut) {
+        *path = path.file_name().map(Into::into).unwrap_or_default();
+    }
+    Digests {
+        configuration: Some(version(&(repositories, services))),
+        signing_keys: Some(version(&signer.public_keys())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_and_folders_do_not_matter() {
+        let repository = |name: &str, ca: &str| {
+            let mut repository = RepositoryConfig::new(name.parse().unwrap(), "https://git.example.org/x");
+            repository.ca = Some(ca.into());
+            repository
+        };
+        let of = |repositories: &[RepositoryConfig]| digests(repositories, &[], &Signer::default());
+        let one = of(&[repository("a", "/etc/weir/ca.pem"), repository("b", "ca.pem")]);
+        assert_eq!(one, of(&[repository("b", "ca.pem"), repository("a", "/srv/ca.pem")]));
+        assert_ne!(one, of(&[repository("a", "ca.pem")]));
+        assert_ne!(one, of(&[repository("a", "ca.pem"), repository("b", "other.pem")]));
+    }
+}

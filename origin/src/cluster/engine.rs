@@ -1,0 +1,154 @@
+//! The core's requests to the engine of records.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use weir_protocol::name::{NodeName, RepositoryName};
+
+use crate::ownership::{Answer, Claim, NodeRecord};
+use crate::publish::{claim_of, reclaimed};
+use crate::store::{Expect, PutOutcome, RecordError, RecordKey, Records, Version};
+
+const NODES: &str = "nodes/";
+const REPOSITORIES: &str = "repositories/";
+
+/// Records of nodes that are read at a time.
+const CONCURRENT_READS: usize = 16;
+
+/// Reads and writes for the core. Clones share what they have read.
+#[derive(Clone)]
+pub(super) struct Engine {
+    records: Records,
+    /// The records of nodes that were read last, with the versions of listings: what has not changed is not read again.
+    seen: Arc<Mutex<BTreeMap<RecordKey, (Version, NodeRecord)>>>,
+}
+
+impl Engine {
+    pub(super) fn new(records: Records) -> Self {
+        Self { records, seen: Arc::default() }
+    }
+
+    pub(super) async fn read_node(self, node: NodeName) -> Answer<Version> {
+        let key = RecordKey::node(&node);
+        match self.records.get(&key).await {
+            Ok(None) => Answer::Node(None),
+            Ok(Some(record)) => match serde_json::from_slice(&record.bytes) {
+                Ok(node) => Answer::Node(Some((node, record.version))),
+                Err(error) => unknown(&key, &error),
+            },
+            Err(error) => unknown(&key, &error),
+        }
+    }
+
+    pub(super) async fn write_node(self, expect: Option<Version>, record: NodeRecord) -> Answer<Version> {
+        let bytes = serde_json::to_vec(&record).expect("a record is plain data");
+        self.put(&RecordKey::node(&record.node), bytes.into(), expect).await
+    }
+
+    pub(super) async fn read_nodes(self) -> Answer<Version> {
+        let listed = match self.records.list_versions(NODES).await {
+            Ok(listed) => listed,
+            Err(error) => return unknown(&NODES, &error),
+        };
+        let before = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let reads = listed.into_iter().map(|(key, version)| {
+            let known = before.get(&key).filter(|(known, _)| Some(known) == version.as_ref()).cloned();
+            let records = &self.records;
+            async move {
+                match known {
+                    Some(known) => Ok(Some((key, known))),
+                    None => read_node_of_listing(records, key).await,
+                }
+            }
+        });
+        let read: Result<Vec<_>, RecordError> =
+            stream::iter(reads).buffer_unordered(CONCURRENT_READS).try_collect().await;
+        match read {
+            Ok(read) => {
+                let seen: BTreeMap<_, _> = read.into_iter().flatten().collect();
+                let records = seen.values().map(|(_, record)| record.clone()).collect();
+                *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+                Answer::Nodes(records)
+            }
+            Err(error) => unknown(&NODES, &error),
+        }
+    }
+
+    pub(super) async fn list_repositories(self) -> Answer<Version> {
+        match self.records.list_versions(REPOSITORIES).await {
+            Ok(listed) => {
+                let named = listed.into_iter().filter_map(|(key, version)| Some((key.name().parse().ok()?, version)));
+                Answer::Repositories(named.collect())
+            }
+            Err(error) => unknown(&REPOSITORIES, &error),
+        }
+    }
+
+    pub(super) async fn read_repository(self, repository: RepositoryName) -> Answer<Version> {
+        let key = RecordKey::repository(&repository);
+        match self.records.get(&key).await {
+            Ok(None) => Answer::Repository(None),
+            Ok(Some(record)) => match claim_of(&repository, &record.bytes) {
+                Ok(claim) => Answer::Repository(Some((claim, record.version))),
+                Err(error) => unknown(&key, &error),
+            },
+            Err(error) => unknown(&key, &error),
+        }
+    }
+
+    pub(super) async fn write_repository(
+        self,
+        repository: RepositoryName,
+        expect: Option<Version>,
+        claim: Claim,
+    ) -> Answer<Version> {
+        let key = RecordKey::repository(&repository);
+        let before = match (&expect, self.records.get(&key).await) {
+            (_, Err(error)) => return unknown(&key, &error),
+            (None, Ok(None)) => None,
+            (Some(expected), Ok(Some(record))) if record.version == *expected => Some(record.bytes),
+            _ => return Answer::Conflict,
+        };
+        match reclaimed(&repository, before.as_deref(), &claim) {
+            Ok(bytes) => self.put(&key, bytes, expect).await,
+            Err(error) => unknown(&key, &error),
+        }
+    }
+
+    async fn put(&self, key: &RecordKey, bytes: Bytes, expect: Option<Version>) -> Answer<Version> {
+        match self.records.put(key, bytes, expect.map_or(Expect::Absent, Expect::Version)).await {
+            PutOutcome::Done(version) => Answer::Written(version),
+            PutOutcome::Conflict => Answer::Conflict,
+            PutOutcome::Unknown(error) => unknown(key, &error),
+        }
+    }
+}
+
+/// `None`: it was deleted, or cannot be read in this version, and counts as missing.
+async fn read_node_of_listing(
+    records: &Records,
+    key: RecordKey,
+) -> Result<Option<(RecordKey, (Version, NodeRecord))>, RecordError> {
+    let record = match records.get(&key).await {
+        Err(error @ RecordError::Damaged { .. }) => {
+            tracing::warn!(%error, "a member's record is damaged: the member is treated as if it had none");
+            None
+        }
+        read => read?,
+    };
+    let Some(record) = record else { return Ok(None) };
+    match serde_json::from_slice(&record.bytes) {
+        Ok(node) => Ok(Some((key, (record.version, node)))),
+        Err(error) => {
+            tracing::warn!(%key, %error, "a member's record cannot be read: the member is treated as if it had none");
+            Ok(None)
+        }
+    }
+}
+
+fn unknown(name: &impl ToString, error: &impl ToString) -> Answer<Version> {
+    tracing::debug!(record = name.to_string(), error = error.to_string(), "a request to the engine of records failed");
+    Answer::Unknown
+}

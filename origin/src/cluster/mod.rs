@@ -1,0 +1,100 @@
+//! This origin as a member of a cluster. One task drives [`ownership::Core`](crate::ownership::Core); the others see the
+//! [`View`] that it publishes, and ask it through [`Cluster`].
+//!
+//! Begin at [`Membership::start`]. `task.rs` is the task, `engine.rs` its requests to the engine of records, and `work.rs`
+//! starts and stops what this origin does for a repository. `run.rs` and `proved.rs` are what it remembers in the data
+//! directory.
+
+mod digests;
+mod engine;
+mod listing;
+mod metrics;
+mod mirrors;
+mod owner;
+mod proved;
+mod replicas;
+mod run;
+mod status;
+mod task;
+mod validity;
+mod view;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+use weir_protocol::name::{NodeName, RepositoryName};
+
+pub(crate) use self::digests::digests;
+pub use self::listing::{ListedMember, ListedRepository, Listing, list};
+pub(crate) use self::metrics::ClusterMetrics;
+pub(crate) use self::mirrors::Source as MirrorSource;
+pub(crate) use self::owner::{Owner, owner};
+pub(crate) use self::proved::ensure_proved;
+pub(crate) use self::replicas::{Replicas, Unreadable};
+pub(crate) use self::status::status;
+pub(crate) use self::task::{Membership, Parts};
+pub(crate) use self::validity::Validity;
+pub(crate) use self::view::{Member, Owned, View};
+use crate::ownership::{Event, NodeState};
+use crate::store::Version;
+
+/// The handle of the cluster's task. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    view: watch::Receiver<Arc<View>>,
+    orders: mpsc::Sender<Order>,
+    validity: Validity,
+}
+
+/// What the task is told.
+enum Order {
+    Event(Event<Version>),
+    /// [`Event::Asked`], and where the answer goes.
+    Ask(RepositoryName, oneshot::Sender<bool>),
+}
+
+impl Cluster {
+    /// The members as this one sees them.
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.borrow().clone()
+    }
+
+    /// The view, as it changes.
+    pub(crate) fn follow(&self) -> watch::Receiver<Arc<View>> {
+        self.view.clone()
+    }
+
+    /// Until when this origin may act for what it owns.
+    pub(crate) fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    /// The member to which a repository without a record belongs. `None`: there is no active member.
+    pub(crate) fn placed(&self, repository: &RepositoryName) -> Option<NodeName> {
+        self.view().placed(repository)
+    }
+
+    /// Passes an event on to the task. Returns false if the origin is stopping.
+    pub(crate) async fn send(&self, event: Event<Version>) -> bool {
+        self.orders.send(Order::Event(event)).await.is_ok()
+    }
+
+    /// Whether this origin is ready to own a repository. It prepares meanwhile, also if the caller gives up.
+    pub(crate) async fn asked(&self, repository: &RepositoryName) -> bool {
+        let (reply, is_ready) = oneshot::channel();
+        self.orders.send(Order::Ask(repository.clone(), reply)).await.is_ok() && is_ready.await.unwrap_or(false)
+    }
+
+    /// Hands everything over to the other members, and leaves the cluster. Returns false if that took too long: the others
+    /// take over when the session has ended.
+    pub(crate) async fn leave(&self, patience: Duration) -> bool {
+        let mut view = self.follow();
+        let left = async {
+            self.send(Event::Drain).await && view.wait_for(|view| view.me.state == NodeState::Left).await.is_ok()
+        };
+        timeout(patience, left).await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,109 @@
+//! The read-only copies of what other members own. They are read again on use, so that every origin answers as the owner
+//! would: nothing has to follow the other members, and what nobody uses costs nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_protocol::name::RepositoryName;
+
+use super::{Cluster, Owner, owner};
+use crate::catalog::Editor;
+use crate::publish::{PublishError, Publisher};
+
+/// The greatest age of a copy that is used. It is read once for all that wait for it.
+const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// The records cannot be read now; the log has the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the records of the cluster cannot be read")]
+pub(crate) struct Unreadable;
+
+/// Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct Replicas {
+    cluster: Cluster,
+    publisher: Arc<Publisher>,
+    editor: Editor,
+    read_of_all: Arc<SharedRead>,
+}
+
+impl Replicas {
+    pub(crate) fn new(cluster: Cluster, publisher: Arc<Publisher>, editor: Editor) -> Self {
+        Self { cluster, publisher, editor, read_of_all: Arc::default() }
+    }
+
+    /// The owner of a repository: by the last known record if that member lives, else by the record as it is now. `None`:
+    /// the repository has no record.
+    pub(crate) async fn owner(&self, repository: &RepositoryName) -> Result<Option<Owner>, Unreadable> {
+        let known = || {
+            let claim = self.publisher.claim(repository);
+            let owner = owner(&self.cluster.view(), repository, claim.as_ref());
+            (claim.is_some() || owner == Owner::Me).then_some(owner)
+        };
+        match known() {
+            // Any name may be requested: what is not known is looked up for all such names together.
+            None => self.refresh_all().await?,
+            Some(Owner::Nobody) => self.refresh(repository, MAX_AGE).await?,
+            owner => return Ok(owner),
+        }
+        Ok(known())
+    }
+
+    /// Reads the copy of a repository again, after another member changed it.
+    pub(crate) async fn read_again(&self, repository: &RepositoryName) -> Result<(), Unreadable> {
+        self.refresh(repository, Duration::ZERO).await
+    }
+
+    /// Reads all that has changed, and finds new repositories: for operators, who see what they have just changed elsewhere.
+    pub(crate) async fn read_all_again(&self) -> Result<(), Unreadable> {
+        let read = self.read_of_all.run(Duration::ZERO, self.publisher.refresh_all()).await;
+        self.applied(read).await
+    }
+
+    /// Brings all copies up to date, and finds new repositories.
+    pub(crate) async fn refresh_all(&self) -> Result<(), Unreadable> {
+        let read = self.read_of_all.run(MAX_AGE, self.publisher.refresh_all()).await;
+        self.applied(read).await
+    }
+
+    async fn refresh(&self, repository: &RepositoryName, max_age: Duration) -> Result<(), Unreadable> {
+        let read = self.publisher.refresh(repository, max_age).await;
+        self.applied(read.map_err(|error| unreadable(&error))).await
+    }
+
+    /// Waits until the catalog shows what was read.
+    async fn applied(&self, read: Result<(), Unreadable>) -> Result<(), Unreadable> {
+        read?;
+        if self.editor.apply_reloads().await { Ok(()) } else { Err(Unreadable) }
+    }
+}
+
+/// A read that all share who need it at the same time.
+#[derive(Debug, Default)]
+struct SharedRead(tokio::sync::Mutex<Option<(Instant, Result<(), Unreadable>)>>);
+
+impl SharedRead {
+    /// Reads, or returns the result of a read that began at most `max_age` ago.
+    async fn run(
+        &self,
+        max_age: Duration,
+        read: impl Future<Output = Result<(), PublishError>>,
+    ) -> Result<(), Unreadable> {
+        let asked = Instant::now();
+        let mut last = self.0.lock().await;
+        if let Some((began, result)) = *last
+            && began + max_age >= asked
+        {
+            return result;
+        }
+        let begins = Instant::now();
+        let result = read.await.map_err(|error| unreadable(&error));
+        *last = Some((begins, result));
+        result
+    }
+}
+
+fn unreadable(error: &PublishError) -> Unreadable {
+    tracing::warn!(%error, "the state of another member cannot be read");
+    Unreadable
+}

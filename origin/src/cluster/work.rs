@@ -1,0 +1,198 @@
+//! What this origin does for the repositories that it owns: a task for each, from [`Work::start`] until the writer has
+//! stopped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use weir_protocol::name::RepositoryName;
+use weir_runtime::shutdown::Drain;
+
+use super::mirrors::{Coming, Mirrors};
+use super::{ClusterMetrics, MirrorSource, Order, View};
+use crate::catalog::Editor;
+use crate::ownership::{Digests, Event};
+use crate::publish::{Publisher, TakeError};
+use crate::store::{Listed, Version};
+
+/// The pause before a repository is read again that could not be read.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+pub(super) struct Work {
+    parts: Parts,
+    /// Ends the task of each repository that runs.
+    running: BTreeMap<RepositoryName, CancellationToken>,
+    /// The tasks since the last session ended.
+    tasks: TaskTracker,
+    mirrors: Mirrors,
+}
+
+#[derive(Clone)]
+struct Parts {
+    publisher: Arc<Publisher>,
+    editor: Editor,
+    queue: mpsc::Sender<Order>,
+    view: watch::Receiver<Arc<View>>,
+    metrics: ClusterMetrics,
+    drain: Drain,
+}
+
+impl Work {
+    pub(super) fn new(
+        publisher: Arc<Publisher>,
+        editor: Editor,
+        mirrors: MirrorSource,
+        queue: mpsc::Sender<Order>,
+        view: watch::Receiver<Arc<View>>,
+        metrics: ClusterMetrics,
+        drain: Drain,
+    ) -> Self {
+        let parts = Parts { publisher, editor, queue, view, metrics, drain };
+        Self { parts, running: BTreeMap::new(), tasks: TaskTracker::new(), mirrors: Mirrors::new(mirrors) }
+    }
+
+    /// Starts the writer and the worker of a repository whose record has this version.
+    pub(super) fn start(&mut self, repository: RepositoryName, version: Version) {
+        let stop = CancellationToken::new();
+        self.running.insert(repository.clone(), stop.clone());
+        let (parts, task) = (self.parts.clone(), self.tasks.token());
+        let mirror = self.mirrors.take(&repository);
+        self.parts.drain.spawn(async move {
+            parts.own(repository, &version, mirror, &stop).await;
+            drop(task);
+        });
+    }
+
+    /// Stops them, then sends [`Event::Stopped`].
+    pub(super) fn stop(&mut self, repository: &RepositoryName) {
+        if let Some(stop) = self.running.remove(repository) {
+            stop.cancel();
+            self.mirrors.stop_worker(repository);
+        }
+    }
+
+    /// Stops everything, then sends [`Event::AllStopped`].
+    pub(super) fn stop_all(&mut self) {
+        for (repository, stop) in std::mem::take(&mut self.running) {
+            stop.cancel();
+            self.mirrors.stop_worker(&repository);
+        }
+        let (tasks, parts) = (std::mem::take(&mut self.tasks), self.parts.clone());
+        tasks.close();
+        self.parts.drain.spawn(async move {
+            tasks.wait().await;
+            parts.send(Event::AllStopped).await;
+        });
+    }
+
+    /// Reads again what other origins have written.
+    pub(super) fn refresh(&self, listed: Vec<Listed>) {
+        let publisher = self.parts.publisher.clone();
+        self.parts.drain.spawn(async move {
+            if let Err(error) = publisher.refresh_listed(listed).await {
+                tracing::warn!(%error, "the state of other members' repositories cannot be read: it is read again on use");
+            }
+        });
+    }
+
+    /// Answers whether this origin is ready to own a repository, and gets ready.
+    pub(super) fn prepare(&mut self, repository: &RepositoryName, reply: Option<oneshot::Sender<bool>>) {
+        let prepared = self.mirrors.prepare(repository);
+        if let Some(reply) = reply {
+            // The caller may have gone.
+            let _ = reply.send(prepared.is_ok());
+        }
+        if let Err(Some(work)) = prepared {
+            self.parts.drain.spawn(work);
+        }
+    }
+
+    /// The work that has to be done before another origin is asked whether it is ready. `None`: it is being done.
+    pub(super) fn store_mirror(&mut self, repository: &RepositoryName) -> Option<impl Future<Output = bool> + use<>> {
+        self.mirrors.store(repository)
+    }
+}
+
+impl Parts {
+    async fn own(
+        self,
+        repository: RepositoryName,
+        version: &Version,
+        mirror: Option<Coming>,
+        stop: &CancellationToken,
+    ) {
+        let works = async {
+            self.take(&repository, version, mirror).await;
+            self.align(&repository).await;
+        };
+        tokio::select! {
+            () = works => {}
+            () = stop.cancelled() => {}
+            // The drain stops the worker.
+            () = self.drain.begun() => return,
+        }
+        // Neither answers when the origin is stopping.
+        if let Some(terminated) = self.editor.release(&repository).await {
+            terminated.wait().await;
+        }
+        let is_settled = self.publisher.release(&repository).await;
+        self.send(Event::Stopped { repository, is_settled }).await;
+    }
+
+    /// Returns when the repository is taken. It is tried until the session ends.
+    async fn take(&self, repository: &RepositoryName, version: &Version, mirror: Option<Coming>) {
+        loop {
+            match self.publisher.take(repository, version).await {
+                Ok(()) => {
+                    if let Some(mut mirror) = mirror {
+                        while mirror.changed().await.is_ok() {}
+                    }
+                    // It fails when the origin is stopping.
+                    self.editor.take(repository).await;
+                    return;
+                }
+                Err(TakeError::Superseded) => {
+                    self.send(Event::Superseded { repository: repository.clone() }).await;
+                    // It is stopped then.
+                    return std::future::pending().await;
+                }
+                Err(error) => {
+                    self.metrics.failed_takes.inc();
+                    tracing::error!(%repository, %error, "the repository's state cannot be read: it is tried again");
+                    sleep(RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+
+    /// Brings the state in line with the configuration whenever all members have the same new one. Never returns.
+    async fn align(&self, repository: &RepositoryName) {
+        let (mut view, mut aligned) = (self.view.clone(), None);
+        loop {
+            let Some(digests) = agreed(&mut view, aligned.as_ref()).await else {
+                return std::future::pending().await;
+            };
+            if let Err(error) = self.editor.align(repository).await {
+                tracing::warn!(%repository, %error, "the state was not brought in line with the configuration: it is tried again");
+                sleep(RETRY_AFTER).await;
+                continue;
+            }
+            aligned = Some(digests);
+        }
+    }
+
+    async fn send(&self, event: Event<Version>) {
+        // The task ends first when the origin stops.
+        let _ = self.queue.send(Order::Event(event)).await;
+    }
+}
+
+/// Waits until all members have the same configuration, and another one than this. `None`: the origin is stopping.
+async fn agreed(view: &mut watch::Receiver<Arc<View>>, before: Option<&Digests>) -> Option<Digests> {
+    let view = view.wait_for(|view| view.agree && before != Some(&view.me.digests)).await.ok()?;
+    Some(view.me.digests.clone())
+}

@@ -1,0 +1,97 @@
+//! The requests of other origins of the cluster, on `listen`. Only certificates of origins open them.
+
+mod route;
+
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
+use weir_protocol::name::NodeName;
+use weir_protocol::problem::Problem;
+use weir_protocol::route::RouteError;
+use weir_runtime::admin;
+use weir_runtime::serve::{Body, RequestBody};
+
+pub(crate) use self::route::{CALLER, Route};
+use crate::cluster::{Cluster, Replicas, Unreadable};
+use crate::member_client::Readiness;
+use crate::operator_api::OperatorApi;
+use crate::ownership::Event;
+
+/// `Retry-After` while the store cannot be read.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Answers other members. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct MemberApi {
+    cluster: Cluster,
+    replicas: Replicas,
+    operators: OperatorApi,
+}
+
+impl MemberApi {
+    pub(crate) fn new(cluster: Cluster, replicas: Replicas, operators: OperatorApi) -> Self {
+        Self { cluster, replicas, operators }
+    }
+
+    /// Answers the request of the member `by`.
+    pub(crate) async fn answer(
+        &self,
+        route: Result<Route<'_>, RouteError>,
+        request: Request<RequestBody>,
+        by: NodeName,
+    ) -> Response<Body> {
+        match route {
+            Ok(route) if !route.takes(request.method()) => method_not_allowed(),
+            Ok(Route::Ask(repository)) => {
+                let ready = self.cluster.asked(&repository).await;
+                admin::json(&serde_json::to_value(Readiness { ready }).unwrap_or_default())
+            }
+            Ok(Route::Tell(repository)) => {
+                self.cluster.send(Event::Told { repository }).await;
+                no_content()
+            }
+            Ok(Route::Changed(repository)) => match self.replicas.read_again(&repository).await {
+                Ok(()) => no_content(),
+                Err(Unreadable) => unreadable(),
+            },
+            Ok(Route::Forwarded(path)) => {
+                let path = path.to_owned();
+                self.forwarded(&path, request, by).await
+            }
+            Err(RouteError::Unknown) => Problem::no_such_path().into_response(),
+            Err(RouteError::Malformed(detail)) => Problem::malformed(detail).into_response(),
+        }
+    }
+
+    /// Answers a request as if it came to the operators' listener.
+    async fn forwarded(&self, path: &str, mut request: Request<RequestBody>, by: NodeName) -> Response<Body> {
+        let Ok(path) = path.parse::<PathAndQuery>() else {
+            return Problem::malformed("the forwarded path cannot be read.").into_response();
+        };
+        *request.uri_mut() = Uri::from(path);
+        let caller = match request.headers_mut().remove(CALLER).map(|name| name.to_str().map(str::parse)) {
+            None => None,
+            Some(Ok(Ok(caller))) => Some(caller),
+            Some(_) => return Problem::malformed("`Weir-Caller` is not the name of an operator.").into_response(),
+        };
+        self.operators.forwarded(request, caller, by).await
+    }
+}
+
+fn no_content() -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+fn unreadable() -> Response<Body> {
+    let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "The store cannot be read just now");
+    Problem::new(status, "store-unavailable", title, Unreadable.to_string()).retry_after(SOON).into_response()
+}
+
+fn method_not_allowed() -> Response<Body> {
+    let mut response = Problem::method_not_allowed().into_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    response
+}

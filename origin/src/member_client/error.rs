@@ -1,0 +1,29 @@
+//! Why a request to another member has no answer.
+
+use std::time::Duration;
+
+/// A request has no answer. It may have been carried out, unless it is [`MemberError::Overloaded`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MemberError {
+    #[error("too many requests are being passed on")]
+    Overloaded,
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("it did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    /// It answered a message with something else than the protocol says.
+    #[error("it answered {0}")]
+    BadAnswer(String),
+}
+
+impl MemberError {
+    /// The value of a metric's label.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Overloaded => "overloaded",
+            Self::Unreachable(_) => "unreachable",
+            Self::TimedOut(_) => "timeout",
+            Self::BadAnswer(_) => "bad_answer",
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Requests to other members of the cluster: HTTP/2 over mutual TLS, at the URL that each advertises.
+//!
+//! An origin connects with the certificate of its own listener and trusts the authority that its clients' certificates are
+//! verified by, so `[tls]` serves both directions.
+
+mod error;
+mod forwarded;
+mod metrics;
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use prometheus::Registry;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use weir_protocol::name::RepositoryName;
+use weir_runtime::http_client::{Http2Client, http2_client, read_body, root_cause};
+use weir_runtime::serve::Body;
+use weir_runtime::tls::{self, TlsError};
+
+pub(crate) use self::error::MemberError;
+use self::forwarded::AnswerBody;
+pub(crate) use self::metrics::MemberMetrics;
+use crate::bounds::Bounds;
+use crate::config::TlsConfig;
+use crate::member_api::{CALLER, Route};
+
+/// How long a member may take to answer a message, connecting included.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the owner of a repository may take for the request of an operator. All that it does has a shorter deadline, and
+/// a dead connection is closed after 10 s.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(150);
+
+/// The most requests that are passed on at a time.
+const MAX_FORWARDED: usize = 64;
+
+/// The longest answer to a message, in bytes.
+const MAX_MESSAGE_BYTES: usize = 4 << 10;
+
+/// Sends requests to members.
+#[derive(Debug)]
+pub(crate) struct MemberClient {
+    client: RwLock<Http2Client<Body>>,
+    forwarded: Arc<Semaphore>,
+    metrics: MemberMetrics,
+}
+
+/// The answer to [`Route::Ask`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Readiness {
+    pub(crate) ready: bool,
+}
+
+impl MemberClient {
+    /// # Errors
+    /// A file cannot be read, or the metrics are registered already.
+    pub(crate) fn new(tls: &TlsConfig, (registry, bounds): (&Registry, &Bounds)) -> anyhow::Result<Self> {
+        let (client, forwarded) = (connector(tls)?, bounds.semaphore("forwarded_requests", MAX_FORWARDED));
+        Ok(Self { client: RwLock::new(client), forwarded, metrics: MemberMetrics::register(registry)? })
+    }
+
+    /// Uses the files as they are now for new requests.
+    ///
+    /// # Errors
+    /// A file cannot be read. Nothing changes then.
+    pub(crate) fn reload(&self, tls: &TlsConfig) -> Result<(), TlsError> {
+        let client = connector(tls)?;
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+        Ok(())
+    }
+
+    /// Asks the member at `url` whether it is ready to own a repository.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) async fn is_ready(&self, url: &str, repository: &RepositoryName) -> Result<bool, MemberError> {
+        let answer = self.message("ask", url, &Route::Ask(repository.clone())).await?;
+        let body = read_body(answer.into_body(), MAX_MESSAGE_BYTES, MESSAGE_TIMEOUT).await;
+        let body = body.map_err(|error| MemberError::Unreachable(error.to_string()))?;
+        let read = serde_json::from_slice::<Readiness>(&body);
+        read.map(|answer| answer.ready).map_err(|error| MemberError::BadAnswer(error.to_string()))
+    }
+
+    /// Tells the member at `url` that a repository was released for it.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(crate) async fn tell(&self, url: &str, repository: &RepositoryName) -> Result<(), MemberError> {
+        self.message("tell", url, &Route::Tell(repository.clone())).await.map(drop)
+    }
+
+    /// Has the member at `url` read a repository again.
+    ///
+    /// # Errors
+    /// It does not answer, or cannot read it.
+    pub(crate) async fn changed(&self, url: &str, repository: &RepositoryName) -> Result<(), MemberError> {
+        self.message("changed", url, &Route::Changed(repository.clone())).await.map(drop)
+    }
+
+    /// Passes a request on to the member at `url`, and returns its answer as it is. `caller`: the operator; `None` for a
+    /// webhook.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub(crate) async fn forward(
+        &self,
+        url: &str,
+        caller: Option<&str>,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, MemberError> {
+        let kind = if caller.is_some() { "operator" } else { "webhook" };
+        let permit = self.forwarded.clone().try_acquire_owned().map_err(|_| {
+            self.metrics.answered(kind, MemberError::Overloaded.label());
+            MemberError::Overloaded
+        })?;
+        let (head, body) = request.into_parts();
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut forwarded = member_request(head.method, url, &Route::Forwarded(path), body)?;
+        *forwarded.headers_mut() = forwarded::headers(head.headers);
+        if let Some(caller) = caller {
+            let caller = HeaderValue::from_str(caller).expect("the name of an operator is visible ASCII");
+            forwarded.headers_mut().insert(CALLER, caller);
+        }
+        let (head, body) = self.send(kind, forwarded, FORWARD_TIMEOUT).await?.into_parts();
+        let mut answer = Response::new(Body::stream(AnswerBody { body, _permit: permit }));
+        (*answer.status_mut(), *answer.headers_mut()) = (head.status, head.headers);
+        Ok(answer)
+    }
+
+    async fn message(
+        &self,
+        kind: &'static str,
+        url: &str,
+        route: &Route<'_>,
+    ) -> Result<Response<Incoming>, MemberError> {
+        let request = member_request(Method::POST, url, route, Body::Empty)?;
+        let answer = self.send(kind, request, MESSAGE_TIMEOUT).await?;
+        match answer.status() {
+            StatusCode::OK | StatusCode::NO_CONTENT => Ok(answer),
+            status => Err(MemberError::BadAnswer(format!("status {status}"))),
+        }
+    }
+
+    async fn send(
+        &self,
+        kind: &'static str,
+        request: Request<Body>,
+        timeout: Duration,
+    ) -> Result<Response<Incoming>, MemberError> {
+        let client = self.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let answered = match tokio::time::timeout(timeout, client.request(request)).await {
+            Ok(answered) => answered.map_err(|error| MemberError::Unreachable(root_cause(&error))),
+            Err(_) => Err(MemberError::TimedOut(timeout)),
+        };
+        match &answered {
+            Ok(answer) => self.metrics.answered(kind, answer.status().as_str()),
+            Err(error) => self.metrics.answered(kind, error.label()),
+        }
+        answered
+    }
+}
+
+fn connector(tls: &TlsConfig) -> Result<Http2Client<Body>, TlsError> {
+    let TlsConfig { certificate, key, client_ca } = tls;
+    tls::client_config(client_ca, Some((certificate, key))).map(http2_client)
+}
+
+/// `url` has no path, but may end with a slash.
+fn member_request(method: Method, url: &str, route: &Route<'_>, body: Body) -> Result<Request<Body>, MemberError> {
+    let uri = format!("{}{route}", url.trim_end_matches('/'));
+    let request = Request::builder().method(method).uri(uri).body(body);
+    request.map_err(|error| MemberError::Unreachable(format!("the URL {url} that it advertises is wrong: {error}")))
+}

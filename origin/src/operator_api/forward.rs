@@ -1,0 +1,249 @@
+//! Requests about a repository that another member of the cluster owns: they are passed on to it, once, and its answer is
+//! returned as it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Request, Response};
+use serde::Deserialize;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_runtime::serve::Body;
+
+use super::access::Caller;
+use super::audit;
+use super::error::OperatorError;
+use super::route::Route;
+use crate::catalog::{Catalog, Refusal, Snapshot};
+use crate::cluster::{Cluster, Member, Owner, Replicas};
+use crate::member_client::{MemberClient, MemberError};
+use crate::ownership::Event;
+
+/// The longest wait until a new repository is owned.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The other members of the cluster, as far as requests of operators need them. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct Members {
+    pub(crate) cluster: Cluster,
+    pub(crate) client: Arc<MemberClient>,
+    pub(crate) replicas: Replicas,
+}
+
+/// What a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Subject {
+    /// No single repository: any origin answers.
+    Any,
+    Repository(RepositoryName),
+    /// The repository of this service.
+    Service(ServiceName),
+}
+
+/// The repository in a document of a service.
+#[derive(Deserialize)]
+struct NamedRepository {
+    repository: RepositoryName,
+}
+
+impl Subject {
+    /// A document of a service names the repository that it is for. If it cannot be read, any origin can say so.
+    fn of(route: &Route, method: &Method, body: &[u8]) -> Self {
+        match route {
+            Route::Repositories | Route::Services => Self::Any,
+            Route::Repository(name) | Route::Refresh(name) | Route::Confirm(name) | Route::Webhook(_, name) => {
+                Self::Repository(name.clone())
+            }
+            Route::Service(_) | Route::DryRun(_) if *method == Method::PUT || !body.is_empty() => {
+                let named = serde_json::from_slice::<NamedRepository>(body);
+                named.map_or(Self::Any, |named| Self::Repository(named.repository))
+            }
+            Route::Service(name)
+            | Route::History(name)
+            | Route::Diff(name)
+            | Route::Rollback(name)
+            | Route::Pin(name)
+            | Route::DryRun(name) => Self::Service(name.clone()),
+        }
+    }
+
+    /// `None`: any origin answers, or there is no such service.
+    fn repository(&self, at: &Snapshot) -> Option<RepositoryName> {
+        match self {
+            Self::Any => None,
+            Self::Repository(name) => Some(name.clone()),
+            Self::Service(name) => Some(at.definitions.services.get(name)?.document.repository().clone()),
+        }
+    }
+}
+
+impl Members {
+    /// Passes the request of an operator on, if another member owns its repository. `None`: it is answered here.
+    pub(super) async fn forward(
+        &self,
+        at: impl Fn() -> Arc<Snapshot>,
+        route: &Route,
+        (head, body): (&Parts, &Bytes),
+        caller: &Caller,
+    ) -> Result<Option<Response<Body>>, OperatorError> {
+        let subject = Subject::of(route, &head.method, body);
+        let is_known = || match &subject {
+            Subject::Service(name) => at().definitions.services.contains_key(name),
+            Subject::Repository(name) => at().definitions.repositories.contains_key(name),
+            // The document of a service that cannot be read, or a list.
+            Subject::Any => !matches!(route, Route::Repositories | Route::Services),
+        };
+        if !is_known() {
+            self.replicas.read_all_again().await?;
+        }
+        let Some(repository) = subject.repository(&at()) else { return Ok(None) };
+        if !is_known() {
+            match route {
+                Route::Service(name) => {
+                    let missing = Refusal::MissingRepository(name.clone(), repository);
+                    return Err(OperatorError::Refused(missing));
+                }
+                Route::Repository(_) if head.method == Method::DELETE => {
+                    return Err(OperatorError::NoSuchRepository(repository));
+                }
+                _ => {}
+            }
+        }
+        let creates = matches!(route, Route::Repository(_)) && head.method == Method::PUT;
+        let is_forwarded = caller.forwarded_by.is_some();
+        let Some(member) = self.destination(&repository, &at, creates, is_forwarded).await? else { return Ok(None) };
+        // Where the service was until now, if the request moves it.
+        let before = match route {
+            Route::Service(name) => Subject::Service(name.clone()).repository(&at()),
+            _ => None,
+        };
+        let answer = self.send(&member, Some(&caller.name), head.clone(), Body::from(body.clone())).await?;
+        if audit::is_audited(route, &head.method) && answer.status().is_success() {
+            // A read right after a write sees it, here too. The change is made, whether or not it can be read now.
+            for changed in before.iter().chain([&repository]) {
+                let _ = self.replicas.read_again(changed).await;
+            }
+        }
+        Ok(Some(answer))
+    }
+
+    /// The member that answers a request about a repository. `None`: this one. `creates`: the request may create it;
+    /// `is_forwarded`: it may not be passed on again.
+    pub(super) async fn destination(
+        &self,
+        repository: &RepositoryName,
+        at: impl Fn() -> Arc<Snapshot>,
+        creates: bool,
+        is_forwarded: bool,
+    ) -> Result<Option<Member>, OperatorError> {
+        let no_owner = || OperatorError::NoOwner(repository.clone());
+        let member = match self.replicas.owner(repository).await? {
+            Some(Owner::Me) => return Ok(None),
+            Some(Owner::Other(member)) => member,
+            Some(Owner::Nobody) => return Err(no_owner()),
+            None if creates && is_forwarded => return Ok(None),
+            None if creates => match self.placed(repository) {
+                Some(Owner::Me) => return Ok(None),
+                Some(Owner::Other(member)) => member,
+                _ => return Err(no_owner()),
+            },
+            // Defined by a file: a member claims it soon.
+            None if at().definitions.repositories.contains_key(repository) => return Err(no_owner()),
+            // It does not exist, and any origin can say so.
+            None => return Ok(None),
+        };
+        if is_forwarded { Err(no_owner()) } else { Ok(Some(member)) }
+    }
+
+    /// The member that is to create a repository.
+    fn placed(&self, repository: &RepositoryName) -> Option<Owner> {
+        let (placed, view) = (self.cluster.placed(repository)?, self.cluster.view());
+        if placed == view.me.name { Some(Owner::Me) } else { view.others.get(&placed).cloned().map(Owner::Other) }
+    }
+
+    /// Passes a request on. `caller`: the operator; `None` for a webhook.
+    pub(super) async fn send(
+        &self,
+        member: &Member,
+        caller: Option<&str>,
+        head: Parts,
+        body: Body,
+    ) -> Result<Response<Body>, OperatorError> {
+        let answer = self.client.forward(&member.url, caller, Request::from_parts(head, body)).await;
+        answer.map_err(|error| match error {
+            MemberError::Overloaded => OperatorError::Busy,
+            error => {
+                tracing::warn!(member = %member.name, url = member.url, %error, "a request could not be passed on");
+                OperatorError::OwnerUnreachable(member.name.clone(), error)
+            }
+        })
+    }
+
+    /// The other member that owns the repository in which a service is until now. `None`: the service does not move to `to`,
+    /// or this origin owns both. What is stored there is read again, because the next publication must be above the last one.
+    pub(super) async fn moves_from(
+        &self,
+        at: &Snapshot,
+        service: &ServiceName,
+        to: &RepositoryName,
+    ) -> Result<Option<Member>, OperatorError> {
+        let before = Subject::Service(service.clone()).repository(at).filter(|before| before != to);
+        let Some(before) = before else { return Ok(None) };
+        self.replicas.read_again(&before).await?;
+        match self.replicas.owner(&before).await? {
+            Some(Owner::Other(member)) => Ok(Some(member)),
+            Some(Owner::Nobody) => Err(OperatorError::NoOwner(before)),
+            Some(Owner::Me) | None => Ok(None),
+        }
+    }
+
+    /// Has the owner of a service's old repository give the service up: it reads the newer document, and publishes the
+    /// service no more. A lost message costs the time until it lists the records.
+    pub(super) async fn moved(&self, member: &Member, to: &RepositoryName) {
+        if let Err(error) = self.client.changed(&member.url, to).await {
+            tracing::warn!(member = %member.name, repository = %to, %error, "the owner of a moved service's old repository does not know of it yet");
+        }
+    }
+
+    /// Waits until this origin owns a repository that is to be created.
+    pub(super) async fn claim(&self, repository: &RepositoryName, catalog: &Catalog) -> Result<(), OperatorError> {
+        let mut catalog = catalog.follow();
+        let owns = |at: &Arc<Snapshot>| at.owns(repository);
+        if owns(&catalog.borrow()) {
+            return Ok(());
+        }
+        self.cluster.send(Event::Defined(vec![repository.clone()])).await;
+        let owned = tokio::time::timeout(CLAIM_TIMEOUT, catalog.wait_for(owns)).await;
+        owned.ok().and_then(Result::ok).map(drop).ok_or_else(|| OperatorError::NoOwner(repository.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_goes_to_the_owner_of_the_repository_that_it_names() {
+        let subject = |method: Method, path: &str, body: &str| {
+            Subject::of(&Route::parse(path).unwrap(), &method, body.as_bytes())
+        };
+        let repository = |name: &str| Subject::Repository(name.parse().unwrap());
+        let service = |name: &str| Subject::Service(name.parse().unwrap());
+        for (method, path, body, expected) in [
+            (Method::GET, "/v1/services", "", Subject::Any),
+            (Method::GET, "/v1/repositories", "", Subject::Any),
+            (Method::DELETE, "/v1/repositories/shop", "", repository("shop")),
+            (Method::POST, "/v1/repositories/shop/refresh", "", repository("shop")),
+            (Method::PUT, "/v1/services/a", r#"{"repository": "shop", "ref": "main"}"#, repository("shop")),
+            (Method::PUT, "/v1/services/a", r#"{"ref": "main"}"#, Subject::Any),
+            (Method::PUT, "/v1/services/a", "", Subject::Any),
+            (Method::GET, "/v1/services/a", "", service("a")),
+            (Method::POST, "/v1/services/a/rollback", r#"{"digest": "x"}"#, service("a")),
+            (Method::POST, "/v1/services/a/dry-run", "", service("a")),
+            (Method::POST, "/v1/services/a/dry-run", r#"{"repository": "blog"}"#, repository("blog")),
+        ] {
+            assert_eq!(subject(method, path, body), expected, "{path} {body}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The stored copy of a repository's mirror: Git bundles, in objects of the repository. A manifest lists them, and the
+//! record names the manifest.
+//!
+//! Everything here can be had again from the upstream. So damage costs a clone, and no previous copy is kept.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use weir_protocol::digest::ObjectDigest;
+use weir_protocol::name::RepositoryName;
+
+use super::draft::Draft;
+use super::error::PublishError;
+use super::load::ReadError;
+use super::protection::Protection;
+use super::publisher::Publisher;
+use crate::store::{Area, ObjectError, Objects};
+
+/// The bundles of a mirror: a full one, and incremental ones, each on top of those before it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MirrorManifest {
+    pub(crate) bundles: Vec<Bundle>,
+    /// The page of LFS objects, a list of [`StoredLfsObject`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lfs: Option<Part>,
+}
+
+/// A Git bundle. Its parts in a row are the file that `git clone` and `git fetch` read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bundle {
+    /// Unix milliseconds.
+    pub(crate) made_at: u64,
+    /// How often it was combined with earlier incremental bundles.
+    pub(crate) rank: u32,
+    /// The header alone, which lists all refs, then the pack.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// An object that is part of something larger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) digest: ObjectDigest,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// An LFS object of the mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredLfsObject {
+    /// Its SHA-256, in hexadecimal.
+    pub(crate) oid: String,
+    pub(crate) parts: Vec<Part>,
+}
+
+impl Bundle {
+    /// Bytes of all parts.
+    pub(crate) fn size(&self) -> u64 {
+        self.parts.iter().map(|part| part.size).sum()
+    }
+}
+
+impl MirrorManifest {
+    /// When the newest bundle was made, in Unix milliseconds.
+    pub(crate) fn made_at(&self) -> Option<u64> {
+        self.bundles.last().map(|bundle| bundle.made_at)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.bundles.iter().flat_map(|bundle| &bundle.parts).chain(&self.lfs)
+    }
+}
+
+/// Reads the manifest with this digest.
+pub(super) async fn read_mirror(
+    objects: &Objects,
+    repository: &RepositoryName,
+    digest: &ObjectDigest,
+) -> Result<MirrorManifest, ReadError> {
+    parse(&objects.get(repository, Area::Private, digest).await?)
+}
+
+/// All objects of a stored mirror, without the manifest itself.
+pub(super) async fn mirror_objects(
+    objects: &Objects,
+    repository: &RepositoryName,
+    digest: &ObjectDigest,
+) -> Result<Vec<ObjectDigest>, ReadError> {
+    let manifest = read_mirror(objects, repository, digest).await?;
+    let mut found: Vec<_> = manifest.parts().map(|part| part.digest).collect();
+    if let Some(page) = &manifest.lfs {
+        let read = objects.get(repository, Area::Private, &page.digest).await.map_err(ReadError::from);
+        match read.and_then(|bytes| parse::<Vec<StoredLfsObject>>(&bytes)) {
+            Ok(stored) => found.extend(stored.iter().flat_map(|object| &object.parts).map(|part| part.digest)),
+            // They are stored again.
+            Err(ReadError::Damaged(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn parse<T: serde::de::DeserializeOwned>(bytes: &Bytes) -> Result<T, ReadError> {
+    serde_json::from_slice(bytes).map_err(|error| ReadError::Damaged(format!("a list of bundles: {error}")))
+}
+
+/// The objects of a mirror that is being stored. Garbage collection deletes none of them until it is dropped.
+pub(crate) struct MirrorUpload {
+    objects: Objects,
+    repository: RepositoryName,
+    protection: Protection,
+}
+
+impl MirrorUpload {
+    /// Stores a part.
+    pub(crate) async fn put(&self, bytes: Bytes) -> Result<ObjectDigest, ObjectError> {
+        self.protection.add(ObjectDigest::of(&bytes)).await;
+        self.objects.put(&self.repository, Area::Private, bytes).await
+    }
+}
+
+impl Publisher {
+    /// The stored mirror of a repository; `None` if there is none that can be used.
+    pub(crate) async fn mirror(&self, repository: &RepositoryName) -> Result<Option<MirrorManifest>, PublishError> {
+        let digest = self.repository(repository).and_then(|known| known.known().record.mirror);
+        let Some(digest) = digest else { return Ok(None) };
+        match read_mirror(self.objects(), repository, &digest).await {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(ReadError::Damaged(error)) => {
+                tracing::warn!(%repository, error, "the stored bundles of the mirror are lost; they are written again");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The LFS objects of a stored mirror; none if they cannot be read.
+    pub(crate) async fn stored_lfs(&self, repository: &RepositoryName) -> Vec<StoredLfsObject> {
+        let Ok(Some(MirrorManifest { lfs: Some(page), .. })) = self.mirror(repository).await else { return Vec::new() };
+        let read = self.objects().get(repository, Area::Private, &page.digest).await;
+        read.map_err(ReadError::from).and_then(|bytes| parse(&bytes)).unwrap_or_default()
+    }
+
+    /// The objects of stored mirrors. They would push all others out of the local copy of a bucket.
+    pub(crate) fn mirror_objects(&self) -> Objects {
+        self.objects().past_cache()
+    }
+
+    pub(crate) fn begin_mirror(&self, repository: &RepositoryName) -> MirrorUpload {
+        let protection = Protection::new(self.handle(repository).repository.protected.clone());
+        MirrorUpload { objects: self.mirror_objects(), repository: repository.clone(), protection }
+    }
+
+    /// Lets the record name these bundles, instead of those before.
+    pub(crate) async fn set_mirror(
+        &self,
+        upload: &MirrorUpload,
+        manifest: &MirrorManifest,
+    ) -> Result<(), PublishError> {
+        let bytes = serde_json::to_vec(manifest).map_err(|error| PublishError::Object(error.to_string()))?;
+        let digest = upload.put(bytes.into()).await?;
+        self.name_mirror(&upload.repository, Some(digest)).await
+    }
+
+    /// Forgets the bundles of a deleted repository. Garbage collection deletes them.
+    pub(crate) async fn forget_mirror(&self, repository: &RepositoryName) -> Result<(), PublishError> {
+        let is_named = self.repository(repository).is_some_and(|known| known.known().record.mirror.is_some());
+        if is_named { self.name_mirror(repository, None).await } else { Ok(()) }
+    }
+
+    async fn name_mirror(
+        &self,
+        repository: &RepositoryName,
+        manifest: Option<ObjectDigest>,
+    ) -> Result<(), PublishError> {
+        let name = move |draft: &mut Draft<'_>| {
+            draft.record.mirror = manifest;
+            draft.set_changed();
+            Ok::<_, PublishError>(((), Vec::new()))
+        };
+        self.change(&self.handle(repository), Vec::new(), name).await
+    }
+}

@@ -1,0 +1,338 @@
+//! The stored mirror of a repository: writes bundles and makes mirrors from them, on threads of their own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use weir_protocol::name::RepositoryName;
+
+use super::context::Context;
+use super::job::Job;
+use super::threads::Threads;
+use crate::config::RepositoryConfig;
+use crate::data_dir::DataDir;
+use crate::metrics::Metrics;
+use crate::publish::{Bundle, MirrorManifest, MirrorUpload, Part, Publisher, unix_milliseconds};
+use crate::source::{self, BundleError, BundleRequest, Bundled, HydrateRequest, Source, WrittenBundle};
+use crate::store::{Area, Objects};
+
+/// The largest part of a bundle, in bytes: the largest object of the store.
+const MAX_PART_BYTES: u64 = 64 << 20;
+
+/// The bytes of bundles that add a second to `poll_timeout` when a mirror is made from them.
+const BYTES_PER_SECOND: u64 = 1 << 20;
+
+/// The interval at which a wait for the store checks whether to stop.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The stored mirror of a repository. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct Bundles {
+    name: RepositoryName,
+    config: watch::Receiver<Arc<RepositoryConfig>>,
+    source: Arc<dyn Source>,
+    publisher: Arc<Publisher>,
+    transfers: Arc<Semaphore>,
+    max_stored_mirror: Option<u64>,
+    threads: Threads,
+    data_dir: DataDir,
+    metrics: Metrics,
+}
+
+/// Makes or updates the mirror of a repository that another origin owns, so that it can move here without a clone. Its
+/// record must have been read. Must not run while the repository has a worker here. If it is dropped, its thread ends soon
+/// after.
+pub(crate) async fn prepare(context: &Context, config: RepositoryConfig) -> Result<(), BundleError> {
+    let source = source::open(&config, context.sources.clone());
+    let (_sender, config) = watch::channel(Arc::new(config));
+    let bundles = Bundles::new(&Context { threads: Threads::default(), ..context.clone() }, config, source);
+    bundles.hydrate(true, |_| {}).await.map(drop)
+}
+
+impl Bundles {
+    pub(super) fn new(
+        context: &Context,
+        config: watch::Receiver<Arc<RepositoryConfig>>,
+        source: Arc<dyn Source>,
+    ) -> Self {
+        let name = config.borrow().name.clone();
+        Self {
+            name,
+            config,
+            source,
+            publisher: context.publisher.clone(),
+            transfers: context.mirror_transfers.clone(),
+            max_stored_mirror: context.max_stored_mirror,
+            threads: context.threads.clone(),
+            data_dir: context.data_dir.clone(),
+            metrics: context.metrics.clone(),
+        }
+    }
+
+    pub(super) fn are_written(&self) -> bool {
+        self.max_stored_mirror.is_some()
+    }
+
+    /// Writes an incremental bundle now, if anything moved since the last one, because the repository is about to move to
+    /// another origin. It does not wait for maintenance, which may take minutes: if both write, the later list counts.
+    pub(super) async fn write_now(&self) -> Result<(), BundleError> {
+        let permit = self.transfers.acquire().await;
+        let _permit = permit.map_err(|error| BundleError::failed(&error))?;
+        self.write(true).await.map(drop)
+    }
+
+    /// Writes the bundle that is due, if any, and logs and counts it. Returns whether there is nothing to write until
+    /// something moves. The caller has a permit.
+    pub(super) async fn write(&self, at_once: bool) -> Result<bool, BundleError> {
+        let Some(max_mirror) = self.max_stored_mirror else { return Ok(true) };
+        let written = self.try_write(max_mirror, at_once).await;
+        let name = &self.name;
+        let result = match &written {
+            Ok(Bundled::UpToDate) => return Ok(true),
+            Ok(Bundled::NotYet) => return Ok(false),
+            Ok(Bundled::Written(WrittenBundle { is_full, bytes, stored })) => {
+                self.metrics.bundle_bytes.inc_by(*bytes);
+                let bundles = stored.bundles.len();
+                tracing::info!(repository = %name, full = is_full, bytes, bundles, "stored a bundle of the mirror");
+                if *is_full { "full" } else { "incremental" }
+            }
+            Err(error @ BundleError::TooLarge { .. }) => {
+                tracing::warn!(repository = %name, %error, "the mirror is not stored");
+                "too_large"
+            }
+            Err(error) => {
+                let error = self.data_dir.redact(&error.to_string());
+                tracing::warn!(repository = %name, error, "no bundle of the mirror was stored; it is tried again");
+                "failed"
+            }
+        };
+        self.metrics.bundles.with_label_values(&[result]).inc();
+        written.map(|_| true)
+    }
+
+    async fn try_write(&self, max_mirror: u64, at_once: bool) -> Result<Bundled, BundleError> {
+        let stored = self.publisher.mirror(&self.name).await.map_err(|error| BundleError::failed(&error))?;
+        let stored = stored.unwrap_or_default();
+        self.show_newest(&stored);
+        let upload = Arc::new(self.publisher.begin_mirror(&self.name));
+        let (source, reader, writer) = (self.source.clone(), self.reader(), upload.clone());
+        let job = Job::start("bundle", &self.threads, move |stop| {
+            let request = BundleRequest {
+                stored: &stored,
+                read: &|part| reader.read(part, stop),
+                write: &|bytes| reader.wait(MirrorUpload::put(&writer, bytes), stop),
+                now: unix_milliseconds(SystemTime::now()),
+                at_once,
+                max_mirror,
+                max_part: MAX_PART_BYTES,
+            };
+            source.write_bundle(&request, stop)
+        });
+        let written = job.map_err(|error| BundleError::failed(&error))?.await;
+        let written = written.map_err(|panicked| BundleError::failed(&panicked))??;
+        if let Bundled::Written(written) = &written {
+            let set = self.publisher.set_mirror(&upload, &written.stored).await;
+            set.map_err(|error| BundleError::failed(&error))?;
+            self.show_newest(&written.stored);
+        }
+        Ok(written)
+    }
+
+    fn show_newest(&self, stored: &MirrorManifest) {
+        if let Some(made_at) = stored.made_at() {
+            self.metrics.newest_bundle.with_label_values(&[self.name.as_str()]).set(made_at as f64 / 1000.0);
+        }
+    }
+
+    /// Makes the mirror from bundles if there is none or if it is damaged. With `update` it also takes newer bundles into an
+    /// existing one. Returns how many bundles were used.
+    pub(super) async fn hydrate(
+        &self,
+        update: bool,
+        on_mirror_replaced: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<usize, BundleError> {
+        let hydrated = self.try_hydrate(update, on_mirror_replaced).await;
+        let result = match &hydrated {
+            Ok(0) | Err(BundleError::Interrupted) => return hydrated,
+            Ok(bundles) => {
+                tracing::info!(repository = %self.name, bundles, "the mirror was made from stored bundles");
+                "hydrated"
+            }
+            Err(error) => {
+                let error = self.data_dir.redact(&error.to_string());
+                tracing::warn!(repository = %self.name, error, "the mirror cannot be made from stored bundles");
+                "failed"
+            }
+        };
+        self.metrics.hydrations.with_label_values(&[result]).inc();
+        hydrated
+    }
+
+    async fn try_hydrate(
+        &self,
+        update: bool,
+        on_mirror_replaced: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<usize, BundleError> {
+        let stored = self.publisher.mirror(&self.name).await.map_err(|error| BundleError::failed(&error))?;
+        let Some(stored) = stored else { return Ok(0) };
+        let permit = self.transfers.clone().acquire_owned().await.map_err(|error| BundleError::failed(&error))?;
+        let (source, config, reader) = (self.source.clone(), self.config.borrow().clone(), self.reader());
+        let bytes: u64 = stored.bundles.iter().map(Bundle::size).sum();
+        let longest = config.poll_timeout + Duration::from_secs(bytes / BYTES_PER_SECOND);
+        let job = Job::start("hydrate", &self.threads, move |stop| {
+            // Released when the thread ends.
+            let _permit = permit;
+            let request = HydrateRequest {
+                config: &config,
+                stored: &stored,
+                read: &|part| reader.read(part, stop),
+                update,
+                on_mirror_replaced: &on_mirror_replaced,
+            };
+            source.hydrate(&request, stop)
+        });
+        let mut job = job.map_err(|error| BundleError::failed(&error))?;
+        let Ok(hydrated) = tokio::time::timeout(longest, &mut job).await else {
+            // The poll needs the mirror.
+            job.interrupt();
+            let _ = job.await;
+            return Err(BundleError::Failed(format!("it took longer than {} s and was stopped", longest.as_secs())));
+        };
+        hydrated.map_err(|panicked| BundleError::failed(&panicked))?
+    }
+
+    pub(super) fn reader(&self) -> Reader {
+        Reader { objects: self.publisher.mirror_objects(), repository: self.name.clone(), runtime: Handle::current() }
+    }
+}
+
+/// Waits for the store, on a thread outside the runtime.
+pub(super) struct Reader {
+    objects: Objects,
+    repository: RepositoryName,
+    runtime: Handle,
+}
+
+impl Reader {
+    pub(super) fn read(&self, part: &Part, stop: &AtomicBool) -> Result<bytes::Bytes, String> {
+        self.wait(self.objects.get(&self.repository, Area::Private, &part.digest), stop)
+    }
+
+    fn wait<T, E: std::fmt::Display>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+        stop: &AtomicBool,
+    ) -> Result<T, String> {
+        self.runtime.block_on(async {
+            tokio::pin!(work);
+            while !stop.load(Ordering::Relaxed) {
+                tokio::select! {
+                    biased;
+                    done = &mut work => return done.map_err(|error| error.to_string()),
+                    () = tokio::time::sleep(STOP_INTERVAL) => {}
+                }
+            }
+            Err(BundleError::Interrupted.to_string())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+    use crate::bounds::Bounds;
+    use crate::cluster::Validity;
+    use crate::config::{LimitsConfig, RetentionConfig, StoreConfig, UpstreamsConfig};
+    use crate::event_log::EventLog;
+    use crate::publish::{Options, PublishMetrics};
+    use crate::source::{FetchProgress, PollRequest};
+    use crate::store::{FaultyEngine, Records, StoreMetrics};
+
+    fn git(dir: &Path, arguments: &[&str]) {
+        let mut command = Command::new("git");
+        command.current_dir(dir).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        command.envs([("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_CONFIG_GLOBAL", "/dev/null")]);
+        command.args(["-c", "user.name=A", "-c", "user.email=a@example.com"]).args(arguments);
+        assert!(command.output().unwrap().status.success(), "{arguments:?}");
+    }
+
+    /// An origin with the records of this moment, and objects that all share.
+    async fn origin(hub: &Path, data_dir: &DataDir) -> Context {
+        let (limits, registry) = (LimitsConfig::default(), prometheus::Registry::new());
+        let (metrics, stores) = (Metrics::register(&registry).unwrap(), StoreMetrics::register(&registry).unwrap());
+        let url = Some(format!("file://{}", hub.join("objects").display()));
+        let config = StoreConfig { url, ..StoreConfig::default() };
+        let objects = Objects::open(&config, data_dir.root(), stores.clone(), &Bounds::default()).await.unwrap();
+        let records = Records::over(FaultyEngine::local(&hub.join("records")), stores);
+        let events = Arc::new(EventLog::new(&limits, metrics.clone()));
+        let options = Options {
+            generation_floor: 0,
+            retention: RetentionConfig::default(),
+            signer: Arc::default(),
+            events: events.clone(),
+            metrics: PublishMetrics::register(&registry).unwrap(),
+            validity: Validity::always(),
+            superseded: None,
+        };
+        let (publisher, _) = Publisher::open(objects, records, data_dir.clone(), options).await.unwrap();
+        Context::new(publisher, data_dir.clone(), events, metrics, &limits, &UpstreamsConfig::default())
+            .storing_mirrors(Some(u64::MAX))
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_planned_move_takes_the_mirror_of_this_moment() {
+        let hub = tempfile::tempdir().unwrap();
+        let hub = hub.path();
+        for folder in ["objects", "upstream"] {
+            fs::create_dir(hub.join(folder)).unwrap();
+        }
+        let commit = |message| git(&hub.join("upstream"), &["commit", "-q", "--allow-empty", "-m", message]);
+        git(&hub.join("upstream"), &["init", "-q", "-b", "main"]);
+        commit("first");
+        let config = RepositoryConfig::new("shop".parse().unwrap(), hub.join("upstream").to_str().unwrap());
+        let [at_owner, at_taker] = ["owner", "taker"].map(|name| DataDir::open(&hub.join(name)).unwrap().0);
+        let owner = origin(hub, &at_owner).await;
+        let source = source::open(&config, owner.sources.clone());
+        let (_sender, updates) = watch::channel(Arc::new(config.clone()));
+        let bundles = Bundles::new(&owner, updates, source.clone());
+        let store = async || {
+            let (source, config) = (source.clone(), config.clone());
+            let polled = tokio::task::spawn_blocking(move || {
+                let request = PollRequest {
+                    config: &config,
+                    services: &[],
+                    progress: &FetchProgress::default(),
+                    may_fetch: &|| true,
+                    on_mirror_replaced: &|_| {},
+                };
+                source.poll(&request, &AtomicBool::new(false))
+            });
+            polled.await.unwrap().unwrap();
+            bundles.write_now().await.unwrap();
+            bundles.write_now().await.unwrap();
+        };
+        store().await;
+        let written = |result| owner.metrics.bundles.with_label_values(&[result]).get();
+        assert_eq!((written("full"), written("incremental")), (1, 0));
+        // The owner goes on, and the move follows.
+        prepare(&origin(hub, &at_taker).await, config.clone()).await.unwrap();
+        commit("second");
+        store().await;
+        assert_eq!((written("full"), written("incremental")), (1, 1));
+        fs::remove_dir_all(hub.join("upstream")).unwrap();
+        let taker = origin(hub, &at_taker).await;
+        prepare(&taker, config.clone()).await.unwrap();
+        assert_eq!(taker.metrics.hydrations.with_label_values(&["hydrated"]).get(), 1);
+        let refs = |context: &Context| {
+            let mirror = context.data_dir.mirror(&config.name, config.url.as_str());
+            fs::read_to_string(mirror.join("packed-refs")).unwrap()
+        };
+        assert_eq!(refs(&taker), refs(&owner));
+    }
+}

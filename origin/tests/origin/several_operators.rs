@@ -1,0 +1,195 @@
+//! Operators at any origin of a cluster, and who may call its members.
+
+use weir_origin::config::{ClusterConfig, EngineName, StoreConfig};
+
+use crate::node::Edge;
+use crate::prelude::*;
+use crate::several_origins::address;
+use crate::test_server::TestServer;
+
+/// Enough that each of two origins owns some.
+const REPOSITORIES: usize = 6;
+
+/// Two origins of one bucket, with nothing in their files.
+struct Pair {
+    home: Home,
+    nodes: [Node; 2],
+    operators: [Operator; 2],
+}
+
+impl Pair {
+    async fn start(test: u8, server: &TestServer) -> Self {
+        server.create_bucket("weir-hub").await;
+        let home = Home::of_hosts(&[address(test, 1), address(test, 2)]);
+        ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
+        let config = |index: u8| {
+            let mut config = empty_config(&home);
+            config.name = format!("origin-{index}").parse().unwrap();
+            config.data_dir = home.file(&format!("data-{index}"));
+            config.listen = format!("{}:7400", address(test, index)).parse().unwrap();
+            config.store = StoreConfig {
+                url: Some("s3://weir-hub/prod".to_owned()),
+                endpoint: Some(server.endpoint.clone()),
+                allow_http: true,
+                access_key_id_file: Some(home.file("id")),
+                secret_access_key_file: Some(home.file("secret")),
+                ..StoreConfig::default()
+            };
+            config.cluster = Some(ClusterConfig {
+                engine: EngineName::Bucket,
+                advertise: format!("https://{}", config.listen),
+                zone: None,
+                weight: 1,
+                session_ttl: Some(Duration::from_secs(10)),
+                etcd: None,
+            });
+            config
+        };
+        let (first, second) = tokio::join!(home.start(config(1)), home.start(config(2)));
+        let operators = [Operator::of(&home, &first), Operator::of(&home, &second)];
+        let pair = Self { nodes: [first, second], operators, home };
+        until(async || {
+            let mut joined = 0;
+            for node in &pair.nodes {
+                joined += node.status().await["cluster"]["others"].as_array().map_or(0, Vec::len);
+            }
+            joined == 2
+        })
+        .await;
+        pair
+    }
+
+    /// The index of the origin that owns a repository.
+    async fn owner(&self, repository: &str) -> usize {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let status = node.status().await;
+            let owned = status["cluster"]["owned"].as_array().unwrap();
+            if owned.iter().any(|owned| owned["repository"] == repository) {
+                return index;
+            }
+        }
+        panic!("nobody owns {repository}");
+    }
+
+    async fn forwarded(&self, node: usize, labels: &str) -> f64 {
+        self.nodes[node].metric(&format!("weir_origin_member_requests_total{{{labels}}}")).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_origin_answers_operators_as_the_owner_would() {
+    let Some(server) = TestServer::moto() else { return };
+    let (pair, upstream) = (Box::pin(Pair::start(3, &server)).await, Upstream::small());
+    let git = serve(&upstream);
+    let mut of = [None, None];
+    for number in 0..REPOSITORIES {
+        let (name, by) = (format!("shop-{number}"), &pair.operators[number % 2]);
+        let made = by.put(&format!("/v1/repositories/{name}"), repository_at(&git)).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        let document = json!({ "repository": name, "ref": "main", "folder": "deploy" });
+        let made = pair.operators[(number + 1) % 2].put(&format!("/v1/services/{name}"), document).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        // A read right after a write sees it, everywhere.
+        for operator in &pair.operators {
+            let listed = operator.get("/v1/services?limit=1000").await.body;
+            let listed = listed["services"].as_array().unwrap();
+            assert!(listed.iter().any(|each| each["name"] == name.as_str()), "{listed:?}");
+            let read = operator.get(&format!("/v1/services/{name}")).await;
+            assert_eq!((read.status.as_u16(), &read.etag[..9]), (200, &made.etag[..9]), "{read:?}");
+        }
+        of[pair.owner(&name).await].get_or_insert(name);
+    }
+    let [Some(one), Some(two)] = of else { panic!("each owns some: {of:?}") };
+
+    // Preconditions, names and refusals pass unchanged.
+    let path = format!("/v1/services/{two}");
+    let refused = pair.operators[0].send(Method::DELETE, &path, &[("if-match", "\"other\"")], None).await;
+    assert_eq!((refused.status.as_u16(), refused.problem().0), (412, "precondition-failed"));
+    until(async || pair.operators[0].get(&path).await.body["status"]["published"].is_object()).await;
+    let certified = Operator::without_token(&pair.home, &pair.nodes[0], Some("operator"));
+    let pinned = certified.send(Method::PUT, &format!("{path}/pin"), &[], None).await;
+    assert_eq!((pinned.status.as_u16(), &pinned.body["status"]["condition"]), (200, &json!("pinned")), "{pinned:?}");
+    assert_eq!(pair.operators[0].delete(&format!("{path}/pin")).await.status, 200);
+    assert_eq!(pair.operators[0].get("/v1/services/none").await.problem().0, "no-such-service");
+    let orphan = pair.operators[0].put("/v1/services/orphan", json!({ "repository": "none" })).await;
+    assert_eq!((orphan.status.as_u16(), orphan.problem().0), (409, "repository-missing"), "{orphan:?}");
+    let dry_run = pair.operators[0].post(&format!("{path}/dry-run")).await;
+    assert_eq!((dry_run.status.as_u16(), &dry_run.body["service"]), (200, &json!(two)), "{dry_run:?}");
+
+    // The owner verifies a delivery.
+    let nobody = Operator::without_token(&pair.home, &pair.nodes[0], None);
+    let headers = [("x-github-event", "push"), ("x-hub-signature-256", "sha256=00")];
+    let delivery = nobody.send(Method::POST, &format!("/v1/webhooks/github/{two}"), &headers, Some(json!({}))).await;
+    assert_eq!((delivery.status.as_u16(), delivery.problem().0), (401, "webhook-refused"));
+    assert_eq!(pair.forwarded(0, "kind=\"webhook\",status=\"401\"").await, 1.0);
+
+    // A service moves to a repository of the other owner: both agree, and its generation grows.
+    let current = async |index: usize| {
+        let answer = pair.nodes[index].get(&format!("/v1/services/{one}")).await;
+        (answer.status == 200).then(|| Descriptor::parse(answer.body).unwrap())
+    };
+    until(async || current(0).await.is_some()).await;
+    let before = current(0).await.unwrap();
+    let document = json!({ "repository": two, "ref": "main", "folder": "deploy" });
+    let moved = pair.operators[0].put(&format!("/v1/services/{one}"), document).await;
+    assert_eq!(moved.status, 200, "{moved:?}");
+    for index in [0, 1] {
+        until(async || current(index).await.is_some_and(|now| now.publication().repository.as_str() == two)).await;
+        let now = current(index).await.unwrap();
+        assert!(now.publication().generation > before.publication().generation, "{now:?}");
+    }
+    assert_eq!(pair.forwarded(1, "kind=\"changed\",status=\"204\"").await, 1.0);
+
+    let gone = pair.operators[0].delete(&format!("/v1/repositories/{two}?cascade=true")).await;
+    assert_eq!(gone.status, 204, "{gone:?}");
+    for operator in &pair.operators {
+        assert_eq!(operator.get(&format!("/v1/repositories/{two}")).await.status, 404);
+        assert_eq!(operator.get(&path).await.status, 404);
+    }
+    for node in pair.nodes {
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_origin_s_certificate_opens_the_requests_of_members() {
+    let Some(server) = TestServer::moto() else { return };
+    let pair = Box::pin(Pair::start(4, &server)).await;
+    let git = serve(&Upstream::small());
+    let made = pair.operators[0].put("/v1/repositories/shop", repository_at(&git)).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let owner = pair.owner("shop").await;
+    let at = |node: usize, certificate: &str| Edge {
+        client: pair.home.client(certificate),
+        origin: pair.nodes[node].running.address().to_string(),
+    };
+    let caller = [("weir-caller", "somebody")];
+    let messages = ["ask/shop", "tell/shop", "changed/shop", "operator/v1/repositories/shop/refresh"];
+    for path in messages.map(|path| format!("/v1/members/{path}")) {
+        let as_edge = at(owner, "edge-client").request(Method::POST, &path, &caller).await;
+        assert_eq!((as_edge.status.as_u16(), as_edge.problem().0.as_str()), (404, "no-such-path"), "{path}");
+        for certificate in ["agent", "operator"] {
+            let answer = at(owner, certificate).request(Method::POST, &path, &caller).await;
+            assert_eq!((answer.status.as_u16(), answer.problem().0.as_str()), (401, "unauthorized"), "{path}");
+        }
+        let as_member = at(owner, "origin").request(Method::POST, &path, &caller).await;
+        assert!(as_member.status.is_success(), "{path}: {as_member:?}");
+    }
+    let (member, path) = (at(owner, "origin"), "/v1/members/operator/v1/repositories/shop");
+    let read = member.request(Method::GET, path, &caller).await;
+    assert_eq!((read.status.as_u16(), read.header("etag").len() > 10), (200, true), "{read:?}");
+    for nameless in [&[][..], &[("weir-caller", "not a name")]] {
+        assert_eq!(member.request(Method::GET, path, nameless).await.problem().0, "malformed-request");
+    }
+    assert_eq!(member.request(Method::GET, "/v1/members/ask/shop", &[]).await.header("allow"), "POST");
+    assert_eq!(member.get("/v1/members").await.status, 200);
+    assert_eq!(member.get("/v1/members/none").await.status, 404);
+
+    // It is passed on once.
+    let twice = at(1 - owner, "origin").request(Method::GET, path, &caller).await;
+    assert_eq!((twice.status.as_u16(), twice.problem().0.as_str()), (503, "no-owner"), "{twice:?}");
+    assert_eq!(twice.header("retry-after"), "2");
+    for node in pair.nodes {
+        node.stop().await;
+    }
+}

@@ -1,0 +1,278 @@
+//! Several origins on one engine of records: each repository has one owner, whoever joins, leaves or dies.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use tokio::task::JoinHandle;
+use weir_origin::config::{ClusterConfig, EngineName, EtcdConfig, StoreConfig};
+use weir_protocol::descriptor::Generation;
+use weir_protocol::members::{MemberState, Members};
+use weir_protocol::name::ServiceName;
+
+use crate::prelude::*;
+use crate::test_server::TestServer;
+
+const REPOSITORIES: usize = 5;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_repository_has_one_owner_on_a_bucket() {
+    let Some(server) = TestServer::moto() else { return };
+    server.create_bucket("weir-hub").await;
+    let hub = Hub::new(1, |home| {
+        ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
+        let store = StoreConfig {
+            url: Some("s3://weir-hub/prod".to_owned()),
+            endpoint: Some(server.endpoint.clone()),
+            allow_http: true,
+            access_key_id_file: Some(home.file("id")),
+            secret_access_key_file: Some(home.file("secret")),
+            ..StoreConfig::default()
+        };
+        (store, EngineName::Bucket, None)
+    });
+    Box::pin(hub.lives()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_repository_has_one_owner_on_etcd() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = address(2, 0);
+    let (client, peer) = (format!("http://{host}:2379"), format!("http://{host}:2380"));
+    let mut command = Command::new("etcd");
+    command.args(["--name", "one", "--initial-cluster", &format!("one={peer}")]);
+    command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    command.arg("--data-dir").arg(dir.path().join("etcd"));
+    let Some(mut server) = TestServer::spawn(command, "Debian's package etcd-server brings it") else { return };
+    server.wait_for("ready to serve client requests");
+    let objects = dir.path().join("objects");
+    fs::create_dir(&objects).unwrap();
+    let hub = Hub::new(2, |_| {
+        let store = StoreConfig { url: Some(format!("file://{}", objects.display())), ..StoreConfig::default() };
+        let etcd = EtcdConfig {
+            endpoints: vec![client],
+            allow_http: true,
+            ca: None,
+            certificate: None,
+            key: None,
+            prefix: "weir/".to_owned(),
+        };
+        (store, EngineName::Etcd, Some(etcd))
+    });
+    Box::pin(hub.lives()).await;
+}
+
+/// An address of loopback that no other process of the tests uses.
+pub(crate) fn address(test: u8, host: u8) -> String {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    format!("127.{high}.{low}.{}", 20 * test + host)
+}
+
+/// Several origins of one upstream.
+struct Hub {
+    home: Home,
+    upstream: Upstream,
+    test: u8,
+    store: StoreConfig,
+    engine: EngineName,
+    etcd: Option<EtcdConfig>,
+}
+
+/// What every reader has seen: by origin and service.
+type Seen = BTreeMap<(usize, ServiceName), Generation>;
+
+impl Hub {
+    fn new(test: u8, engine: impl FnOnce(&Home) -> (StoreConfig, EngineName, Option<EtcdConfig>)) -> Self {
+        let hosts: Vec<String> = (1..=3).map(|host| address(test, host)).collect();
+        let home = Home::of_hosts(&hosts);
+        let (store, engine, etcd) = engine(&home);
+        Self { home, upstream: Upstream::small(), test, store, engine, etcd }
+    }
+
+    async fn start(&self, index: usize) -> Node {
+        self.home.start(self.config(index)).await
+    }
+
+    /// The origin with a number from 1.
+    fn config(&self, index: usize) -> Config {
+        let mut config = self.home.config(&self.upstream.url());
+        config.name = format!("origin-{index}").parse().unwrap();
+        config.data_dir = self.home.file(&format!("data-{index}"));
+        config.listen = format!("{}:7400", address(self.test, index as u8)).parse().unwrap();
+        config.store = self.store.clone();
+        config.cluster = Some(ClusterConfig {
+            engine: self.engine,
+            advertise: format!("https://{}", config.listen),
+            zone: None,
+            weight: 1,
+            session_ttl: Some(Duration::from_secs(3)),
+            etcd: self.etcd.clone(),
+        });
+        let (repository, service) = (config.repositories.remove(0), config.services.remove(0));
+        for number in 0..REPOSITORIES {
+            let name: RepositoryName = format!("shop-{number}").parse().unwrap();
+            let of =
+                ServiceConfig { name: name.as_str().parse().unwrap(), repository: name.clone(), ..service.clone() };
+            let mut repository = repository.clone();
+            repository.name = name;
+            config.repositories.push(repository);
+            config.services.push(of);
+        }
+        config
+    }
+
+    /// The life of a cluster.
+    async fn lives(&self) {
+        let (first, second, third) = tokio::join!(self.start(1), self.start(2), self.start(3));
+        let mut nodes = BTreeMap::from([(1, first), (2, second), (3, third)]);
+        let mut readers = Vec::new();
+        for node in nodes.values() {
+            readers.push(self.follow(node).await);
+        }
+        let mut seen = Seen::new();
+        let all_joined = async || {
+            let mut joined = 0;
+            for node in nodes.values() {
+                joined += node.status().await["cluster"]["others"].as_array().map_or(0, Vec::len);
+            }
+            joined == 6
+        };
+        until(all_joined).await;
+        have_one_owner_each(&nodes).await;
+        let members = Members::parse(&nodes[&1].get("/v1/members").await.body).unwrap();
+        assert!(members.members.iter().all(|member| member.state == MemberState::Active), "{members:?}");
+        assert_eq!(members.members.len(), 3);
+
+        let listing = weir_origin::cluster_records::list(&self.config(1)).await.unwrap();
+        assert!(listing.repositories.iter().all(|repository| repository.is_current), "{listing:?}");
+        let by_members: usize = listing.members.iter().map(|member| member.repositories).sum();
+        assert_eq!((listing.members.len(), by_members, listing.unreadable.len()), (3, REPOSITORIES, 0), "{listing:?}");
+
+        // A push is published once, and every origin answers for it.
+        self.publish_once(&nodes, &mut seen, "replicas: 2\n").await;
+
+        // An owner dies: others take over, publish, and no reader goes back.
+        let dead = *nodes.keys().next().unwrap();
+        let before = owned(&nodes[&dead]).await;
+        nodes.remove(&dead).unwrap().running.cut().await;
+        have_one_owner_each(&nodes).await;
+        for node in nodes.values() {
+            for (repository, fence) in owned(node).await {
+                assert!(before.get(&repository).is_none_or(|before| fence > *before), "the fence of {repository}");
+            }
+        }
+        self.publish_once(&nodes, &mut seen, "replicas: 3\n").await;
+
+        // It comes back at once, because it knows that its last run has ended.
+        nodes.insert(dead, self.start(dead).await);
+        until(async || nodes[&dead].status().await["cluster"]["has_session"] == true).await;
+
+        // One leaves: it hands over what it has.
+        let leaving = *nodes.keys().last().unwrap();
+        let released = "weir_origin_cluster_taken_total{from=\"released\"}";
+        let before = sum(&nodes, released).await;
+        let handed_over = owned(&nodes[&leaving]).await.len() as f64;
+        nodes.remove(&leaving).unwrap().stop().await;
+        have_one_owner_each(&nodes).await;
+        assert!(sum(&nodes, released).await - before >= handed_over, "{handed_over} were handed over");
+        self.publish_once(&nodes, &mut seen, "replicas: 4\n").await;
+        for node in nodes.into_values() {
+            node.stop().await;
+        }
+        for reader in readers {
+            reader.await.unwrap();
+        }
+    }
+
+    /// Reads an origin's events until it stops: no generation goes back.
+    async fn follow(&self, node: &Node) -> JoinHandle<()> {
+        let mut reader = Reader::of(&self.home.client("edge-client"), node, "").await;
+        tokio::spawn(async move {
+            let mut seen: BTreeMap<ServiceName, Generation> = BTreeMap::new();
+            while let Some(event) = reader.next().await {
+                let EventKind::Descriptor(bytes) = event.kind else { continue };
+                let descriptor = Descriptor::parse(bytes).unwrap();
+                let (service, generation) = of(&descriptor);
+                let before = seen.insert(service, generation);
+                assert!(before.is_none_or(|before| before <= generation), "{descriptor:?}");
+            }
+        })
+    }
+
+    /// Pushes, and waits until every origin answers with the new commit for every service. Each is published by one origin.
+    async fn publish_once(&self, nodes: &BTreeMap<usize, Node>, seen: &mut Seen, contents: &str) {
+        const PUBLICATIONS: &str = "weir_origin_publications_total";
+        // The first versions.
+        until(async || all_at(nodes, seen, None).await).await;
+        let before = sum(nodes, PUBLICATIONS).await;
+        let commit = self.upstream.push("deploy/app.yaml", contents.as_bytes());
+        until(async || {
+            for node in nodes.values() {
+                (0..REPOSITORIES).for_each(|number| {
+                    node.running.trigger_poll(&format!("shop-{number}").parse().unwrap());
+                });
+            }
+            all_at(nodes, seen, Some(&commit)).await
+        })
+        .await;
+        assert_eq!(sum(nodes, PUBLICATIONS).await - before, REPOSITORIES as f64, "published once each");
+    }
+}
+
+/// Whether all origins answer for all services, with the same version, of this commit.
+async fn all_at(nodes: &BTreeMap<usize, Node>, seen: &mut Seen, commit: Option<&str>) -> bool {
+    let mut all = true;
+    for number in 0..REPOSITORIES {
+        let mut versions = Vec::new();
+        for (index, node) in nodes {
+            let answer = node.get(&format!("/v1/services/shop-{number}")).await;
+            if answer.status != 200 {
+                all = false;
+                continue;
+            }
+            let descriptor = Descriptor::parse(answer.body).unwrap();
+            let (service, generation) = of(&descriptor);
+            let before = seen.insert((*index, service), generation);
+            assert!(before.is_none_or(|before| before <= generation), "origin-{index} went back: {descriptor:?}");
+            all &= commit.is_none_or(|commit| descriptor.publication().commit.as_str() == commit);
+            versions.push((generation, descriptor.publication().digest));
+        }
+        versions.dedup();
+        all &= versions.len() == 1;
+    }
+    all
+}
+
+fn of(descriptor: &Descriptor) -> (ServiceName, Generation) {
+    (descriptor.publication().service.clone(), descriptor.publication().generation)
+}
+
+/// What an origin owns, with the fences.
+async fn owned(node: &Node) -> BTreeMap<String, u64> {
+    let status = node.status().await;
+    let owned = status["cluster"]["owned"].as_array().unwrap().iter();
+    owned.map(|owned| (owned["repository"].as_str().unwrap().to_owned(), owned["fence"].as_u64().unwrap())).collect()
+}
+
+/// Waits until each repository has an owner. It never has two.
+async fn have_one_owner_each(nodes: &BTreeMap<usize, Node>) {
+    until(async || {
+        let mut all: BTreeMap<String, u64> = BTreeMap::new();
+        for node in nodes.values() {
+            for (repository, fence) in owned(node).await {
+                // A status may be older than the one before it, but a fence has one owner.
+                assert_ne!(all.insert(repository, fence), Some(fence), "two owners");
+            }
+        }
+        all.len() == REPOSITORIES
+    })
+    .await;
+}
+
+async fn sum(nodes: &BTreeMap<usize, Node>, series: &str) -> f64 {
+    let mut sum = 0.0;
+    for node in nodes.values() {
+        sum += node.metric(series).await;
+    }
+    sum
+}
