@@ -66,7 +66,7 @@ impl SmartHttp {
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let (root, tls) = (root.clone(), tls.clone());
-                let (behavior, requests) = (behavior.lock().unwrap().clone(), requests.clone());
+                let (behavior, requests) = (behavior.clone(), requests.clone());
                 let handshakes = handshakes.clone();
                 std::thread::spawn(move || {
                     let socket = socket.unwrap();
@@ -141,28 +141,30 @@ fn tls_config_with(dir: &Path, verifier: Option<Arc<dyn ClientCertVerifier>>) ->
     Arc::new(builder.with_single_cert(certificates, key).unwrap())
 }
 
-/// Answers requests and closes the connection.
+/// Answers requests and closes the connection. Each request meets the behavior of that moment: a client may hold
+/// connections that it opened earlier and has not used.
 fn answer(
     stream: impl Read + Write,
     root: &Path,
-    behavior: &HttpBehavior,
+    behavior: &Mutex<HttpBehavior>,
     requests: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    for further in (0..=behavior.requests_per_connection.unwrap_or(0)).rev() {
-        let silent = further == 0 && behavior.requests_per_connection.is_some();
-        answer_one(&mut stream, root, behavior, requests, silent)?;
+    let mut answered = 0;
+    while answer_one(&mut stream, root, behavior, requests, answered)? {
+        answered += 1;
     }
     Ok(())
 }
 
+/// Answers one request and returns whether the connection stays open.
 fn answer_one(
     stream: &mut BufReader<impl Read + Write>,
     root: &Path,
-    behavior: &HttpBehavior,
+    behavior: &Mutex<HttpBehavior>,
     requests: &Mutex<Vec<String>>,
-    silent: bool,
-) -> std::io::Result<()> {
+    answered: usize,
+) -> std::io::Result<bool> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if stream.read_line(&mut head)? == 0 {
@@ -176,9 +178,13 @@ fn answer_one(
     };
     let mut body = vec![0; header("content-length").map_or(0, |length| length.parse().unwrap())];
     stream.read_exact(&mut body)?;
-    if silent {
-        // Until the client gives up.
-        return if behavior.hangs { stream.read(&mut [0]).map(|_| ()) } else { Ok(()) };
+    let behavior = behavior.lock().unwrap().clone();
+    if behavior.requests_per_connection.is_some_and(|most| answered >= most) {
+        if behavior.hangs {
+            // Until the client gives up.
+            let _ = stream.read(&mut [0])?;
+        }
+        return Ok(false);
     }
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap(), words.next().unwrap());
@@ -186,24 +192,27 @@ fn answer_one(
     let stream = stream.get_mut();
     if let Some(status) = behavior.status {
         let header = behavior.header.as_ref().map(|header| format!("{header}\r\n")).unwrap_or_default();
-        return write!(stream, "HTTP/1.1 {status} No\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n");
+        write!(stream, "HTTP/1.1 {status} No\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n")?;
+        return Ok(false);
     }
     if let Some(to) = &behavior.redirect
         && method == "GET"
     {
-        return write!(
+        write!(
             stream,
             "HTTP/1.1 302 Found\r\nLocation: {to}{target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        );
+        )?;
+        return Ok(false);
     }
     if let Some(expected) = &behavior.authorization
         && header("authorization").as_ref() != Some(expected)
     {
         let challenge = "WWW-Authenticate: Basic realm=\"git\"";
-        return write!(
+        write!(
             stream,
             "HTTP/1.1 401 Unauthorized\r\n{challenge}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        );
+        )?;
+        return Ok(false);
     }
     let version = header("git-protocol").unwrap_or_default();
     let (status, headers, body) =
@@ -216,11 +225,13 @@ fn answer_one(
             stream.write_all(&body[..bytes])?;
             stream.flush()?;
             // Until the client closes the connection.
-            stream.read(&mut [0]).map(|_| ())
+            let _ = stream.read(&mut [0])?;
+            Ok(false)
         }
         _ => {
             stream.write_all(&body)?;
-            stream.flush()
+            stream.flush()?;
+            Ok(behavior.requests_per_connection.is_some())
         }
     }
 }
