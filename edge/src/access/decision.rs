@@ -1,7 +1,10 @@
 //! Decides whether a request is allowed.
 
-use weir_protocol::name::ServiceName;
-use weir_protocol::token::UnixSeconds;
+use std::sync::Arc;
+
+use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::name_glob::NameGlob;
+use weir_protocol::token::{Claims, UnixSeconds};
 use weir_runtime::identity::{Identity, Role};
 
 use super::credential::Credential;
@@ -111,8 +114,40 @@ impl Refusal {
     }
 }
 
-/// Decides on a client that must authenticate. `rules`: the services that certificates may read. A token decides alone:
-/// a certificate does not make up for a bad one.
+/// A client that has authenticated itself.
+pub(super) enum Client<'a> {
+    Token(Arc<Claims>),
+    Certificate(&'a NodeName),
+}
+
+/// Who a client is. A token decides alone: a certificate does not make up for a bad one. Certificates of other roles
+/// than agents say nothing.
+///
+/// # Errors
+/// It has no credential, or a bad one.
+pub(super) fn authenticate<'a>(
+    key_set: &KeySet,
+    credential: &Credential<'_>,
+    identity: Option<&'a Identity>,
+    now: UnixSeconds,
+) -> Result<Client<'a>, Refusal> {
+    match (credential, identity) {
+        (Credential::Unreadable, _) => Err(Refusal::Malformed),
+        (Credential::Token(token), _) => key_set.claims(token, now).map(Client::Token),
+        (Credential::None, Some(Identity { role: Role::Agent, name })) => Ok(Client::Certificate(name)),
+        (Credential::None, _) => Err(Refusal::NoCredential),
+    }
+}
+
+/// The patterns of services that a certificate opens.
+pub(super) fn opened_by_certificate<'a>(
+    rules: &'a [CertificateRule],
+    name: &NodeName,
+) -> impl Iterator<Item = &'a NameGlob> {
+    rules.iter().filter(|rule| rule.agents.matches(name.as_str())).flat_map(|rule| &rule.services)
+}
+
+/// Decides on a client that must authenticate. `rules`: the services that certificates may read.
 pub(super) fn decide(
     rules: &[CertificateRule],
     key_set: &KeySet,
@@ -121,19 +156,15 @@ pub(super) fn decide(
     service: Option<&ServiceName>,
     now: UnixSeconds,
 ) -> AccessDecision {
-    let (method, allowed) = match (credential, identity) {
-        (Credential::Unreadable, _) => return AccessDecision::Unauthorized(Refusal::Malformed),
-        (Credential::Token(token), _) => match key_set.claims(token, now) {
-            Ok(claims) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
-            Err(refusal) => return AccessDecision::Unauthorized(refusal),
-        },
-        (Credential::None, Some(Identity { role: Role::Agent, name })) => {
-            let rules = rules.iter().filter(|rule| rule.agents.matches(name.as_str()));
-            let mut opened = rules.flat_map(|rule| &rule.services);
-            (AuthMethod::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
+    let (method, is_allowed) = match authenticate(key_set, credential, identity, now) {
+        Err(refusal) => return AccessDecision::Unauthorized(refusal),
+        Ok(Client::Token(claims)) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
+        Ok(Client::Certificate(name)) => {
+            let opens = |service: &ServiceName| {
+                opened_by_certificate(rules, name).any(|glob| glob.matches(service.as_str()))
+            };
+            (AuthMethod::Certificate, service.is_none_or(opens))
         }
-        // Certificates of other roles may read nothing.
-        (Credential::None, _) => return AccessDecision::Unauthorized(Refusal::NoCredential),
     };
-    if allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
+    if is_allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
 }

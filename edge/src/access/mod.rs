@@ -8,6 +8,7 @@ mod decision;
 mod key_set;
 mod metrics;
 mod origin_lists;
+mod reader;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -15,7 +16,8 @@ use std::time::SystemTime;
 use http::HeaderMap;
 use prometheus::Registry;
 use tokio::sync::watch;
-use weir_protocol::access_list::AccessList;
+use weir_protocol::access_list::{AccessList, Fleet};
+use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::token::unix_seconds;
 use weir_runtime::access_files::AccessFiles;
@@ -25,12 +27,15 @@ use weir_runtime::shutdown::Drain;
 
 pub(crate) use decision::{AccessDecision, Refusal};
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
+pub(crate) use reader::{NoReader, Reader};
 
 use self::credential::Credential;
+use self::decision::Client;
 use self::key_set::KeySet;
 pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
+use self::reader::Scope;
 use crate::config::{AuthConfig, AuthMode, CertificateRule};
 use crate::origin_client::MAX_ORIGINS;
 
@@ -50,6 +55,8 @@ struct Inner {
     lists: Mutex<Lists>,
     /// The lists to persist.
     persisted: watch::Sender<Arc<OriginLists>>,
+    /// What operators say of agents, of all lists. Marked as changed whenever a list changes.
+    fleet: watch::Sender<Arc<Fleet>>,
     metrics: AccessMetrics,
 }
 
@@ -102,6 +109,7 @@ impl Access {
             key_set: RwLock::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             persisted,
+            fleet: watch::Sender::default(),
             metrics,
         });
         inner.change(|_| {});
@@ -175,6 +183,41 @@ impl Access {
         }
     }
 
+    /// Who asks about itself. At an open edge whatever proves a name is enough, and opens everything.
+    ///
+    /// # Errors
+    /// Nobody who can be named, or a bad credential where one is needed.
+    pub(crate) fn reader(&self, headers: &HeaderMap, peer: &Peer) -> Result<Reader, NoReader> {
+        let inner = &*self.inner;
+        let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
+        let scope = |scope| if inner.needs_credentials { scope } else { Scope::All };
+        match decision::authenticate(&inner.key_set(), &credential, peer.identity.as_ref(), now) {
+            Ok(Client::Token(claims)) => Ok(Reader {
+                name: claims.subject.clone(),
+                labels: Labels::default(),
+                scope: scope(Scope::Matching(claims.services.clone())),
+                expires: Some(claims.expires),
+            }),
+            Ok(Client::Certificate(name)) => {
+                let opened = decision::opened_by_certificate(&inner.certificates, name).cloned().collect();
+                let (labels, scope) = (Labels::default(), scope(Scope::Matching(opened)));
+                Ok(Reader { name: name.clone(), labels, scope, expires: None })
+            }
+            Err(refusal) if inner.needs_credentials => Err(NoReader::Refused(refusal)),
+            Err(_) => Err(NoReader::Anonymous),
+        }
+    }
+
+    /// Whether an origin has said what operators say of agents, now or before a restart.
+    pub(crate) fn knows_fleet(&self) -> bool {
+        !self.inner.lists.lock().unwrap_or_else(PoisonError::into_inner).origin_lists.is_empty()
+    }
+
+    /// What operators say of agents. Changes with each change of any list, of keys and denials too.
+    pub(crate) fn fleet(&self) -> watch::Receiver<Arc<Fleet>> {
+        self.inner.fleet.subscribe()
+    }
+
     /// Counts the decision of a request that was answered.
     pub(crate) fn record(&self, decision: AccessDecision, peer: &Peer) {
         self.inner.metrics.decided(decision);
@@ -195,6 +238,12 @@ impl Access {
             }
         };
         self.inner.change(|lists| {
+            let mut list = list;
+            if let Some(before) = lists.origin_lists.get(name) {
+                let mut fleet = list.fleet().clone();
+                fleet.keep_newer(before.fleet());
+                list.set_fleet(fleet);
+            }
             if lists.origin_lists.get(name) != Some(&list) {
                 tracing::info!(origin = name, "an origin changed its access list");
                 lists.origin_lists.insert(name.to_owned(), list);
@@ -239,6 +288,13 @@ impl Inner {
         );
         self.metrics.set_key_set(&after);
         *self.key_set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
+        let mut fleet = Fleet::default();
+        for (origin, list) in &lists.origin_lists {
+            if let Err(error) = fleet.merge(list.fleet()) {
+                tracing::error!(origin, %error, "an origin's agents and assignments are too many; they are ignored");
+            }
+        }
+        self.fleet.send_replace(Arc::new(fleet));
     }
 }
 
@@ -282,5 +338,15 @@ mod tests {
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(denies(&access, T123)[0], "its origin may be down, and nobody else revokes it");
         drain.cut().await;
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    pub(crate) fn reader(name: &str, may_read: &[&str], labels: Labels) -> Reader {
+        let scope = Scope::Matching(may_read.iter().map(|glob| glob.parse().unwrap()).collect());
+        Reader { name: name.parse().unwrap(), labels, scope, expires: None }
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Entries {
     hasher: RandomState,
     count: AtomicU64,
     bytes: AtomicU64,
+    /// Grows when a service appears or goes.
+    names_version: AtomicU64,
 }
 
 impl Entries {
@@ -49,7 +51,10 @@ impl Entries {
         let replaced = self.shard(&service).write().unwrap_or_else(PoisonError::into_inner).insert(service, entry);
         match replaced {
             Some(replaced) => self.bytes.fetch_sub(replaced.weight(), Ordering::Relaxed),
-            None => self.count.fetch_add(1, Ordering::Relaxed),
+            None => {
+                self.names_version.fetch_add(1, Ordering::Release);
+                self.count.fetch_add(1, Ordering::Relaxed)
+            }
         };
     }
 
@@ -57,6 +62,7 @@ impl Entries {
         let removed = self.shard(service).write().unwrap_or_else(PoisonError::into_inner).remove(service)?;
         self.bytes.fetch_sub(removed.weight(), Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::Relaxed);
+        self.names_version.fetch_add(1, Ordering::Release);
         Some(removed)
     }
 
@@ -68,6 +74,10 @@ impl Entries {
             all.extend(shard.iter().map(|(service, entry)| (service.clone(), entry.clone())));
         }
         all
+    }
+
+    pub(super) fn names_version(&self) -> u64 {
+        self.names_version.load(Ordering::Acquire)
     }
 
     pub(super) fn count(&self) -> u64 {

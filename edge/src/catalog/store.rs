@@ -291,6 +291,11 @@ impl Catalog {
         self.entries.count() == 0
     }
 
+    /// Grows when a service appears in the catalog or goes.
+    pub(crate) fn names_version(&self) -> u64 {
+        self.entries.names_version()
+    }
+
     /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<(ServiceName, Arc<Entry>)> {
         self.entries.all()

@@ -1,0 +1,174 @@
+//! Answers an agent about itself, below `/v1/agents/self/`: the services that it follows, what changes there, and its
+//! reports.
+//!
+//! The batch poll says what is, the event stream says that something changed. Both have the same rows, so the tag of the
+//! one is the cursor of the other, at every edge.
+
+mod batch;
+mod events;
+mod following;
+mod metrics;
+mod reports;
+mod rows;
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response};
+use moka::sync::Cache;
+use prometheus::Registry;
+use tokio::sync::Semaphore;
+use weir_protocol::query::{self, QueryError};
+use weir_protocol::route::Route;
+use weir_runtime::bounds::Bound;
+use weir_runtime::serve::{Body, Peer, RequestBody};
+use weir_runtime::shutdown::Drain;
+
+use self::following::Wanted;
+use self::metrics::SelfMetrics;
+pub(crate) use self::reports::Reports;
+use self::rows::{Following, Row};
+use crate::access::{Access, NoReader, Reader};
+use crate::agent_api::ApiError;
+use crate::catalog::{Catalog, Freshness, Lookup};
+use crate::config::AgentsConfig;
+
+/// The most agents whose lists of services are kept ready. For more, the list is made for each request.
+const MAX_FOLLOWING: u64 = 10_000;
+
+/// The requests of agents about themselves. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct SelfApi {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    lookup: Lookup,
+    catalog: Arc<Catalog>,
+    access: Access,
+    following: Cache<(Reader, Wanted), Arc<Following>>,
+    streams: Arc<Semaphore>,
+    max_streams: usize,
+    reports: Reports,
+    metrics: SelfMetrics,
+    drain: Drain,
+}
+
+impl SelfApi {
+    pub(crate) fn new(
+        config: &AgentsConfig,
+        lookup: Lookup,
+        catalog: Arc<Catalog>,
+        access: Access,
+        registry: &Registry,
+        drain: &Drain,
+    ) -> prometheus::Result<Self> {
+        let max_streams = config.streams.min(Semaphore::MAX_PERMITS);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                lookup,
+                catalog,
+                access,
+                following: Cache::new(MAX_FOLLOWING),
+                streams: Arc::new(Semaphore::new(max_streams)),
+                max_streams,
+                reports: Reports::new(config.report_bytes.as_u64()),
+                metrics: SelfMetrics::register(registry)?,
+                drain: drain.clone(),
+            }),
+        })
+    }
+
+    /// The reports that agents have sent here.
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.inner.reports
+    }
+
+    /// The fill level of each bound.
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        let inner = &*self.inner;
+        let streams = (inner.max_streams - inner.streams.available_permits()) as u64;
+        [("agent_streams", streams, inner.max_streams as u64), inner.reports.bound()]
+    }
+
+    /// Answers a request, whose route is one of these.
+    pub(crate) async fn answer(
+        &self,
+        request: &mut Request<RequestBody>,
+        peer: &Arc<Peer>,
+        route: &Route,
+    ) -> Result<Response<Body>, ApiError> {
+        let reader = self.inner.access.reader(request.headers(), peer).map_err(|why| match why {
+            NoReader::Anonymous => ApiError::NoSelf,
+            NoReader::Refused(refusal) => ApiError::Unauthorized(refusal),
+        })?;
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        match route {
+            Route::AgentServices if is_read => self.inner.batch_poll(request, &reader).await,
+            Route::AgentEvents if *request.method() == Method::GET => self.events(request, peer, reader),
+            Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, &reader).await,
+            Route::AgentServices => Err(ApiError::MethodNotAllowed("GET, HEAD")),
+            Route::AgentEvents => Err(ApiError::MethodNotAllowed("GET")),
+            Route::AgentReport => Err(ApiError::MethodNotAllowed("POST")),
+            _ => Err(ApiError::NoSuchPath),
+        }
+    }
+}
+
+/// The parameters of a request.
+#[derive(Debug)]
+struct Parameters {
+    wanted: Wanted,
+    since: Option<String>,
+}
+
+impl Parameters {
+    fn parse(query: &str, takes_since: bool) -> Result<Self, ApiError> {
+        let (mut services, mut since) = (None, None);
+        for (key, value) in query::pairs(query) {
+            match key {
+                "services" => services = Some(value.to_owned()),
+                "since" if takes_since => since = Some(value.to_owned()),
+                other => {
+                    let expected = if takes_since { "`services` and `since`" } else { "`services`" };
+                    return Err(ApiError::Malformed(QueryError::unknown(other, expected).to_string()));
+                }
+            }
+        }
+        let wanted = Wanted::parse(services.as_deref()).map_err(|error| ApiError::Malformed(error.to_string()))?;
+        Ok(Self { wanted, since })
+    }
+}
+
+impl Inner {
+    /// The services that an agent follows now.
+    ///
+    /// # Errors
+    /// No origin has said yet what is assigned: an empty list would be wrong.
+    fn following(&self, reader: &Reader, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
+        let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
+        if *wanted == Wanted::Assigned && !self.access.knows_fleet() {
+            return Err(ApiError::NoAssignmentsYet);
+        }
+        let key = (reader.clone(), wanted.clone());
+        let is_current =
+            |known: &Arc<Following>| known.names_version == names_version && Arc::ptr_eq(&known.fleet, &fleet);
+        if let Some(known) = self.following.get(&key).filter(is_current) {
+            return Ok(known);
+        }
+        let known: Vec<_> = self.catalog.all().into_iter().map(|(service, _)| service).collect();
+        let services = wanted.services(reader, &fleet, &known);
+        let following = Arc::new(Following::new(services, fleet, names_version));
+        self.following.insert(key, following.clone());
+        Ok(following)
+    }
+
+    /// The states of services as the catalog has them, without a query.
+    fn stored(&self, following: &Following) -> Vec<Row> {
+        let now = self.catalog.clock().now();
+        let stored = following.services.iter().map(|service| match self.catalog.get(service) {
+            Some(entry) if entry.evaluate(self.catalog.age(&entry, now)) == Freshness::Expired => Row::TooStale,
+            entry => entry.and_then(|entry| entry.version.clone()).map_or(Row::NotPublished, Row::Current),
+        });
+        stored.collect()
+    }
+}
