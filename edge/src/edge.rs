@@ -26,6 +26,7 @@ use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
 use crate::peer_api::{Events, PeerApi, PeerMetrics};
 use crate::reload::{Reloader, TlsMaterial};
+use crate::self_api::SelfApi;
 use crate::status::Status;
 
 /// How often validations are written to disk.
@@ -160,7 +161,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         drain: drain.clone(),
     };
     let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?);
-    let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
+    let own = SelfApi::new(&config.agents, lookup.clone(), catalog.clone(), access.clone(), &registry, drain)?;
+    let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), own: own.clone() };
     let peers = peer_api(&config, &catalog, &sources, &access, &registry, drain)?;
     let listener = |port| EdgeListener {
         name: config.name.clone(),
@@ -176,6 +178,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         shields: shields.clone(),
         access: access.clone(),
         peers: peers.clone(),
+        agents: own,
         reloader: reloader.clone(),
         clock,
         started,
@@ -231,7 +234,7 @@ fn peer_api(
     }
     let metrics = PeerMetrics::register(registry)?;
     let events = Events::new(catalog.clone(), access.clone(), config.peers.streams, metrics.clone(), drain);
-    let Sources { lookup, cache } = sources.clone();
+    let Sources { lookup, cache, .. } = sources.clone();
     Ok(Some(PeerApi::new(config.name.clone(), lookup, cache, events, metrics)))
 }
 

@@ -22,6 +22,7 @@ mod origin_client;
 mod origin_follower;
 mod peer_api;
 mod reload;
+mod self_api;
 mod single_flight;
 mod status;
 mod version;

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::origin_client::{MAX_ORIGINS, OriginId, Origins, Shields};
 use crate::peer_api::PeerApi;
 use crate::reload::Reloader;
+use crate::self_api::SelfApi;
 use crate::version::Version;
 
 /// The most services on one page of `/status`.
@@ -36,6 +37,7 @@ pub(crate) struct Status {
     pub(crate) shields: Shields,
     pub(crate) access: Access,
     pub(crate) peers: Option<PeerApi>,
+    pub(crate) agents: SelfApi,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
@@ -111,6 +113,7 @@ impl Status {
         bounds.extend(self.cache.bounds());
         bounds.push(self.access.bound());
         bounds.extend(self.peers.as_ref().map(PeerApi::bound));
+        bounds.extend(self.agents.bounds());
         bounds.push(("origins", self.origins.count() as u64, MAX_ORIGINS as u64));
         bounds
     }
@@ -156,6 +159,7 @@ impl Status {
                 "last_error": shield.last_error(),
             })).collect::<Vec<_>>(),
             "cache": self.cache.usage(),
+            "agents": self.agents.reports().summary(),
             "services_total": total,
             "services": services,
             "next_after": next.map(|name| name.to_string()),
@@ -164,6 +168,12 @@ impl Status {
 
     /// The document of `/v1/explain`: a service, or one version of it. Has no side effects.
     pub(crate) fn explain(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {
+        let mut document = self.explain_version(name, digest);
+        document["agents"] = self.agents.reports().of_service(name).into();
+        document
+    }
+
+    fn explain_version(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {
         let failures = self.lookup.failures();
         let entry = self.catalog.get(name);
         let current = entry.as_ref().and_then(|entry| entry.version.as_deref());

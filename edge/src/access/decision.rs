@@ -160,9 +160,8 @@ pub(super) fn decide(
         Err(refusal) => return AccessDecision::Unauthorized(refusal),
         Ok(Client::Token(claims)) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
         Ok(Client::Certificate(name)) => {
-            let opens = |service: &ServiceName| {
-                opened_by_certificate(rules, name).any(|glob| glob.matches(service.as_str()))
-            };
+            let opens =
+                |service: &ServiceName| opened_by_certificate(rules, name).any(|glob| glob.matches(service.as_str()));
             (AuthMethod::Certificate, service.is_none_or(opens))
         }
     };

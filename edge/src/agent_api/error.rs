@@ -7,7 +7,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::RouteError;
-use weir_runtime::serve::Body;
+use weir_runtime::serve::{Body, RequestBodyError};
 
 use crate::access::Refusal;
 use crate::cache::FetchError;
@@ -35,6 +35,10 @@ const UPSTREAM_FAILED: Kind = (StatusCode::BAD_GATEWAY, "upstream-failed", "The 
 const NOT_YET: Kind = (StatusCode::SERVICE_UNAVAILABLE, "not-available-yet", "Not available yet");
 const UPSTREAM_TIMEOUT: Kind = (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream does not answer");
 const OVERLOADED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The edge is overloaded");
+const NO_SELF: Kind = (StatusCode::NOT_FOUND, "no-self", "The client is nobody that this edge can name");
+const TOO_MANY_SERVICES: Kind = (StatusCode::UNPROCESSABLE_ENTITY, "too-many-services", "Too many services");
+const TOO_MANY_STREAMS: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open");
+const TOO_LONG: Kind = (StatusCode::PAYLOAD_TOO_LARGE, "too-long", "The request is too long");
 const EDGE_FAILED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "edge-failed", "The edge failed");
 
 fn problem((status, kind, title): Kind, detail: impl Into<String>) -> Problem {
@@ -47,14 +51,30 @@ pub(crate) enum ApiError {
     Unauthorized(Refusal),
     NoSuchPath,
     Malformed(String),
-    MethodNotAllowed,
+    /// The methods that are.
+    MethodNotAllowed(&'static str),
     NotAcceptable(ServiceName),
     PreconditionFailed,
-    Unsatisfiable { length: u64 },
+    Unsatisfiable {
+        length: u64,
+    },
     NoSuchVersion(ServiceName, TarballDigest),
     Lookup(ServiceName, LookupError),
     Body(ServiceName, FetchError),
     NoSlot(ServiceName),
+    /// A request of an agent about itself, by nobody who can be named.
+    NoSelf,
+    /// No origin has said yet which services are assigned.
+    NoAssignmentsYet,
+    TooManyServices(String),
+    TooManyStreams,
+    Request(RequestBodyError),
+}
+
+impl From<RequestBodyError> for ApiError {
+    fn from(error: RequestBodyError) -> Self {
+        ApiError::Request(error)
+    }
 }
 
 impl From<RouteError> for ApiError {
@@ -70,7 +90,7 @@ impl ApiError {
     pub(crate) fn into_response(self) -> Response<Body> {
         let extra = match &self {
             ApiError::Unauthorized(refusal) => Some((header::WWW_AUTHENTICATE, challenge(*refusal))),
-            ApiError::MethodNotAllowed => Some((header::ALLOW, HeaderValue::from_static("GET, HEAD"))),
+            ApiError::MethodNotAllowed(methods) => Some((header::ALLOW, HeaderValue::from_static(methods))),
             ApiError::Unsatisfiable { length } => Some((
                 header::CONTENT_RANGE,
                 HeaderValue::try_from(format!("bytes */{length}")).expect("digits are visible ASCII"),
@@ -87,7 +107,7 @@ impl ApiError {
             ApiError::Unauthorized(refusal) => problem(UNAUTHORIZED, refusal.reason()),
             ApiError::NoSuchPath => Problem::no_such_path(),
             ApiError::Malformed(reason) => Problem::malformed(reason),
-            ApiError::MethodNotAllowed => Problem::method_not_allowed(),
+            ApiError::MethodNotAllowed(_) => Problem::method_not_allowed(),
             ApiError::NotAcceptable(service) => {
                 let detail = "The tarball is available as `zstd`, `gzip` and `identity`, and `Accept-Encoding` excludes them all.";
                 problem(NOT_ACCEPTABLE, detail).about("service", &service)
@@ -106,6 +126,26 @@ impl ApiError {
             ApiError::Body(service, error) => {
                 body(&service, &error).about("service", &service).retry_after(RETRY_AFTER)
             }
+            ApiError::NoSelf => problem(
+                NO_SELF,
+                "This is about the agent that asks, and needs a token or a client certificate of an agent.",
+            ),
+            ApiError::NoAssignmentsYet => {
+                problem(NOT_YET, "No origin has told this edge yet which services are assigned.")
+                    .retry_after(RETRY_AFTER)
+            }
+            ApiError::TooManyServices(reason) => {
+                problem(TOO_MANY_SERVICES, format!("{reason}: narrow the assignments, or name patterns in `services`."))
+            }
+            ApiError::TooManyStreams => problem(
+                TOO_MANY_STREAMS,
+                "The edge serves as many event streams as its limit allows: poll, and try again later.",
+            )
+            .retry_after(RETRY_AFTER),
+            ApiError::Request(RequestBodyError::TooLong(limit)) => {
+                problem(TOO_LONG, format!("The request's body has more than {limit} bytes."))
+            }
+            ApiError::Request(error) => Problem::malformed(format!("{error}.")),
             ApiError::NoSlot(service) => {
                 let detail = "Too many tarballs are being decoded or made gzip; one that is accepted as `zstd` needs \
                               neither here.";

@@ -122,7 +122,7 @@ impl CommonHeaders {
 }
 
 /// The value of a list header, several lines joined by commas. Lines that are not text are skipped.
-pub(super) fn joined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+pub(crate) fn joined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
     let mut lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let mut all = Cow::Borrowed(lines.next()?);
     for line in lines {

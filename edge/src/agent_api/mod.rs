@@ -20,11 +20,13 @@ use weir_runtime::shutdown::Drain;
 
 pub(crate) use self::error::ApiError;
 use self::headers::CommonHeaders;
+pub(crate) use self::headers::joined;
 use self::tarball::TarballRef;
 use self::timing::Timing;
 use crate::access::{Access, AccessDecision};
 use crate::cache::Cache;
 use crate::catalog::{Lookup, RevalidateMode};
+use crate::self_api::SelfApi;
 
 pub(crate) use self::metrics::{ApiFamilies, ApiMetrics};
 
@@ -37,11 +39,13 @@ pub(crate) struct AgentApi {
 pub(crate) struct Sources {
     pub(crate) lookup: Lookup,
     pub(crate) cache: Cache,
+    pub(crate) own: SelfApi,
 }
 
 struct Inner {
     lookup: Lookup,
     cache: Cache,
+    own: SelfApi,
     access: Access,
     metrics: ApiMetrics,
     common_headers: CommonHeaders,
@@ -52,6 +56,8 @@ struct Inner {
 enum Target {
     Descriptor(ServiceName),
     Tarball(TarballRef),
+    /// What the agent asks about itself.
+    Own(Route),
 }
 
 impl Target {
@@ -60,6 +66,7 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
+            own @ (Route::AgentServices | Route::AgentEvents | Route::AgentReport) => return Ok(Target::Own(own)),
             // Only edges and origins serve these, to edges.
             _ => return Err(ApiError::NoSuchPath),
         };
@@ -71,6 +78,7 @@ impl Target {
         match self {
             Target::Descriptor(service) => TarballRef::Current(service).absent(),
             Target::Tarball(tarball) => tarball.absent(),
+            Target::Own(_) => ApiError::NoSuchPath,
         }
     }
 }
@@ -110,8 +118,8 @@ impl AgentApi {
         drain: &Drain,
     ) -> Self {
         let common_headers = CommonHeaders::new(name, port, access.needs_credentials());
-        let Sources { lookup, cache } = sources;
-        Self { inner: Arc::new(Inner { lookup, cache, access, metrics, common_headers, drain: drain.clone() }) }
+        let Sources { lookup, cache, own } = sources;
+        Self { inner: Arc::new(Inner { lookup, cache, own, access, metrics, common_headers, drain: drain.clone() }) }
     }
 }
 
@@ -121,18 +129,22 @@ impl Handler for AgentApi {
         let (authorized, target) = api.admit(request, peer);
         let answered = match target {
             Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
-            Ok(Target::Descriptor(_)) => return None,
+            Ok(Target::Descriptor(_) | Target::Own(_)) => return None,
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, authorized, answered))
     }
 
-    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+    async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let api = &*self.inner;
         let (authorized, target) = api.admit(&request, &peer);
         let answered = match target {
             Ok(Target::Tarball(tarball)) => api.tarball(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
+            Ok(Target::Own(route)) => {
+                let answered = api.own.answer(&mut request, &peer, &route).await;
+                answered.map(|response| ApiResponse { response, status: CacheStatus::Hit { stale_for: 0 } })
+            }
             Err(error) => Err(error),
         };
         api.finish(&request, &peer, authorized, answered)
@@ -203,7 +215,7 @@ impl Inner {
 }
 
 fn check_method(request: &Request<RequestBody>) -> Result<(), ApiError> {
-    matches!(*request.method(), Method::GET | Method::HEAD).then_some(()).ok_or(ApiError::MethodNotAllowed)
+    matches!(*request.method(), Method::GET | Method::HEAD).then_some(()).ok_or(ApiError::MethodNotAllowed("GET, HEAD"))
 }
 
 /// Whether a `GET` forces revalidation and verification with `no-cache`.

@@ -1,6 +1,7 @@
 //! `edge.toml`: every key, its default, and what is refused.
 
 mod admin;
+mod agents;
 mod auth;
 mod cache;
 mod freshness;
@@ -20,6 +21,7 @@ use weir_runtime::host_name::host_name;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 pub use admin::AdminConfig;
+pub use agents::AgentsConfig;
 pub use auth::{AuthConfig, AuthMode, CertificateRule};
 pub use cache::CacheConfig;
 pub use freshness::{FreshnessConfig, FreshnessForConfig};
@@ -74,6 +76,9 @@ pub struct Config {
     /// Prefetching and periodic queries.
     #[serde(default)]
     pub push: PushConfig,
+    /// What agents ask about themselves.
+    #[serde(default)]
+    pub agents: AgentsConfig,
 }
 
 fn default_drain_deadline() -> Duration {
@@ -104,6 +109,7 @@ impl Config {
             freshness: FreshnessConfig::default(),
             freshness_for: Vec::new(),
             push: PushConfig::default(),
+            agents: AgentsConfig::default(),
         }
     }
 
@@ -182,6 +188,7 @@ impl Config {
         errors.extend(self.peers.errors());
         errors.extend(self.cache.errors());
         errors.extend(self.push.errors());
+        errors.extend(self.agents.errors());
         let freshness = self.freshness.errors("[freshness]");
         // The tables below inherit values, and would repeat these errors.
         if freshness.is_empty() {

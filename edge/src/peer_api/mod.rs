@@ -61,7 +61,7 @@ impl PeerApi {
         let answered = match route {
             Err(error) => Err(PeerError::Api(error.into())),
             Ok(_) if !matches!(*request.method(), Method::GET | Method::HEAD) => {
-                Err(PeerError::Api(ApiError::MethodNotAllowed))
+                Err(PeerError::Api(ApiError::MethodNotAllowed("GET, HEAD")))
             }
             Ok(Route::Service(service)) => inner.current_descriptor(request, &service).await,
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,

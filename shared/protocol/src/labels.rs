@@ -14,7 +14,7 @@ pub const MAX_KEY_BYTES: usize = 100;
 pub const MAX_VALUE_BYTES: usize = 100;
 
 /// Keys with values, such as `ring` = `canary`. At most [`MAX_LABELS`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, String>")]
 pub struct Labels(BTreeMap<String, String>);
 

@@ -183,7 +183,12 @@ fn by_name<T: Entry>(entries: impl IntoIterator<Item = T>) -> Result<BTreeMap<T:
 }
 
 impl Fleet {
-    pub(super) fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
+    /// Adds what another origin has. Documents of the highest revision apply; of two entries of files with one name the
+    /// present one stays.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
         self.agents.merge(&other.agents)?;
         self.assignments.merge(&other.assignments)?;
         self.issuers.merge(&other.issuers)

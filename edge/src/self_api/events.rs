@@ -1,0 +1,320 @@
+//! The event stream of an agent: `GET /v1/agents/self/events`.
+//!
+//! There is no log. A cursor is the tag of the rows that the agent has seen: if they are other rows by now, the stream
+//! begins with `resync`, and the agent polls.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http_body::{Body as HttpBody, Frame};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, watch};
+use tokio::time::MissedTickBehavior;
+use weir_protocol::access_list::Fleet;
+use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
+use weir_protocol::event::{CONTENT_TYPE, RevisionSeen, Upstream};
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::token::{UnixSeconds, unix_seconds};
+use weir_runtime::serve::{Body, BoxError, Peer, RequestBody};
+
+use super::following::Wanted;
+use super::rows::{Following, Row, Rows};
+use super::{Inner, Parameters, SelfApi};
+use crate::access::Reader;
+use crate::agent_api::ApiError;
+use crate::catalog::CatalogChange;
+
+/// The longest time without progress of an agent that has data waiting.
+const STALLED_AFTER: Duration = Duration::from_secs(30);
+
+/// Why a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum End {
+    #[error("the agent disconnected")]
+    Disconnected,
+    #[error("the edge is draining")]
+    Drained,
+    #[error("the agent took no data for too long")]
+    Stalled,
+    #[error("the credential has ended or was denied")]
+    Credential,
+    #[error("the rows cannot be made")]
+    Rows,
+}
+
+impl SelfApi {
+    /// Starts a stream.
+    pub(super) fn events(
+        &self,
+        request: &Request<RequestBody>,
+        peer: &Arc<Peer>,
+        reader: Reader,
+    ) -> Result<Response<Body>, ApiError> {
+        let inner = &self.inner;
+        let Parameters { wanted, since } = Parameters::parse(request.uri().query().unwrap_or_default(), true)?;
+        let permit = inner.streams.clone().try_acquire_owned().map_err(|_| ApiError::TooManyStreams)?;
+        // Subscribed before the rows are made: what changes meanwhile is compared with them.
+        let (changes, fleet) = (inner.catalog.changes(), inner.access.fleet());
+        let (following, rows) = inner.state(&reader, &wanted)?;
+        let (parts, received) = mpsc::channel(1);
+        let writer = Writer {
+            inner: inner.clone(),
+            headers: request.headers().clone(),
+            peer: peer.clone(),
+            reader,
+            wanted,
+            following,
+            rows,
+            upstreams: HashMap::new(),
+            parts,
+        };
+        inner.drain.spawn(writer.run(since, changes, fleet, permit));
+        let mut response = Response::new(Body::stream(Stream { received }));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+}
+
+impl Inner {
+    /// What an agent follows, and the rows as the catalog has them.
+    fn state(&self, reader: &Reader, wanted: &Wanted) -> Result<(Arc<Following>, Arc<Rows>), ApiError> {
+        let following = self.following(reader, wanted)?;
+        let rows = following.rows(self.stored(&following));
+        rows.map(|rows| (following, rows)).map_err(|error| ApiError::TooManyServices(error.to_string()))
+    }
+}
+
+/// Writes the events of one stream in order.
+struct Writer {
+    inner: Arc<Inner>,
+    headers: HeaderMap,
+    peer: Arc<Peer>,
+    reader: Reader,
+    wanted: Wanted,
+    following: Arc<Following>,
+    /// What the agent has been told, or polls after `resync`.
+    rows: Arc<Rows>,
+    /// What the agent has been told of the upstreams.
+    upstreams: HashMap<RepositoryName, Upstream>,
+    parts: mpsc::Sender<Result<Bytes, End>>,
+}
+
+impl Writer {
+    /// Writes until the stream ends. Only a drain is a clean end.
+    async fn run(
+        mut self,
+        since: Option<String>,
+        changes: broadcast::Receiver<CatalogChange>,
+        fleet: watch::Receiver<Arc<Fleet>>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let Err(end) = self.write(since, changes, fleet).await;
+        match end {
+            End::Disconnected => {}
+            End::Drained => drop(self.parts.try_send(Ok(Bytes::new()))),
+            // If there is no room for the error, the closed channel is an error of the body too.
+            error => drop(self.parts.try_send(Err(error))),
+        }
+        self.inner.metrics.stream_ended(end.label());
+        tracing::debug!(agent = %self.reader.name, why = %end, "the event stream of an agent ended");
+        drop(permit);
+    }
+
+    async fn write(
+        &mut self,
+        since: Option<String>,
+        mut changes: broadcast::Receiver<CatalogChange>,
+        mut fleet: watch::Receiver<Arc<Fleet>>,
+    ) -> Result<Infallible, End> {
+        let kind =
+            if since.as_deref() == Some(&self.rows.tag) { AgentEventKind::Heartbeat } else { AgentEventKind::Resync };
+        self.send(kind).await?;
+        for seen in self.inner.catalog.revisions().all().iter().filter(|seen| !seen.upstream.reachable) {
+            self.upstream(seen).await?;
+        }
+        let mut heartbeats = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
+        heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        heartbeats.reset();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.inner.drain.begun() => return Err(End::Drained),
+                () = self.parts.closed() => return Err(End::Disconnected),
+                () = until(self.reader.expires) => return Err(End::Credential),
+                // Before further changes: a denial must not wait.
+                Ok(()) = fleet.changed() => {
+                    self.authenticate()?;
+                    self.compare().await?;
+                }
+                change = changes.recv() => match change {
+                    Ok(CatalogChange::Service(service)) => {
+                        let is_new = self.following.names_version != self.inner.catalog.names_version();
+                        if is_new || self.following.services.binary_search(&service).is_ok() {
+                            self.compare().await?;
+                        }
+                    }
+                    Ok(CatalogChange::Revision(seen)) => self.upstream(&seen).await?,
+                    Ok(CatalogChange::Suspect) | Err(RecvError::Lagged(_)) => self.resync().await?,
+                    Ok(CatalogChange::Released(_) | CatalogChange::Heartbeat(_)) => {}
+                    Err(RecvError::Closed) => return Err(End::Drained),
+                },
+                _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,
+            }
+        }
+    }
+
+    /// Checks the credential again.
+    fn authenticate(&mut self) -> Result<(), End> {
+        self.reader = self.inner.access.reader(&self.headers, &self.peer).map_err(|_| End::Credential)?;
+        Ok(())
+    }
+
+    /// Sends what differs from the rows that the agent knows.
+    async fn compare(&mut self) -> Result<(), End> {
+        let (following, rows) = self.state()?;
+        if Arc::ptr_eq(&rows, &self.rows) && following.services == self.following.services {
+            self.following = following;
+            return Ok(());
+        }
+        let events = differences((&self.following.services, &self.rows.states), (&following.services, &rows.states));
+        (self.following, self.rows) = (following, rows);
+        for event in events {
+            self.send(event).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the agent to poll.
+    async fn resync(&mut self) -> Result<(), End> {
+        (self.following, self.rows) = self.state()?;
+        self.send(AgentEventKind::Resync).await
+    }
+
+    fn state(&self) -> Result<(Arc<Following>, Arc<Rows>), End> {
+        self.inner.state(&self.reader, &self.wanted).map_err(|_| End::Rows)
+    }
+
+    /// Sends the reachability of an upstream if the agent follows services of it and was told otherwise.
+    async fn upstream(&mut self, seen: &RevisionSeen) -> Result<(), End> {
+        let told = self.upstreams.get(&seen.repository);
+        if told.map_or(seen.upstream.reachable, |told| *told == seen.upstream) {
+            return Ok(());
+        }
+        let is_of = |row: &Row| match row {
+            Row::Current(version) => version.descriptor().publication().repository == seen.repository,
+            Row::NotPublished | Row::TooStale => false,
+        };
+        let services = self.following.services.iter().zip(&self.rows.states).filter(|(_, row)| is_of(row));
+        let services: Vec<ServiceName> = services.map(|(service, _)| service.clone()).collect();
+        for part in services.chunks(MAX_SERVICES) {
+            self.send(AgentEventKind::Upstream { services: part.to_vec(), upstream: seen.upstream }).await?;
+        }
+        if !services.is_empty() {
+            self.upstreams.insert(seen.repository.clone(), seen.upstream);
+        }
+        Ok(())
+    }
+
+    /// Sends an event once the agent has taken the previous one.
+    async fn send(&self, kind: AgentEventKind) -> Result<(), End> {
+        self.inner.metrics.sent(kind.as_str());
+        let cursor = self.rows.tag.parse().expect("hex digits are a cursor");
+        let sent = tokio::time::timeout(STALLED_AFTER, self.parts.send(Ok(AgentEvent { cursor, kind }.line())));
+        tokio::select! {
+            biased;
+            sent = sent => match sent {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) => Err(End::Disconnected),
+                Err(_) => Err(End::Stalled),
+            },
+            () = self.inner.drain.begun() => Err(End::Drained),
+        }
+    }
+}
+
+/// The events between two states: sorted services with a row for each.
+fn differences((before, old): (&[ServiceName], &[Row]), (after, new): (&[ServiceName], &[Row])) -> Vec<AgentEventKind> {
+    let gone = before.iter().filter(|service| after.binary_search(service).is_err());
+    let mut events: Vec<_> = gone.map(|service| AgentEventKind::Unassigned(service.clone())).collect();
+    for (service, row) in after.iter().zip(new) {
+        match before.binary_search(service) {
+            Ok(index) if old[index] == *row => {}
+            Ok(_) => events.push(AgentEventKind::Changed(row.to_batch_row(service))),
+            Err(_) => events.push(AgentEventKind::Assigned(row.to_batch_row(service))),
+        }
+    }
+    events
+}
+
+/// Waits until a credential ends.
+async fn until(expires: Option<UnixSeconds>) {
+    let Some(expires) = expires else { return std::future::pending().await };
+    loop {
+        let left = expires.saturating_sub(unix_seconds(SystemTime::now()));
+        if left == 0 {
+            return;
+        }
+        // The clock may be set meanwhile.
+        tokio::time::sleep(Duration::from_secs(left.min(60))).await;
+    }
+}
+
+impl End {
+    fn label(self) -> &'static str {
+        match self {
+            End::Disconnected => "agent_gone",
+            End::Drained => "drained",
+            End::Stalled => "stalled",
+            End::Credential => "credential",
+            End::Rows => "too_many_services",
+        }
+    }
+}
+
+/// The response body of a stream.
+struct Stream {
+    received: mpsc::Receiver<Result<Bytes, End>>,
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.received.poll_recv(cx).map(|part| match part {
+            Some(Ok(part)) if part.is_empty() => None,
+            Some(Ok(part)) => Some(Ok(Frame::data(part))),
+            Some(Err(end)) => Some(Err(end.into())),
+            None => Some(Err("the stream ended without a reason".into())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_what_came_what_went_and_what_changed() {
+        let names = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<ServiceName>>();
+        let events = differences(
+            (&names(&["a", "b", "c"]), &[Row::NotPublished, Row::NotPublished, Row::TooStale]),
+            (&names(&["b", "c", "d"]), &[Row::NotPublished, Row::NotPublished, Row::NotPublished]),
+        );
+        let said = |event: &AgentEventKind| match event {
+            AgentEventKind::Changed(row) | AgentEventKind::Assigned(row) => (event.as_str(), row.service.to_string()),
+            AgentEventKind::Unassigned(service) => (event.as_str(), service.to_string()),
+            other => panic!("{other:?}"),
+        };
+        let expected = [("unassigned", "a"), ("changed", "c"), ("assigned", "d")];
+        assert_eq!(events.iter().map(said).collect::<Vec<_>>(), expected.map(|(kind, name)| (kind, name.to_owned())));
+    }
+}
