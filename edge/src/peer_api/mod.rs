@@ -67,7 +67,13 @@ impl PeerApi {
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
             Ok(Route::Events) => inner.events.begin(request),
-            Ok(Route::Tarball(_) | Route::TarballVersion(..) | Route::Members) => {
+            Ok(
+                Route::Tarball(_)
+                | Route::TarballVersion(..)
+                | Route::Members
+                | Route::AgentHeartbeats
+                | Route::Heartbeats,
+            ) => {
                 Err(PeerError::Api(ApiError::NoSuchPath))
             }
         };

@@ -35,6 +35,9 @@ fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Envelope {
+    /// The most signatures of an envelope.
+    pub const MAX_SIGNATURES: usize = 16;
+
     /// Signs a payload with each of `keys`.
     pub fn sign(payload_type: &str, payload: &[u8], keys: &[SigningKey]) -> Self {
         let message = pre_authentication_encoding(payload_type, payload);

@@ -22,6 +22,10 @@ pub enum Route {
     Events,
     /// `/v1/members`: the origins of the cluster.
     Members,
+    /// `/v1/agents/self/heartbeats`: statements of freshness, for agents.
+    AgentHeartbeats,
+    /// `/v1/heartbeats`: statements of freshness, for edges.
+    Heartbeats,
 }
 
 /// Why a path is not a [`Route`].
@@ -59,6 +63,8 @@ impl Route {
             }
             (Some("events"), None, ..) => Ok(Route::Events),
             (Some("members"), None, ..) => Ok(Route::Members),
+            (Some("agents"), Some("self"), Some("heartbeats"), None, ..) => Ok(Route::AgentHeartbeats),
+            (Some("heartbeats"), None, ..) => Ok(Route::Heartbeats),
             _ => Err(RouteError::Unknown),
         }
     }
@@ -70,7 +76,7 @@ impl Route {
             | Route::Tarball(service)
             | Route::TarballVersion(service, _)
             | Route::Version(service, _) => Some(service),
-            Route::Object(..) | Route::Events | Route::Members => None,
+            Route::Object(..) | Route::Events | Route::Members | Route::AgentHeartbeats | Route::Heartbeats => None,
         }
     }
 
@@ -84,6 +90,8 @@ impl Route {
             Route::Object(..) => "object",
             Route::Events => "events",
             Route::Members => "members",
+            Route::AgentHeartbeats => "agent_heartbeats",
+            Route::Heartbeats => "heartbeats",
         }
     }
 }
@@ -98,6 +106,8 @@ impl fmt::Display for Route {
             Route::Object(repository, digest) => write!(f, "/v1/objects/{repository}/{digest}"),
             Route::Events => f.write_str("/v1/events"),
             Route::Members => f.write_str("/v1/members"),
+            Route::AgentHeartbeats => f.write_str("/v1/agents/self/heartbeats"),
+            Route::Heartbeats => f.write_str("/v1/heartbeats"),
         }
     }
 }
@@ -119,6 +129,8 @@ mod tests {
             Route::Object("shop".parse().unwrap(), ObjectDigest::of(b"frame")),
             Route::Events,
             Route::Members,
+            Route::AgentHeartbeats,
+            Route::Heartbeats,
         ] {
             assert_eq!(Route::parse(&route.to_string()), Ok(route));
         }
@@ -147,6 +159,9 @@ mod tests {
             "/v1/services/a/versions/b3-0/zstd",
             "/v1/services/a/heartbeat",
             "/v1/heartbeat",
+            "/v1/heartbeats/a",
+            "/v1/agents/self",
+            "/v1/agents/other/heartbeats",
         ] {
             assert_eq!(Route::parse(path), Err(RouteError::Unknown), "{path}");
         }
