@@ -13,6 +13,7 @@ pub mod encoding;
 pub mod entry_path;
 pub mod envelope;
 pub mod event;
+pub mod freshness;
 pub mod json;
 pub mod manifest;
 pub mod members;
