@@ -13,4 +13,4 @@ pub(crate) use monitor::Monitor;
 pub use proof::Assessment;
 pub(crate) use proof::{Held, Proof};
 pub(crate) use publication::{ProofError, SignedPublication};
-pub(crate) use trust::Trust;
+pub(crate) use trust::{Trust, read_keys};

@@ -54,7 +54,7 @@ pub struct Assessment {
 }
 
 /// Why a statement is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum StatementError {
     #[error("no key of `trust` signed the statement of freshness")]
     NotTrusted,

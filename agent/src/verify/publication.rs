@@ -15,7 +15,7 @@ use weir_protocol::token::PublicKey;
 const MAX_NAMED: usize = 3;
 
 /// What an origin signed about a service. Fields that decide nothing here are not read.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct SignedPublication {
     service: ServiceName,
     pub(crate) generation: Generation,

@@ -1,10 +1,12 @@
 //! The pinned public keys of origins, by patterns of services.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
 use prometheus::IntGaugeVec;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use weir_protocol::access_list::AccessList;
 use weir_protocol::name::ServiceName;
 use weir_protocol::name_glob::NameGlob;
@@ -23,6 +25,20 @@ struct Pinned {
     keys: watch::Receiver<Arc<AccessList>>,
 }
 
+/// Reads a file of keys. Blocks.
+///
+/// # Errors
+/// It cannot be read, is malformed, or has no key.
+pub(crate) fn read_keys(file: PathBuf) -> anyhow::Result<AccessList> {
+    let keys = files(file.clone()).read()?;
+    anyhow::ensure!(keys.keys().next().is_some(), "{} has no key: write there what `weir-origin keys` prints", file.display());
+    Ok(keys)
+}
+
+fn files(keys: PathBuf) -> AccessFiles {
+    AccessFiles { keys: vec![keys], deny: None }
+}
+
 impl Trust {
     /// Reads the files of keys, and follows their changes until the drain. `None`: nothing is pinned.
     ///
@@ -36,8 +52,9 @@ impl Trust {
         let mut pinned = Vec::new();
         for TrustConfig { services, keys } in entries {
             let gauge = readable.with_label_values(&[&keys.display().to_string()]);
-            let files = AccessFiles { keys: vec![keys.clone()], deny: None };
-            let keys = files.follow(gauge, drain).await.context("`trust`")?;
+            let file = keys.clone();
+            spawn_blocking(move || read_keys(file)).await?.context("`trust`")?;
+            let keys = files(keys.clone()).follow(gauge, drain).await.context("`trust`")?;
             pinned.push(Pinned { services: services.clone(), keys });
         }
         Ok((!pinned.is_empty()).then(|| Arc::new(Self(pinned))))
