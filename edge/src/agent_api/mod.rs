@@ -69,9 +69,7 @@ impl Target {
                 return if request.method() == Method::POST { Ok(Target::Heartbeats) } else { Err(ApiError::UsePost) };
             }
             // Only edges and origins serve these, to edges.
-            Route::Version(..) | Route::Object(..) | Route::Events | Route::Members | Route::Heartbeats => {
-                return Err(ApiError::NoSuchPath);
-            }
+            _ => return Err(ApiError::NoSuchPath),
         };
         check_method(request).map(|()| target)
     }

@@ -67,15 +67,7 @@ impl PeerApi {
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
             Ok(Route::Events) => inner.events.begin(request),
-            Ok(
-                Route::Tarball(_)
-                | Route::TarballVersion(..)
-                | Route::Members
-                | Route::AgentHeartbeats
-                | Route::Heartbeats,
-            ) => {
-                Err(PeerError::Api(ApiError::NoSuchPath))
-            }
+            Ok(_) => Err(PeerError::Api(ApiError::NoSuchPath)),
         };
         let response = answered.unwrap_or_else(PeerError::into_response);
         inner.metrics.answered(label, response.status());

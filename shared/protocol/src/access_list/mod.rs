@@ -1,8 +1,10 @@
-//! Access lists: the keys that verify tokens, and what is revoked. As JSON on the event stream, and as text files.
+//! Access lists: the keys that verify tokens, what is revoked, and which agents follow what. As JSON on the event
+//! stream; keys and denials also as text files.
 //!
 //! A denial always wins: where lists are merged, anything revoked in one of them is revoked.
 
 mod deny_file;
+mod fleet;
 mod key_file;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +12,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use self::fleet::EntriesDocument;
+use crate::assignment::{Agent, Assignment};
+use crate::issuer::Issuer;
 use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
+pub use fleet::{Entries, Entry, Fleet, MAX_KIND_BYTES};
 pub use key_file::key_line;
 
-/// The largest list in bytes of JSON. A list within the other bounds is smaller.
-pub const MAX_ACCESS_LIST_BYTES: usize = 2 << 20;
+/// The largest list in bytes of JSON. A list within the other bounds is smaller, with twice [`MAX_KIND_BYTES`] for each
+/// kind.
+pub const MAX_ACCESS_LIST_BYTES: usize = 8 << 20;
 
 /// The most keys of a list.
 pub const MAX_KEYS: usize = 100;
@@ -27,13 +34,14 @@ pub const MAX_REVOKED_KEYS: usize = 1_000;
 /// The most denied tokens of a list. To deny more, revoke their key.
 pub const MAX_DENIED_TOKENS: usize = 10_000;
 
-/// Keys, revoked keys and denied tokens.
+/// Keys, revoked keys, denied tokens, and what operators say of agents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessList {
     keys: BTreeMap<KeyId, PublicKey>,
     revoked_keys: BTreeSet<KeyId>,
     /// With the `exp` of the token, after which it need not be remembered.
     denied_tokens: BTreeMap<TokenId, Option<UnixSeconds>>,
+    fleet: Fleet,
 }
 
 /// Why an access list cannot be used.
@@ -56,6 +64,14 @@ pub enum AccessListError {
     /// Two keys have the same id.
     #[error("the key id {0} stands for two different keys")]
     TwoKeys(KeyId),
+    /// Two entries of a kind have the same name.
+    #[error("two of the {kind} have the name `{name}`")]
+    TwoEntries {
+        /// The kind.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
     /// A bound is exceeded.
     #[error("more than {limit} {what}")]
     TooMany {
@@ -74,6 +90,12 @@ struct Document {
     revoked_keys: Vec<KeyId>,
     #[serde(default)]
     denied_tokens: Vec<Denied>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    agents: Option<EntriesDocument<Agent>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    assignments: Option<EntriesDocument<Assignment>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    issuers: Option<EntriesDocument<Issuer>>,
 }
 
 /// A key as in a JWK set (RFC 7517, RFC 8037), without the members that are always the same.
@@ -111,6 +133,11 @@ impl AccessList {
         for Denied { jti, exp } in document.denied_tokens {
             list.deny_token(jti, exp)?;
         }
+        list.fleet = Fleet {
+            agents: Entries::read(document.agents)?,
+            assignments: Entries::read(document.assignments)?,
+            issuers: Entries::read(document.issuers)?,
+        };
         Ok(list)
     }
 
@@ -124,6 +151,9 @@ impl AccessList {
             keys: self.keys.values().map(|key| Key { kid: key.id().clone(), x: key.encoded() }).collect(),
             revoked_keys: self.revoked_keys.iter().cloned().collect(),
             denied_tokens: self.denied_tokens.iter().map(|(jti, exp)| Denied { jti: jti.clone(), exp: *exp }).collect(),
+            agents: self.fleet.agents.document(),
+            assignments: self.fleet.assignments.document(),
+            issuers: self.fleet.issuers.document(),
         }
     }
 
@@ -143,20 +173,33 @@ impl AccessList {
         self.denied_tokens.iter().filter(move |(_, exp)| lives(exp)).map(|(id, _)| id)
     }
 
-    /// The list without its keys.
-    #[must_use]
-    pub fn denials(&self) -> Self {
-        Self { keys: Default::default(), ..self.clone() }
+    /// Agents, assignments and issuers.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
     }
 
-    /// Adds all that another list has.
+    /// Replaces agents, assignments and issuers.
+    pub fn set_fleet(&mut self, fleet: Fleet) {
+        self.fleet = fleet;
+    }
+
+    /// What stays when the origin that sent the list is gone: its denials, and the agents and assignments that all
+    /// origins share.
+    #[must_use]
+    pub fn denials(&self) -> Self {
+        Self { keys: Default::default(), fleet: self.fleet.shared(), ..self.clone() }
+    }
+
+    /// Adds all that the list of another origin has. Of agents, assignments and issuers the documents of the highest
+    /// revision apply.
     ///
     /// # Errors
     /// There is too much of it, or two keys have one id.
     pub fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
         other.keys.values().try_for_each(|key| self.add_key(key.clone()))?;
         other.revoked_keys.iter().try_for_each(|key| self.revoke_key(key.clone()))?;
-        other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))
+        other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))?;
+        self.fleet.merge(&other.fleet)
     }
 
     /// Adds a key.
