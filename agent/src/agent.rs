@@ -74,9 +74,8 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let drain = Drain::new();
     let trust = Trust::follow(&config.trust, &metrics.trust_file_readable, &drain).await?;
     let monitored = trust.clone().filter(|_| !config.max_proof_age.is_zero());
-    let monitor = monitored.map(|trust| {
-        Monitor::new(trust, edges.clone(), config.request_timeout, config.max_proof_age, drain.clone())
-    });
+    let monitor = monitored
+        .map(|trust| Monitor::new(trust, edges.clone(), config.request_timeout, config.max_proof_age, drain.clone()));
     let composition = Composition {
         lock: Arc::new(lock),
         downloads: Arc::new(Semaphore::new(config.max_downloads)),

@@ -70,7 +70,8 @@ impl ServiceConfig {
     }
 }
 
-/// Public keys that are trusted to sign for some services.
+/// Public keys of origins, by patterns of services: `trust = [{ services = "*", keys = "origin.pub" }]`. With an entry, only
+/// publications that one of its keys signed are accepted, and nothing of a service that no entry names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustConfig {
@@ -140,8 +141,7 @@ pub struct Config {
     /// Give metrics of services the label `service`. Otherwise counters are sums, and times are those of the worst
     /// service.
     pub metrics_by_service: bool,
-    /// Public keys of origins by patterns of services: `[{ services = "*", keys = "origin.pub" }]`. With an entry, only
-    /// publications are accepted that one of its keys signed, and nothing of a service that no entry names.
+    /// The keys that may sign.
     pub trust: Vec<TrustConfig>,
     /// With `trust`: how long a service may be without a new signed statement of freshness, and an update may be known and
     /// not arrive, before the service is degraded. `0s`: no statements are requested.
@@ -236,13 +236,17 @@ impl Config {
             let is_empty = service.exec.as_ref().is_some_and(|exec| exec.trim().is_empty());
             refuse(is_empty, &format!("`exec` of the service `{}` is empty", service.name));
             let is_named = self.trust.iter().any(|entry| entry.services.matches(service.name.as_str()));
-            let why = format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
+            let why =
+                format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
             refuse(!self.trust.is_empty() && !is_named, &why);
         }
         let has_no_file = self.trust.iter().any(|entry| entry.keys.as_os_str().is_empty());
         refuse(has_no_file, "an entry of `trust` has no `keys`: name the file of the origin's public keys");
         let is_too_short = !self.max_proof_age.is_zero() && self.max_proof_age < MIN_PROOF_AGE;
-        refuse(is_too_short, "`max_proof_age` is shorter than 2m: a statement is requested once a minute (`0s`: never)");
+        refuse(
+            is_too_short,
+            "`max_proof_age` is shorter than 2m: a statement is requested once a minute (`0s`: never)",
+        );
         refuse(self.max_proof_age > MAX_INTERVAL, "`max_proof_age` is longer than a year");
         for (key, value) in [
             ("poll_interval", self.poll_interval),

@@ -45,8 +45,8 @@ mod tests {
     use weir_protocol::digest::TarballDigest;
 
     use super::*;
-    use crate::verify::Proof;
     use crate::status::{HookState, Release};
+    use crate::verify::Proof;
 
     #[test]
     fn releases_make_an_agent_ready_and_failures_degrade_it() {

@@ -121,9 +121,13 @@ impl Heartbeats {
     /// Requests statements of an origin, whoever waits.
     fn begin(&self, owner: OriginId, services: BTreeSet<ServiceName>) -> Batch {
         let (sender, received) = oneshot::channel();
-        let origins = self.origins.clone();
+        let (origins, draining) = (self.origins.clone(), self.drain.clone());
         self.drain.spawn(async move {
-            let statements = origins.heartbeats(owner, services).await.unwrap_or_else(|error| {
+            let answered = tokio::select! {
+                answered = origins.heartbeats(owner, services) => answered,
+                () = draining.begun() => return,
+            };
+            let statements = answered.unwrap_or_else(|error| {
                 tracing::debug!(%error, "an origin gives no statements of freshness");
                 Vec::new()
             });

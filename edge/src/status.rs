@@ -101,8 +101,11 @@ impl Status {
     /// The services of which an origin offers an older generation than was seen.
     fn regressed(&self) -> Option<String> {
         let all = self.catalog.all();
-        let mut names: Vec<_> =
-            all.iter().filter(|(_, entry)| entry.rejected_generation().is_some()).map(|(name, _)| name.as_str()).collect();
+        let mut names: Vec<_> = all
+            .iter()
+            .filter(|(_, entry)| entry.rejected_generation().is_some())
+            .map(|(name, _)| name.as_str())
+            .collect();
         names.sort_unstable();
         let more = names.len().saturating_sub(MAX_NAMED);
         names.truncate(MAX_NAMED);

@@ -70,8 +70,8 @@ impl Monitor {
         self.now.notify_one();
     }
 
-    /// Requests statements of all services that have a verified release.
-    async fn round(&self) {
+    /// Requests statements of all services that have a verified release. Returns whether there was one.
+    async fn round(&self) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
         watched.retain(|_, watched| watched.status.borrow().confirmed);
         let all: Vec<_> = watched.into_iter().collect();
@@ -81,6 +81,7 @@ impl Monitor {
                 self.take(service, watched, &answer);
             }
         }
+        !all.is_empty()
     }
 
     /// Requests statements of the edges, one after the other, until one answers.
@@ -123,9 +124,9 @@ impl Monitor {
             Err(why) => Err(why.clone()),
         };
         let statement = envelope.map(|signed| {
-            let keys = self.trust.keys_of(service);
-            let keys = keys.iter().flat_map(|keys| keys.keys());
-            keys.into_iter().find_map(|key| Freshness::signed_by(&signed.envelope, key)).ok_or(StatementError::NotTrusted)
+            let pinned = self.trust.keys_of(service);
+            let mut keys = pinned.iter().flat_map(|pinned| pinned.keys());
+            keys.find_map(|key| Freshness::signed_by(&signed.envelope, key)).ok_or(StatementError::NotTrusted)
         });
         watched.status.send_modify(|status| {
             let held = status.held();
@@ -154,7 +155,9 @@ impl Monitor {
 /// What an operator can do about a status.
 fn refusal(status: StatusCode, detail: Option<&str>) -> String {
     let hint = match status {
-        StatusCode::NOT_FOUND => "it does not know who asks (give this agent a token or a client certificate), or is older",
+        StatusCode::NOT_FOUND => {
+            "it does not know who asks (give this agent a token or a client certificate), or is older"
+        }
         _ => detail.unwrap_or("it gives no reason"),
     };
     format!("the edge answers {status}: {hint}")
@@ -172,10 +175,9 @@ impl Task for Monitor {
                 () = self.now.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            self.is_first = false;
             tokio::select! {
                 () = self.drain.begun() => return,
-                () = self.round() => {}
+                any = self.round() => self.is_first &= !any,
             }
         }
     }

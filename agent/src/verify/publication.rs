@@ -38,8 +38,6 @@ pub(crate) enum ProofError {
     Unsigned,
     #[error("no key of `trust` signed the publication; its signatures name {0}")]
     NotTrusted(String),
-    #[error("the publication has more than {} signatures", Envelope::MAX_SIGNATURES)]
-    TooManySignatures,
     #[error("the signed publication is of the service `{0}`")]
     OtherService(ServiceName),
     #[error("the signed publication is for other clients (`selector`): upgrade this agent, or give it another service")]
@@ -67,7 +65,7 @@ impl ProofError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NoKeys => "no_keys",
-            Self::Malformed(_) | Self::TooManySignatures => "malformed",
+            Self::Malformed(_) => "malformed",
             Self::Unsigned => "unsigned",
             Self::NotTrusted(_) => "signature",
             Self::OtherService(_) => "service",
@@ -94,9 +92,6 @@ impl SignedPublication {
         let malformed = |error: serde_json::Error| ProofError::Malformed(error.to_string());
         let Descriptor { envelope } = json::from_slice(descriptor).map_err(malformed)?;
         let envelope = envelope.ok_or(ProofError::Unsigned)?;
-        if envelope.key_ids().count() > Envelope::MAX_SIGNATURES {
-            return Err(ProofError::TooManySignatures);
-        }
         let payload = keys.into_iter().find_map(|key| envelope.signed_by(key, PUBLICATION_TYPE));
         let payload = payload.ok_or_else(|| ProofError::NotTrusted(named(&envelope)))?;
         let read: Self = json::from_slice(&payload).map_err(malformed)?;
@@ -177,10 +172,6 @@ mod tests {
         assert!(matches!(verify(&as_statement), Err(ProofError::NotTrusted(_))), "another type");
         let unsigned = json!({ "publication": publication(), "revision": 1 }).to_string();
         assert_eq!(verify(unsigned.as_bytes()), Err(ProofError::Unsigned));
-        let mut many: Value = serde_json::from_slice(&signed(&publication(), keys)).unwrap();
-        let signature = many["envelope"]["signatures"][0].clone();
-        many["envelope"]["signatures"] = vec![signature; Envelope::MAX_SIGNATURES + 1].into();
-        assert_eq!(verify(many.to_string().as_bytes()), Err(ProofError::TooManySignatures));
 
         // The copy beside the envelope is not read.
         let mut bytes: Value = serde_json::from_slice(&signed(&publication(), keys)).unwrap();

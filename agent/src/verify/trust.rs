@@ -31,7 +31,11 @@ struct Pinned {
 /// It cannot be read, is malformed, or has no key.
 pub(crate) fn read_keys(file: PathBuf) -> anyhow::Result<AccessList> {
     let keys = files(file.clone()).read()?;
-    anyhow::ensure!(keys.keys().next().is_some(), "{} has no key: write there what `weir-origin keys` prints", file.display());
+    anyhow::ensure!(
+        keys.keys().next().is_some(),
+        "{} has no key: write there what `weir-origin keys` prints",
+        file.display()
+    );
     Ok(keys)
 }
 

@@ -213,7 +213,10 @@ async fn statements_of_freshness_show_what_an_edge_withholds() {
 
     for (what, envelope) in [
         ("no key of `trust`", statement(5, "one", 0).sign(&stranger)),
-        ("is of the service `bank`", Freshness { service: "bank".parse().unwrap(), ..statement(5, "one", 0) }.sign(&keys)),
+        (
+            "is of the service `bank`",
+            Freshness { service: "bank".parse().unwrap(), ..statement(5, "one", 0) }.sign(&keys),
+        ),
         ("a replay", statement(5, "one", 300).sign(&keys)),
         ("back to generation 4", statement(4, "zero", 0).sign(&keys)),
         ("two digests under generation 5", statement(5, "other", 0).sign(&keys)),
@@ -234,7 +237,8 @@ async fn statements_of_freshness_show_what_an_edge_withholds() {
     };
     let status = agent.until("the newer generation is known", is_known).await;
     assert_eq!(agent.poll().await.last_error, None, "nothing is wrong with the poll");
-    let problem_in = |minutes| status.freshness(SystemTime::now() + Duration::from_secs(60 * minutes)).unwrap().problem;
+    let problem_in =
+        |minutes: u64| status.freshness(SystemTime::now() + Duration::from_secs(60 * minutes)).unwrap().problem;
     assert_eq!(problem_in(5), None);
     let problem = problem_in(11).unwrap();
     assert!(problem.contains("withheld") && problem.contains("generation 7"), "{problem}");
@@ -250,6 +254,7 @@ async fn an_old_statement_and_none_at_all_are_degraded() {
     let later = SystemTime::now() + Duration::from_secs(11 * 60);
     assert!(status.freshness(later).unwrap().problem.unwrap().contains("since the start"));
     edge.answers.state_freshness(&shop(), statement(5, "one", 11 * 60).sign(&keys));
-    proved(&mut agent, "the statement is old", |problem| problem.is_some_and(|it| it.contains("newest statement"))).await;
+    proved(&mut agent, "the statement is old", |problem| problem.is_some_and(|it| it.contains("newest statement")))
+        .await;
     agent.stop().await;
 }

@@ -272,7 +272,8 @@ impl Origin {
         if no_cache {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         }
-        let response = self.request_within(HeadTimeout::object(is_last), kind, &route.to_string(), Content::get(headers)).await?;
+        let response =
+            self.request_within(HeadTimeout::object(is_last), kind, &route.to_string(), Content::get(headers)).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
             status => Err(self.bad_response(&format!("status {status} for an object"))),
@@ -288,8 +289,9 @@ impl Origin {
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
         let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
-        let response =
-            self.send(HeadTimeout::Fast, &self.clients().events, route.label(), &path, Content::get(HeaderMap::new())).await?;
+        let response = self
+            .send(HeadTimeout::Fast, &self.clients().events, route.label(), &path, Content::get(HeaderMap::new()))
+            .await?;
         match response.status() {
             StatusCode::OK => Ok(response.into_body()),
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),

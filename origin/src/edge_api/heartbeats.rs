@@ -54,7 +54,9 @@ impl EdgeApi {
             None => match worker.state() {
                 // Not polled since the start: nobody knows.
                 RepositoryState { health: Health::Unknown, .. } => return None,
-                RepositoryState { health: Health::Unhealthy { since, .. }, consecutive_failures: 1.., .. } => Some(since),
+                RepositoryState { health: Health::Unhealthy { since, .. }, consecutive_failures: 1.., .. } => {
+                    Some(since)
+                }
                 _ => None,
             },
         };

@@ -69,7 +69,17 @@ impl EdgeApi {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
         let cluster = None;
-        Self { catalog, publisher, signer, metrics, object_permits, reference_lookups, events, lost_definitions, cluster }
+        Self {
+            catalog,
+            publisher,
+            signer,
+            metrics,
+            object_permits,
+            reference_lookups,
+            events,
+            lost_definitions,
+            cluster,
+        }
     }
 
     /// Answers other origins too, and edges for what others own.
