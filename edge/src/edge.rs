@@ -20,6 +20,7 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::heartbeats::Heartbeats;
 use crate::listener::EdgeListener;
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
@@ -161,7 +162,16 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         drain: drain.clone(),
     };
     let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?);
-    let own = SelfApi::new(&config.agents, lookup.clone(), catalog.clone(), access.clone(), &registry, drain)?;
+    let heartbeats = Heartbeats::new(catalog.clone(), origins.clone(), &registry, clock, drain)?;
+    let own = SelfApi::new(
+        &config.agents,
+        lookup.clone(),
+        catalog.clone(),
+        access.clone(),
+        heartbeats.clone(),
+        &registry,
+        drain,
+    )?;
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), own: own.clone() };
     let peers = peer_api(&config, &catalog, &sources, &access, &registry, drain)?;
     let listener = |port| EdgeListener {
@@ -179,6 +189,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         access: access.clone(),
         peers: peers.clone(),
         agents: own,
+        heartbeats,
         reloader: reloader.clone(),
         clock,
         started,

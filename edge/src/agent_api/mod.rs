@@ -66,7 +66,9 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
-            own @ (Route::AgentServices | Route::AgentEvents | Route::AgentReport) => return Ok(Target::Own(own)),
+            own @ (Route::AgentServices | Route::AgentEvents | Route::AgentReport | Route::AgentHeartbeats) => {
+                return Ok(Target::Own(own));
+            }
             // Only edges and origins serve these, to edges.
             _ => return Err(ApiError::NoSuchPath),
         };

@@ -1,5 +1,5 @@
-//! Answers an agent about itself, below `/v1/agents/self/`: the services that it follows, what changes there, and its
-//! reports.
+//! Answers an agent about itself, below `/v1/agents/self/`: the services that it follows, what changes there, signed
+//! statements of their freshness, and its reports.
 //!
 //! The batch poll says what is, the event stream says that something changed. Both have the same rows, so the tag of the
 //! one is the cursor of the other, at every edge.
@@ -7,6 +7,7 @@
 mod batch;
 mod events;
 mod following;
+mod heartbeats;
 mod metrics;
 mod reports;
 mod rows;
@@ -31,6 +32,7 @@ use crate::access::{Access, NoReader, Reader};
 use crate::agent_api::ApiError;
 use crate::catalog::{Catalog, Freshness, Lookup};
 use crate::config::AgentsConfig;
+use crate::heartbeats::Heartbeats;
 
 /// The most agents whose lists of services are kept ready. For more, the list is made for each request.
 const MAX_FOLLOWING: u64 = 10_000;
@@ -45,6 +47,7 @@ struct Inner {
     lookup: Lookup,
     catalog: Arc<Catalog>,
     access: Access,
+    heartbeats: Heartbeats,
     following: Cache<(Reader, Wanted), Arc<Following>>,
     streams: Arc<Semaphore>,
     max_streams: usize,
@@ -59,6 +62,7 @@ impl SelfApi {
         lookup: Lookup,
         catalog: Arc<Catalog>,
         access: Access,
+        heartbeats: Heartbeats,
         registry: &Registry,
         drain: &Drain,
     ) -> prometheus::Result<Self> {
@@ -68,6 +72,7 @@ impl SelfApi {
                 lookup,
                 catalog,
                 access,
+                heartbeats,
                 following: Cache::new(MAX_FOLLOWING),
                 streams: Arc::new(Semaphore::new(max_streams)),
                 max_streams,
@@ -106,9 +111,12 @@ impl SelfApi {
             Route::AgentServices if is_read => self.inner.batch_poll(request, &reader).await,
             Route::AgentEvents if *request.method() == Method::GET => self.events(request, peer, reader),
             Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, &reader).await,
+            Route::AgentHeartbeats if *request.method() == Method::POST => {
+                self.inner.heartbeats(request, &reader).await
+            }
             Route::AgentServices => Err(ApiError::MethodNotAllowed("GET, HEAD")),
             Route::AgentEvents => Err(ApiError::MethodNotAllowed("GET")),
-            Route::AgentReport => Err(ApiError::MethodNotAllowed("POST")),
+            Route::AgentReport | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),
             _ => Err(ApiError::NoSuchPath),
         }
     }
