@@ -1,6 +1,7 @@
 //! An edge before a test origin: real TLS, real QUIC, real disk. One module per subject.
 
 mod access;
+mod agent_self;
 mod catalog;
 mod client;
 mod cluster;

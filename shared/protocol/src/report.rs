@@ -53,7 +53,7 @@ pub struct Report {
     /// Labels that the agent gives itself, for display alone.
     #[serde(default)]
     pub labels: Labels,
-    /// Sorted by name, each name once.
+    /// Each name once. Sorted by name when it was read.
     pub services: Vec<ServiceReport>,
 }
 
@@ -113,26 +113,27 @@ pub enum ReportError {
     /// An error is too long.
     #[error("the report's `error` of `{0}` has more than {MAX_ERROR_BYTES} bytes")]
     ErrorText(ServiceName),
-    /// Not sorted, or a name stands twice.
-    #[error("the report's services are not sorted at `{0}`, or have it twice")]
-    NotSorted(ServiceName),
+    /// A name stands twice.
+    #[error("the report has the service `{0}` twice")]
+    Twice(ServiceName),
 }
 
 impl Report {
-    /// Reads a report. Unknown fields are ignored.
+    /// Reads a report, and sorts its services. Unknown fields are ignored.
     ///
     /// # Errors
-    /// It is malformed, not sorted, or exceeds a bound.
+    /// It is malformed, has a service twice, or exceeds a bound.
     pub fn parse(json: &[u8]) -> Result<Self, ReportError> {
         if json.len() > MAX_REPORT_BYTES {
             return Err(ReportError::TooLong);
         }
-        let read: Self = crate::json::from_slice(json)?;
+        let mut read: Self = crate::json::from_slice(json)?;
+        read.services.sort_by(|one, other| one.service.cmp(&other.service));
         if read.version.len() > MAX_VERSION_BYTES {
             return Err(ReportError::Version);
         }
-        if let Some(pair) = read.services.windows(2).find(|pair| pair[0].service >= pair[1].service) {
-            return Err(ReportError::NotSorted(pair[1].service.clone()));
+        if let Some(pair) = read.services.windows(2).find(|pair| pair[0].service == pair[1].service) {
+            return Err(ReportError::Twice(pair[1].service.clone()));
         }
         let is_long = |row: &&ServiceReport| row.error.as_ref().is_some_and(|error| error.len() > MAX_ERROR_BYTES);
         match read.services.iter().find(is_long) {
@@ -145,7 +146,7 @@ impl Report {
     /// until the whole is within [`MAX_REPORT_BYTES`], with none left at the end.
     ///
     /// # Errors
-    /// It is too long without errors, not sorted, or its version is too long.
+    /// It is too long without errors, has a service twice, or its version is too long.
     pub fn to_json(&self) -> Result<Vec<u8>, ReportError> {
         let mut fitting = self.clone();
         let mut longest = MAX_ERROR_BYTES;
@@ -220,8 +221,7 @@ mod tests {
         for (field, other, expected) in [
             (r#""no edge has it""#, long.as_str(), "`error` of `docs` has more than 2048 bytes"),
             (r#""0.3.0""#, &version, "`version` has more than 100 bytes"),
-            (r#""docs""#, r#""zoo""#, "not sorted at `shop-prod`"),
-            (r#""docs""#, r#""shop-prod""#, "not sorted at `shop-prod`"),
+            (r#""docs""#, r#""shop-prod""#, "has the service `shop-prod` twice"),
             (r#""4f2a-1""#, r#""a b""#, "`a b` is not an instance"),
             (r#""seq":7"#, r#""seq":-7"#, "invalid value"),
             (r#""rack""#, r#""r k""#, "`r k` is not a label's key"),

@@ -1,0 +1,251 @@
+//! What an agent asks about itself: the batch poll, its events and its reports.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use weir_edge::config::{AuthMode, CertificateRule, Config};
+use weir_protocol::access_list::{AccessList, Entries, Fleet};
+use weir_protocol::agent_event::{AgentEvent, AgentEventKind};
+use weir_protocol::assignment::Assignment;
+use weir_protocol::batch_poll::{BatchPoll, RowState};
+use weir_protocol::event::{EventKind, RevisionSeen, Upstream};
+
+use crate::client::{Download, Reply};
+use crate::site::Site;
+use crate::test_origin::Tarball;
+
+const SERVICES: &str = "/v1/agents/self/services";
+const EVENTS: &str = "/v1/agents/self/events";
+const REPORT: &str = "/v1/agents/self/report";
+
+/// The list of an origin that assigns services to all agents.
+fn assigning(revision: u64, services: &[&str]) -> EventKind {
+    let patterns = services.iter().map(|glob| glob.parse().unwrap()).collect();
+    let everyone = Some("*".parse().unwrap());
+    let assignment = (!services.is_empty())
+        .then(|| Assignment::new("all".parse().unwrap(), everyone, Default::default(), patterns).unwrap());
+    let mut list = AccessList::default();
+    let assignments = Entries::new(revision, assignment, []).unwrap();
+    list.set_fleet(Fleet { assignments, ..Fleet::default() });
+    EventKind::Access(list.json().get().as_bytes().to_vec().into())
+}
+
+/// An edge whose agents have certificates that open all but `secret`, and follow `shop*` and `secret`.
+async fn assigned(change: impl FnOnce(&mut Config)) -> Site {
+    let site = Site::following(
+        |site| {
+            for service in ["other", "secret", "shop-a", "shop-b"] {
+                site.origin.publish(service, 7, 1, &Tarball::random(1, 1000));
+            }
+        },
+        |config| {
+            config.auth.mode = AuthMode::Required;
+            let opened = ["other", "shop*"].iter().map(|glob| glob.parse().unwrap()).collect();
+            config.auth.certificates = vec![CertificateRule { agents: "*".parse().unwrap(), services: opened }];
+            config.auth.client_ca = Some(config.origins[0].ca.clone());
+            change(config);
+        },
+    )
+    .await;
+    site.origin.send_event(assigning(1, &["shop-*", "secret"]));
+    let mut client = site.client_as("agent", "h2").await;
+    site.until("the assignments are known", async || {
+        let reply = client.get(SERVICES, &[]).await;
+        reply.status == 200 && names(&reply) == ["shop-a", "shop-b"]
+    })
+    .await;
+    site
+}
+
+fn rows(reply: &Reply) -> BatchPoll {
+    BatchPoll::parse(reply.bytes()).unwrap()
+}
+
+fn names(reply: &Reply) -> Vec<String> {
+    rows(reply).services().iter().map(|row| row.service.to_string()).collect()
+}
+
+/// The next event that is no heartbeat.
+async fn next(stream: &mut Download) -> AgentEvent {
+    loop {
+        let part = tokio::time::timeout(crate::site::PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
+        let event = AgentEvent::parse(part.strip_suffix(b"\n").unwrap()).unwrap().unwrap();
+        if event.kind != AgentEventKind::Heartbeat {
+            return event;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_poll_has_all_assigned_services_that_may_be_read_in_every_version_of_http() {
+    let site = assigned(|_| {}).await;
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client_as("agent", version).await;
+        let reply = client.get(SERVICES, &[]).await;
+        assert_eq!((reply.status, reply.header("cache-control")), (200, "private, no-cache"), "{version}");
+        assert_eq!(reply.header("age"), "0");
+        let descriptor = client.get("/v1/services/shop-a", &[]).await;
+        let current = rows(&reply).services()[0].clone();
+        assert_eq!((current.state, current.generation), (RowState::Current, Some(7)));
+        assert_eq!(current.digest, Some(Tarball::random(1, 1000).digest()));
+        assert!(descriptor.header("etag").starts_with(current.etag.as_ref().unwrap().trim_end_matches('"')));
+        let etag = reply.header("etag");
+        for method in ["GET", "HEAD"] {
+            let unchanged = client.send(method, SERVICES, &[("if-none-match", etag)]).await;
+            assert_eq!((unchanged.status, unchanged.header("etag")), (304, etag));
+        }
+        let head = client.head(SERVICES, &[]).await;
+        assert_eq!((head.status, head.header("etag")), (200, etag));
+        site.origin.push(
+            "shop-b",
+            8 + u64::from(version == "h2") + 2 * u64::from(version == "h3"),
+            1,
+            &Tarball::random(2, 999),
+        );
+        site.until("the change is seen", async || client.get(SERVICES, &[("if-none-match", etag)]).await.status == 200)
+            .await;
+    }
+    let mut stranger = site.client("h2").await;
+    assert_eq!(stranger.get(SERVICES, &[]).await.status, 401);
+    let mut client = site.client_as("agent", "h2").await;
+    let named = client.get(&format!("{SERVICES}?services=o*,secret,shop-z"), &[]).await;
+    assert_eq!(names(&named), ["other", "shop-z"], "without an assignment, and never what it may not read");
+    assert_eq!(rows(&named).services()[1].state, RowState::NotPublished);
+    assert_eq!(client.get(&format!("{SERVICES}?services=A"), &[]).await.status, 400);
+    let wrong = client.post(SERVICES, &[], "{}").await;
+    assert_eq!((wrong.status, wrong.header("allow")), (405, "GET, HEAD"));
+}
+
+#[tokio::test]
+async fn an_anonymous_reader_has_no_self() {
+    let (site, _) = Site::serving(1000).await;
+    let mut client = site.client("h2").await;
+    for path in [SERVICES, EVENTS] {
+        let reply = client.get(path, &[]).await;
+        assert_eq!((reply.status, &reply.problem()["type"]), (404, &json!("urn:weir:problem:no-self")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_edge_without_assignments_says_so_instead_of_an_empty_list() {
+    let site = Site::with(|config| {
+        config.auth.mode = AuthMode::Required;
+        let opened = vec!["*".parse().unwrap()];
+        config.auth.certificates = vec![CertificateRule { agents: "*".parse().unwrap(), services: opened }];
+        config.auth.client_ca = Some(config.origins[0].ca.clone());
+    })
+    .await;
+    let mut client = site.client_as("agent", "h2").await;
+    let reply = client.get(SERVICES, &[]).await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
+    assert_eq!(client.get(&format!("{SERVICES}?services=shop"), &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn events_say_what_changed_what_is_assigned_and_whether_the_upstream_answers() {
+    let site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h3").await;
+    let mut stream = client.begin("GET", EVENTS, &[]).await;
+    let first = next(&mut stream).await;
+    assert_eq!(first.kind, AgentEventKind::Resync, "it has no cursor");
+    let etag = client.get(SERVICES, &[]).await.header("etag").to_owned();
+    assert_eq!(format!("\"{}\"", first.cursor), etag, "the cursor is the tag of the rows");
+
+    site.origin.push("other", 8, 1, &Tarball::random(3, 1000));
+    site.origin.push("shop-b", 8, 1, &Tarball::random(2, 1000));
+    let changed = next(&mut stream).await;
+    let AgentEventKind::Changed(row) = &changed.kind else { panic!("{changed:?}") };
+    assert_eq!((row.service.as_str(), row.generation), ("shop-b", Some(8)), "what it does not follow is not said");
+
+    site.origin.push("shop-c", 1, 1, &Tarball::random(4, 1000));
+    let assigned = next(&mut stream).await;
+    assert!(
+        matches!(&assigned.kind, AgentEventKind::Assigned(row) if row.service.as_str() == "shop-c"),
+        "{assigned:?}"
+    );
+    site.origin.send_event(assigning(2, &["shop-c", "other"]));
+    let mut kinds = Vec::new();
+    for _ in 0..3 {
+        kinds.push(match next(&mut stream).await.kind {
+            AgentEventKind::Assigned(row) => format!("+{}", row.service),
+            AgentEventKind::Unassigned(service) => format!("-{service}"),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(kinds, ["-shop-a", "-shop-b", "+other"]);
+    // An origin that lost its documents empties nothing.
+    site.origin.send_event(assigning(0, &[]));
+    let descriptor = site.origin.publish("shop-c", 2, 1, &Tarball::random(5, 1000));
+    let down = Upstream { reachable: false, since: std::time::UNIX_EPOCH + Duration::from_secs(1_800_000_000) };
+    let publication = descriptor.publication();
+    site.origin.send_event(EventKind::Revision(RevisionSeen {
+        repository: publication.repository.clone(),
+        followed_ref: descriptor.followed_ref().to_owned(),
+        revision_id: publication.revision_id.clone(),
+        seen_at: std::time::UNIX_EPOCH,
+        upstream: down,
+    }));
+    let mut event = next(&mut stream).await;
+    if matches!(&event.kind, AgentEventKind::Changed(_)) {
+        event = next(&mut stream).await;
+    }
+    let AgentEventKind::Upstream { services, upstream } = &event.kind else { panic!("{event:?}") };
+    assert_eq!(
+        (services.iter().map(|name| name.as_str()).collect::<Vec<_>>(), *upstream),
+        (vec!["other", "shop-c"], down)
+    );
+
+    // Another stream goes on where this one is, without `resync`.
+    let mut resumed = client.begin("GET", &format!("{EVENTS}?since={}", event.cursor), &[]).await;
+    assert!(matches!(next(&mut resumed).await.kind, AgentEventKind::Upstream { .. }));
+}
+
+#[tokio::test]
+async fn streams_are_bounded_and_end_with_the_credential() {
+    let mut site = assigned(|config| config.agents.streams = 1).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let mut stream = client.begin("GET", EVENTS, &[]).await;
+    next(&mut stream).await;
+    assert_eq!((site.in_use("agent_streams"), site.limit("agent_streams")), (1.0, 1.0));
+    let refused = client.get(EVENTS, &[]).await;
+    assert_eq!((refused.status, &refused.problem()["type"]), (429, &json!("urn:weir:problem:too-many-streams")));
+    drop(stream);
+    site.until("its place is free", async || site.in_use("agent_streams") == 0.0).await;
+    let mut stream = client.begin("GET", EVENTS, &[]).await;
+    next(&mut stream).await;
+    site.stop_edge().await;
+    while let Some(part) = stream.next().await {
+        assert!(part.is_ok(), "a drain ends it cleanly");
+    }
+}
+
+#[tokio::test]
+async fn the_last_report_of_an_agent_is_shown() {
+    let site = assigned(|_| {}).await;
+    let report = |seq: u64, error: Value| {
+        json!({
+            "instance": "a1", "seq": seq, "version": "0.2.0", "labels": {"region": "eu"},
+            "services": [{
+                "service": "shop-a", "digest": Tarball::random(1, 1000).digest().to_string(), "generation": 7,
+                "since": "2026-01-01T00:00:00Z", "pinned": false, "hook": "failed", "error": error,
+            }],
+        })
+        .to_string()
+    };
+    for (seq, version) in [(1, "h1"), (2, "h2"), (3, "h3")] {
+        let mut client = site.client_as("agent", version).await;
+        let reply = client.post(REPORT, &[], report(seq, json!(format!("by {version}")))).await;
+        assert_eq!((reply.status, reply.bytes().len()), (204, 0), "{version}");
+    }
+    let mut client = site.client_as("agent", "h2").await;
+    assert_eq!(client.post(REPORT, &[], report(1, Value::Null)).await.status, 204);
+    let explained: Value = serde_json::from_str(&site.admin("/v1/explain?service=shop-a").await.1).unwrap();
+    let shown = &explained["agents"][0];
+    assert_eq!((&shown["error"], &shown["hook"]), (&json!("by h3"), &json!("failed")), "the lower number is dropped");
+    let status: Value = serde_json::from_str(&site.admin("/status").await.1).unwrap();
+    assert_eq!(status["agents"]["reporting"], 1);
+    for (body, expected) in [("{}".to_owned(), 400), ("x".repeat(300 << 10), 413)] {
+        assert_eq!(client.post(REPORT, &[], body).await.status, expected);
+    }
+    assert_eq!(client.get(REPORT, &[]).await.header("allow"), "POST");
+}
