@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::{header, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
+use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
 
 use super::unread::Http2Body;
@@ -90,7 +91,7 @@ pub(super) fn add_content_length(head: &mut response::Parts, body: &Body) {
     }
 }
 
-/// The body of a request. Over HTTP/3, where only GET and HEAD are served, it is empty.
+/// The body of a request. Over HTTP/3, that of GET and HEAD is not read.
 #[derive(Debug)]
 pub enum RequestBody {
     /// Nothing.
@@ -99,6 +100,8 @@ pub enum RequestBody {
     Http1(Incoming),
     /// Over HTTP/2.
     Http2(Http2Body),
+    /// Over HTTP/3.
+    Http3(BoxBody<Bytes, BoxError>),
 }
 
 /// The body of a request was not read.
@@ -156,6 +159,7 @@ impl HttpBody for RequestBody {
                     })
                 })
             }
+            RequestBody::Http3(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -164,6 +168,7 @@ impl HttpBody for RequestBody {
             RequestBody::Empty => true,
             RequestBody::Http1(incoming) => incoming.is_end_stream(),
             RequestBody::Http2(body) => body.stream().is_end_stream(),
+            RequestBody::Http3(body) => body.is_end_stream(),
         }
     }
 
@@ -171,7 +176,7 @@ impl HttpBody for RequestBody {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
             RequestBody::Http1(incoming) => incoming.size_hint(),
-            RequestBody::Http2(_) => SizeHint::default(),
+            RequestBody::Http2(_) | RequestBody::Http3(_) => SizeHint::default(),
         }
     }
 }

@@ -58,11 +58,18 @@ impl HeadReader {
             };
             let Some(payload) = self.bytes.get(head..end) else { break };
             if is_head {
-                return head::read(payload, MAX_HEADER_BYTES).map(Some);
+                let request = head::read(payload, MAX_HEADER_BYTES).map(Some);
+                self.bytes = self.bytes.slice(end..);
+                return request;
             }
             self.bytes = self.bytes.slice(end..);
             self.skipped += end;
         }
         Ok(None)
+    }
+
+    /// What followed the headers.
+    pub(super) fn into_rest(self) -> Bytes {
+        self.bytes
     }
 }

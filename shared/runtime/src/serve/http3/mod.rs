@@ -1,9 +1,9 @@
-//! HTTP/3 (RFC 9114) over QUIC by quinn, for `GET` and `HEAD`.
+//! HTTP/3 (RFC 9114) over QUIC by quinn, for `GET`, `HEAD`, and requests with small bodies.
 //!
 //! The framing is our own, for two reasons that were measured. The response to a poll is a few hundred bytes of headers: in
 //! the usual libraries encoding it, and passing it between tasks, costs several times what QUIC does. And a response must be
 //! complete or reset, and counts as in flight until the client has all of it, which needs access to the streams. There is no
-//! dynamic table, no push, no request body and no `CONNECT`.
+//! dynamic table, no push and no `CONNECT`.
 //!
 //! Streams are accepted only after the handshake is complete: accepting them earlier hung some clients.
 
@@ -19,6 +19,7 @@ mod head;
 mod head_reader;
 mod qpack;
 mod request;
+mod request_body;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ use super::{
 use crate::identity::Identity;
 use crate::shutdown::Drain;
 
-/// The receive window of a stream, in bytes: the headers of a request fit, and bodies are not read.
+/// The receive window of a stream, in bytes: the headers of a request fit, and bodies are small.
 const STREAM_WINDOW: u32 = 32 << 10;
 
 /// Bytes of responses that a connection buffers, and so the memory that a slow client costs. With a round-trip time of 100 ms

@@ -20,7 +20,7 @@ use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, Reque
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
 use super::head_reader::HeadReader;
-use super::qpack;
+use super::{qpack, request_body};
 use crate::shutdown::Drain;
 use weir_protocol::problem::Problem;
 
@@ -54,8 +54,9 @@ pub(super) struct Context<H> {
 pub(super) async fn serve<H: Handler>(
     context: Arc<Context<H>>,
     sender: SendStream,
-    mut receiver: RecvStream,
+    receiver: RecvStream,
 ) -> Result<Option<ResponseStream>, RequestError> {
+    let mut receiver = Some(receiver);
     let mut stream = ResponseStream::new(sender);
     let result = respond(&context, &mut stream, &mut receiver).await;
     match &result {
@@ -64,16 +65,19 @@ pub(super) async fn serve<H: Handler>(
         _ => {}
     }
     // The rest of the request is not read. After the end of the stream this does nothing.
-    let _ = receiver.stop(Code::NO_ERROR.into());
+    if let Some(mut receiver) = receiver {
+        let _ = receiver.stop(Code::NO_ERROR.into());
+    }
     result.map(|()| (!stream.is_acknowledged).then_some(stream))
 }
 
 async fn respond<H: Handler>(
     context: &Context<H>,
     stream: &mut ResponseStream,
-    receiver: &mut RecvStream,
+    receiver: &mut Option<RecvStream>,
 ) -> Result<(), RequestError> {
-    let mut read = Box::pin(read_head(receiver));
+    let Some(reading) = receiver.as_mut() else { return Ok(()) };
+    let mut read = Box::pin(read_head(reading));
     let request = match (&mut read).now_or_never() {
         // The headers have usually arrived, and need no timer.
         Some(request) => request,
@@ -85,11 +89,15 @@ async fn respond<H: Handler>(
     drop(read);
     let begun = Instant::now();
     let (method, response) = match request {
-        Ok(request) => {
+        Ok((mut request, rest)) => {
             context.has_requested.store(true, Ordering::Relaxed);
-            // The end of the stream has usually arrived; reading it avoids a STOP_SENDING.
-            let _ = receiver.read_chunk(usize::MAX, true).now_or_never();
             let method = request.method().clone();
+            if matches!(method, Method::GET | Method::HEAD) {
+                // The end of the stream has usually arrived; reading it avoids a STOP_SENDING.
+                let _ = reading.read_chunk(usize::MAX, true).now_or_never();
+            } else if let Some(receiver) = receiver.take() {
+                *request.body_mut() = request_body::of(receiver, rest);
+            }
             let response = match url_too_long(&request) {
                 None => match context.handler.fast_path(&request, &context.peer) {
                     Some(response) => response,
@@ -120,14 +128,14 @@ fn too_large() -> Response<Body> {
         .into_response()
 }
 
-/// Reads up to the end of the first HEADERS frame.
-async fn read_head(receiver: &mut RecvStream) -> Result<Request<RequestBody>, RequestError> {
+/// Reads up to the end of the first HEADERS frame. Returns what followed, too.
+async fn read_head(receiver: &mut RecvStream) -> Result<(Request<RequestBody>, Bytes), RequestError> {
     let mut reader = HeadReader::default();
     loop {
         let chunk = receiver.read_chunk(usize::MAX, true).await?;
         let chunk = chunk.ok_or(RequestError::Stream(Code::REQUEST_INCOMPLETE))?;
         if let Some(request) = reader.take(chunk.bytes)? {
-            return Ok(request);
+            return Ok((request, reader.into_rest()));
         }
     }
 }
