@@ -35,6 +35,9 @@ fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Envelope {
+    /// The most signatures that are looked at.
+    const MAX_SIGNATURES: usize = 16;
+
     /// Signs a payload with each of `keys`.
     pub fn sign(payload_type: &str, payload: &[u8], keys: &[SigningKey]) -> Self {
         let message = pre_authentication_encoding(payload_type, payload);
@@ -48,7 +51,8 @@ impl Envelope {
     pub fn signed_by(&self, key: &PublicKey, payload_type: &str) -> Option<Vec<u8>> {
         let payload = STANDARD.decode(&self.payload).ok().filter(|_| self.payload_type == payload_type)?;
         let message = pre_authentication_encoding(payload_type, &payload);
-        let of_key = self.signatures.iter().filter(|signature| signature.keyid == *key.id());
+        let bounded = self.signatures.iter().take(Self::MAX_SIGNATURES);
+        let of_key = bounded.filter(|signature| signature.keyid == *key.id());
         let mut signatures = of_key.filter_map(|signature| STANDARD.decode(&signature.sig).ok());
         signatures.any(|signature| key.verifies(&message, &signature)).then_some(payload)
     }
@@ -91,6 +95,9 @@ mod tests {
         assert_eq!(is_signed(&envelope, "another"), [false; 3]);
         let renamed = Envelope { payload_type: "another".to_owned(), ..envelope.clone() };
         assert_eq!(is_signed(&renamed, "another"), [false; 3]);
+        let mut many = envelope.clone();
+        many.signatures.splice(0..0, vec![envelope.signatures[1].clone(); Envelope::MAX_SIGNATURES]);
+        assert_eq!(is_signed(&many, PUBLICATION_TYPE), [false, true, false], "further signatures are not looked at");
         let changed = Envelope { payload: STANDARD.encode("{\"a\":2}"), ..envelope };
         assert_eq!(is_signed(&changed, PUBLICATION_TYPE), [false; 3]);
     }
