@@ -64,6 +64,8 @@ metric_families! {
         pub(crate) reloads: IntCounterVec = "weir_origin_reloads_total" { result: ["applied", "refused"] };
         /// Requests for descriptors and versions.
         pub(crate) descriptor_requests: IntCounterVec = "weir_origin_descriptor_requests_total" { status };
+        /// Statements of freshness signed for edges.
+        pub(crate) statements: IntCounter = "weir_origin_freshness_statements_total";
         /// Requests for objects.
         pub(crate) object_requests: IntCounterVec = "weir_origin_object_requests_total" { status };
         /// Bytes of objects sent to edges.

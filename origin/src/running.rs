@@ -162,7 +162,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let events = Events::new(log, catalog.clone(), access.clone(), streams, validity, metrics.clone(), &drain);
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
     let lost = lost_definitions.clone();
-    let mut api = EdgeApi::new(catalog.clone(), publisher.clone(), metrics.clone(), &config.limits, events, lost);
+    let (served, signs) = (catalog.clone(), signer.clone());
+    let mut api = EdgeApi::new(served, publisher.clone(), signs, metrics.clone(), &config.limits, events, lost);
     let mut operators =
         OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, (&registry, &metrics.bounds))?;
     let mut cluster = None;

@@ -202,7 +202,12 @@ pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
             }
         },
         "seen": worker.and_then(|worker| worker.revision(&service.revision.to_string())).map(|seen| {
-            json!({ "revision_id": seen.revision_id, "seen_at": time(seen.seen_at) })
+            let unreachable = (!seen.upstream.reachable).then(|| time(seen.upstream.since));
+            json!({
+                "revision_id": seen.revision_id,
+                "seen_at": time(seen.seen_at),
+                "upstream_unreachable_since": unreachable,
+            })
         }),
         "pinned": match &condition {
             Condition::Pinned { since, without_pin, .. } => {

@@ -29,6 +29,8 @@ pub(super) enum Failure {
     NoSuchPath,
     #[error("Use GET or HEAD.")]
     MethodNotAllowed,
+    #[error("Use POST.")]
+    UsePost,
     #[error("{0}")]
     Malformed(String),
     #[error("There is no service `{0}` here.")]
@@ -112,7 +114,7 @@ impl Failure {
         use StatusCode as S;
         let (status, kind, title) = match self {
             Self::NoSuchPath => return Problem::no_such_path(),
-            Self::MethodNotAllowed => return Problem::method_not_allowed(),
+            Self::MethodNotAllowed | Self::UsePost => return Problem::method_not_allowed(),
             Self::Malformed(detail) => return Problem::malformed(detail.as_str()),
             Self::NoSuchService(service) => return Problem::no_such_service(service),
             Self::NotAnEdge => (S::UNAUTHORIZED, "unauthorized", "The certificate opens nothing here"),
@@ -158,9 +160,13 @@ impl Failure {
 
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = self.problem().into_response();
-        if matches!(self, Self::MethodNotAllowed) {
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-        }
+        let allow = match self {
+            Self::MethodNotAllowed => Some("GET, HEAD"),
+            Self::UsePost => Some("POST"),
+            _ => None,
+        };
+        let allow = allow.map(|methods| (header::ALLOW, HeaderValue::from_static(methods)));
+        response.headers_mut().extend(allow);
         response
     }
 }

@@ -1,9 +1,11 @@
-//! The HTTP API of edges: descriptors, retained versions, objects and the event stream. Other origins of the cluster read
+//! The HTTP API of edges: descriptors, retained versions, objects, the event
+//! stream and statements of freshness. Other origins of the cluster read
 //! them too, and have [requests](crate::member_api) of their own. Begin at [`EdgeApi::new`].
 
 mod descriptor;
 mod events;
 mod failure;
+mod heartbeats;
 mod object;
 
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use crate::lost_definitions::LostDefinitions;
 use crate::member_api::{self, MemberApi};
 use crate::metrics::Metrics;
 use crate::publish::Publisher;
+use crate::signing::Signer;
 pub(crate) use events::Events;
 use failure::Failure;
 
@@ -33,6 +36,7 @@ const REFERENCE_LOOKUPS: usize = 2;
 pub(crate) struct EdgeApi {
     catalog: Arc<Catalog>,
     publisher: Arc<Publisher>,
+    signer: Arc<Signer>,
     metrics: Metrics,
     /// Limits the objects in memory.
     object_permits: Arc<Semaphore>,
@@ -56,6 +60,7 @@ impl EdgeApi {
     pub(crate) fn new(
         catalog: Arc<Catalog>,
         publisher: Arc<Publisher>,
+        signer: Arc<Signer>,
         metrics: Metrics,
         limits: &LimitsConfig,
         events: Events,
@@ -64,7 +69,17 @@ impl EdgeApi {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
         let cluster = None;
-        Self { catalog, publisher, metrics, object_permits, reference_lookups, events, lost_definitions, cluster }
+        Self {
+            catalog,
+            publisher,
+            signer,
+            metrics,
+            object_permits,
+            reference_lookups,
+            events,
+            lost_definitions,
+            cluster,
+        }
     }
 
     /// Answers other origins too, and edges for what others own.
@@ -72,8 +87,13 @@ impl EdgeApi {
         Self { cluster: Some(cluster), ..self }
     }
 
-    async fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
-        match Route::parse(request.uri().path()) {
+    async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {
+        let route = Route::parse(request.uri().path());
+        if route == Ok(Route::Heartbeats) {
+            return self.heartbeats(request).await.unwrap_or_else(Failure::into_response);
+        }
+        let request = &request;
+        match route {
             Ok(Route::Service(service)) => {
                 let answer = self.current_descriptor(request, &service).await;
                 self.counted_descriptor(request, answer)
@@ -122,11 +142,11 @@ impl Handler for EdgeApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
         match (&peer.identity, &self.cluster) {
-            (Some(Identity { role: Role::Edge, .. }), _) => self.answer(&request).await,
+            (Some(Identity { role: Role::Edge, .. }), _) => self.answer(request).await,
             (Some(Identity { role: Role::Origin, name }), Some(InCluster { members, .. })) => {
                 match member_api::Route::parse(&path) {
                     Some(route) => members.answer(route, request, name.clone()).await,
-                    None => self.answer(&request).await,
+                    None => self.answer(request).await,
                 }
             }
             (identity, _) => {

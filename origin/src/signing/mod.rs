@@ -1,7 +1,9 @@
-//! Signs publications.
+//! Signs publications and statements of freshness.
 
 use weir_protocol::access_list::key_line;
 use weir_protocol::descriptor::{Descriptor, DescriptorFields};
+use weir_protocol::envelope::Envelope;
+use weir_protocol::freshness::Freshness;
 use weir_protocol::token::SigningKey;
 
 /// The signing keys of an origin. All keys sign every publication, so that keys can be rotated while readers know
@@ -19,6 +21,11 @@ impl Signer {
     /// Creates a descriptor with a signed publication.
     pub(crate) fn descriptor(&self, fields: DescriptorFields) -> Descriptor {
         Descriptor::signed(fields, &self.keys)
+    }
+
+    /// Signs a statement of freshness. `None`: there is no key.
+    pub(crate) fn freshness(&self, statement: &Freshness) -> Option<Envelope> {
+        (!self.keys.is_empty()).then(|| statement.sign(&self.keys))
     }
 
     /// The sorted public keys, one a line.

@@ -2,8 +2,11 @@
 
 use std::process::{Command, Output};
 
+use http_body_util::{BodyExt, Full};
 use weir_protocol::access_list::AccessList;
+use weir_protocol::freshness::{Freshness, HeartbeatAnswer, SignedFreshness};
 use weir_protocol::token::PublicKey;
+use weir_runtime::http_client::http2_client;
 use weir_runtime::key_pair;
 
 use crate::prelude::*;
@@ -74,6 +77,48 @@ async fn signing_keys_are_rotated_while_readers_know_one_of_them() {
     let node = restarted(&home, node, &config, &[]).await;
     assert_eq!(signed_by(&node.descriptor().await, &[]), 0);
     assert_eq!(node.metric("weir_origin_signing_keys").await, 0.0);
+    node.stop().await;
+}
+
+/// The statements that the origin signs for these services.
+async fn statements(home: &Home, node: &Node, services: &[&str]) -> Vec<SignedFreshness> {
+    let (certificate, key) = (home.file("edge-client.pem"), home.file("edge-client.key"));
+    let client = http2_client(tls::client_config(&home.file("ca.pem"), Some((&certificate, &key))).unwrap());
+    let body = json!({ "services": services }).to_string().into_bytes();
+    let uri = format!("https://{}/v1/heartbeats", node.edge.origin);
+    let request = http::Request::post(uri).body(Full::new(Bytes::from(body))).unwrap();
+    let response = in_time(client.request(request)).await.unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    HeartbeatAnswer::parse(&body).unwrap().services
+}
+
+#[tokio::test]
+async fn statements_of_freshness_are_signed_on_demand() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let ((old_file, old), (new_file, new)) = (new_key(&home, "old.key"), new_key(&home, "new.key"));
+    let (node, _) = home.start_published(&upstream).await;
+    assert!(statements(&home, &node, &[SERVICE]).await.is_empty(), "there is no key");
+    let node = restarted(&home, node, &home.config(&upstream.url()), &[&old_file, &new_file]).await;
+    node.poll().await;
+    let current = node.descriptor().await;
+    let before = SystemTime::now() - Duration::from_secs(1);
+    let [signed] = &statements(&home, &node, &["none", SERVICE]).await[..] else { panic!("one is published") };
+    for key in [&old, &new] {
+        let read = Freshness::signed_by(&signed.envelope, key).unwrap();
+        assert_eq!((read.service.as_str(), read.upstream_unreachable_since), (SERVICE, None));
+        assert_eq!((read.generation, read.digest), (current.publication().generation, current.publication().digest));
+        assert!(read.time >= before && read.time <= SystemTime::now());
+    }
+    assert_eq!(node.metric("weir_origin_freshness_statements_total").await, 1.0);
+
+    // Git cannot be reached: what is published stays right, as of then.
+    upstream.take_away();
+    node.poll().await;
+    let [signed] = &statements(&home, &node, &[SERVICE]).await[..] else { panic!("one is published") };
+    let read = Freshness::signed_by(&signed.envelope, &old).unwrap();
+    assert!(read.upstream_unreachable_since.is_some_and(|since| since >= before && since <= read.time));
+    assert_eq!(read.generation, current.publication().generation);
     node.stop().await;
 }
 

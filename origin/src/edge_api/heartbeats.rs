@@ -1,0 +1,76 @@
+//! `POST /v1/heartbeats`: signed statements of freshness, of the services that this origin owns and may vouch for.
+
+use std::time::{Instant, SystemTime};
+
+use http::{HeaderValue, Method, Request, Response, header};
+use tokio::task::spawn_blocking;
+use weir_protocol::descriptor::Selector;
+use weir_protocol::event::RevisionSeen;
+use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
+use weir_protocol::name::ServiceName;
+use weir_runtime::serve::{Body, RequestBody, RequestBodyError};
+
+use super::EdgeApi;
+use super::failure::Failure;
+use crate::catalog::Snapshot;
+use crate::reconcile::{Health, RepositoryState};
+
+impl EdgeApi {
+    /// Signs a statement for each service of the request that this origin owns and has published. The others are absent.
+    pub(super) async fn heartbeats(&self, request: Request<RequestBody>) -> Result<Response<Body>, Failure> {
+        if request.method() != Method::POST {
+            return Err(Failure::UsePost);
+        }
+        let body = request.into_body().read(MAX_REQUEST_BYTES).await;
+        let body = body.map_err(|error: RequestBodyError| Failure::Malformed(error.to_string()))?;
+        let request = HeartbeatRequest::parse(&body).map_err(|error| Failure::Malformed(error.to_string()))?;
+        let (snapshot, now) = (self.catalog.snapshot(), SystemTime::now());
+        let statements: Vec<_> =
+            request.services.into_iter().filter_map(|service| self.statement(&snapshot, service, now)).collect();
+        let signer = self.signer.clone();
+        let sign = move |statement: Freshness| {
+            signer.freshness(&statement).map(|envelope| SignedFreshness { service: statement.service, envelope })
+        };
+        // 256 signatures take some milliseconds for each key.
+        let signed = spawn_blocking(move || statements.into_iter().filter_map(sign).collect::<Vec<_>>());
+        let services = signed.await.map_err(|_| Failure::Overloaded)?;
+        // A session that ended while it signed: another origin may have published since.
+        let services = if self.may_vouch() { services } else { Vec::new() };
+        self.metrics.statements.inc_by(services.len() as u64);
+        let mut response = Response::new(Body::from(HeartbeatAnswer { services }.to_json()));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
+    /// What is true now of a service that this origin owns.
+    fn statement(&self, snapshot: &Snapshot, name: ServiceName, now: SystemTime) -> Option<Freshness> {
+        let service = snapshot.services.get(&name).filter(|service| self.is_owner(snapshot, &service.repository))?;
+        let current = service.current()?;
+        let worker = snapshot.workers.get(&service.repository)?;
+        let unreachable = match worker.revision(current.followed_ref()) {
+            Some(RevisionSeen { upstream, .. }) => (!upstream.reachable).then_some(upstream.since),
+            None => match worker.state() {
+                // Not polled since the start: nobody knows.
+                RepositoryState { health: Health::Unknown, .. } => return None,
+                RepositoryState { health: Health::Unhealthy { since, .. }, consecutive_failures: 1.., .. } => {
+                    Some(since)
+                }
+                _ => None,
+            },
+        };
+        Some(Freshness {
+            service: name,
+            selector: Selector,
+            generation: current.publication().generation,
+            digest: current.publication().digest,
+            time: now,
+            upstream_unreachable_since: unreachable,
+        })
+    }
+
+    fn may_vouch(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.cluster.validity().holds(Instant::now()))
+    }
+}
