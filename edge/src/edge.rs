@@ -20,6 +20,7 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::heartbeats::Heartbeats;
 use crate::listener::EdgeListener;
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
@@ -160,7 +161,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         drain: drain.clone(),
     };
     let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?);
-    let sources = Sources { lookup: lookup.clone(), cache: cache.clone() };
+    let heartbeats = Heartbeats::new(catalog.clone(), origins.clone(), &registry, clock, drain)?;
+    let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), heartbeats: heartbeats.clone() };
     let peers = peer_api(&config, &catalog, &sources, &access, &registry, drain)?;
     let listener = |port| EdgeListener {
         name: config.name.clone(),
@@ -176,6 +178,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         shields: shields.clone(),
         access: access.clone(),
         peers: peers.clone(),
+        heartbeats,
         reloader: reloader.clone(),
         clock,
         started,
@@ -231,7 +234,7 @@ fn peer_api(
     }
     let metrics = PeerMetrics::register(registry)?;
     let events = Events::new(catalog.clone(), access.clone(), config.peers.streams, metrics.clone(), drain);
-    let Sources { lookup, cache } = sources.clone();
+    let Sources { lookup, cache, .. } = sources.clone();
     Ok(Some(PeerApi::new(config.name.clone(), lookup, cache, events, metrics)))
 }
 

@@ -1,7 +1,7 @@
 //! The edge: the cache between agents and origins.
 //!
 //! [`start`] composes it. `agent_api` answers agents that `access` allows, from the `catalog` (the current version of
-//! each service) and the `cache` (the objects). What is missing is requested from origins through `origin_client`: one
+//! each service) and the `cache` (the objects), and with statements of freshness (`heartbeats`). What is missing is requested from origins through `origin_client`: one
 //! query per service and one fetch per object at a time. `peer_api` answers edges that use
 //! this one as a shield. `origin_follower` applies the event streams of the origins to
 //! the catalog.
@@ -15,6 +15,7 @@ pub mod check;
 mod clock;
 pub mod config;
 mod edge;
+mod heartbeats;
 mod listener;
 mod metrics;
 mod operator_api;

@@ -7,6 +7,7 @@ use crate::access::AccessFamilies;
 use crate::agent_api::ApiFamilies;
 use crate::cache::CacheMetrics;
 use crate::catalog::CatalogMetrics;
+use crate::heartbeats::HeartbeatFamilies;
 use crate::operator_api::PurgeMetrics;
 use crate::origin_client::OriginMetrics;
 use crate::origin_follower::FollowerMetrics;
@@ -17,6 +18,12 @@ use crate::reload::ReloadMetrics;
 pub fn families() -> Vec<Family> {
     let of_agents = [ApiFamilies::FAMILIES, AccessFamilies::FAMILIES, CatalogMetrics::FAMILIES, CacheMetrics::FAMILIES];
     let of_origins = [OriginMetrics::FAMILIES, FollowerMetrics::FAMILIES];
-    let others = [PeerMetrics::FAMILIES, PurgeMetrics::FAMILIES, ReloadMetrics::FAMILIES, BoundMetrics::FAMILIES];
+    let others = [
+        HeartbeatFamilies::FAMILIES,
+        PeerMetrics::FAMILIES,
+        PurgeMetrics::FAMILIES,
+        ReloadMetrics::FAMILIES,
+        BoundMetrics::FAMILIES,
+    ];
     [of_agents.concat(), of_origins.concat(), others.concat()].concat()
 }

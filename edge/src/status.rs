@@ -16,6 +16,7 @@ use crate::access::Access;
 use crate::cache::Cache;
 use crate::catalog::{Catalog, Entry, Lookup, LookupError};
 use crate::clock::Clock;
+use crate::heartbeats::Heartbeats;
 use crate::origin_client::{MAX_ORIGINS, OriginId, Origins, Shields};
 use crate::peer_api::PeerApi;
 use crate::reload::Reloader;
@@ -23,6 +24,9 @@ use crate::version::Version;
 
 /// The most services on one page of `/status`.
 const MAX_LISTED: usize = 1000;
+
+/// The most services that a reason names.
+const MAX_NAMED: usize = 3;
 
 /// The errors of the last failed queries.
 type Failures = HashMap<ServiceName, LookupError>;
@@ -36,6 +40,7 @@ pub(crate) struct Status {
     pub(crate) shields: Shields,
     pub(crate) access: Access,
     pub(crate) peers: Option<PeerApi>,
+    pub(crate) heartbeats: Heartbeats,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
@@ -88,8 +93,27 @@ impl Status {
                     .to_owned(),
             );
         }
+        errors.extend(self.regressed());
         errors.extend(down.iter().map(|reason| format!("{reason}; cached versions are served")));
         if errors.is_empty() { Readiness::Ready } else { Readiness::Degraded(errors) }
+    }
+
+    /// The services of which an origin offers an older generation than was seen.
+    fn regressed(&self) -> Option<String> {
+        let all = self.catalog.all();
+        let mut names: Vec<_> = all
+            .iter()
+            .filter(|(_, entry)| entry.rejected_generation().is_some())
+            .map(|(name, _)| name.as_str())
+            .collect();
+        names.sort_unstable();
+        let more = names.len().saturating_sub(MAX_NAMED);
+        names.truncate(MAX_NAMED);
+        let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (!names.is_empty()).then(|| {
+            let names = names.join(", ");
+            format!("an origin offers an older generation of {names}{and_more} than was seen, and it is refused")
+        })
     }
 
     /// The names of the origins in use, by cluster.
@@ -110,6 +134,7 @@ impl Status {
         let mut bounds: Vec<_> = self.lookup.bounds().collect();
         bounds.extend(self.cache.bounds());
         bounds.push(self.access.bound());
+        bounds.push(self.heartbeats.bound());
         bounds.extend(self.peers.as_ref().map(PeerApi::bound));
         bounds.push(("origins", self.origins.count() as u64, MAX_ORIGINS as u64));
         bounds
@@ -188,6 +213,11 @@ impl Status {
         let aged = entry.zip(age);
         let origin = entry.and_then(|entry| entry.origin).map(|id| self.origins.get(id));
         let publication = version.map(|version| version.descriptor().publication());
+        let seen = version.and_then(|version| self.catalog.revision_status(name, version)).map(|seen| {
+            let since = seen.upstream_unreachable_since;
+            let since = since.map(|since| humantime::format_rfc3339_seconds(since).to_string());
+            json!({ "revision_id": seen.revision_id, "upstream_unreachable_since": since })
+        });
         let representations = version.iter().flat_map(|version| version.descriptor().representations());
         let why = match (entry, publication, origin) {
             (None, None, _) => "it is not cached; a request queries the origins",
@@ -205,6 +235,7 @@ impl Status {
             "commit": publication.map(|p| p.commit.to_string()),
             "repository": publication.map(|p| p.repository.to_string()),
             "size": publication.map(|p| p.size),
+            "seen": seen,
             "generation": entry.map(|entry| entry.highest.0),
             "revision": entry.map(|entry| entry.highest.1),
             "freshness": aged.map(|(entry, age)| entry.evaluate(age).as_str()),

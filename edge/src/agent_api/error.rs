@@ -48,6 +48,7 @@ pub(crate) enum ApiError {
     NoSuchPath,
     Malformed(String),
     MethodNotAllowed,
+    UsePost,
     NotAcceptable(ServiceName),
     PreconditionFailed,
     Unsatisfiable { length: u64 },
@@ -71,6 +72,7 @@ impl ApiError {
         let extra = match &self {
             ApiError::Unauthorized(refusal) => Some((header::WWW_AUTHENTICATE, challenge(*refusal))),
             ApiError::MethodNotAllowed => Some((header::ALLOW, HeaderValue::from_static("GET, HEAD"))),
+            ApiError::UsePost => Some((header::ALLOW, HeaderValue::from_static("POST"))),
             ApiError::Unsatisfiable { length } => Some((
                 header::CONTENT_RANGE,
                 HeaderValue::try_from(format!("bytes */{length}")).expect("digits are visible ASCII"),
@@ -87,7 +89,7 @@ impl ApiError {
             ApiError::Unauthorized(refusal) => problem(UNAUTHORIZED, refusal.reason()),
             ApiError::NoSuchPath => Problem::no_such_path(),
             ApiError::Malformed(reason) => Problem::malformed(reason),
-            ApiError::MethodNotAllowed => Problem::method_not_allowed(),
+            ApiError::MethodNotAllowed | ApiError::UsePost => Problem::method_not_allowed(),
             ApiError::NotAcceptable(service) => {
                 let detail = "The tarball is available as `zstd`, `gzip` and `identity`, and `Accept-Encoding` excludes them all.";
                 problem(NOT_ACCEPTABLE, detail).about("service", &service)

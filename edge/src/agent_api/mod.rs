@@ -3,6 +3,7 @@
 mod descriptor;
 mod error;
 mod headers;
+mod heartbeats;
 mod metrics;
 mod preconditions;
 mod revision_status;
@@ -25,6 +26,7 @@ use self::timing::Timing;
 use crate::access::{Access, AccessDecision};
 use crate::cache::Cache;
 use crate::catalog::{Lookup, RevalidateMode};
+use crate::heartbeats::Heartbeats;
 
 pub(crate) use self::metrics::{ApiFamilies, ApiMetrics};
 
@@ -37,11 +39,13 @@ pub(crate) struct AgentApi {
 pub(crate) struct Sources {
     pub(crate) lookup: Lookup,
     pub(crate) cache: Cache,
+    pub(crate) heartbeats: Heartbeats,
 }
 
 struct Inner {
     lookup: Lookup,
     cache: Cache,
+    heartbeats: Heartbeats,
     access: Access,
     metrics: ApiMetrics,
     common_headers: CommonHeaders,
@@ -52,6 +56,7 @@ struct Inner {
 enum Target {
     Descriptor(ServiceName),
     Tarball(TarballRef),
+    Heartbeats,
 }
 
 impl Target {
@@ -60,6 +65,9 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
+            Route::AgentHeartbeats => {
+                return if request.method() == Method::POST { Ok(Target::Heartbeats) } else { Err(ApiError::UsePost) };
+            }
             // Only edges and origins serve these, to edges.
             _ => return Err(ApiError::NoSuchPath),
         };
@@ -71,6 +79,7 @@ impl Target {
         match self {
             Target::Descriptor(service) => TarballRef::Current(service).absent(),
             Target::Tarball(tarball) => tarball.absent(),
+            Target::Heartbeats => ApiError::NoSuchPath,
         }
     }
 }
@@ -110,8 +119,9 @@ impl AgentApi {
         drain: &Drain,
     ) -> Self {
         let common_headers = CommonHeaders::new(name, port, access.needs_credentials());
-        let Sources { lookup, cache } = sources;
-        Self { inner: Arc::new(Inner { lookup, cache, access, metrics, common_headers, drain: drain.clone() }) }
+        let Sources { lookup, cache, heartbeats } = sources;
+        let drain = drain.clone();
+        Self { inner: Arc::new(Inner { lookup, cache, heartbeats, access, metrics, common_headers, drain }) }
     }
 }
 
@@ -121,18 +131,22 @@ impl Handler for AgentApi {
         let (authorized, target) = api.admit(request, peer);
         let answered = match target {
             Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
-            Ok(Target::Descriptor(_)) => return None,
+            Ok(Target::Descriptor(_) | Target::Heartbeats) => return None,
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, authorized, answered))
     }
 
-    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+    async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let api = &*self.inner;
         let (authorized, target) = api.admit(&request, &peer);
         let answered = match target {
             Ok(Target::Tarball(tarball)) => api.tarball(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
+            Ok(Target::Heartbeats) => {
+                let body = std::mem::replace(request.body_mut(), RequestBody::Empty);
+                api.heartbeats(&request, body, &peer, authorized.decision).await
+            }
             Err(error) => Err(error),
         };
         api.finish(&request, &peer, authorized, answered)

@@ -3,6 +3,8 @@
 use std::time::SystemTime;
 
 use anyhow::Context;
+use bytes::Bytes;
+use http_body_util::Full;
 use weir_runtime::http_client::{Http2Client, http2_client};
 use weir_runtime::tls;
 
@@ -11,9 +13,9 @@ use crate::config::OriginConfig;
 #[derive(Debug, Clone)]
 pub(crate) struct Clients {
     /// For all requests but the event stream.
-    pub(super) requests: Http2Client,
+    pub(super) requests: Http2Client<Full<Bytes>>,
     /// Its own connection, so that no tarball delays an event.
-    pub(super) events: Http2Client,
+    pub(super) events: Http2Client<Full<Bytes>>,
     /// The end of the client certificate, or the first end in its chain.
     pub(crate) not_after: SystemTime,
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::Empty;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::event::Cursor;
+use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
 use weir_protocol::members::{self, Members};
 use weir_protocol::route::Route;
 use weir_runtime::http_client::{CONNECT_TIMEOUT, Http2Client, read_body, root_cause};
@@ -72,6 +73,24 @@ impl HeadTimeout {
             HeadTimeout::Fast => HEAD_TIMEOUT,
             HeadTimeout::Slow(wait) => wait,
         }
+    }
+}
+
+/// The headers of a request, and what it posts: nothing with a GET.
+#[derive(Debug, Clone)]
+struct Content {
+    headers: HeaderMap,
+    json: Bytes,
+}
+
+impl Content {
+    fn get(headers: HeaderMap) -> Self {
+        Self { headers, json: Bytes::new() }
+    }
+
+    fn post(json: Vec<u8>) -> Self {
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        Self { headers, json: json.into() }
     }
 }
 
@@ -219,6 +238,22 @@ impl Origin {
         Members::parse(&bytes).map(Some).map_err(|error| self.bad_response(&error.to_string()))
     }
 
+    /// Requests statements of freshness. An origin gives those of services that it owns.
+    ///
+    /// # Errors
+    /// The request failed, or its response cannot be read.
+    pub(super) async fn heartbeats(&self, request: &HeartbeatRequest) -> Result<HeartbeatAnswer, OriginError> {
+        let (route, content) = (Route::Heartbeats, Content::post(request.to_json()));
+        let response = self.request_within(HeadTimeout::Fast, route.label(), &route.to_string(), content).await?;
+        match response.status() {
+            StatusCode::OK => {
+                let bytes = self.read(response, MAX_ANSWER_BYTES).await?;
+                HeartbeatAnswer::parse(&bytes).map_err(|error| self.bad_response(&error.to_string()))
+            }
+            status => Err(self.bad_response(&format!("status {status} for statements of freshness"))),
+        }
+    }
+
     /// Requests an object. `no_cache`: bypass caches on the path, after corrupt bytes. `passed`: the value of
     /// `CDN-Loop`; `is_last`: nobody else is asked when this takes long.
     ///
@@ -237,7 +272,8 @@ impl Origin {
         if no_cache {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         }
-        let response = self.get_within(HeadTimeout::object(is_last), kind, &route.to_string(), headers).await?;
+        let response =
+            self.request_within(HeadTimeout::object(is_last), kind, &route.to_string(), Content::get(headers)).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
             status => Err(self.bad_response(&format!("status {status} for an object"))),
@@ -253,8 +289,9 @@ impl Origin {
     pub(crate) async fn events(&self, since: Option<&Cursor>) -> Result<Incoming, OriginError> {
         let route = Route::Events;
         let path = since.map_or_else(|| route.to_string(), |cursor| format!("{route}?since={cursor}"));
-        let response =
-            self.send(HeadTimeout::Fast, &self.clients().events, route.label(), &path, HeaderMap::new()).await?;
+        let response = self
+            .send(HeadTimeout::Fast, &self.clients().events, route.label(), &path, Content::get(HeaderMap::new()))
+            .await?;
         match response.status() {
             StatusCode::OK => Ok(response.into_body()),
             StatusCode::NOT_FOUND => Err(OriginError::NotFound),
@@ -266,7 +303,8 @@ impl Origin {
     /// Sends a request whose response only the circuit breaker uses.
     pub(super) async fn probe(&self) {
         // `send` records the outcome.
-        let _ = self.send(HeadTimeout::Fast, &self.clients().requests, "probe", "/v1/services", HeaderMap::new()).await;
+        let content = Content::get(HeaderMap::new());
+        let _ = self.send(HeadTimeout::Fast, &self.clients().requests, "probe", "/v1/services", content).await;
     }
 
     /// Sends a request. A status that is no success becomes an error.
@@ -276,24 +314,24 @@ impl Origin {
         path: &str,
         headers: HeaderMap,
     ) -> Result<Response<Incoming>, OriginError> {
-        self.get_within(HeadTimeout::Fast, kind, path, headers).await
+        self.request_within(HeadTimeout::Fast, kind, path, Content::get(headers)).await
     }
 
-    async fn get_within(
+    async fn request_within(
         &self,
         timeout: HeadTimeout,
         kind: &'static str,
         path: &str,
-        headers: HeaderMap,
+        content: Content,
     ) -> Result<Response<Incoming>, OriginError> {
         let (was_up, sent) = (self.is_up(), self.clock.now());
         let failed_at_once = || self.clock.now().since(sent) < CONNECT_TIMEOUT;
         let client = self.clients().requests;
-        let response = match self.send(timeout, &client, kind, path, headers.clone()).await {
+        let response = match self.send(timeout, &client, kind, path, content.clone()).await {
             // A pooled connection may be dead: retry once with a new one. An origin that hangs is not waited for again:
             // another one may answer.
             Err(OriginError::Unreachable { .. }) if was_up && failed_at_once() => {
-                self.send(timeout, &client, kind, path, headers).await?
+                self.send(timeout, &client, kind, path, content).await?
             }
             sent => sent?,
         };
@@ -311,10 +349,10 @@ impl Origin {
     async fn send(
         &self,
         timeout: HeadTimeout,
-        client: &Http2Client,
+        client: &Http2Client<Full<Bytes>>,
         kind: &'static str,
         path: &str,
-        headers: HeaderMap,
+        content: Content,
     ) -> Result<Response<Incoming>, OriginError> {
         if !self.breaker().admit(self.clock.now()) {
             self.metrics.answered(kind, "circuit_open");
@@ -322,10 +360,11 @@ impl Origin {
             return Err(self.unreachable(format!("{reason}; the circuit is open")));
         }
         let mut request = Request::builder()
+            .method(if content.json.is_empty() { Method::GET } else { Method::POST })
             .uri(format!("https://{}{path}", self.authority))
-            .body(Empty::new())
+            .body(Full::new(content.json))
             .expect("an authority that was checked and a path of the protocol");
-        *request.headers_mut() = headers;
+        *request.headers_mut() = content.headers;
         let wait = timeout.duration();
         let answered = match tokio::time::timeout(wait, client.request(request)).await {
             Ok(Ok(response)) => Ok(response),

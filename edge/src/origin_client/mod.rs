@@ -13,6 +13,7 @@ mod metrics;
 pub(crate) mod probe;
 mod shields;
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
@@ -20,6 +21,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use weir_protocol::descriptor::{Descriptor, DescriptorError};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, SignedFreshness};
 use weir_protocol::members::{Member, Members};
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route;
@@ -37,6 +39,9 @@ use self::members::MemberTable;
 
 /// The most origins that are known: configured ones, and members that were ever listed since the start.
 pub(crate) const MAX_ORIGINS: usize = 256;
+
+/// The most members of a cluster that are asked for one statement of freshness.
+const MAX_HEARTBEAT_ORIGINS: usize = 3;
 
 /// The known origins. They are added and never removed.
 #[derive(Debug)]
@@ -280,6 +285,36 @@ impl Origins {
         match failures.into_iter().find(|(id, _)| !is_absent(&absent, *id)) {
             Some((_, error)) => Err(error),
             None => Ok(OriginResponse::Absent),
+        }
+    }
+
+    /// Requests statements of freshness of services that this origin owns, as far as is known. What it does not give, the
+    /// other members of its cluster are asked for: ownership may have moved.
+    ///
+    /// # Errors
+    /// The error of the first origin that failed, if no statement was received.
+    pub(crate) async fn heartbeats(
+        &self,
+        owner: OriginId,
+        services: BTreeSet<ServiceName>,
+    ) -> Result<Vec<SignedFreshness>, OriginError> {
+        let (mut request, mut received, mut failure) = (HeartbeatRequest { services }, Vec::new(), None);
+        let members = self.order(Some(owner)).into_iter().filter(|id| self.share_a_cluster(owner, *id));
+        for id in members.take(MAX_HEARTBEAT_ORIGINS) {
+            match self.get(id).heartbeats(&request).await {
+                // What was not requested is ignored.
+                Ok(HeartbeatAnswer { services }) => {
+                    received.extend(services.into_iter().filter(|signed| request.services.remove(&signed.service)));
+                }
+                Err(error) => drop(failure.get_or_insert(error)),
+            }
+            if request.services.is_empty() {
+                break;
+            }
+        }
+        match failure {
+            Some(error) if received.is_empty() => Err(error),
+            _ => Ok(received),
         }
     }
 

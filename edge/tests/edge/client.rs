@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as PoolingClient;
@@ -26,12 +26,12 @@ pub(crate) struct Client {
     kind: Kind,
 }
 
-type Http1Client = PoolingClient<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+type Http1Client = PoolingClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 #[derive(Clone)]
 enum Kind {
     Http1(Box<Http1Client>),
-    Http2(Box<Http2Client>),
+    Http2(Box<Http2Client<Full<Bytes>>>),
     Quic(h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>),
 }
 
@@ -81,19 +81,28 @@ impl Client {
 
     /// Sends a request and waits for the head of the answer.
     pub(crate) async fn begin(&mut self, method: &str, path: &str, headers: &[(&str, &str)]) -> Download {
-        self.try_begin(method, path, headers).await.unwrap()
+        self.try_begin(method, path, headers, Bytes::new()).await.unwrap()
     }
 
-    async fn try_begin(&mut self, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<Download, BoxError> {
+    async fn try_begin(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<Download, BoxError> {
         let mut request = Request::builder().method(method).uri(format!("https://{}{path}", self.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         match &mut self.kind {
-            Kind::Http1(client) => Ok(Download::of(client.request(request.body(Empty::new())?).await?)),
-            Kind::Http2(client) => Ok(Download::of(client.request(request.body(Empty::new())?).await?)),
+            Kind::Http1(client) => Ok(Download::of(client.request(request.body(Full::new(body))?).await?)),
+            Kind::Http2(client) => Ok(Download::of(client.request(request.body(Full::new(body))?).await?)),
             Kind::Quic(client) => {
                 let mut stream = client.send_request(request.body(())?).await?;
+                if !body.is_empty() {
+                    stream.send_data(body).await?;
+                }
                 stream.finish().await?;
                 let (head, ()) = stream.recv_response().await?.into_parts();
                 Ok(Download { status: head.status, headers: head.headers, body: Body::Quic(Box::new(stream)) })
@@ -102,7 +111,16 @@ impl Client {
     }
 
     pub(crate) async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
-        match self.try_begin(method, path, headers).await {
+        self.send_with(method, path, headers, Bytes::new()).await
+    }
+
+    /// With a body.
+    pub(crate) async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
+        self.send_with("POST", path, headers, body.into()).await
+    }
+
+    async fn send_with(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
+        match self.try_begin(method, path, headers, body).await {
             Ok(download) => download.finish().await,
             // A reset may overtake the head.
             Err(error) => Reply { status: 0, headers: HeaderMap::new(), body: Err(error.to_string()) },

@@ -41,6 +41,8 @@ async fn explain_describes_cached_versions_without_side_effects() {
     site.origin.publish("shop", 5, 1, &past);
     client.head(TARBALL, &[ZSTD]).await;
     assert_eq!(explained(&site, "service=shop").await["refused_generation"].as_u64(), Some(5));
+    let (_, ready) = site.admin("/readyz").await;
+    assert!(ready.contains("older generation of shop than was seen"), "{ready}");
     site.origin.go_down().await;
     site.until("the edge sees that it is down", async || {
         client.head("/v1/services/other/tarball", &[]).await;

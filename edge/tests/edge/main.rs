@@ -16,6 +16,7 @@ mod freshness;
 mod generations;
 mod gzip;
 mod headers;
+mod heartbeats;
 mod http_semantics;
 mod identity;
 mod mount;

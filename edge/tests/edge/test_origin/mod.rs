@@ -17,8 +17,11 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::ObjectDigest;
+use weir_protocol::envelope::Envelope;
 use weir_protocol::event::EventKind;
+use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::members::{self, Member, MemberState, Members};
+use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::Route;
 use weir_runtime::identity::Role;
@@ -62,6 +65,8 @@ struct State {
     refuses: bool,
     /// Services that another member owns: they are answered, and not announced.
     unowned: HashSet<String>,
+    /// The statements of freshness that it gives.
+    statements: HashMap<ServiceName, Envelope>,
     /// None: it is no member of a cluster.
     members: Option<Members>,
     /// None: there is no event stream.
@@ -193,6 +198,11 @@ impl TestOrigin {
         act(self.api.state.lock().unwrap().events.as_mut().unwrap());
     }
 
+    /// Gives this statement of freshness from now on.
+    pub(crate) fn state_freshness(&self, service: &str, envelope: Envelope) {
+        self.api.state.lock().unwrap().statements.insert(service.parse().unwrap(), envelope);
+    }
+
     pub(crate) fn withdraw(&self, service: &str) {
         self.api.state.lock().unwrap().descriptors.remove(service);
     }
@@ -258,6 +268,15 @@ impl Handler for Api {
             });
             state.gate.clone()
         };
+        if route == Route::Heartbeats {
+            let body = request.into_body().read(MAX_REQUEST_BYTES).await.unwrap();
+            let state = self.state.lock().unwrap();
+            let wanted = HeartbeatRequest::parse(&body).unwrap().services.into_iter();
+            let services = wanted.filter_map(|service| {
+                Some(SignedFreshness { envelope: state.statements.get(&service)?.clone(), service })
+            });
+            return Response::new(Body::from(HeartbeatAnswer { services: services.collect() }.to_json()));
+        }
         let mut state = match (&route, gate) {
             (Route::Service(_) | Route::Version(..), Some(gate)) => {
                 gate.acquire().await.unwrap().forget();
