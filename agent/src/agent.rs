@@ -24,6 +24,7 @@ use crate::release::{Limits, RootLock, ServiceDirectory};
 use crate::reload::Reloader;
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
+use crate::verify::{Monitor, Trust};
 
 /// The most queued commands per service; more would repeat the same.
 const MAX_COMMANDS: usize = 8;
@@ -34,6 +35,7 @@ pub struct Running {
     admin_address: Option<SocketAddr>,
     registry: Registry,
     reloader: Arc<Reloader>,
+    monitor: Option<Monitor>,
     drain: Drain,
 }
 
@@ -69,10 +71,17 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone());
     let root = config.root.clone();
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root)).await??;
+    let drain = Drain::new();
+    let trust = Trust::follow(&config.trust, &metrics.trust_file_readable, &drain).await?;
+    let monitored = trust.clone().filter(|_| !config.max_proof_age.is_zero());
+    let monitor = monitored
+        .map(|trust| Monitor::new(trust, edges.clone(), config.request_timeout, config.max_proof_age, drain.clone()));
     let composition = Composition {
         lock: Arc::new(lock),
         downloads: Arc::new(Semaphore::new(config.max_downloads)),
-        drain: Drain::new(),
+        drain,
+        trust,
+        monitor,
         edges: edges.clone(),
         metrics,
         config,
@@ -90,6 +99,9 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         services.insert(name, composition.follow(service, directory));
     }
     let services = Arc::new(services);
+    if let Some(monitor) = composition.monitor.clone() {
+        composition.drain.spawn(supervise(monitor, composition.drain.clone()));
+    }
     let admin_address = match composition.config.admin_listen {
         None => None,
         Some(listen) => {
@@ -105,7 +117,8 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
             }
         }
     };
-    Ok(Running { services, admin_address, registry, reloader: reloader.into(), drain: composition.drain })
+    let Composition { monitor, drain, .. } = composition;
+    Ok(Running { services, admin_address, registry, reloader: reloader.into(), monitor, drain })
 }
 
 /// The parts that all services share.
@@ -116,6 +129,8 @@ struct Composition {
     edges: Arc<EdgeClient>,
     downloads: Arc<Semaphore>,
     metrics: Metrics,
+    trust: Option<Arc<Trust>>,
+    monitor: Option<Monitor>,
     drain: Drain,
     started: SystemTime,
 }
@@ -170,6 +185,9 @@ impl Composition {
             self.drain.spawn(supervise(hook, self.drain.clone()));
             switched
         });
+        if let Some(monitor) = &self.monitor {
+            monitor.watch(name.clone(), status.clone(), self.metrics.proof(&name));
+        }
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let config = &self.config;
         let follower = Follower {
@@ -181,6 +199,7 @@ impl Composition {
                 self.edges.clone(),
                 self.downloads.clone(),
                 self.metrics.clone(),
+                self.trust.clone(),
             ),
             directory,
             status,
@@ -202,7 +221,7 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<BTreeMap<S
         if drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
-        readiness(all.iter().map(|(name, service)| (name, service.status.borrow().clone())))
+        readiness(all.iter().map(|(name, service)| (name, service.status.borrow().clone())), SystemTime::now())
     };
     let status_readiness = ready.clone();
     Admin {
@@ -213,8 +232,10 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<BTreeMap<S
             let edges = edges.overview().map(|(url, preferred, http3_usable)| {
                 serde_json::json!({ "url": url, "preferred": preferred, "http3_usable": http3_usable })
             });
+            let now = SystemTime::now();
+            let all = services.iter();
             let services: serde_json::Map<_, _> =
-                services.iter().map(|(name, service)| (name.to_string(), service.status.borrow().to_json())).collect();
+                all.map(|(name, service)| (name.to_string(), service.status.borrow().to_json(now))).collect();
             let (ready, reasons) = status_readiness().into_parts();
             Ok(serde_json::json!({
                 "role": "agent",
@@ -261,6 +282,11 @@ impl Running {
     /// Refreshes a service as soon as its task is free: fetches the tarball and compares it with the files on disk.
     pub fn refresh_now(&self, service: &ServiceName) {
         self.command(service, Command::Refresh);
+    }
+
+    /// With `trust`: requests statements of freshness as soon as the monitor is free; the status shows what they prove.
+    pub fn prove_now(&self) {
+        self.monitor.iter().for_each(Monitor::request_now);
     }
 
     fn command(&self, service: &ServiceName, command: Command) {

@@ -13,6 +13,7 @@ use weir_runtime::tls::{self, Purpose};
 use weir_runtime::writable_directory;
 
 use crate::config::Config;
+use crate::verify::read_keys;
 
 /// The results of a check, one sentence each.
 #[derive(Debug, Default)]
@@ -42,6 +43,11 @@ pub fn files(config: &Config) -> Findings {
         && let Err(error) = writable_directory::check(&config.root)
     {
         report("root", &error);
+    }
+    for entry in config.trust.iter().filter(|entry| !entry.keys.as_os_str().is_empty()) {
+        if let Err(error) = read_keys(entry.keys.clone()) {
+            report("trust", &error);
+        }
     }
     if let Some(file) = config.token_file.as_deref() {
         match token_error(file) {
@@ -80,6 +86,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TrustConfig;
 
     #[test]
     fn unusable_files_are_errors() {
@@ -97,7 +104,11 @@ mod tests {
         };
         assert_eq!(errors_of(&|_| {}), "");
         type Change<'a> = &'a dyn Fn(&mut Config);
-        let changes: [(Change<'_>, &str); 7] = [
+        let trust = |keys| vec![TrustConfig { services: "*".parse().unwrap(), keys }];
+        fs::write(file("empty.pub"), "# no key\n").unwrap();
+        let changes: [(Change<'_>, &str); 9] = [
+            (&|c| c.trust = trust(file("missing.pub")), "trust: "),
+            (&|c| c.trust = trust(file("empty.pub")), "has no key"),
             (&|c| c.ca = file("agent.pem"), "ca: "),
             (&|c| c.token_file = Some(file("agent.key")), "is a private key"),
             (&|c| c.token_file = Some(file("agent.pem")), "contains no token"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::{self, ConfigError, duration, size};
 use weir_runtime::host_name::host_name;
 
@@ -17,6 +18,9 @@ pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest duration that is accepted; a longer one is probably a mistake.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The shortest `max_proof_age` but 0: statements of freshness are requested once a minute.
+pub const MIN_PROOF_AGE: Duration = Duration::from_secs(120);
 
 /// The largest accepted `max_downloads`.
 pub const MAX_DOWNLOADS: usize = 1024;
@@ -64,6 +68,17 @@ impl ServiceConfig {
     pub fn new(name: ServiceName) -> Self {
         Self { name, exec: None }
     }
+}
+
+/// Public keys of origins, by patterns of services: `trust = [{ services = "*", keys = "origin.pub" }]`. With an entry, only
+/// publications that one of its keys signed are accepted, and nothing of a service that no entry names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrustConfig {
+    /// Pattern of services. The first entry that matches a service decides.
+    pub services: NameGlob,
+    /// File with the public keys of their origins, as `weir-origin keys` prints them. Read again when it changes.
+    pub keys: PathBuf,
 }
 
 /// The configuration of an agent. Each key can also be given on the command line or in the environment, if the command line
@@ -126,6 +141,12 @@ pub struct Config {
     /// Give metrics of services the label `service`. Otherwise counters are sums, and times are those of the worst
     /// service.
     pub metrics_by_service: bool,
+    /// The keys that may sign.
+    pub trust: Vec<TrustConfig>,
+    /// With `trust`: how long a service may be without a new signed statement of freshness, and an update may be known and
+    /// not arrive, before the service is degraded. `0s`: no statements are requested.
+    #[serde(with = "duration")]
+    pub max_proof_age: Duration,
     /// Services to follow.
     #[serde(rename = "service")]
     pub services: Vec<ServiceConfig>,
@@ -157,6 +178,8 @@ impl Default for Config {
             max_files: 1_000_000,
             max_downloads: 4,
             metrics_by_service: false,
+            trust: Vec::new(),
+            max_proof_age: Duration::from_secs(600),
             services: Vec::new(),
         }
     }
@@ -182,8 +205,9 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = config::read(path)?;
         let base = config::base_dir(path);
-        let Self { ca, root, client_certificate, client_key, token_file, .. } = &mut config;
-        let optional = [client_certificate, client_key, token_file].into_iter().flatten();
+        let Self { ca, root, client_certificate, client_key, token_file, trust, .. } = &mut config;
+        let pinned = trust.iter_mut().map(|entry| &mut entry.keys);
+        let optional = [client_certificate, client_key, token_file].into_iter().flatten().chain(pinned);
         // An empty path is a missing key, which `validate` reports.
         for path in [ca, root].into_iter().chain(optional).filter(|path| !path.as_os_str().is_empty()) {
             config::resolve(base, path);
@@ -211,7 +235,19 @@ impl Config {
             refuse(is_twice, &format!("the service `{}` is listed twice", service.name));
             let is_empty = service.exec.as_ref().is_some_and(|exec| exec.trim().is_empty());
             refuse(is_empty, &format!("`exec` of the service `{}` is empty", service.name));
+            let is_named = self.trust.iter().any(|entry| entry.services.matches(service.name.as_str()));
+            let why =
+                format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
+            refuse(!self.trust.is_empty() && !is_named, &why);
         }
+        let has_no_file = self.trust.iter().any(|entry| entry.keys.as_os_str().is_empty());
+        refuse(has_no_file, "an entry of `trust` has no `keys`: name the file of the origin's public keys");
+        let is_too_short = !self.max_proof_age.is_zero() && self.max_proof_age < MIN_PROOF_AGE;
+        refuse(
+            is_too_short,
+            "`max_proof_age` is shorter than 2m: a statement is requested once a minute (`0s`: never)",
+        );
+        refuse(self.max_proof_age > MAX_INTERVAL, "`max_proof_age` is longer than a year");
         for (key, value) in [
             ("poll_interval", self.poll_interval),
             ("refresh_interval", self.refresh_interval),
@@ -281,6 +317,8 @@ mod tests {
             (format!("{text}\n[[service]]\nname = 'shop-prod'"), "twice"),
             (format!("{text}\nexe = 'x'"), "exe"),
             (format!("client_key = 'k'\n{text}"), "client_certificate"),
+            (format!("trust = [{{ services = 'bank', keys = 'k' }}]\n{text}"), "names the service `shop-prod`"),
+            (format!("max_proof_age = '1m'\n{text}"), "max_proof_age"),
         ] {
             std::fs::write(&path, &wrong).unwrap();
             let error = Config::load(&path).unwrap_err().to_string();

@@ -3,7 +3,8 @@
 //! ```text
 //! poll (schedule, follower) ── requests ──> edge_client (HTTP/3, HTTP/2, which of them) ──> edges
 //!      │ something changed
-//!      └─> fetch (decode, hash, verify) ─> release (unpack, switch, compare, prune) ─> hook (exec)
+//!      └─> fetch (decode, hash) ─> release (unpack, switch, compare, prune) ─> hook (exec)
+//! verify (signatures of publications, statements of freshness): with `trust`
 //! ```
 //!
 //! Only verified bytes are unpacked, and only a complete release has a release's name.
@@ -23,6 +24,7 @@ mod release;
 mod reload;
 mod status;
 mod supervise;
+mod verify;
 
 pub use agent::{Running, start, start_once};
 pub use config::Config;
@@ -31,3 +33,4 @@ pub use metrics::families;
 pub use once::{DEFAULT_ONCE_TIMEOUT, OnceError, once};
 pub use release::{ReleaseName, ReleaseNameError};
 pub use status::{HookState, Release, ServiceStatus};
+pub use verify::Assessment;

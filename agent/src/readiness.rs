@@ -1,13 +1,18 @@
 //! Whether an agent is ready, and why it is degraded.
 
+use std::time::SystemTime;
+
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::Readiness;
 
 use crate::status::ServiceStatus;
 
-/// An agent is ready once every service has a release. Failing polls and hooks degrade it, because the release in force
-/// stays in force.
-pub(crate) fn readiness<'s>(services: impl Iterator<Item = (&'s ServiceName, ServiceStatus)>) -> Readiness {
+/// An agent is ready once every service has a release. Failing polls and hooks, and a release that is not proved to be
+/// current, degrade it, because the release in force stays in force.
+pub(crate) fn readiness<'s>(
+    services: impl Iterator<Item = (&'s ServiceName, ServiceStatus)>,
+    now: SystemTime,
+) -> Readiness {
     let (mut missing, mut warnings) = (Vec::new(), Vec::new());
     for (name, status) in services {
         if status.release.is_none() {
@@ -18,6 +23,9 @@ pub(crate) fn readiness<'s>(services: impl Iterator<Item = (&'s ServiceName, Ser
         }
         if let Some(error) = &status.hook_error {
             warnings.push(format!("exec of {name}: {}", one_line(error)));
+        }
+        if let Some(problem) = status.freshness(now).and_then(|assessed| assessed.problem) {
+            warnings.push(format!("{name} is not proved to be current: {problem}"));
         }
     }
     if !missing.is_empty() {
@@ -32,10 +40,13 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use weir_protocol::digest::TarballDigest;
 
     use super::*;
     use crate::status::{HookState, Release};
+    use crate::verify::Proof;
 
     #[test]
     fn releases_make_an_agent_ready_and_failures_degrade_it() {
@@ -47,11 +58,16 @@ mod tests {
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
         let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };
         let both = |one: &ServiceStatus, other: &ServiceStatus| {
-            readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter())
+            readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter(), SystemTime::UNIX_EPOCH)
         };
         assert_eq!(both(&well, &well), Readiness::Ready);
         let reasons = ["the last poll of shop failed: 401: a token", "exec of bakery: status 1"].map(str::to_owned);
         assert_eq!(both(&failing, &unrun), Readiness::Degraded(reasons.into()));
+        let limit = Duration::from_secs(60);
+        let proof = Some((Proof::new(SystemTime::UNIX_EPOCH - 2 * limit), limit));
+        let unproved = ServiceStatus { proof, ..well.clone() };
+        let Readiness::Degraded(reasons) = both(&well, &unproved) else { panic!("it is not degraded") };
+        assert!(reasons[0].starts_with("bakery is not proved to be current: there is no statement"), "{reasons:?}");
         let none = ServiceStatus::default();
         let reason = "no release yet of bakery".to_owned();
         assert_eq!(both(&failing, &none), Readiness::NotReady(vec![reason]));

@@ -1,7 +1,7 @@
 //! The status of a service, for watchers and `/status`.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use weir_protocol::commit_id::CommitId;
@@ -9,6 +9,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::revision_id::RevisionId;
 
 use crate::edge_client::Protocol;
+use crate::verify::{Assessment, Held, Proof};
 
 /// The release that `current` points at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -77,11 +78,23 @@ pub struct ServiceStatus {
     pub hook_failures: u64,
     /// The last error of `exec` for the release in force.
     pub hook_error: Option<String>,
+    /// With `trust`: what is proved about the freshness of the release, and `max_proof_age`.
+    pub(crate) proof: Option<(Proof, Duration)>,
 }
 
 impl ServiceStatus {
+    /// The release in force, for which statements of freshness are judged.
+    pub(crate) fn held(&self) -> Option<Held> {
+        self.release.as_ref().map(|release| Held { generation: release.generation, digest: release.digest })
+    }
+
+    /// With `trust`: what is proved about the freshness of the release at this time.
+    pub fn freshness(&self, now: SystemTime) -> Option<Assessment> {
+        self.proof.as_ref().map(|(proof, max_age)| proof.assess(self.held(), *max_age, now))
+    }
+
     /// The value in `/status`.
-    pub(crate) fn to_json(&self) -> serde_json::Value {
+    pub(crate) fn to_json(&self, now: SystemTime) -> serde_json::Value {
         let time = |time: Option<SystemTime>| time.map(|time| humantime::format_rfc3339_seconds(time).to_string());
         serde_json::json!({
             "release": self.release,
@@ -101,6 +114,12 @@ impl ServiceStatus {
                 "failures": self.hook_failures,
                 "last_error": self.hook_error,
             },
+            "proof": self.freshness(now).map(|assessed| serde_json::json!({
+                "current_at": time(assessed.current_at),
+                "newest_generation": assessed.newest_generation,
+                "upstream_unreachable_since": time(assessed.upstream_unreachable_since),
+                "problem": assessed.problem,
+            })),
         })
     }
 }

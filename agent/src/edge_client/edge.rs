@@ -4,6 +4,7 @@ use std::path::Path as FilePath;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
 use rustls::ClientConfig;
 use weir_protocol::conditional::tarball_etag;
@@ -85,25 +86,55 @@ impl Edge {
     /// # Errors
     /// No version of HTTP gave a response, or the agent's token cannot be read.
     pub(crate) async fn send(&self, tarball_request: &TarballRequest<'_>) -> Result<Response, RequestError> {
-        let mut request = self.request(tarball_request);
+        let TarballRequest { timeout, avoid_http3, .. } = *tarball_request;
+        self.exchange(self.request(tarball_request), timeout, avoid_http3).await
+    }
+
+    /// Requests a document: with a GET, or with a POST of `json`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) async fn document(
+        &self,
+        path: &Path,
+        json: Option<Vec<u8>>,
+        timeout: Duration,
+    ) -> Result<Response, RequestError> {
+        let request = Request::builder().uri(format!("{}{path}", self.url)).header(header::USER_AGENT, USER_AGENT);
+        let request = match json {
+            None => request.body(Bytes::new()),
+            Some(json) => {
+                let post = request.method(Method::POST).header(header::CONTENT_TYPE, "application/json");
+                post.body(json.into())
+            }
+        };
+        self.exchange(request.expect("a checked host and a checked path make a request"), timeout, false).await
+    }
+
+    async fn exchange(
+        &self,
+        mut request: Request<Bytes>,
+        timeout: Duration,
+        avoid_http3: bool,
+    ) -> Result<Response, RequestError> {
         if let Some(token) = &self.token {
             request.headers_mut().insert(header::AUTHORIZATION, token.authorization().await?);
         }
-        if tarball_request.avoid_http3 {
+        if avoid_http3 {
             self.http3.drop_connection().await;
         }
         let protocols = self.selector().select(Instant::now());
         let answer = match protocols {
-            Protocols::H2 => self.http2.request(&request, tarball_request.timeout).await,
+            Protocols::H2 => self.http2.request(&request, timeout).await,
             Protocols::H3 => {
-                let answer = self.http3.request(&request, tarball_request.timeout).await;
+                let answer = self.http3.request(&request, timeout).await;
                 if answer.is_ok() {
                     let change = self.selector().http3_succeeded();
                     self.log_change(change);
                 }
                 answer
             }
-            Protocols::H3ThenH2 => self.send_with_fallback(&request, tarball_request).await,
+            Protocols::H3ThenH2 => self.exchange_with_fallback(&request, timeout, avoid_http3).await,
         };
         if let Ok(response) = &answer {
             self.metrics.answered(response.protocol);
@@ -111,13 +142,14 @@ impl Edge {
         answer
     }
 
-    async fn send_with_fallback(
+    async fn exchange_with_fallback(
         &self,
-        request: &Request<()>,
-        tarball_request: &TarballRequest<'_>,
+        request: &Request<Bytes>,
+        timeout: Duration,
+        avoid_http3: bool,
     ) -> Result<Response, RequestError> {
-        if !tarball_request.avoid_http3 {
-            match self.http3.request(request, tarball_request.timeout).await {
+        if !avoid_http3 {
+            match self.http3.request(request, timeout).await {
                 Err(error) if error.is_transport_error() => {
                     tracing::debug!(edge = %self.url, %error, "no response over HTTP/3");
                 }
@@ -129,7 +161,7 @@ impl Edge {
                 }
             }
         }
-        let answer = self.http2.request(request, tarball_request.timeout).await;
+        let answer = self.http2.request(request, timeout).await;
         let change = match &answer {
             Ok(_) => self.selector().only_http2_succeeded(Instant::now()),
             Err(_) => {
@@ -160,7 +192,7 @@ impl Edge {
         self.selector.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request(&self, tarball_request: &TarballRequest<'_>) -> Request<()> {
+    fn request(&self, tarball_request: &TarballRequest<'_>) -> Request<Bytes> {
         let mut request = Request::builder()
             .method(tarball_request.method.clone())
             .uri(format!("{}{}", self.url, Path::Tarball(tarball_request.service.clone())))
@@ -172,6 +204,6 @@ impl Edge {
         if tarball_request.no_cache {
             request = request.header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         }
-        request.body(()).expect("a checked host, a checked path and headers of ours make a request")
+        request.body(Bytes::new()).expect("a checked host, a checked path and headers of ours make a request")
     }
 }

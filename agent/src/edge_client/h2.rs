@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
-use http_body_util::Empty;
+use http_body_util::Full;
 use rustls::ClientConfig;
 use weir_runtime::http_client::{Http2Client, http2_client};
 
@@ -13,7 +13,7 @@ use super::response::{Protocol, Response, ResponseBody};
 
 /// A pooled HTTP/2 client.
 pub(super) struct Http2 {
-    client: Http2Client,
+    client: Http2Client<Full<Bytes>>,
     idle_timeout: Duration,
 }
 
@@ -23,8 +23,8 @@ impl Http2 {
     }
 
     /// Sends a request and waits at most `timeout` for the response's head.
-    pub(super) async fn request(&self, request: &Request<()>, timeout: Duration) -> Result<Response, RequestError> {
-        let request = request.clone().map(|()| Empty::<Bytes>::new());
+    pub(super) async fn request(&self, request: &Request<Bytes>, timeout: Duration) -> Result<Response, RequestError> {
+        let request = request.clone().map(Full::new);
         let answer = tokio::time::timeout(timeout, self.client.request(request));
         let response = answer.await.map_err(|_| RequestError::Silent(timeout))?.map_err(|error| {
             if is_tls(&error) {

@@ -111,7 +111,7 @@ impl Http3 {
 
     /// Sends a request and waits at most `timeout` for the response's head. A pooled connection that turns out to be
     /// dead is replaced once.
-    pub(super) async fn request(&self, request: &Request<()>, timeout: Duration) -> Result<Response, RequestError> {
+    pub(super) async fn request(&self, request: &Request<Bytes>, timeout: Duration) -> Result<Response, RequestError> {
         let (connection, reused) = self.connection().await?;
         let error = match self.send_on(connection.clone(), request, timeout).await {
             Ok(response) => return Ok(response),
@@ -231,13 +231,17 @@ impl Http3 {
     async fn send_on(
         &self,
         connection: Connection,
-        request: &Request<()>,
+        request: &Request<Bytes>,
         timeout: Duration,
     ) -> Result<Response, RequestError> {
         let Connection { quic, mut requests } = connection;
         let held_open = requests.clone();
         let answer = async {
-            let mut stream = requests.send_request(request.clone()).await?;
+            let (head, body) = request.clone().into_parts();
+            let mut stream = requests.send_request(Request::from_parts(head, ())).await?;
+            if !body.is_empty() {
+                stream.send_data(body).await?;
+            }
             stream.finish().await?;
             let head = stream.recv_response().await?;
             if request.method() == Method::HEAD {

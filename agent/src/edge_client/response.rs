@@ -64,6 +64,18 @@ impl ResponseBody {
         tokio::time::timeout(idle, self.next()).await.map_err(|_| RequestError::Silent(idle))?
     }
 
+    /// The whole body. `None`: it is longer than `limit` bytes.
+    pub(crate) async fn read(&mut self, limit: usize) -> Result<Option<Vec<u8>>, RequestError> {
+        let mut bytes = Vec::new();
+        while let Some(part) = self.chunk().await? {
+            if bytes.len() + part.len() > limit {
+                return Ok(None);
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(Some(bytes))
+    }
+
     async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
         match &mut self.source {
             Source::H2(body) => loop {

@@ -2,6 +2,7 @@
 
 mod service_gauge;
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
@@ -12,6 +13,7 @@ use weir_runtime::metric_families::Family;
 use self::service_gauge::{ServiceGauge, ServiceGauges};
 use crate::edge_client::Protocol;
 use crate::poll::PollError;
+use crate::verify::ProofError;
 
 /// The label that `metrics_by_service` adds.
 const SERVICE: &str = "service";
@@ -56,6 +58,18 @@ metric_families! {
         hook_last_success: GaugeVec = "weir_agent_hook_last_success_timestamp_seconds" { service };
         /// Services whose current release waits for its `exec`.
         hook_pending: GaugeVec = "weir_agent_hook_pending" { service };
+        /// Publications and statements of freshness that were refused, because with `trust` they prove nothing.
+        proof_failures: IntCounterVec = "weir_agent_proof_failures_total" { service, reason: ProofError::REASONS };
+        /// The signed time at which the release was last proved to be current, in Unix seconds; the oldest of all services
+        /// with `trust`. 0: one was never proved.
+        proof_current_at: GaugeVec = "weir_agent_proof_current_timestamp_seconds" { service };
+        /// Services with `trust` that are degraded because statements of freshness are refused, old or missing, or because an
+        /// update is withheld.
+        proof_degraded: GaugeVec = "weir_agent_proof_degraded" { service };
+        /// Services with `trust` whose origin cannot reach the upstream, by its newest statement.
+        upstream_unreachable: GaugeVec = "weir_agent_upstream_unreachable" { service };
+        /// 1 when the file of keys was read, 0 when its last change cannot be used.
+        pub(crate) trust_file_readable: IntGaugeVec = "weir_agent_trust_file_readable" { file };
         /// Reloads by SIGHUP. A refused one changes nothing; the log has the reason.
         pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
     }
@@ -83,6 +97,9 @@ pub(crate) struct Metrics {
     last_success: ServiceGauges,
     hook_last_success: ServiceGauges,
     hook_pending: ServiceGauges,
+    proof_current_at: ServiceGauges,
+    proof_degraded: ServiceGauges,
+    upstream_unreachable: ServiceGauges,
 }
 
 impl std::ops::Deref for Metrics {
@@ -110,6 +127,9 @@ impl Metrics {
             last_success: gauges(&families.last_success, f64::min),
             hook_last_success: gauges(&families.hook_last_success, f64::min),
             hook_pending: gauges(&families.hook_pending, std::ops::Add::add),
+            proof_current_at: gauges(&families.proof_current_at, f64::min),
+            proof_degraded: gauges(&families.proof_degraded, std::ops::Add::add),
+            upstream_unreachable: gauges(&families.upstream_unreachable, std::ops::Add::add),
             families,
         })
     }
@@ -151,6 +171,18 @@ impl Metrics {
         }
     }
 
+    /// The series of one service with `trust`.
+    pub(crate) fn proof(&self, service: &ServiceName) -> ProofMetrics {
+        ProofMetrics {
+            current_at: self.proof_current_at.of(service),
+            degraded: self.proof_degraded.of(service),
+            upstream_unreachable: self.upstream_unreachable.of(service),
+            failures: ProofError::REASONS
+                .map(|reason| (reason, self.counter_of(&self.proof_failures, service, Some(reason))))
+                .into(),
+        }
+    }
+
     /// The series of one service's `exec`. A service without `exec` has none, because 0 would mean that it never
     /// succeeded.
     pub(crate) fn hook(&self, service: &ServiceName) -> HookMetrics {
@@ -181,6 +213,24 @@ pub(crate) struct ServiceMetrics {
     pub(crate) last_success: ServiceGauge,
     pub(crate) generation: IntGauge,
     pub(crate) hook_pending: ServiceGauge,
+}
+
+/// The families of one service with `trust`.
+#[derive(Clone)]
+pub(crate) struct ProofMetrics {
+    pub(crate) current_at: ServiceGauge,
+    pub(crate) degraded: ServiceGauge,
+    pub(crate) upstream_unreachable: ServiceGauge,
+    failures: Arc<[(&'static str, IntCounter)]>,
+}
+
+impl ProofMetrics {
+    /// A publication or a statement was refused.
+    pub(crate) fn refused(&self, reason: &str) {
+        let counter = self.failures.iter().find(|(name, _)| *name == reason);
+        debug_assert!(counter.is_some(), "{reason}");
+        counter.inspect(|(_, counter)| counter.inc());
+    }
 }
 
 /// The families of one service's `exec`.

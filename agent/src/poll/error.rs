@@ -8,6 +8,7 @@ use http::StatusCode;
 use crate::edge_client::{EdgeUrl, RequestError};
 use crate::fetch::{FetchError, InvalidHeader};
 use crate::release::{ReleaseError, TarError};
+use crate::verify::ProofError;
 
 /// Why a poll failed at one edge.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,9 @@ pub(crate) enum PollError {
     /// The generation is lower than one seen before.
     #[error("the edge offers generation {offered}, which is older than {seen} that was seen before")]
     Regressed { seen: u64, offered: u64 },
+    /// With `trust`: the publication is not proved to be the origin's.
+    #[error(transparent)]
+    Proof(#[from] ProofError),
     /// The tarball could not be unpacked before.
     #[error("the tarball was rejected before")]
     RejectedBefore,
@@ -89,7 +93,7 @@ fn hint(status: StatusCode) -> &'static str {
 
 impl PollError {
     /// All values of [`kind`](Self::kind), and that of a panic.
-    pub(crate) const KINDS: [&str; 16] = [
+    pub(crate) const KINDS: [&str; 17] = [
         "connect",
         "certificate",
         "silent",
@@ -101,6 +105,7 @@ impl PollError {
         "unauthorized",
         "answer",
         "generation",
+        "signature",
         "verify",
         "too_large",
         "disk",
@@ -114,6 +119,7 @@ impl PollError {
             Self::Status { .. } => "status",
             Self::Unauthorized { .. } => "unauthorized",
             Self::InvalidHeader(_) => "answer",
+            Self::Proof(_) => "signature",
             Self::Regressed { .. } => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
             Self::Fetch(FetchError::Slow(..)) => "slow",
@@ -143,6 +149,7 @@ impl PollError {
             Self::Request(error) => matches!(error, RequestError::Token(_)),
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
             Self::RejectedBefore | Self::Release(_) => true,
+            Self::Proof(error) => *error == ProofError::NoKeys,
             Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) | Self::Regressed { .. } => false,
         }
     }

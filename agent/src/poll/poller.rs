@@ -1,19 +1,29 @@
 //! Polls the edges for one service: HEAD, and GET when something changed. Writes to `incoming` only.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
+use weir_protocol::access_list::AccessList;
+use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::route::Route;
 
 use super::error::{AllEdgesFailed, PollError};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{FetchError, InvalidHeader, Tarball, TarballHeaders, coding, fetch, problem_detail, retry_after};
-use crate::metrics::{Metrics, ServiceMetrics};
+use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
+use crate::verify::{ProofError, SignedPublication, Trust};
+
+/// How often a publication may change between its descriptor and its tarball.
+const MAX_RACES: usize = 3;
+
+/// The most bytes of the field `seen` that an edge adds to a descriptor.
+const MAX_SEEN_BYTES: usize = 1 << 10;
 
 /// The state of a service on this machine.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,6 +53,22 @@ pub(crate) struct Poller {
     pub(crate) downloads: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
     pub(crate) service_metrics: ServiceMetrics,
+    /// Only with `trust`.
+    proofs: Option<Proofs>,
+}
+
+/// The pinned keys, and what they verified.
+struct Proofs {
+    trust: Arc<Trust>,
+    /// The last verified publication, with the keys: another set of keys verifies again.
+    last: Mutex<Option<(SignedPublication, Arc<AccessList>)>>,
+    metrics: ProofMetrics,
+}
+
+impl Proofs {
+    fn keys(&self, service: &ServiceName) -> Result<Arc<AccessList>, PollError> {
+        Ok(self.trust.keys_of(service).ok_or(ProofError::NoKeys)?)
+    }
 }
 
 impl Poller {
@@ -53,8 +79,11 @@ impl Poller {
         edges: Arc<EdgeClient>,
         downloads: Arc<Semaphore>,
         metrics: Metrics,
+        trust: Option<Arc<Trust>>,
     ) -> Self {
+        let proofs = |trust| Proofs { trust, last: Mutex::default(), metrics: metrics.proof(&service) };
         Self {
+            proofs: trust.map(proofs),
             edges,
             incoming,
             max_tarball_bytes: config.max_tarball_bytes.as_u64(),
@@ -87,6 +116,10 @@ impl Poller {
                 }
                 Err(error) => {
                     self.metrics.attempt_failed(error.kind());
+                    if let (PollError::Proof(error), Some(proofs)) = (&error, &self.proofs) {
+                        tracing::warn!(service = %self.service, edge = %edge.url(), %error, "a publication is refused");
+                        proofs.metrics.refused(error.reason());
+                    }
                     tracing::debug!(service = %self.service, edge = %edge.url(), %error, "a poll of an edge failed");
                     edge_failed |= error.is_edge_failure();
                     retry_after = retry_after.max(error.retry_after());
@@ -116,7 +149,14 @@ impl Poller {
                 _ => Some(answer.require_digest()?),
             };
             if offered.is_some() && offered == local.digest {
-                return Ok((PollResult::Unchanged(answer), protocol));
+                match &self.proofs {
+                    None => return Ok((PollResult::Unchanged(answer), protocol)),
+                    Some(proofs) => {
+                        if let Some(signed) = self.confirmed(edge, proofs, local, answer.generation).await? {
+                            return Ok((PollResult::Unchanged(signed), protocol));
+                        }
+                    }
+                }
             }
             if offered.is_some() && offered == local.rejected {
                 return Err(PollError::RejectedBefore);
@@ -125,14 +165,78 @@ impl Poller {
         self.get(edge, local, false).await
     }
 
-    /// Fetches the tarball. When it fails to verify, it is requested once more, bypassing all caches.
+    /// The signed publication of the release in force. `None`: an origin has signed another one. `claimed`: the generation
+    /// that the edge claims; it is only compared.
+    async fn confirmed(
+        &self,
+        edge: &Edge,
+        proofs: &Proofs,
+        local: LocalState,
+        claimed: u64,
+    ) -> Result<Option<TarballHeaders>, PollError> {
+        let keys = proofs.keys(&self.service)?;
+        let is_known = |(signed, by): &&(SignedPublication, Arc<AccessList>)| {
+            Arc::ptr_eq(by, &keys) && Some(signed.digest) == local.digest && signed.generation == claimed
+        };
+        let known = {
+            let last = proofs.last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.as_ref().filter(is_known).map(|(signed, _)| signed.clone())
+        };
+        let signed = match known {
+            Some(known) => known,
+            None => self.signed(edge, proofs, local).await?,
+        };
+        Ok((Some(signed.digest) == local.digest).then(|| headers(signed)))
+    }
+
+    /// Requests the descriptor, and verifies its publication. Unsigned numbers beside it decide nothing.
+    async fn signed(&self, edge: &Edge, proofs: &Proofs, local: LocalState) -> Result<SignedPublication, PollError> {
+        let keys = proofs.keys(&self.service)?;
+        let route = Route::Service(self.service.clone());
+        let response = edge.document(&route, None, self.fetch_timeout).await?;
+        let mut body = succeeded(edge, response).await?.body;
+        let bytes = body.read(MAX_DESCRIPTOR_BYTES + MAX_SEEN_BYTES).await?;
+        let bytes = bytes.ok_or_else(|| ProofError::Malformed("it is too long".to_owned()))?;
+        let signed = SignedPublication::verify(&bytes, &self.service, keys.keys())?;
+        self.check_generation(edge, signed.generation, local)?;
+        *proofs.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((signed.clone(), keys));
+        Ok(signed)
+    }
+
+    /// Fetches the tarball; with `trust` the one that an origin signed.
     async fn get(&self, edge: &Edge, local: LocalState, no_cache: bool) -> Result<(PollResult, Protocol), PollError> {
         let _permit = self.downloads.acquire().await.expect("the semaphore is never closed");
-        match self.download(edge, local, no_cache).await {
+        let Some(proofs) = &self.proofs else { return self.get_tarball(edge, local, no_cache, None).await };
+        let mut races = 0;
+        loop {
+            let signed = self.signed(edge, proofs, local).await?;
+            if local.rejected == Some(signed.digest) && !no_cache {
+                return Err(PollError::RejectedBefore);
+            }
+            match self.get_tarball(edge, local, no_cache, Some(&signed)).await {
+                // There may be a newer publication by now.
+                Err(PollError::Proof(ProofError::OtherDigest { .. })) if races < MAX_RACES => races += 1,
+                Ok((PollResult::Fetched(tarball, _), protocol)) => {
+                    return Ok((PollResult::Fetched(tarball, headers(signed)), protocol));
+                }
+                got => return got,
+            }
+        }
+    }
+
+    /// Fetches the tarball. When it fails to verify, it is requested once more, bypassing all caches.
+    async fn get_tarball(
+        &self,
+        edge: &Edge,
+        local: LocalState,
+        no_cache: bool,
+        signed: Option<&SignedPublication>,
+    ) -> Result<(PollResult, Protocol), PollError> {
+        match self.download(edge, local, no_cache, signed).await {
             Err(PollError::Fetch(error)) if error.is_corrupt() => {
                 self.service_metrics.verify_failures.inc();
                 tracing::warn!(service = %self.service, edge = %edge.url(), %error, "a tarball failed to verify; fetching it again past all caches");
-                let second = self.download(edge, local, true).await;
+                let second = self.download(edge, local, true, signed).await;
                 if matches!(&second, Err(PollError::Fetch(error)) if error.is_corrupt()) {
                     self.service_metrics.verify_failures.inc();
                 }
@@ -148,6 +252,7 @@ impl Poller {
         edge: &Edge,
         local: LocalState,
         no_cache: bool,
+        signed: Option<&SignedPublication>,
     ) -> Result<(PollResult, Protocol), PollError> {
         let mut tarball_request = self.tarball_request(Method::GET, None, no_cache);
         loop {
@@ -155,6 +260,7 @@ impl Poller {
             let (protocol, headers) = (response.protocol, response.headers.clone());
             let (answer, body) = self.answer(edge, response, local).await?;
             let digest = answer.require_digest()?;
+            signed.map_or(Ok(()), |signed| signed.check_digest(digest))?;
             let coding = coding(&headers)?;
             let fetched = fetch(body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
             match fetched.await {
@@ -189,31 +295,50 @@ impl Poller {
         response: Response,
         local: LocalState,
     ) -> Result<(TarballHeaders, ResponseBody), PollError> {
-        if response.status == StatusCode::UNAUTHORIZED {
-            let detail = problem_detail(&response.headers, response.body).await;
-            return Err(PollError::Unauthorized { detail, advice: advice(edge.token_file()) });
-        }
-        if !matches!(response.status, StatusCode::OK | StatusCode::NOT_MODIFIED) {
-            return Err(PollError::Status {
-                status: response.status,
-                retry_after: retry_after(&response.headers),
-                detail: problem_detail(&response.headers, response.body).await,
-            });
-        }
+        let response = succeeded(edge, response).await?;
         let answer = TarballHeaders::of(&response.headers)?;
-        if answer.generation < local.highest_generation {
-            self.service_metrics.generation_regressions.inc();
-            tracing::warn!(
-                service = %self.service,
-                edge = %edge.url(),
-                offered = answer.generation,
-                seen = local.highest_generation,
-                "an edge offered an older generation than was seen; its response is rejected"
-            );
-            return Err(PollError::Regressed { seen: local.highest_generation, offered: answer.generation });
-        }
+        self.check_generation(edge, answer.generation, local)?;
         Ok((answer, response.body))
     }
+
+    /// Refuses a generation that is lower than one seen before.
+    fn check_generation(&self, edge: &Edge, offered: u64, local: LocalState) -> Result<(), PollError> {
+        let seen = local.highest_generation;
+        if offered >= seen {
+            return Ok(());
+        }
+        self.service_metrics.generation_regressions.inc();
+        tracing::warn!(
+            service = %self.service,
+            edge = %edge.url(),
+            offered,
+            seen,
+            "an edge offered an older generation than was seen; its response is rejected"
+        );
+        Err(PollError::Regressed { seen, offered })
+    }
+}
+
+/// The response, if its status is a success or `304`.
+async fn succeeded(edge: &Edge, response: Response) -> Result<Response, PollError> {
+    if response.status == StatusCode::UNAUTHORIZED {
+        let detail = problem_detail(&response.headers, response.body).await;
+        return Err(PollError::Unauthorized { detail, advice: advice(edge.token_file()) });
+    }
+    if !matches!(response.status, StatusCode::OK | StatusCode::NOT_MODIFIED) {
+        return Err(PollError::Status {
+            status: response.status,
+            retry_after: retry_after(&response.headers),
+            detail: problem_detail(&response.headers, response.body).await,
+        });
+    }
+    Ok(response)
+}
+
+/// What was signed, in place of what the edge's headers say.
+fn headers(signed: SignedPublication) -> TarballHeaders {
+    let SignedPublication { generation, digest, commit, revision_id, .. } = signed;
+    TarballHeaders { digest: Some(digest), generation, commit, revision_id }
 }
 
 /// What an operator can do about a `401`.

@@ -1,6 +1,6 @@
 //! A small edge: serves crafted tarballs over TCP and UDP of one port, counts, and fails on demand.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,16 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use prometheus::Registry;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use weir_protocol::conditional::{if_none_match, tarball_etag};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::envelope::{Envelope, PUBLICATION_TYPE};
+use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::Route;
+use weir_protocol::token::SigningKey;
 use weir_runtime::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
 use weir_runtime::shutdown::Drain;
 use weir_runtime::tls::{ClientAuth, server_config};
@@ -33,6 +37,8 @@ pub(crate) enum Fault {
     BreakOff,
     /// Half a body, and then nothing, on GET.
     Stall,
+    /// A body that never ends, on GET.
+    Endless,
     /// Another digest than the tarball's, on GET.
     WrongDigest,
     /// No digest at all.
@@ -56,12 +62,15 @@ struct Published {
     tar: Bytes,
     digest: TarballDigest,
     generation: u64,
+    /// What the descriptor has.
+    envelope: Option<Envelope>,
 }
 
 /// A request that was answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
+    pub(crate) path: String,
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
 }
@@ -73,6 +82,8 @@ struct State {
     faults: VecDeque<Fault>,
     /// For every answer.
     always: Option<Fault>,
+    /// The statement of each service, whatever is published.
+    statements: BTreeMap<ServiceName, Envelope>,
     seen: Vec<Seen>,
 }
 
@@ -138,9 +149,36 @@ impl Answers {
 
     pub(crate) fn publish_at(&self, service: &ServiceName, tar: Vec<u8>, generation: u64) -> TarballDigest {
         let digest = TarballDigest::of(&tar);
-        let published = Published { tar: tar.into(), digest, generation };
+        let published = Published { tar: tar.into(), digest, generation, envelope: None };
         self.state().published.insert(service.clone(), published);
         digest
+    }
+
+    /// Signs what is published as its origin would.
+    pub(crate) fn sign(&self, service: &ServiceName, keys: &[SigningKey]) {
+        let publication = self.publication(service);
+        self.sign_as(service, &publication, keys);
+    }
+
+    /// The envelope of the descriptor is this publication, whatever is published.
+    pub(crate) fn sign_as(&self, service: &ServiceName, publication: &Value, keys: &[SigningKey]) {
+        let envelope = Envelope::sign(PUBLICATION_TYPE, publication.to_string().as_bytes(), keys);
+        self.state().published.get_mut(service).expect("it is published").envelope = Some(envelope);
+    }
+
+    /// The publication that is published.
+    pub(crate) fn publication(&self, service: &ServiceName) -> Value {
+        publication(service, &self.state().published[service])
+    }
+
+    /// The headers and the descriptor claim this generation; the envelope stays.
+    pub(crate) fn claim(&self, service: &ServiceName, generation: u64) {
+        self.state().published.get_mut(service).expect("it is published").generation = generation;
+    }
+
+    /// Answers with this statement of freshness from now on.
+    pub(crate) fn state_freshness(&self, service: &ServiceName, envelope: Envelope) {
+        self.state().statements.insert(service.clone(), envelope);
     }
 
     /// The next answers are wrong, one after the other.
@@ -176,8 +214,8 @@ impl Answers {
 
     fn answer_with_fault(&self, request: &Request<RequestBody>) -> (Response<Body>, Option<Fault>) {
         let mut state = self.state();
-        let headers = request.headers().clone();
-        state.seen.push(Seen { method: request.method().clone(), version: request.version(), headers });
+        let (headers, path) = (request.headers().clone(), request.uri().path().to_owned());
+        state.seen.push(Seen { method: request.method().clone(), path, version: request.version(), headers });
         let fault = match &state.always {
             Some(fault) => Some(fault.clone()).filter(|fault| fault.is_for(request.method())),
             None if state.faults.front().is_some_and(|fault| fault.is_for(request.method())) => {
@@ -209,11 +247,41 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
         }
         _ => {}
     }
-    let published = match Route::parse(request.uri().path()) {
-        Ok(Route::Tarball(service)) => state.published.get(&service),
-        _ => None,
+    let (published, tells) = match Route::parse(request.uri().path()) {
+        Ok(Route::Tarball(service)) => (state.published.get(&service), None),
+        Ok(Route::Service(service)) => (state.published.get(&service), Some(service)),
+        _ => (None, None),
     };
-    published.map_or_else(|| empty(404), |published| tarball(request, published, fault))
+    match (published, tells) {
+        (None, _) => empty(404),
+        (Some(published), None) => tarball(request, published, fault),
+        (Some(published), Some(service)) => descriptor(&service, published, fault),
+    }
+}
+
+fn publication(service: &ServiceName, published: &Published) -> Value {
+    let commit = commit(published.generation);
+    json!({
+        "service": service, "repository": "shop", "generation": published.generation, "digest": published.digest,
+        "sha256": "01".repeat(32), "size": published.tar.len(), "commit": commit, "revision_id": format!("sha1:{commit}"),
+        "selector": null, "published_at": "2026-11-20T09:30:00Z", "format": 1, "omitted": [],
+    })
+}
+
+fn descriptor(service: &ServiceName, published: &Published, fault: Option<&Fault>) -> Response<Body> {
+    let document = json!({
+        "seen": { "revision_id": "sha1:aa", "upstream_unreachable_since": null },
+        "publication": publication(service, published), "envelope": published.envelope,
+        "ref": "main", "revision": 1, "representations": [],
+    });
+    let json = document.to_string().into_bytes();
+    Response::new(match fault {
+        Some(Fault::Truncate) => in_parts(&json[..json.len() / 2], Tail::End),
+        Some(Fault::BreakOff) => in_parts(&json[..json.len() / 2], Tail::Error),
+        Some(Fault::Stall) => in_parts(&json[..json.len() / 2], Tail::Nothing),
+        Some(Fault::Endless) => in_parts(b"{", Tail::Endless),
+        _ => Body::from(json),
+    })
 }
 
 fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<&Fault>) -> Response<Body> {
@@ -249,6 +317,7 @@ fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<
         Some(Fault::Truncate) => (half, Tail::End),
         Some(Fault::BreakOff) => (half, Tail::Error),
         Some(Fault::Stall) => (half, Tail::Nothing),
+        Some(Fault::Endless) => (half, Tail::Endless),
         _ => (body.len(), Tail::End),
     };
     body.truncate(length);
@@ -262,6 +331,7 @@ enum Tail {
     End,
     Error,
     Nothing,
+    Endless,
 }
 
 /// A body in small parts, with one end or another.
@@ -271,17 +341,40 @@ fn in_parts(body: &[u8], tail: Tail) -> Body {
         Tail::End => stream::empty().boxed(),
         Tail::Error => stream::iter([Err(BoxError::from("broken off"))]).boxed(),
         Tail::Nothing => stream::pending().boxed(),
+        Tail::Endless => stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[b' '; 64 << 10])))).boxed(),
     };
     Body::stream(StreamBody::new(stream::iter(parts).chain(end)))
 }
 
 impl Handler for Answers {
     async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
+        if Route::parse(request.uri().path()) == Ok(Route::AgentHeartbeats) {
+            return self.heartbeats(request).await;
+        }
         let (response, late) = self.answer(&request);
         if let Some(late) = late {
             tokio::time::sleep(late).await;
         }
         response
+    }
+}
+
+impl Answers {
+    async fn heartbeats(&self, request: Request<RequestBody>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let body = body.read(MAX_REQUEST_BYTES).await.expect("a small body");
+        let wanted = HeartbeatRequest::parse(&body).expect("a request for statements").services;
+        let mut state = self.state();
+        state.seen.push(Seen {
+            method: head.method,
+            path: head.uri.path().to_owned(),
+            version: head.version,
+            headers: head.headers,
+        });
+        let of = |service| Some((state.statements.get(&service)?.clone(), service));
+        let signed = wanted.into_iter().filter_map(of);
+        let services = signed.map(|(envelope, service)| SignedFreshness { service, envelope }).collect();
+        Response::new(Body::from(HeartbeatAnswer { services }.to_json()))
     }
 }
 

@@ -16,5 +16,6 @@ mod refresh;
 mod reload;
 mod restart;
 mod token;
+mod trust;
 mod udp;
 mod verify;
