@@ -63,3 +63,40 @@ async fn an_edge_forwards_signatures_unchanged_also_of_a_new_key() -> anyhow::Re
     assert_eq!(both.publication(), passed_on.publication());
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_accepts_only_what_its_keys_signed_and_proves_that_it_is_current() -> anyhow::Result<()> {
+    let services = format!("[signing]\nkeys = ['old.key']\n{}", service("shop-prod", "main", "deploy/prod"));
+    let plan = Plan {
+        services,
+        auth: "mode = 'required'\nclient_ca = 'ca.pem'\n[[auth.certificate]]\nagents = '*'\nservices = ['*']\n",
+        agent: "client_certificate = 'agent.pem'\nclient_key = 'agent.key'\n\
+                trust = [{ services = '*', keys = 'trusted.pub' }]\n",
+        ..Plan::default()
+    };
+    let publish = |upstream: &weir_loadtest::git_repository::GitRepository, version: &str| {
+        upstream.write("deploy/prod/version", version)?;
+        upstream.commit_and_push(version).map(drop)
+    };
+    let mut site = Site::new(|upstream| publish(upstream, "1"), plan).await?;
+    let dir = site.path("");
+    for key in ["old", "new"] {
+        keys(&dir, &format!("new {key}.key"))?;
+    }
+    fs::copy(dir.join("old.key.pub"), dir.join("trusted.pub"))?;
+    site.start().await?;
+    site.until_released("shop-prod", "version", "1").await?;
+    // Signed by the origin, requested by the edge, judged by the agent.
+    site.until_counter(&site.agent, "weir_agent_proof_current_timestamp_seconds", &[], 1.0).await?;
+
+    // The origin signs with a key that the agent was not given.
+    let config = fs::read_to_string(dir.join("origin.toml"))?;
+    fs::write(dir.join("origin.toml"), config.replace("['old.key']", "['new.key']"))?;
+    site.origin.terminate().await?;
+    site.origin.start().await?;
+    publish(&site.upstream, "2")?;
+    site.until_counter(&site.agent, "weir_agent_proof_failures_total", &["reason=\"signature\""], 0.0).await?;
+    assert_eq!(fs::read_to_string(site.current("shop-prod").join("version"))?, "1");
+    fs::copy(dir.join("new.key.pub"), dir.join("trusted.pub"))?;
+    site.until_released("shop-prod", "version", "2").await
+}

@@ -25,6 +25,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("manifest", weir_protocol::manifest::fuzz_manifest),
     ("event_stream", wire::event_stream),
     ("members", wire::members),
+    ("heartbeats", wire::heartbeats),
     ("token", access::token),
     ("access_list", access::access_list),
     ("access_files", access::access_files),

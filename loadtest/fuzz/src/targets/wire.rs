@@ -1,8 +1,10 @@
-//! What nodes send each other: descriptors, events and lists of members.
+//! What nodes send each other: descriptors, events, lists of members, statements of freshness.
 
 use weir_protocol::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::event::{Event, Lines};
+use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_SERVICES};
 use weir_protocol::members::{MAX_MEMBERS, Members};
+use weir_protocol::token::PublicKey;
 
 pub(crate) fn descriptor(bytes: &[u8]) {
     let Ok(read) = Descriptor::parse(bytes.to_vec().into()) else { return };
@@ -41,4 +43,17 @@ pub(crate) fn members(bytes: &[u8]) {
     let Ok(read) = Members::parse(bytes) else { return };
     assert!(read.members.len() <= MAX_MEMBERS);
     assert_eq!(Members::parse(&read.to_json()).expect("it was read before"), read);
+}
+
+/// A request or an answer, and the statements in it, which no key has signed.
+pub(crate) fn heartbeats(bytes: &[u8]) {
+    if let Ok(read) = HeartbeatRequest::parse(bytes) {
+        assert!(read.services.len() <= MAX_SERVICES);
+        assert_eq!(HeartbeatRequest::parse(&read.to_json()).expect("it was read before"), read);
+    }
+    let Ok(read) = HeartbeatAnswer::parse(bytes) else { return };
+    assert!(read.services.len() <= MAX_SERVICES);
+    assert_eq!(HeartbeatAnswer::parse(&read.to_json()).expect("it was read before"), read);
+    let key = PublicKey::new([7; 32]);
+    assert!(read.services.iter().all(|signed| Freshness::signed_by(&signed.envelope, &key).is_none()));
 }
