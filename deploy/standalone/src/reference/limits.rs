@@ -113,6 +113,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | shields that are tried for an object | {edge/src/origin_client/shields.rs MAX_TRIED} |  | the origins are asked |
 | edges that a request has passed | {edge/src/origin_client/shields.rs MAX_HOPS} |  | the origins are asked |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
+| services with a statement of freshness | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |
+| age of a statement of freshness that is passed on | {edge/src/heartbeats.rs MAX_AGE} |  | the origin is asked |
+| members of a cluster that are asked for a statement | {edge/src/origin_client/mod.rs MAX_HEARTBEAT_ORIGINS} |  | none is given |
 | prefetches | {edge/src/origin_follower/prefetcher.rs MAX_CONCURRENT_PREFETCHES} |  | they wait |
 | prefetches that wait | {edge/src/origin_follower/prefetcher.rs MAX_QUEUED} |  | further ones are dropped |
 | silence of an event stream | three heartbeats: 15 s |  | it is opened again |
@@ -132,6 +135,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | rate of a download, in bytes per second | {agent/src/fetch/mod.rs MIN_RATE} |  | it fails |
 | time before this rate is needed | {agent/src/fetch/mod.rs SLOW_START} |  |  |
 | pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |
+| time without proof that a release is current (`trust`) | `max_proof_age` | `weir_agent_proof_degraded` | degraded |
+| publications that change while one is fetched (`trust`) | {agent/src/poll/poller.rs MAX_RACES} |  | the poll fails |
 | output of `exec` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |
 | pause between attempts of `exec` | {agent/src/hook/retry.rs LONGEST} |  |  |
 "#;
