@@ -100,12 +100,14 @@ impl Edge {
         json: Option<Vec<u8>>,
         timeout: Duration,
     ) -> Result<Response, RequestError> {
-        let request = Request::builder()
-            .method(if json.is_some() { Method::POST } else { Method::GET })
-            .uri(format!("{}{path}", self.url))
-            .header(header::USER_AGENT, USER_AGENT)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(json.unwrap_or_default().into());
+        let request = Request::builder().uri(format!("{}{path}", self.url)).header(header::USER_AGENT, USER_AGENT);
+        let request = match json {
+            None => request.body(Bytes::new()),
+            Some(json) => {
+                let post = request.method(Method::POST).header(header::CONTENT_TYPE, "application/json");
+                post.body(json.into())
+            }
+        };
         self.exchange(request.expect("a checked host and a checked path make a request"), timeout, false).await
     }
 
