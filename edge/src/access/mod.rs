@@ -186,7 +186,7 @@ impl Access {
     /// Replaces the access list of an origin. It applies at once, and is persisted soon after. A malformed list changes
     /// nothing.
     pub(crate) fn set_origin_list(&self, name: &str, json: &[u8]) {
-        let list = match AccessList::parse(json) {
+        let mut list = match AccessList::parse(json) {
             Ok(list) => list,
             Err(error) => {
                 self.inner.metrics.lists_refused.inc();
@@ -195,6 +195,9 @@ impl Access {
             }
         };
         self.inner.change(|lists| {
+            if let Some(earlier) = lists.origin_lists.get(name) {
+                list.keep_newer(earlier);
+            }
             if lists.origin_lists.get(name) != Some(&list) {
                 tracing::info!(origin = name, "an origin changed its access list");
                 lists.origin_lists.insert(name.to_owned(), list);

@@ -16,7 +16,7 @@ use crate::issuer::Issuer;
 use crate::name::{AssignmentName, IssuerName, NodeName};
 
 /// The largest documents of one kind, in bytes of JSON, and the same for the entries of a file.
-pub const MAX_KIND_BYTES: usize = 1 << 20;
+pub const MAX_KIND_BYTES: usize = 3 << 19;
 
 /// An entry of a kind.
 pub trait Entry: Clone + PartialEq + Serialize {
@@ -191,7 +191,7 @@ impl Fleet {
 
     /// Takes back what an earlier list of the same origin had, where this one is behind: an origin that lost its
     /// documents, or cannot read them yet, says nothing about them.
-    pub fn keep_newer(&mut self, earlier: &Self) {
+    pub(super) fn keep_newer(&mut self, earlier: &Self) {
         self.agents.keep_newer(&earlier.agents);
         self.assignments.keep_newer(&earlier.assignments);
         self.issuers.keep_newer(&earlier.issuers);
