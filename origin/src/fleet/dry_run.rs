@@ -89,7 +89,7 @@ pub(crate) fn dry_run(fleet: &Fleet, services: &BTreeSet<ServiceName>, change: &
     let named = rules.values().chain(new_rules.values()).filter_map(|rule| rule.agents.as_ref()?.as_str().parse().ok());
     let known: BTreeSet<NodeName> = agents.keys().chain(new_agents.keys()).cloned().chain(named).collect();
 
-    let followed = |rules: BTreeMap<_, Assignment>| Followed {
+    let followed = |rules: BTreeMap<AssignmentName, Assignment>| Followed {
         assignments: rules.into_values().collect(),
         services,
         lists: BTreeMap::new(),

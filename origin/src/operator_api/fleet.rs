@@ -8,6 +8,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use tokio::task::spawn_blocking;
+use weir_protocol::access_list::Entry;
+use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
@@ -20,7 +22,7 @@ use super::validation::{Object, ParsedDocument};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
 use crate::config::{DefinedBy, EntryDocument};
-use crate::fleet::{Change, Kind, dry_run};
+use crate::fleet::{Change, FleetError, Kind, dry_run};
 
 impl OperatorApi {
     /// A page of the entries of a kind that apply.
@@ -43,7 +45,7 @@ impl OperatorApi {
     /// Reads, replaces or deletes an entry.
     pub(super) async fn entry<D>(
         &self,
-        name: &<D::Entry as weir_protocol::access_list::Entry>::Name,
+        name: &<D::Entry as Entry>::Name,
         head: &Parts,
         body: Bytes,
     ) -> Result<Response<Body>, OperatorError>
@@ -51,10 +53,11 @@ impl OperatorApi {
         D: EntryDocument<Entry: Kind> + Object + Send + 'static,
     {
         let kind = <D::Entry as Kind>::ONE;
-        let shown = |status| {
-            let (entry, by) = self.fleet.get::<D::Entry>(name).ok_or_else(|| {
-                OperatorError::Fleet(crate::fleet::FleetError::Missing { kind, name: name.to_string() })
-            })?;
+        let shown = |status| -> Result<Response<Body>, OperatorError> {
+            let (entry, by) = self
+                .fleet
+                .get::<D::Entry>(name)
+                .ok_or_else(|| OperatorError::Fleet(FleetError::Missing { kind, name: name.to_string() }))?;
             Ok(Document::of_entry(&entry, by).answer(status, &head.headers))
         };
         match head.method {
@@ -83,8 +86,8 @@ impl OperatorApi {
     /// What a change of agents and assignments would begin and end. Nothing is changed.
     pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, OperatorError> {
         let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
-        self.fleet.read_again::<weir_protocol::assignment::Agent>().await?;
-        self.fleet.read_again::<weir_protocol::assignment::Assignment>().await?;
+        self.fleet.read_again::<Agent>().await?;
+        self.fleet.read_again::<Assignment>().await?;
         let (fleet, snapshot) = (self.fleet.current(), self.catalog.snapshot());
         let effect = spawn_blocking(move || {
             let change: Change = match body.is_empty() {

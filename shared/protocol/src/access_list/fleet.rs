@@ -21,7 +21,7 @@ pub const MAX_KIND_BYTES: usize = 3 << 19;
 /// An entry of a kind.
 pub trait Entry: Clone + PartialEq + Serialize {
     /// The type of its name.
-    type Name: Ord + Clone + std::fmt::Display;
+    type Name: Ord + Clone + std::fmt::Debug + std::fmt::Display;
 
     /// The kind, for messages and metrics: `agents`, `assignments` or `issuers`.
     const KIND: &'static str;
@@ -144,7 +144,8 @@ impl<T: Entry> Entries<T> {
         for (name, entry) in &other.file {
             self.file.entry(name.clone()).or_insert_with(|| entry.clone());
         }
-        super::within(self.file.len(), T::LIMIT + 1, T::KIND)
+        let is_within = self.file.len() <= T::LIMIT;
+        if is_within { Ok(()) } else { Err(AccessListError::TooMany { what: T::KIND, limit: T::LIMIT }) }
     }
 
     /// Takes earlier documents back if their revision is higher.
