@@ -96,8 +96,9 @@ pub(crate) fn dry_run(fleet: &Fleet, services: &BTreeSet<ServiceName>, change: &
     };
     let (mut before, mut after) = (followed(rules), followed(new_rules));
     let none = Labels::default();
-    let labels =
-        |agents: &BTreeMap<NodeName, Agent>, name| agents.get(name).map_or(none.clone(), |it| it.labels.clone());
+    let labels = |agents: &BTreeMap<NodeName, Agent>, name: &NodeName| {
+        agents.get(name).map_or(none.clone(), |it| it.labels.clone())
+    };
     let (mut shown, mut agents_total, mut effective) = (Vec::new(), 0, BTreeSet::new());
     for agent in &known {
         let (was, is) = (before.of(agent, &labels(&agents, agent)), after.of(agent, &labels(&new_agents, agent)));
@@ -142,7 +143,8 @@ mod tests {
     }
 
     fn effect(change: serde_json::Value) -> serde_json::Value {
-        let services = ["shop-a", "shop-b", "docs"].map(|name| name.parse().unwrap()).into();
+        let services: BTreeSet<ServiceName> =
+            ["shop-a", "shop-b", "docs"].iter().map(|name| name.parse().unwrap()).collect();
         let change: Change = serde_json::from_value(change).unwrap();
         serde_json::to_value(dry_run(&fleet(), &services, &change).unwrap()).unwrap()
     }

@@ -170,12 +170,9 @@ impl FleetStore {
 
     async fn read_all(&self) -> Result<(), FleetError> {
         let _no_change_meanwhile = self.inner.editing.lock().await;
-        let read = async {
-            self.read::<Agent>().await?;
-            self.read::<Assignment>().await?;
-            self.read::<Issuer>().await.map(drop)
-        };
-        let outcome = read.await;
+        let agents = self.read::<Agent>().await.map(drop);
+        let assignments = self.read::<Assignment>().await.map(drop);
+        let outcome = agents.and(assignments).and(self.read::<Issuer>().await.map(drop));
         self.inner.metrics.set(&self.inner.current.borrow());
         self.inner.metrics.readable.set(outcome.is_ok().into());
         outcome

@@ -142,7 +142,7 @@ mod tests {
             (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, r#"{"keys":[]}"#, "`jwks` must be a JWK set"),
             (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, r#""a""#, "`jwks` must be a JWK set"),
             (r#""kty":"RSA""#, r#""kty":"oct","k":"AA""#, "private or symmetric key"),
-            (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, &long, "`jwks` must be a JWK set"),
+            (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, long.as_str(), "`jwks` must be a JWK set"),
         ] {
             let changed = json.replace(field, other);
             assert_ne!(changed, json);
