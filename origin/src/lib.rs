@@ -17,6 +17,7 @@ mod disk_watch;
 mod edge_api;
 mod event_log;
 mod failpoint;
+mod fleet;
 pub mod folder_path;
 mod lost_definitions;
 mod member_api;

@@ -11,6 +11,7 @@ use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
 use crate::cluster::ClusterMetrics;
 use crate::config::RetentionConfig;
+use crate::fleet::FleetMetrics;
 use crate::member_client::MemberMetrics;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
@@ -156,6 +157,7 @@ pub fn families() -> Vec<Family> {
         PublishMetrics::FAMILIES,
         StoreMetrics::FAMILIES,
         ClusterMetrics::FAMILIES,
+        FleetMetrics::FAMILIES,
     ];
     let of_listeners = [OperatorMetrics::FAMILIES, CertificateMetrics::FAMILIES, BoundMetrics::FAMILIES];
     [own.concat(), of_listeners.concat(), MemberMetrics::FAMILIES.to_vec()].concat()

@@ -30,6 +30,7 @@ use crate::config::{Config, RELOADABLE};
 use crate::data_dir::DataDir;
 use crate::edge_api::{EdgeApi, Events, InCluster};
 use crate::event_log::EventLog;
+use crate::fleet::{FleetMetrics, FleetStore};
 use crate::lost_definitions::LostDefinitions;
 use crate::member_api::MemberApi;
 use crate::member_client::MemberClient;
@@ -56,6 +57,7 @@ pub struct Running {
     operator_address: Option<SocketAddr>,
     catalog: Arc<Catalog>,
     editor: Editor,
+    fleet: FleetStore,
     /// The generations before the start.
     before: HashMap<ServiceName, Generation>,
     /// The configuration at the start.
@@ -126,7 +128,15 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         );
     }
     let drain = Drain::new();
-    let access = access::start(&config.access, &metrics, &drain).await?;
+    let fleet = FleetStore::start(
+        records.clone(),
+        config.fleet().map_err(anyhow::Error::msg)?,
+        config.cluster.is_some(),
+        (FleetMetrics::register(&registry)?, &metrics.bounds),
+        &drain,
+    )
+    .await;
+    let access = access::start(&config.access, fleet.follow(), &metrics, &drain).await?;
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
     let context =
         Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams)
@@ -164,8 +174,14 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let lost = lost_definitions.clone();
     let (served, signs) = (catalog.clone(), signer.clone());
     let mut api = EdgeApi::new(served, publisher.clone(), signs, metrics.clone(), &config.limits, events, lost);
-    let mut operators =
-        OperatorApi::new(catalog.clone(), editor.clone(), versions.clone(), &config, (&registry, &metrics.bounds))?;
+    let mut operators = OperatorApi::new(
+        catalog.clone(),
+        editor.clone(),
+        versions.clone(),
+        fleet.clone(),
+        &config,
+        (&registry, &metrics.bounds),
+    )?;
     let mut cluster = None;
     if let Some((joined, membership)) = joining {
         let client = Arc::new(MemberClient::new(&config.tls, (&registry, &metrics.bounds))?);
@@ -245,6 +261,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         operator_address,
         catalog,
         editor,
+        fleet,
         before,
         config,
         access,
@@ -375,6 +392,7 @@ impl Running {
         certificates.check_validity(SystemTime::now())?;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
+        self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
         if let Some((cluster, client)) = &self.cluster {
             cluster.send(Event::Described(digests(repositories, services, &self.signer))).await;
             let names = repositories.iter().map(|repository| repository.name.clone());

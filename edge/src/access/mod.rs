@@ -229,7 +229,7 @@ impl Access {
     /// Replaces the access list of an origin. It applies at once, and is persisted soon after. A malformed list changes
     /// nothing.
     pub(crate) fn set_origin_list(&self, name: &str, json: &[u8]) {
-        let list = match AccessList::parse(json) {
+        let mut list = match AccessList::parse(json) {
             Ok(list) => list,
             Err(error) => {
                 self.inner.metrics.lists_refused.inc();
@@ -238,11 +238,8 @@ impl Access {
             }
         };
         self.inner.change(|lists| {
-            let mut list = list;
-            if let Some(before) = lists.origin_lists.get(name) {
-                let mut fleet = list.fleet().clone();
-                fleet.keep_newer(before.fleet());
-                list.set_fleet(fleet);
+            if let Some(earlier) = lists.origin_lists.get(name) {
+                list.keep_newer(earlier);
             }
             if lists.origin_lists.get(name) != Some(&list) {
                 tracing::info!(origin = name, "an origin changed its access list");

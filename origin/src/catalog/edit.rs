@@ -169,7 +169,7 @@ impl Edit {
             }
             Edit::DeleteRepository { name, cascade } => {
                 let current = all.repositories.get(name).ok_or_else(|| Refusal::NoSuchRepository(name.clone()))?;
-                changeable("repository", name.as_str(), Some(current), precondition)?;
+                changeable("repository", name.as_str(), now_at(Some(current)), precondition)?;
                 let services: Vec<ServiceName> = all.services_of(name).cloned().collect();
                 if !services.is_empty() && !cascade {
                     return Err(Refusal::HasServices(name.clone(), services));
@@ -180,7 +180,7 @@ impl Edit {
             }
             Edit::DeleteService(name) => {
                 let current = all.services.get(name).ok_or_else(|| Refusal::NoSuchService(name.clone()))?;
-                changeable("service", name.as_str(), Some(current), precondition)?;
+                changeable("service", name.as_str(), now_at(Some(current)), precondition)?;
                 Ok(Decision::of(Outcome::Deleted, Write::DeleteService(name.clone())))
             }
         }
@@ -201,7 +201,7 @@ fn put<T: serde::Serialize + PartialEq>(
     current: Option<&Defined<T>>,
     precondition: &Precondition,
 ) -> Result<Outcome, Refusal> {
-    changeable(kind, name, current, precondition)?;
+    changeable(kind, name, now_at(current), precondition)?;
     Ok(match current {
         None => Outcome::Created,
         Some(current) if current.document.valid() == Some(document) => Outcome::Unchanged,
@@ -209,17 +209,22 @@ fn put<T: serde::Serialize + PartialEq>(
     })
 }
 
-fn changeable<T: serde::Serialize>(
+fn now_at<T: serde::Serialize>(current: Option<&Defined<T>>) -> Option<(DefinedBy, String)> {
+    current.map(|current| (current.by, version(&current.document)))
+}
+
+/// Whether an object may be changed. `current`: its author and its version, if it exists.
+pub(crate) fn changeable(
     kind: &'static str,
     name: &str,
-    current: Option<&Defined<T>>,
+    current: Option<(DefinedBy, String)>,
     precondition: &Precondition,
 ) -> Result<(), Refusal> {
     let name = || name.to_owned();
-    if current.is_some_and(|current| current.by == DefinedBy::File) {
+    if matches!(current, Some((DefinedBy::File, _))) {
         return Err(Refusal::DefinedByFile { kind, name: name() });
     }
-    let current = current.map(|current| version(&current.document));
+    let current = current.map(|(_, version)| version);
     let matches = match &precondition.matches {
         None => true,
         Some(Matches::Any) => current.is_some(),

@@ -33,7 +33,7 @@ use crate::service::Service;
 
 pub(crate) use collector::{CatalogCollector, CatalogMetrics};
 pub(crate) use definitions::{Defined, Definitions, Documents, version};
-pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal};
+pub(crate) use edit::{Edit, Matches, Outcome, Precondition, Refusal, changeable};
 pub(crate) use edits::{AppliedEdit, EditError, Editor};
 pub(crate) use owner::{Dependencies, begin};
 pub(crate) use permitted::permitted;

@@ -4,6 +4,7 @@ mod access;
 mod cluster;
 mod etcd;
 mod file_check;
+mod fleet;
 mod limits;
 mod operator;
 mod repository;
@@ -31,6 +32,8 @@ pub(crate) use cluster::NEEDS_BUCKET;
 pub use cluster::{ClusterConfig, EngineName};
 pub use etcd::EtcdConfig;
 pub use file_check::FileCheck;
+pub use fleet::{AgentConfig, AssignmentConfig};
+pub(crate) use fleet::{EntryDocument, IssuerDocument};
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
 pub use repository::RepositoryConfig;
@@ -48,8 +51,16 @@ pub use verify::{SignedBy, VerifyConfig};
 pub(crate) const LARGEST_FLOOR: Generation = 1 << 52;
 
 /// The keys and sections that SIGHUP applies.
-pub const RELOADABLE: &[&str] =
-    &["repository", "service", "tls", "operator.certificate", "operator.key", "operator.client_ca"];
+pub const RELOADABLE: &[&str] = &[
+    "repository",
+    "service",
+    "agent",
+    "assignment",
+    "tls",
+    "operator.certificate",
+    "operator.key",
+    "operator.client_ca",
+];
 
 /// The configuration of an origin: its listeners and its data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -107,6 +118,12 @@ pub struct Config {
     /// Services to publish.
     #[serde(default, rename = "service")]
     pub services: Vec<ServiceConfig>,
+    /// Agents with labels.
+    #[serde(default, rename = "agent")]
+    pub agents: Vec<AgentConfig>,
+    /// Which agents follow which services.
+    #[serde(default, rename = "assignment")]
+    pub assignments: Vec<AssignmentConfig>,
 }
 
 /// The origin's certificate, and the authority of edges. The files are read again on SIGHUP. A certificate that has expired,
@@ -145,6 +162,8 @@ impl Config {
             upstreams: UpstreamsConfig::default(),
             repositories: Vec::new(),
             services: Vec::new(),
+            agents: Vec::new(),
+            assignments: Vec::new(),
         }
     }
 
@@ -234,6 +253,7 @@ impl Config {
                 wrong.push(format!("service `{name}`: {}", joined(&errors)));
             }
         }
+        wrong.extend(self.fleet().err());
         if wrong.is_empty() { Ok(()) } else { Err(ConfigError::invalid(wrong.join("; "))) }
     }
 

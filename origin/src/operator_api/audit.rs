@@ -11,7 +11,7 @@ use crate::catalog::LONGEST_REASON;
 
 /// Whether a request changes something or triggers work.
 pub(super) fn is_audited(route: &Route, method: &Method) -> bool {
-    !matches!(*method, Method::GET | Method::HEAD) && !matches!(route, Route::DryRun(_))
+    !matches!(*method, Method::GET | Method::HEAD) && !matches!(route, Route::DryRun(_) | Route::AssignmentDryRun)
 }
 
 /// Logs one line with the status and the reason of a refusal.

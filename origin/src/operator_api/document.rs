@@ -9,7 +9,7 @@ use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
 use crate::catalog::{Defined, Snapshot, version};
-use crate::config::{RepositoryConfig, ServiceConfig};
+use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig};
 use crate::status;
 
 pub(super) struct Document {
@@ -41,6 +41,15 @@ impl Document {
 
     pub(super) fn of_service(snapshot: &Snapshot, name: &ServiceName, defined: &Defined<ServiceConfig>) -> Self {
         Self::new(defined, status::state_of_service(snapshot, name, &defined.document))
+    }
+
+    /// An agent, an assignment or an issuer.
+    pub(super) fn of_entry(entry: &impl Serialize, by: DefinedBy) -> Self {
+        let version = version(entry);
+        let mut shown = serde_json::to_value(entry).expect("an entry is made of texts and lists");
+        shown["defined_by"] = by.as_str().into();
+        shown["version"] = version.as_str().into();
+        Self { shown, etag: format!("\"{version}\"") }
     }
 
     fn new<T: Serialize>(defined: &Defined<T>, state: Option<Value>) -> Self {

@@ -13,6 +13,7 @@ use weir_runtime::serve::{Body, RequestBodyError};
 use crate::catalog::{EditError, Refusal};
 use crate::cluster::Unreadable;
 use crate::config::{self, ValidationError};
+use crate::fleet::FleetError;
 use crate::member_client::MemberError;
 use crate::reconcile::Failure;
 use crate::versions::VersionError;
@@ -60,6 +61,9 @@ pub(super) enum OperatorError {
     InvalidDocument { kind: &'static str, name: String, errors: Vec<ValidationError> },
     #[error("{0}")]
     Refused(Refusal),
+    /// A change of agents, assignments or issuers was not made.
+    #[error("{0}")]
+    Fleet(FleetError),
     /// With the last failure, if there was one.
     #[error("{}", not_mirrored(.0, .1.as_ref()))]
     NotMirrored(RepositoryName, Option<Failure>),
@@ -104,6 +108,15 @@ impl From<EditError> for OperatorError {
             EditError::NotOwner(repository) => Self::NoOwner(repository),
             EditError::Busy => Self::Busy,
             EditError::Failed(reason) => Self::EditFailed(reason),
+        }
+    }
+}
+
+impl From<FleetError> for OperatorError {
+    fn from(error: FleetError) -> Self {
+        match error {
+            FleetError::Refused(refusal) => Self::Refused(refusal),
+            error => Self::Fleet(error),
         }
     }
 }
@@ -194,6 +207,12 @@ impl OperatorError {
                 problem.about(kind, name).with_errors(serde_json::to_value(errors).unwrap_or_default())
             }
             Self::Refused(refusal) => about(refusal, problem),
+            Self::Fleet(FleetError::Missing { kind, name } | FleetError::Conflict { kind, name, .. }) => {
+                problem.about(kind, name)
+            }
+            Self::Fleet(FleetError::Unreadable(_) | FleetError::Unknown(_) | FleetError::Contended(_)) => {
+                problem.retry_after(SOON)
+            }
             Self::DryRunTooSlow(_)
             | Self::TooManyDeliveries
             | Self::Busy
@@ -226,6 +245,7 @@ impl OperatorError {
             Self::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
             Self::InvalidDocument { .. } => (S::BAD_REQUEST, "invalid-document", "The document is invalid"),
             Self::Refused(refusal) => refused(refusal),
+            Self::Fleet(error) => fleet(error),
             Self::NotMirrored(..) => (S::SERVICE_UNAVAILABLE, "not-mirrored", "The repository is not mirrored yet"),
             Self::NotPublishable { .. } => (S::CONFLICT, "not-publishable", "The content cannot be published"),
             Self::DryRunTooSlow(_) => (S::SERVICE_UNAVAILABLE, "dry-run-too-slow", "The dry run took too long"),
@@ -268,6 +288,22 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
             (S::CONFLICT, "repository-missing", "The service's repository does not exist")
         }
         Refusal::TooMany { .. } => (S::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached"),
+    }
+}
+
+/// The status, type and title of a change of agents, assignments or issuers that was not made.
+fn fleet(error: &FleetError) -> (StatusCode, &'static str, &'static str) {
+    use StatusCode as S;
+    match error {
+        FleetError::Missing { kind: "agent", .. } => (S::NOT_FOUND, "no-such-agent", "No such agent"),
+        FleetError::Missing { kind: "issuer", .. } => (S::NOT_FOUND, "no-such-issuer", "No such issuer"),
+        FleetError::Missing { .. } => (S::NOT_FOUND, "no-such-assignment", "No such assignment"),
+        FleetError::Refused(refusal) => refused(refusal),
+        FleetError::Conflict { .. } => (S::CONFLICT, "key-in-use", "Another issuer has the key"),
+        FleetError::Full(_) => (S::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached"),
+        FleetError::Unreadable(_) => (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now"),
+        FleetError::Unknown(_) => (S::SERVICE_UNAVAILABLE, "origin-failed", "The origin failed"),
+        FleetError::Contended(_) => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
     }
 }
 

@@ -51,7 +51,16 @@ impl Subject {
     /// A document of a service names the repository that it is for. If it cannot be read, any origin can say so.
     fn of(route: &Route, method: &Method, body: &[u8]) -> Self {
         match route {
-            Route::Repositories | Route::Services => Self::Any,
+            Route::Repositories
+            | Route::Services
+            // These belong to no repository.
+            | Route::Agents
+            | Route::Agent(_)
+            | Route::Assignments
+            | Route::Assignment(_)
+            | Route::AssignmentDryRun
+            | Route::Issuers
+            | Route::Issuer(_) => Self::Any,
             Route::Repository(name) | Route::Refresh(name) | Route::Confirm(name) | Route::Webhook(_, name) => {
                 Self::Repository(name.clone())
             }

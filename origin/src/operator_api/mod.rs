@@ -9,6 +9,7 @@ mod conditions;
 mod document;
 mod dry_run;
 mod error;
+mod fleet;
 mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -30,7 +31,10 @@ use http::{Method, Request, Response, StatusCode};
 use prometheus::Registry;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use weir_protocol::assignment::{Agent, Assignment};
+use weir_protocol::issuer::Issuer;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::query;
 use weir_protocol::route::RouteError;
@@ -52,11 +56,18 @@ use self::versions::VersionRequest;
 use self::webhook::Webhooks;
 use crate::bounds::Bounds;
 use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome, Snapshot};
-use crate::config::{Config, RepositoryConfig, ServiceConfig, UpstreamsConfig, ValidationError};
+use crate::config::{
+    AgentConfig, AssignmentConfig, Config, IssuerDocument, RepositoryConfig, ServiceConfig, UpstreamsConfig,
+    ValidationError,
+};
+use crate::fleet::FleetStore;
 use crate::versions::Versions;
 
 /// The longest accepted document in bytes.
 const MAX_DOCUMENT_BYTES: usize = 256 << 10;
+
+/// Dry runs of assignments at a time.
+const ASSIGNMENT_DRY_RUNS: usize = 2;
 
 /// The request handler. Clones are cheap.
 #[derive(Clone)]
@@ -65,6 +76,8 @@ pub(crate) struct OperatorApi {
     editor: Editor,
     dry_runs: DryRuns,
     versions: Versions,
+    fleet: FleetStore,
+    assignment_dry_runs: Arc<Semaphore>,
     secrets_dir: Option<PathBuf>,
     upstreams: UpstreamsConfig,
     access: Access,
@@ -83,6 +96,7 @@ impl OperatorApi {
         catalog: Arc<Catalog>,
         editor: Editor,
         versions: Versions,
+        fleet: FleetStore,
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
@@ -92,7 +106,21 @@ impl OperatorApi {
         let metrics = OperatorMetrics::register(registry)?;
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone(), bounds);
         let members = None;
-        Ok(Self { catalog, editor, dry_runs, versions, secrets_dir, upstreams, access, webhooks, members, metrics })
+        let assignment_dry_runs = bounds.semaphore("assignment_dry_runs", ASSIGNMENT_DRY_RUNS);
+        Ok(Self {
+            catalog,
+            editor,
+            dry_runs,
+            versions,
+            fleet,
+            assignment_dry_runs,
+            secrets_dir,
+            upstreams,
+            access,
+            webhooks,
+            members,
+            metrics,
+        })
     }
 
     /// Passes requests about what other members own on to them.
@@ -254,6 +282,13 @@ impl OperatorApi {
                 service(&self.catalog.snapshot(), name, StatusCode::OK, &head)
             }
             Route::DryRun(name) if posts => self.dry_run(name, &head, body).await,
+            Route::Agents if reads => self.entries::<Agent>(&head).await,
+            Route::Agent(name) => self.entry::<AgentConfig>(name, &head, body).await,
+            Route::Assignments if reads => self.entries::<Assignment>(&head).await,
+            Route::Assignment(name) => self.entry::<AssignmentConfig>(name, &head, body).await,
+            Route::AssignmentDryRun if posts => self.dry_run_of_assignments(body).await,
+            Route::Issuers if reads => self.entries::<Issuer>(&head).await,
+            Route::Issuer(name) => self.entry::<IssuerDocument>(name, &head, body).await,
             _ => Err(OperatorError::MethodNotAllowed(route.methods())),
         }
     }

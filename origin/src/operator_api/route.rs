@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{AssignmentName, IssuerName, NodeName, RepositoryName, ServiceName};
 use weir_protocol::route::RouteError;
 
 use crate::webhook::Provider;
@@ -34,6 +34,20 @@ pub(super) enum Route {
     Pin(ServiceName),
     /// `/v1/services/{name}/dry-run`: lists its next tarball.
     DryRun(ServiceName),
+    /// `/v1/agents`: all agents with an entry.
+    Agents,
+    /// `/v1/agents/{name}`: one of them.
+    Agent(NodeName),
+    /// `/v1/assignments`: all assignments.
+    Assignments,
+    /// `/v1/assignments/{name}`: one assignment.
+    Assignment(AssignmentName),
+    /// `/v1/assignments/dry-run`: what a change would begin and end.
+    AssignmentDryRun,
+    /// `/v1/issuers`: all issuers.
+    Issuers,
+    /// `/v1/issuers/{name}`: one issuer.
+    Issuer(IssuerName),
 }
 
 impl Route {
@@ -59,6 +73,13 @@ impl Route {
             ["services", service, "pin"] => Ok(Route::Pin(name(service)?)),
             ["services", service, "dry-run"] => Ok(Route::DryRun(name(service)?)),
             ["services", service] => Ok(Route::Service(name(service)?)),
+            ["agents"] => Ok(Route::Agents),
+            ["agents", agent] => Ok(Route::Agent(name(agent)?)),
+            ["assignments"] => Ok(Route::Assignments),
+            ["assignments", "dry-run"] => Ok(Route::AssignmentDryRun),
+            ["assignments", assignment] => Ok(Route::Assignment(name(assignment)?)),
+            ["issuers"] => Ok(Route::Issuers),
+            ["issuers", issuer] => Ok(Route::Issuer(name(issuer)?)),
             _ => Err(RouteError::Unknown),
         }
     }
@@ -71,12 +92,23 @@ impl Route {
     /// The allowed methods, for `Allow`.
     pub(super) fn methods(&self) -> &'static str {
         match self {
-            Route::Repositories | Route::Services | Route::History(_) | Route::Diff(_) => "GET, HEAD",
+            Route::Repositories
+            | Route::Services
+            | Route::History(_)
+            | Route::Diff(_)
+            | Route::Agents
+            | Route::Assignments
+            | Route::Issuers => "GET, HEAD",
             Route::Pin(_) => "PUT, DELETE",
-            Route::Repository(_) | Route::Service(_) => "GET, HEAD, PUT, DELETE",
-            Route::Refresh(_) | Route::Confirm(_) | Route::Webhook(..) | Route::DryRun(_) | Route::Rollback(_) => {
-                "POST"
+            Route::Repository(_) | Route::Service(_) | Route::Agent(_) | Route::Assignment(_) | Route::Issuer(_) => {
+                "GET, HEAD, PUT, DELETE"
             }
+            Route::Refresh(_)
+            | Route::Confirm(_)
+            | Route::Webhook(..)
+            | Route::DryRun(_)
+            | Route::Rollback(_)
+            | Route::AssignmentDryRun => "POST",
         }
     }
 
@@ -95,6 +127,13 @@ impl Route {
             Route::Rollback(_) => "rollback",
             Route::Pin(_) => "pin",
             Route::DryRun(_) => "dry_run",
+            Route::Agents => "agents",
+            Route::Agent(_) => "agent",
+            Route::Assignments => "assignments",
+            Route::Assignment(_) => "assignment",
+            Route::AssignmentDryRun => "assignment_dry_run",
+            Route::Issuers => "issuers",
+            Route::Issuer(_) => "issuer",
         }
     }
 }
@@ -114,6 +153,13 @@ impl fmt::Display for Route {
             Route::Rollback(name) => write!(f, "/v1/services/{name}/rollback"),
             Route::Pin(name) => write!(f, "/v1/services/{name}/pin"),
             Route::DryRun(name) => write!(f, "/v1/services/{name}/dry-run"),
+            Route::Agents => f.write_str("/v1/agents"),
+            Route::Agent(name) => write!(f, "/v1/agents/{name}"),
+            Route::Assignments => f.write_str("/v1/assignments"),
+            Route::Assignment(name) => write!(f, "/v1/assignments/{name}"),
+            Route::AssignmentDryRun => f.write_str("/v1/assignments/dry-run"),
+            Route::Issuers => f.write_str("/v1/issuers"),
+            Route::Issuer(name) => write!(f, "/v1/issuers/{name}"),
         }
     }
 }
@@ -142,7 +188,7 @@ mod tests {
     proptest! {
         #[test]
         fn paths_round_trip(
-            path in "/v1/(services|repositories|webhooks)(/([a-z0-9._-]{0,20}|refresh|confirm|dry-run|history|diff|rollback|pin)){0,4}"
+            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers)(/([a-z0-9._-]{0,20}|refresh|confirm|dry-run|history|diff|rollback|pin)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);

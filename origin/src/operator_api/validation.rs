@@ -6,7 +6,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::catalog::LONGEST_REASON;
-use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig, UpstreamsConfig, ValidationError};
+use crate::config::{
+    AgentConfig, AssignmentConfig, DefinedBy, EntryDocument, IssuerDocument, RepositoryConfig, ServiceConfig,
+    UpstreamsConfig, ValidationError,
+};
 
 /// The most validation errors in one answer.
 const MAX_ERRORS: usize = 100;
@@ -21,7 +24,7 @@ pub(super) struct ParsedDocument<T> {
 
 /// An object with documents from operators.
 pub(super) trait Object: DeserializeOwned + Serialize + PartialEq {
-    /// Required fields with valid sample values.
+    /// Required fields with valid sample values, as JSON.
     const REQUIRED: &'static [(&'static str, &'static str)];
 
     /// Validation errors that concern several fields.
@@ -29,7 +32,8 @@ pub(super) trait Object: DeserializeOwned + Serialize + PartialEq {
 }
 
 impl Object for RepositoryConfig {
-    const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("url", "https://git.example/x.git")];
+    const REQUIRED: &'static [(&'static str, &'static str)] =
+        &[("name", "\"x\""), ("url", "\"https://git.example/x.git\"")];
 
     fn check(&self) -> Vec<ValidationError> {
         self.errors()
@@ -37,11 +41,47 @@ impl Object for RepositoryConfig {
 }
 
 impl Object for ServiceConfig {
-    const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "x"), ("repository", "x")];
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "\"x\""), ("repository", "\"x\"")];
 
     fn check(&self) -> Vec<ValidationError> {
         self.errors()
     }
+}
+
+impl Object for AgentConfig {
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "\"x\"")];
+
+    fn check(&self) -> Vec<ValidationError> {
+        as_entry(self)
+    }
+}
+
+impl Object for AssignmentConfig {
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "\"x\""), ("services", "[\"x\"]")];
+
+    fn check(&self) -> Vec<ValidationError> {
+        as_entry(self)
+    }
+}
+
+impl Object for IssuerDocument {
+    const REQUIRED: &'static [(&'static str, &'static str)] = &[
+        ("name", "\"x\""),
+        ("issuer", "\"x\""),
+        ("audience", "\"x\""),
+        ("subjects", "[\"x\"]"),
+        ("jwks", "{}"),
+        ("agent", "\"x\""),
+        ("services", "[\"x\"]"),
+    ];
+
+    fn check(&self) -> Vec<ValidationError> {
+        as_entry(self)
+    }
+}
+
+fn as_entry(document: &impl EntryDocument) -> Vec<ValidationError> {
+    document.entry().err().map(|detail| ValidationError::new("", detail)).into_iter().collect()
 }
 
 /// Parses a document of this name. It may contain the read-only fields (`status`, `defined_by`), so that clients can
@@ -102,8 +142,10 @@ fn limited(mut errors: Vec<ValidationError>) -> Vec<ValidationError> {
 
 /// Parses a field in an otherwise valid document, so that its error has the field's name.
 fn field_error<T: Object>(field: &str, value: &Value) -> Option<ValidationError> {
-    let mut alone: Map<String, Value> =
-        T::REQUIRED.iter().map(|(field, value)| ((*field).to_owned(), Value::from(*value))).collect();
+    let mut alone: Map<String, Value> = T::REQUIRED
+        .iter()
+        .map(|(field, json)| ((*field).to_owned(), serde_json::from_str(json).expect("it is JSON")))
+        .collect();
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
     Some(ValidationError::new(field.chars().take(100).collect::<String>(), error.to_string()))

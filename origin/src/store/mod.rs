@@ -25,7 +25,9 @@ pub(crate) use object_location::Area;
 pub(crate) use object_writer::ObjectWriter;
 pub(crate) use objects::Objects;
 pub use records::proof;
-pub(crate) use records::{Expect, Listed, MAX_RECORD_BYTES, PutOutcome, RecordError, RecordKey, Records, Version};
+pub(crate) use records::{
+    Expect, Listed, MAX_RECORD_BYTES, PutOutcome, Record, RecordError, RecordKey, Records, Version,
+};
 
 #[cfg(test)]
 pub(crate) use {

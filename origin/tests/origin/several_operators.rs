@@ -11,14 +11,14 @@ use crate::test_server::TestServer;
 const REPOSITORIES: usize = 6;
 
 /// Two origins of one bucket, with nothing in their files.
-struct Pair {
-    home: Home,
-    nodes: [Node; 2],
-    operators: [Operator; 2],
+pub(crate) struct Pair {
+    pub(crate) home: Home,
+    pub(crate) nodes: [Node; 2],
+    pub(crate) operators: [Operator; 2],
 }
 
 impl Pair {
-    async fn start(test: u8, server: &TestServer) -> Self {
+    pub(crate) async fn start(test: u8, server: &TestServer) -> Self {
         server.create_bucket("weir-hub").await;
         let home = Home::of_hosts(&[address(test, 1), address(test, 2)]);
         ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());

@@ -14,7 +14,7 @@ pub const MAX_ROWS: usize = 10_000;
 pub const MAX_BATCH_BYTES: usize = 8 << 20;
 
 /// The longest entity tag in a row, in bytes.
-pub const MAX_ETAG_BYTES: usize = 200;
+pub const MAX_ETAG_BYTES: usize = 100;
 
 /// The hex digits of the answer's entity tag.
 const TAG_DIGITS: usize = 32;

@@ -71,7 +71,13 @@ pub enum IssuerError {
          bytes"
     )]
     Jwks(IssuerName),
+    /// A private or symmetric key. Everybody who reads the entry would have it.
+    #[error("issuer `{0}`: `jwks` has a private or symmetric key: send the public keys only, and replace that key")]
+    PrivateKey(IssuerName),
 }
+
+/// The members of a JWK that are secret (RFC 7518 section 6).
+const SECRET_MEMBERS: [&str; 7] = ["d", "p", "q", "dp", "dq", "qi", "k"];
 
 impl TryFrom<Unchecked> for Issuer {
     type Error = IssuerError;
@@ -92,11 +98,22 @@ impl TryFrom<Unchecked> for Issuer {
         if !subjects.iter().all(|subject| is_text(subject)) {
             return Err(IssuerError::Text { name, field: "subjects" });
         }
-        let has_keys = jwks.get("keys").and_then(serde_json::Value::as_array).is_some_and(|keys| !keys.is_empty());
-        if !has_keys || jwks.to_string().len() > MAX_JWKS_BYTES {
+        let keys = jwks.get("keys").and_then(serde_json::Value::as_array).map_or(&[][..], Vec::as_slice);
+        if keys.is_empty() || jwks.to_string().len() > MAX_JWKS_BYTES {
             return Err(IssuerError::Jwks(name));
         }
+        if keys.iter().any(|key| SECRET_MEMBERS.iter().any(|member| key.get(member).is_some())) {
+            return Err(IssuerError::PrivateKey(name));
+        }
         Ok(Self { name, issuer, audience, subjects, jwks, agent, services })
+    }
+}
+
+impl Issuer {
+    /// The ids of its keys. A token's key is looked up by issuer and key id, so that no two entries may have one pair.
+    pub fn key_ids(&self) -> impl Iterator<Item = &str> {
+        let keys = self.jwks.get("keys").and_then(serde_json::Value::as_array);
+        keys.into_iter().flatten().filter_map(|key| key.get("kid")?.as_str())
     }
 }
 
@@ -113,6 +130,7 @@ mod tests {
         );
         let issuer: Issuer = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&issuer).unwrap(), json);
+        assert_eq!(issuer.key_ids().collect::<Vec<_>>(), ["1"]);
         let long = format!(r#"{{"keys":["{}"]}}"#, "a".repeat(MAX_JWKS_BYTES));
         for (field, other, expected) in [
             (r#""audience":"weir""#, r#""audience":"""#, "issuer `cluster-1`: `audience` must have"),
@@ -123,7 +141,8 @@ mod tests {
             (r#""services":["*"]"#, r#""services":[]"#, "issuer `cluster-1`: `services` must have"),
             (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, r#"{"keys":[]}"#, "`jwks` must be a JWK set"),
             (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, r#""a""#, "`jwks` must be a JWK set"),
-            (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, &long, "`jwks` must be a JWK set"),
+            (r#""kty":"RSA""#, r#""kty":"oct","k":"AA""#, "private or symmetric key"),
+            (r#"{"keys":[{"kid":"1","kty":"RSA"}]}"#, long.as_str(), "`jwks` must be a JWK set"),
         ] {
             let changed = json.replace(field, other);
             assert_ne!(changed, json);

@@ -34,11 +34,11 @@ checked_text! {
 }
 checked_text! {
     /// The name of an assignment, in operators' requests and configuration.
-    AssignmentName, is_valid, NameError, |text| NameError { kind: "assignment", text: truncated(text) }
+    AssignmentName, is_valid, NameError, |text| NameError { kind: "valid assignment", text: truncated(text) }
 }
 checked_text! {
     /// The name of an issuer's entry, in operators' requests and configuration.
-    IssuerName, is_valid, NameError, |text| NameError { kind: "issuer", text: truncated(text) }
+    IssuerName, is_valid, NameError, |text| NameError { kind: "valid issuer", text: truncated(text) }
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ mod tests {
         let version = format!(r#""{}""#, "1".repeat(MAX_VERSION_BYTES + 1));
         for (field, other, expected) in [
             (r#""no edge has it""#, long.as_str(), "`error` of `docs` has more than 2048 bytes"),
-            (r#""0.3.0""#, &version, "`version` has more than 100 bytes"),
+            (r#""0.3.0""#, version.as_str(), "`version` has more than 100 bytes"),
             (r#""docs""#, r#""shop-prod""#, "has the service `shop-prod` twice"),
             (r#""4f2a-1""#, r#""a b""#, "`a b` is not an instance"),
             (r#""seq":7"#, r#""seq":-7"#, "invalid value"),

@@ -1,9 +1,12 @@
-//! What nodes send each other: descriptors, events, lists of members, statements of freshness.
+//! What nodes send each other: descriptors, events, lists of members, polls and reports of agents, statements of freshness.
 
+use weir_protocol::agent_event::AgentEvent;
+use weir_protocol::batch_poll::{BatchPoll, MAX_ROWS};
 use weir_protocol::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::event::{Event, Lines};
 use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_SERVICES};
 use weir_protocol::members::{MAX_MEMBERS, Members};
+use weir_protocol::report::{MAX_REPORT_BYTES, Report};
 use weir_protocol::token::PublicKey;
 
 pub(crate) fn descriptor(bytes: &[u8]) {
@@ -43,6 +46,29 @@ pub(crate) fn members(bytes: &[u8]) {
     let Ok(read) = Members::parse(bytes) else { return };
     assert!(read.members.len() <= MAX_MEMBERS);
     assert_eq!(Members::parse(&read.to_json()).expect("it was read before"), read);
+}
+
+pub(crate) fn batch_poll(bytes: &[u8]) {
+    let Ok(read) = BatchPoll::parse(bytes) else { return };
+    assert!(read.services().len() <= MAX_ROWS && read.services().is_sorted_by(|a, b| a.service < b.service));
+    assert_eq!(BatchPoll::parse(&read.to_json()).expect("it was read before"), read);
+}
+
+pub(crate) fn agent_events(bytes: &[u8]) {
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let Ok(Some(event)) = AgentEvent::parse(line) else { continue };
+        let written = event.line();
+        assert_eq!(AgentEvent::parse(&written).expect("it was written"), Some(event));
+    }
+}
+
+pub(crate) fn agent_report(bytes: &[u8]) {
+    let Ok(read) = Report::parse(bytes) else { return };
+    // Fields that a report may leave out are written, so that one of nothing else may be too long then.
+    let Ok(json) = read.to_json() else { return };
+    assert!(json.len() <= MAX_REPORT_BYTES);
+    let again = Report::parse(&json).expect("it was written");
+    assert_eq!((again.instance, again.seq, again.services.len()), (read.instance, read.seq, read.services.len()));
 }
 
 /// A request or an answer, and the statements in it, which no key has signed.

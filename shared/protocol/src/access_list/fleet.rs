@@ -16,12 +16,12 @@ use crate::issuer::Issuer;
 use crate::name::{AssignmentName, IssuerName, NodeName};
 
 /// The largest documents of one kind, in bytes of JSON, and the same for the entries of a file.
-pub const MAX_KIND_BYTES: usize = 1 << 20;
+pub const MAX_KIND_BYTES: usize = 3 << 19;
 
 /// An entry of a kind.
 pub trait Entry: Clone + PartialEq + Serialize {
     /// The type of its name.
-    type Name: Ord + Clone + std::fmt::Display;
+    type Name: Ord + Clone + std::fmt::Debug + std::fmt::Display;
 
     /// The kind, for messages and metrics: `agents`, `assignments` or `issuers`.
     const KIND: &'static str;
@@ -144,7 +144,8 @@ impl<T: Entry> Entries<T> {
         for (name, entry) in &other.file {
             self.file.entry(name.clone()).or_insert_with(|| entry.clone());
         }
-        super::within(self.file.len(), T::LIMIT + 1, T::KIND)
+        let is_within = self.file.len() <= T::LIMIT;
+        if is_within { Ok(()) } else { Err(AccessListError::TooMany { what: T::KIND, limit: T::LIMIT }) }
     }
 
     /// Takes earlier documents back if their revision is higher.
@@ -196,7 +197,7 @@ impl Fleet {
 
     /// Takes back what an earlier list of the same origin had, where this one is behind: an origin that lost its
     /// documents, or cannot read them yet, says nothing about them.
-    pub fn keep_newer(&mut self, earlier: &Self) {
+    pub(super) fn keep_newer(&mut self, earlier: &Self) {
         self.agents.keep_newer(&earlier.agents);
         self.assignments.keep_newer(&earlier.assignments);
         self.issuers.keep_newer(&earlier.issuers);

@@ -23,7 +23,7 @@ pub use key_file::key_line;
 
 /// The largest list in bytes of JSON. A list within the other bounds is smaller, with twice [`MAX_KIND_BYTES`] for each
 /// kind.
-pub const MAX_ACCESS_LIST_BYTES: usize = 8 << 20;
+pub const MAX_ACCESS_LIST_BYTES: usize = 12 << 20;
 
 /// The most keys of a list.
 pub const MAX_KEYS: usize = 100;
@@ -181,6 +181,11 @@ impl AccessList {
     /// Replaces agents, assignments and issuers.
     pub fn set_fleet(&mut self, fleet: Fleet) {
         self.fleet = fleet;
+    }
+
+    /// Takes agents, assignments and issuers back from an earlier list of the same origin where this one is behind.
+    pub fn keep_newer(&mut self, earlier: &Self) {
+        self.fleet.keep_newer(&earlier.fleet);
     }
 
     /// What stays when the origin that sent the list is gone: its denials, and the agents and assignments that all

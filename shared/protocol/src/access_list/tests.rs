@@ -144,10 +144,11 @@ fn a_list_that_is_behind_empties_nothing_and_a_later_one_does() {
         }
     }
     let earlier = list_of(7, std::slice::from_ref(&one), &[agent("b", "1")]);
-    let mut fleet = Fleet::default();
-    fleet.keep_newer(earlier.fleet());
+    let mut now = AccessList::default();
+    now.keep_newer(&earlier);
+    let fleet = now.fleet();
     assert_eq!(fleet.agents, Entries::new(7, [one], []).unwrap(), "what is no longer in the file is gone");
-    assert_eq!(earlier.denials().fleet(), &fleet);
+    assert_eq!(earlier.denials().fleet(), fleet);
 }
 
 #[test]

@@ -1,0 +1,18 @@
+//! Agents, assignments and issuers: what operators define beside repositories and services. Begin at [`FleetStore`].
+//!
+//! The documents of a kind are one record, `cluster/<kind>`, which any origin replaces by compare-and-set. The entries of
+//! the configuration file are each origin's own. Both travel to edges in the access list.
+
+mod dry_run;
+mod edit;
+mod error;
+mod kind;
+mod metrics;
+mod record;
+mod store;
+
+pub(crate) use self::dry_run::{Change, dry_run};
+pub(crate) use self::error::FleetError;
+pub(crate) use self::kind::Kind;
+pub(crate) use self::metrics::FleetMetrics;
+pub(crate) use self::store::FleetStore;

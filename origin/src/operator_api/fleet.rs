@@ -1,0 +1,106 @@
+//! `/v1/agents`, `/v1/assignments` and `/v1/issuers`.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+use tokio::task::spawn_blocking;
+use weir_protocol::access_list::Entry;
+use weir_protocol::assignment::{Agent, Assignment};
+use weir_protocol::name::ServiceName;
+use weir_runtime::admin;
+use weir_runtime::serve::Body;
+
+use super::conditions::precondition;
+use super::document::{Document, listing};
+use super::error::OperatorError;
+use super::page::Page;
+use super::validation::{Object, ParsedDocument};
+use super::{OperatorApi, no_content, read, status_of};
+use crate::catalog::Map;
+use crate::config::{DefinedBy, EntryDocument};
+use crate::fleet::{Change, FleetError, Kind, dry_run};
+
+impl OperatorApi {
+    /// A page of the entries of a kind that apply.
+    pub(super) async fn entries<T: Kind>(&self, head: &Parts) -> Result<Response<Body>, OperatorError>
+    where
+        T::Name: FromStr<Err: Display>,
+    {
+        let page = Page::<T::Name>::parse(head.uri.query(), "`limit` and `page`", |_, _| Ok(false))?;
+        self.fleet.read_again::<T>().await?;
+        let fleet = self.fleet.current();
+        let entries = T::of(&fleet);
+        let of_file: BTreeSet<&T::Name> = entries.file().map(T::name).collect();
+        let all: Map<T::Name, &T> = entries.iter().map(|entry| (entry.name().clone(), entry)).collect();
+        let (shown, next) = page.of(&all, |_| true);
+        let author = |name| if of_file.contains(name) { DefinedBy::File } else { DefinedBy::Api };
+        let documents = shown.into_iter().map(|(name, entry)| Document::of_entry(*entry, author(name)));
+        Ok(listing(T::KIND, documents, next.as_ref()))
+    }
+
+    /// Reads, replaces or deletes an entry.
+    pub(super) async fn entry<D>(
+        &self,
+        name: &<D::Entry as Entry>::Name,
+        head: &Parts,
+        body: Bytes,
+    ) -> Result<Response<Body>, OperatorError>
+    where
+        D: EntryDocument<Entry: Kind> + Object + Send + 'static,
+    {
+        let kind = <D::Entry as Kind>::ONE;
+        let shown = |status| -> Result<Response<Body>, OperatorError> {
+            let (entry, by) = self
+                .fleet
+                .get::<D::Entry>(name)
+                .ok_or_else(|| OperatorError::Fleet(FleetError::Missing { kind, name: name.to_string() }))?;
+            Ok(Document::of_entry(&entry, by).answer(status, &head.headers))
+        };
+        match head.method {
+            Method::GET | Method::HEAD => {
+                self.fleet.read_again::<D::Entry>().await?;
+                shown(StatusCode::OK)
+            }
+            Method::PUT => {
+                let mut precondition = precondition(&head.headers)?;
+                let wrong = |errors| OperatorError::InvalidDocument { kind, name: name.to_string(), errors };
+                let parsed = read::<D>(&name.to_string(), body, |_| Vec::new()).await?;
+                let ParsedDocument { document, based_on } = parsed.map_err(wrong)?;
+                precondition.based_on = based_on;
+                let entry = document.entry().map_err(OperatorError::Malformed)?;
+                let outcome = self.fleet.put(entry, &precondition).await?;
+                shown(status_of(outcome))
+            }
+            Method::DELETE => {
+                self.fleet.delete::<D::Entry>(name, &precondition(&head.headers)?).await?;
+                Ok(no_content())
+            }
+            _ => Err(OperatorError::MethodNotAllowed("GET, HEAD, PUT, DELETE")),
+        }
+    }
+
+    /// What a change of agents and assignments would begin and end. Nothing is changed.
+    pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, OperatorError> {
+        let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
+        self.fleet.read_again::<Agent>().await?;
+        self.fleet.read_again::<Assignment>().await?;
+        let (fleet, snapshot) = (self.fleet.current(), self.catalog.snapshot());
+        let effect = spawn_blocking(move || {
+            let change: Change = match body.is_empty() {
+                true => Change::default(),
+                false => weir_protocol::json::from_slice(&body).map_err(|error| error.to_string())?,
+            };
+            let services: BTreeSet<ServiceName> = snapshot.definitions.services.keys().cloned().collect();
+            let effect = dry_run(&fleet, &services, &change)?;
+            serde_json::to_value(effect).map_err(|error| error.to_string())
+        });
+        let effect = effect.await.map_err(|_| OperatorError::Failed)?.map_err(OperatorError::Malformed)?;
+        let mut response = admin::json(&effect);
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+}

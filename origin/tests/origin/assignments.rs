@@ -1,0 +1,220 @@
+//! Agents, assignments and issuers: by operators and by the file, on the event stream, across restarts and origins.
+
+use weir_protocol::access_list::{AccessList, Fleet};
+use weir_protocol::assignment::assigned_services;
+use weir_protocol::name::{NodeName, ServiceName};
+
+use crate::prelude::*;
+use crate::several_operators::Pair;
+use crate::test_server::TestServer;
+
+/// Reads a stream until an access list is as wanted.
+async fn access(reader: &mut Reader, is: impl Fn(&Fleet) -> bool) -> Fleet {
+    let fleet = |kind: &EventKind| {
+        let EventKind::Access(json) = kind else { return None };
+        Some(AccessList::parse(json).unwrap().fleet().clone())
+    };
+    let kind = reader.until(|kind| fleet(kind).is_some_and(|fleet| is(&fleet))).await;
+    fleet(&kind).unwrap()
+}
+
+fn follows(fleet: &Fleet, agent: &str, known: &[&str]) -> Vec<String> {
+    let agent: NodeName = agent.parse().unwrap();
+    let labels = fleet.agents.get(&agent).map(|agent| agent.labels.clone()).unwrap_or_default();
+    let known: Vec<ServiceName> = known.iter().map(|name| name.parse().unwrap()).collect();
+    let services = assigned_services(&agent, &labels, fleet.assignments.iter(), &known);
+    services.iter().map(ToString::to_string).collect()
+}
+
+fn issuer(url: &str, kid: &str) -> Value {
+    json!({ "issuer": url, "audience": "weir", "subjects": ["system:serviceaccount:weir:agent"],
+        "jwks": { "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "x": "AAAA" }] }, "agent": "cluster-1",
+        "services": ["*"] })
+}
+
+#[tokio::test]
+async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
+    let home = Home::new();
+    let (node, operator) = operated(&home).await;
+    let mut reader = Reader::of(&home.client("edge-client"), &node, "").await;
+    assert_eq!(access(&mut reader, |_| true).await, Fleet::default(), "nothing is known");
+
+    let made = operator.put("/v1/agents/cluster-1", json!({ "labels": { "ring": "canary" } })).await;
+    assert_eq!((made.status.as_u16(), &made.body["defined_by"]), (201, &json!("api")), "{made:?}");
+    assert_eq!(made.body["name"], "cluster-1");
+    let rule = json!({ "agents": "cluster-*", "labels": { "ring": "canary" }, "services": ["shop-*"] });
+    let made = operator.put("/v1/assignments/shop-to-all", rule.clone()).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let read = operator.get("/v1/assignments/shop-to-all").await;
+    assert_eq!((&read.etag, &read.body), (&made.etag, &made.body));
+    let again =
+        operator.send(Method::PUT, "/v1/assignments/shop-to-all", &[("if-match", &read.etag)], Some(read.body)).await;
+    assert_eq!((again.status.as_u16(), &again.etag), (200, &made.etag), "what was read is accepted back");
+    assert_eq!(operator.put("/v1/issuers/cluster-1", issuer("https://one", "k1")).await.status, 201);
+    let fleet = access(&mut reader, |fleet| fleet.issuers.iter().count() == 1).await;
+    assert_eq!(follows(&fleet, "cluster-1", &["shop-a", "docs"]), ["shop-a"]);
+    assert_eq!(follows(&fleet, "cluster-2", &["shop-a", "docs"]), [""; 0]);
+    let revision = fleet.assignments.revision();
+
+    for (method, path, headers, body, status, kind, detail) in [
+        (Method::GET, "/v1/agents/none", &[][..], Value::Null, 404, "no-such-agent", "There is no agent `none` here."),
+        (Method::DELETE, "/v1/assignments/none", &[], Value::Null, 404, "no-such-assignment", "`none`"),
+        (
+            Method::PUT,
+            "/v1/agents/cluster-1",
+            &[("if-none-match", "*")],
+            json!({}),
+            412,
+            "precondition-failed",
+            "agent",
+        ),
+        (
+            Method::PUT,
+            "/v1/assignments/a",
+            &[],
+            json!({ "services": ["*"] }),
+            400,
+            "invalid-document",
+            "names no agents: set",
+        ),
+        (
+            Method::PUT,
+            "/v1/assignments/a",
+            &[],
+            json!({ "agents": "*" }),
+            400,
+            "invalid-document",
+            "`services`: it is missing",
+        ),
+        (Method::PUT, "/v1/agents/a", &[], json!({ "label": {} }), 400, "invalid-document", "`label`: unknown field"),
+        (
+            Method::PUT,
+            "/v1/issuers/b",
+            &[],
+            issuer("https://one", "k1"),
+            409,
+            "key-in-use",
+            "issuer `cluster-1` has the key `k1`",
+        ),
+        (Method::POST, "/v1/agents", &[], Value::Null, 405, "method-not-allowed", "GET"),
+        (Method::GET, "/v1/assignments/dry-run", &[], Value::Null, 405, "method-not-allowed", "POST"),
+    ] {
+        let answer = operator.send(method, path, headers, Some(body).filter(|body| !body.is_null())).await;
+        let (found, text) = answer.problem();
+        assert!((answer.status.as_u16(), found) == (status, kind) && text.contains(detail), "{path}: {answer:?}");
+    }
+    assert_eq!(operator.put("/v1/issuers/b", issuer("https://two", "k1")).await.status, 201);
+
+    // A dry run changes nothing.
+    let server = serve(&Upstream::small());
+    assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
+    assert_eq!(operator.put("/v1/services/shop-a", json!({ "repository": "shop" })).await.status, 201);
+    let change = json!({ "assignments": [{ "name": "two", "agents": "cluster-2", "services": ["shop-a"] }],
+        "delete_assignments": ["shop-to-all"] });
+    let effect = operator.send(Method::POST, "/v1/assignments/dry-run", &[], Some(change)).await;
+    let row = |agent: &str, begins: &[&str], ends: &[&str]| json!({ "agent": agent, "begins": begins, "begins_total": begins.len(), "ends": ends, "ends_total": ends.len() });
+    let expected = json!([row("cluster-1", &[], &["shop-a"]), row("cluster-2", &["shop-a"], &[])]);
+    assert_eq!((effect.status.as_u16(), &effect.body["agents"]), (200, &expected), "{effect:?}");
+    let listed = operator.get("/v1/assignments").await;
+    assert_eq!(listed.body["assignments"].as_array().unwrap().len(), 1, "{listed:?}");
+    drop(reader);
+    node.stop().await;
+
+    let (node, operator) = operated(&home).await;
+    let mut reader = Reader::of(&home.client("edge-client"), &node, "").await;
+    let fleet = access(&mut reader, |_| true).await;
+    assert_eq!(follows(&fleet, "cluster-1", &["shop-a"]), ["shop-a"], "in the first list already");
+    assert_eq!(fleet.assignments.revision(), revision);
+    assert_eq!(node.metric("weir_origin_fleet_entries{defined_by=\"api\",kind=\"issuers\"}").await, 2.0);
+    assert_eq!(operator.delete("/v1/assignments/shop-to-all").await.status, 204);
+    let fleet = access(&mut reader, |fleet| fleet.assignments.iter().count() == 0).await;
+    assert!(fleet.assignments.revision() > revision, "edges drop it, because its revision is higher");
+    drop(reader);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_file_wins_over_documents_and_is_reloaded() {
+    let home = Home::new();
+    let (node, operator) = operated(&home).await;
+    assert_eq!(operator.put("/v1/agents/a", json!({ "labels": { "from": "api" } })).await.status, 201);
+    let from = async || {
+        let read = operator.get("/v1/agents/a").await;
+        (read.body["defined_by"].clone(), read.body["labels"]["from"].clone())
+    };
+    let file = |text: &str| home.write_config(text);
+    let path = file("[[agent]]\nname = \"a\"\nlabels = { from = \"file\" }\n");
+    node.running.reload_file(&path).await.unwrap();
+    assert_eq!(from().await, (json!("file"), json!("file")));
+    for refused in [operator.delete("/v1/agents/a").await, operator.put("/v1/agents/a", json!({})).await] {
+        assert_eq!(refused.problem().0, "defined-by-file");
+    }
+    assert_eq!(operator.put("/v1/agents/b", json!({})).await.status, 201);
+    let agents = operator.get("/v1/agents?limit=1").await.body;
+    assert_eq!((&agents["agents"][0]["name"], agents["next_page"].is_string()), (&json!("a"), true));
+
+    file("[[assignment]]\nname = \"none\"\nservices = [\"*\"]\n");
+    let error = format!("{:#}", node.running.reload_file(&path).await.unwrap_err());
+    assert!(error.contains("assignment `none` names no agents"), "{error}");
+    assert_eq!(from().await, (json!("file"), json!("file")), "nothing was taken over");
+    file("");
+    node.running.reload_file(&path).await.unwrap();
+    assert_eq!(from().await, (json!("api"), json!("api")), "it is back");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn damaged_records_empty_no_list() {
+    let home = Home::new();
+    let (node, operator) = operated(&home).await;
+    assert_eq!(operator.put("/v1/agents/a", json!({})).await.status, 201);
+    node.stop().await;
+    let records = home.data_dir().join("records").join("cluster");
+    for file in fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.file_name().unwrap().to_str().unwrap().starts_with("agents") {
+            fs::write(file, "damaged").unwrap();
+        }
+    }
+    let (node, operator) = operated(&home).await;
+    let mut reader = Reader::of(&home.client("edge-client"), &node, "").await;
+    let fleet = access(&mut reader, |_| true).await;
+    assert_eq!(fleet.agents.revision(), 0, "nothing is known, which replaces nothing");
+    assert_eq!(node.metric("weir_origin_fleet_readable").await, 0.0);
+    let refused = operator.put("/v1/agents/b", json!({})).await;
+    assert_eq!((refused.status.as_u16(), refused.problem().0), (503, "store-unavailable"), "{refused:?}");
+    assert_eq!(operator.put("/v1/assignments/a", json!({ "agents": "*", "services": ["*"] })).await.status, 201);
+    drop(reader);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_origin_of_a_cluster_announces_what_any_was_told() {
+    let Some(server) = TestServer::moto() else { return };
+    let pair = Box::pin(Pair::start(6, &server)).await;
+    let mut readers = Vec::new();
+    for node in &pair.nodes {
+        readers.push(Reader::of(&pair.home.client("edge-client"), node, "").await);
+    }
+    let rule = |services: &str| json!({ "agents": "*", "services": [services] });
+    // Both at once: neither change is lost.
+    let [one, two] = &pair.operators;
+    let (first, second) =
+        tokio::join!(one.put("/v1/assignments/a", rule("a")), two.put("/v1/assignments/b", rule("b")));
+    assert_eq!((first.status.as_u16(), second.status.as_u16()), (201, 201), "{first:?} {second:?}");
+    for operator in &pair.operators {
+        assert_eq!(operator.get("/v1/assignments").await.body["assignments"].as_array().unwrap().len(), 2);
+    }
+    for reader in &mut readers {
+        let fleet = access(reader, |fleet| fleet.assignments.iter().count() == 2).await;
+        assert_eq!(follows(&fleet, "agent", &["a", "b"]), ["a", "b"]);
+    }
+    assert_eq!(two.delete("/v1/assignments/a").await.status, 204);
+    for reader in &mut readers {
+        let fleet = access(reader, |fleet| fleet.assignments.iter().count() == 1).await;
+        assert_eq!(follows(&fleet, "agent", &["a", "b"]), ["b"]);
+    }
+    drop(readers);
+    for node in pair.nodes {
+        node.stop().await;
+    }
+}
