@@ -149,7 +149,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let cache = Cache::open(&config.cache, lock, origins.clone(), shields.clone(), clock, &registry, drain)?;
     let lookup = Lookup::new(catalog.clone(), drain);
     let api_metrics = ApiMetrics::register(&registry)?;
-    let names: Vec<_> = origins.all().map(|(_, origin)| origin.name()).collect();
+    let known: Vec<_> = origins.all().map(|(_, origin)| origin).collect();
+    let names: Vec<_> = known.iter().map(|origin| origin.name()).collect();
     let access = Access::start(&config.auth, &names, origin_lists, &registry, drain).await?;
     let context = FollowerContext {
         catalog: catalog.clone(),

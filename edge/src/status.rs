@@ -119,10 +119,10 @@ impl Status {
     }
 
     /// The names of the origins in use, by cluster.
-    fn clusters(&self) -> Vec<Vec<&str>> {
-        let mut clusters: Vec<(OriginId, Vec<&str>)> = Vec::new();
+    fn clusters(&self) -> Vec<Vec<String>> {
+        let mut clusters: Vec<(OriginId, Vec<String>)> = Vec::new();
         for (id, origin) in self.origins.all().filter(|(id, _)| self.origins.is_in_use(*id)) {
-            let name = origin.name();
+            let name = origin.name().to_owned();
             match clusters.iter_mut().find(|(first, _)| self.origins.share_a_cluster(*first, id)) {
                 Some((_, names)) => names.push(name),
                 None => clusters.push((id, vec![name])),
@@ -229,7 +229,7 @@ impl Status {
             json!({ "revision_id": seen.revision_id, "upstream_unreachable_since": since })
         });
         let representations = version.iter().flat_map(|version| version.descriptor().representations());
-        let why = match (entry, publication, origin) {
+        let why = match (entry, publication, &origin) {
             (None, None, _) => "it is not cached; a request queries the origins",
             (None, Some(_), _) => "a past version never changes",
             (Some(_), None, _) => "the origin removed the service",
@@ -251,7 +251,7 @@ impl Status {
             "freshness": aged.map(|(entry, age)| entry.evaluate(age).as_str()),
             "age_seconds": age.map(|age| age.as_secs()),
             "stale_seconds": aged.map(|(entry, age)| entry.policy.limits.stale_for(age)),
-            "origin": origin.map(|origin| origin.name()),
+            "origin": origin.as_ref().map(|origin| origin.name()),
             "representations": representations.map(|r| json!({
                 "encoding": r.encoding.as_str(),
                 "held": self.cache.tier(&r.digest),

@@ -11,7 +11,9 @@ use weir_runtime::failure;
 
 /// Shows the members of a cluster and which repositories they own.
 ///
-/// It reads the engine of `[cluster]`, so no origin need run. A member is alive if its renewals grow: run the command twice.
+/// It reads the engine of `[cluster]`, so no origin need run. Each member renews its session every third of `session_ttl`:
+/// `overdue` means that a renewal is missing, by the clocks of that member and of this machine. If its renewals grow from one
+/// run to the next, it is alive whatever the clocks say.
 /// A repository whose owner is not in that session any more is `stale`; another member takes it over.
 ///
 /// Exit codes: 0 all records were read; 1 the engine does not answer, or a record cannot be read; 2 the configuration is
@@ -60,11 +62,14 @@ fn write(listing: &Listing, json: bool) -> anyhow::Result<()> {
 
 /// Two tables, and what could not be read.
 fn in_words(listing: &Listing) -> String {
-    let mut members = vec![["MEMBER", "STATE", "RENEWALS", "OWNS", "ZONE", "URL"].map(str::to_owned)];
+    let mut members = vec![["MEMBER", "STATE", "RENEWED", "RENEWALS", "OWNS", "ZONE", "URL"].map(str::to_owned)];
     members.extend(listing.members.iter().map(|member| {
         let zone = member.zone.clone().unwrap_or_else(|| "-".to_owned());
+        let overdue = if member.is_overdue { ", overdue" } else { "" };
+        let renewed = member.renewed_seconds_ago.map_or_else(|| "-".to_owned(), |ago| format!("{ago} s ago{overdue}"));
         let (renewals, owns) = (member.renewals.to_string(), member.repositories.to_string());
-        [member.name.to_string(), member.state.as_str().to_owned(), renewals, owns, zone, member.url.clone()]
+        let (name, state) = (member.name.to_string(), member.state.as_str().to_owned());
+        [name, state, renewed, renewals, owns, zone, member.url.clone()]
     }));
     let mut repositories = vec![["OWNER", "FENCE", "", "REPOSITORY"].map(str::to_owned)];
     let mut by_owner: Vec<&ListedRepository> = listing.repositories.iter().collect();

@@ -37,6 +37,8 @@ pub(crate) struct NodeHealth {
     pub(crate) suspended: usize,
     /// Why the origin is no member of its cluster now.
     pub(crate) outside_cluster: Option<&'static str>,
+    /// Members whose configuration file or signing keys are not this origin's.
+    pub(crate) differing_members: usize,
 }
 
 /// The current readiness.
@@ -104,6 +106,13 @@ impl Problems {
                 "{lost} repositories have objects but no record: restore the records (the log names them)"
             ));
         }
+        if self.node.differing_members > 0 {
+            let differing = self.node.differing_members;
+            reasons.push(format!(
+                "{differing} members of the cluster have another configuration file or other signing keys than this origin: \
+                 nothing is retired and nothing is signed again until all are equal (/status names them)"
+            ));
+        }
         if self.lost_services > 0 {
             let (lost, all) = (self.lost_services, self.services);
             reasons.push(format!("{lost} of {all} services are pinned to lost versions (/status says why)"));
@@ -150,6 +159,8 @@ mod tests {
         assert!(matches!(with(lost), Readiness::Degraded(reasons) if reasons[0].contains("no record")));
         let outside = NodeHealth { outside_cluster: Some("no session"), ..NodeHealth::default() };
         assert_eq!(with(outside), Readiness::NotReady(vec!["no session".to_owned()]));
+        let differing = NodeHealth { differing_members: 1, ..NodeHealth::default() };
+        assert!(matches!(with(differing), Readiness::Degraded(reasons) if reasons[0].starts_with("1 members")));
         let operators = NodeHealth { certificates_have_expired: (false, true), ..NodeHealth::default() };
         assert!(matches!(with(operators), Readiness::Degraded(reasons) if reasons[0].contains("operators")));
         let edges = NodeHealth { certificates_have_expired: (true, true), ..NodeHealth::default() };

@@ -222,6 +222,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
             let ready = Arc::new(move || {
                 let now = SystemTime::now();
+                let view = of_cluster.as_ref().map(Cluster::view);
                 let node = NodeHealth {
                     disk: disk.borrow().clone(),
                     access_files_unreadable: access_files.get() == 0,
@@ -229,7 +230,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     store_is_new: lost_definitions.is_store_new(&shown.snapshot(), now),
                     without_record: lost_definitions.without_record(),
                     suspended: publisher.suspended().len(),
-                    outside_cluster: of_cluster.as_ref().and_then(|cluster| cluster.view().outside()),
+                    outside_cluster: view.as_ref().and_then(|view| view.outside()),
+                    differing_members: view.as_ref().map_or(0, |view| view.differing().count()),
                 };
                 readiness(&shown, node)
             });

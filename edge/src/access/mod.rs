@@ -139,14 +139,14 @@ impl Access {
 
     /// Why the edge must not serve now: a sentence per reason. `clusters`: the names of the origins of each
     /// cluster, of which one list is enough.
-    pub(crate) fn readiness_errors(&self, clusters: &[Vec<&str>]) -> Vec<String> {
+    pub(crate) fn readiness_errors(&self, clusters: &[Vec<String>]) -> Vec<String> {
         let inner = &*self.inner;
         if !inner.needs_credentials {
             return Vec::new();
         }
         let missing = {
             let lists = inner.lists.lock().unwrap_or_else(PoisonError::into_inner);
-            let has_list = |origin: &&str| lists.origin_lists.contains_key(*origin);
+            let has_list = |origin: &String| lists.origin_lists.contains_key(origin);
             clusters
                 .iter()
                 .filter(|origins| !origins.iter().any(has_list))
@@ -321,7 +321,7 @@ mod tests {
         access.set_origin_list("b", br#"{"denied_tokens": [{"jti": "t3"}]}"#);
         access.set_origin_list("b", b"{\"denied_tokens\": 3}");
         assert_eq!(access.inner.metrics.lists_refused.get(), 1);
-        assert_eq!(access.readiness_errors(&[vec!["c"]]), [""; 0], "an open edge needs no keys");
+        assert_eq!(access.readiness_errors(&[vec!["c".to_owned()]]), [""; 0], "an open edge needs no keys");
         assert!(drain.finish(Duration::from_secs(5)).await);
 
         let drain = Drain::new();

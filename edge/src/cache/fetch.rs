@@ -266,7 +266,7 @@ impl Fetcher {
         is_last: bool,
     ) -> Result<Fetched, FetchError> {
         let _slot = self.slots[id].take().await;
-        self.request(self.origins.get(id), request, no_cache, false, is_last).await
+        self.request(&self.origins.get(id), request, no_cache, false, is_last).await
     }
 
     async fn fetch_from_shield(

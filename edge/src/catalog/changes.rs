@@ -80,7 +80,7 @@ impl Catalog {
             Some((at, origin))
         });
         let (at, origin) = heartbeats.collect::<Option<Vec<_>>>()?.into_iter().min()?;
-        Some(OldestHeartbeat { origin: self.origins.name(origin).unwrap_or_default().to_owned(), at })
+        Some(OldestHeartbeat { origin: self.origins.name(origin).unwrap_or_default(), at })
     }
 
     /// An entry may not be current any longer.

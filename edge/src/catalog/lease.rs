@@ -47,6 +47,13 @@ impl FreshnessLease {
         self.since.set(now);
     }
 
+    /// The origin has left. Validations must have been copied to the entries. Another one may get the lease.
+    pub(crate) fn end(&self) {
+        self.since.set(Moment::LATEST);
+        self.at.set(Moment::EARLIEST);
+        self.lost_sync();
+    }
+
     /// The snapshot is complete.
     pub(crate) fn in_sync(&self) {
         self.in_sync.store(true, Ordering::Relaxed);

@@ -209,7 +209,7 @@ impl Catalog {
     /// An origin has left its cluster: nobody vouches for its services until another announces them. Scans all entries.
     pub(crate) fn left(&self, origin: OriginId) {
         self.copy_lease_validations();
-        self.lease(origin).begin(Moment::LATEST);
+        self.lease(origin).end();
         self.revisions.snapshot_begun(origin);
         self.revisions.snapshot_ended(origin);
         self.suspected();
@@ -319,7 +319,7 @@ impl Catalog {
         let text = |version: &Arc<Version>| String::from_utf8_lossy(version.descriptor().bytes()).into_owned();
         EntryRecord {
             highest: entry.highest,
-            origin: entry.origin.and_then(|id| self.origins.name(id)).unwrap_or_default().to_owned(),
+            origin: entry.origin.and_then(|id| self.origins.name(id)).unwrap_or_default(),
             since: entry.since.to_unix_millis(now, wall),
             validated: self.validated(entry).to_unix_millis(now, wall),
             descriptor: entry.version.as_ref().map(text),

@@ -302,7 +302,7 @@ impl Catalog {
         self.evict_excess(&mut queue);
         for (id, (at, except)) in leases {
             if queue.written_heartbeats.insert(id, at) != Some(at) {
-                let origin = self.origins.name(id).unwrap_or_default().to_owned();
+                let origin = self.origins.name(id).unwrap_or_default();
                 queue.push(Record::Leased { origin, at: at.to_unix_millis(now, wall), except });
             }
         }

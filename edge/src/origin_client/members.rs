@@ -7,7 +7,7 @@ use weir_protocol::members::Member;
 
 use super::OriginId;
 
-/// The known origins, by their ids. None is ever removed.
+/// The known origins, by their ids.
 #[derive(Debug, Default)]
 pub(super) struct MemberTable(Vec<Row>);
 
@@ -26,6 +26,25 @@ struct Row {
 impl MemberTable {
     pub(super) fn add(&mut self, is_configured: bool) {
         self.0.push(Row { cluster: self.0.len(), is_configured, member: None, is_followed: false, named: Vec::new() });
+    }
+
+    /// An origin that has left the cluster of `source`, and whose id a new member of it may have. `is_taken`: ids that the
+    /// list which is being applied needs.
+    pub(super) fn vacant(&self, source: OriginId, is_taken: impl Fn(OriginId) -> bool) -> Option<OriginId> {
+        let is_vacant = |id: &OriginId| {
+            let row = &self.0[*id];
+            let has_left = !row.is_configured && !row.is_followed && row.member.is_none();
+            has_left && *id != source && self.share_a_cluster(source, *id) && !is_taken(*id)
+        };
+        (0..self.0.len()).find(is_vacant)
+    }
+
+    /// The id is that of another origin of the same cluster from now on.
+    pub(super) fn clear(&mut self, id: OriginId) {
+        let cluster = self.0[id].cluster;
+        self.0[id] = Row { cluster, is_configured: false, member: None, is_followed: false, named: Vec::new() };
+        // These lists named the other one.
+        self.0.iter_mut().for_each(|row| row.named.retain(|named| *named != id));
     }
 
     /// Applies a list that `source` sent: all members with their ids. One that was known apart from its cluster joins only
@@ -160,6 +179,24 @@ mod tests {
         assert_eq!(table.order(Some(2)), [3, 1, 0]);
         table.apply(1, &list(&[1, 2, 3]));
         assert_eq!(follow(&mut table), [1, 2, 3]);
+    }
+
+    #[test]
+    fn only_a_member_of_the_same_cluster_gets_the_id_of_one_that_left() {
+        let mut table = table(2, 2);
+        table.apply(0, &list(&[0, 2, 3]));
+        assert_eq!(follow(&mut table), [0, 1, 2, 3]);
+        let vacant = |table: &MemberTable, source| table.vacant(source, |_| false);
+        assert_eq!(vacant(&table, 0), None);
+        table.apply(0, &list(&[0, 3]));
+        assert_eq!(vacant(&table, 0), None, "its stream is still open");
+        assert_eq!(follow(&mut table), [0, 1, 3]);
+        assert_eq!((vacant(&table, 0), vacant(&table, 3), vacant(&table, 1)), (Some(2), Some(2), None));
+        assert_eq!(table.vacant(0, |id| id == 2), None, "the list has given it away");
+        table.clear(2);
+        table.apply(0, &list(&[0, 2, 3]));
+        assert_eq!(follow(&mut table), [0, 1, 2, 3]);
+        assert!(table.share_a_cluster(0, 2) && !table.share_a_cluster(1, 2));
     }
 
     #[test]

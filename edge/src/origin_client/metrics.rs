@@ -53,6 +53,8 @@ impl OriginMetrics {
     pub(crate) fn left(&self, origin: &str) {
         // An error means that there is no such series.
         let _ = self.up.remove_label_values(&[origin]);
+        let _ = self.circuits_opened.remove_label_values(&[origin]);
+        let _ = self.client_not_after.remove_label_values(&[origin]);
     }
 
     pub(crate) fn up(&self, origin: &str, up: bool) {

@@ -14,7 +14,7 @@ pub(crate) mod probe;
 mod shields;
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
 use anyhow::Context as _;
@@ -37,22 +37,24 @@ pub(crate) use shields::{ShieldId, Shields};
 
 use self::members::MemberTable;
 
-/// The most origins that are known: configured ones, and members that were ever listed since the start.
+/// The most origins that are known: configured ones, members, and those whose place no new member has taken since they left.
 pub(crate) const MAX_ORIGINS: usize = 256;
 
 /// The most members of a cluster that are asked for one statement of freshness.
 const MAX_HEARTBEAT_ORIGINS: usize = 3;
 
-/// The known origins. They are added and never removed.
+/// The known origins. One that has left makes room for a new member of its cluster.
 #[derive(Debug)]
 pub(crate) struct Origins {
-    origins: Box<[OnceLock<Origin>]>,
+    origins: RwLock<Vec<Arc<Origin>>>,
     table: RwLock<MemberTable>,
     /// Held while origins are added.
     adding: Mutex<()>,
 }
 
-/// A known origin: its number in the order in which they became known, below [`MAX_ORIGINS`].
+/// A known origin: a number below [`MAX_ORIGINS`]. A new member may get that of one that has left *its* cluster and is not
+/// followed any longer. What is still attributed to the earlier one stays in the cluster, and is not vouched for: it was
+/// announced before the lease of the new one began.
 pub(crate) type OriginId = usize;
 
 /// The origins' response to a query about a service, or one version of it.
@@ -69,11 +71,7 @@ pub(crate) enum OriginResponse {
 impl Origins {
     /// The configured origins.
     pub(crate) fn new(configured: Vec<Origin>) -> Self {
-        let origins = Self {
-            origins: (0..MAX_ORIGINS).map(|_| OnceLock::new()).collect(),
-            table: RwLock::default(),
-            adding: Mutex::default(),
-        };
+        let origins = Self { origins: RwLock::default(), table: RwLock::default(), adding: Mutex::default() };
         for origin in configured {
             let _ = origins.add(origin, true);
         }
@@ -82,33 +80,43 @@ impl Origins {
 
     /// Adds an origin. `None`: there is no room.
     fn add(&self, origin: Origin, is_configured: bool) -> Option<OriginId> {
-        let id = self.count();
-        let room = self.origins.get(id)?;
+        let id = Some(self.count()).filter(|id| *id < MAX_ORIGINS)?;
         // First, so that whoever finds the origin finds its row.
         self.table_mut().add(is_configured);
-        room.set(origin).ok().map(|()| id)
+        self.origins.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(origin));
+        Some(id)
+    }
+
+    /// Gives an origin the id of one that has left.
+    fn replace(&self, id: OriginId, origin: Origin) {
+        self.table_mut().clear(id);
+        let mut origins = self.origins.write().unwrap_or_else(PoisonError::into_inner);
+        let left = std::mem::replace(&mut origins[id], Arc::new(origin));
+        left.left();
     }
 
     /// All known origins with their ids.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (OriginId, &Origin)> {
-        self.origins.iter().map_while(OnceLock::get).enumerate()
+    pub(crate) fn all(&self) -> impl Iterator<Item = (OriginId, Arc<Origin>)> + use<> {
+        self.origins.read().unwrap_or_else(PoisonError::into_inner).clone().into_iter().enumerate()
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.all().count()
+        self.origins.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    pub(crate) fn get(&self, id: OriginId) -> &Origin {
-        self.origins[id].get().expect("an id is given when its origin is added")
+    pub(crate) fn get(&self, id: OriginId) -> Arc<Origin> {
+        self.origins.read().unwrap_or_else(PoisonError::into_inner)[id].clone()
     }
 
     /// The name of an origin: its `host:port`.
-    pub(crate) fn name(&self, id: OriginId) -> Option<&str> {
-        self.origins.get(id)?.get().map(Origin::name)
+    pub(crate) fn name(&self, id: OriginId) -> Option<String> {
+        let origins = self.origins.read().unwrap_or_else(PoisonError::into_inner);
+        origins.get(id).map(|origin| origin.name().to_owned())
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<OriginId> {
-        self.all().find(|(_, origin)| origin.name() == name).map(|(id, _)| id)
+        let origins = self.origins.read().unwrap_or_else(PoisonError::into_inner);
+        origins.iter().position(|origin| origin.name() == name)
     }
 
     /// Requests the list of members from one origin. `None`: it is no member of a cluster.
@@ -124,7 +132,7 @@ impl Origins {
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = Vec::new();
         for member in members.members {
-            match self.learnt(source, &member.url) {
+            match self.learnt(source, &member.url, &known) {
                 Ok(id) => known.push((id, member)),
                 Err(error) => {
                     let (member, url) = (member.name, member.url);
@@ -135,13 +143,19 @@ impl Origins {
         self.table_mut().apply(source, &known);
     }
 
-    fn learnt(&self, source: OriginId, url: &str) -> anyhow::Result<OriginId> {
+    /// The id of a member. `known`: the members before it in the list.
+    fn learnt(&self, source: OriginId, url: &str, known: &[(OriginId, Member)]) -> anyhow::Result<OriginId> {
         let authority = authority(url)?;
         if let Some(id) = self.find(authority.as_str()) {
             return Ok(id);
         }
-        let id = self.add(self.get(source).sibling(authority), false);
-        id.with_context(|| format!("{MAX_ORIGINS} origins are known; a restart forgets those that left"))
+        let origin = self.get(source).sibling(authority);
+        let vacant = self.table().vacant(source, |id| known.iter().any(|(known, _)| *known == id));
+        if let Some(id) = vacant {
+            self.replace(id, origin);
+            return Ok(id);
+        }
+        self.add(origin, false).with_context(|| format!("{MAX_ORIGINS} origins are known, which is the most"))
     }
 
     /// The member as its cluster describes it; `None` when no list names it.

@@ -61,7 +61,7 @@ impl Shields {
     pub(crate) fn start_probes(&self, drain: &Drain) {
         for id in 0..self.all.len() {
             let (all, draining) = (self.all.clone(), drain.clone());
-            drain.spawn(async move { probe::keep_probing(&all[id], || true, &draining).await });
+            drain.spawn(async move { probe::keep_probing(&all[id], || Some(true), &draining).await });
         }
     }
 

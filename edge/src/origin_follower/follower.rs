@@ -1,5 +1,6 @@
 //! The task that follows the event stream of one origin.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -16,10 +17,11 @@ use super::stream::{EventBatch, Stream, StreamEnd};
 use super::{FollowerContext, periodic_revalidation};
 use crate::catalog::{Entry, FreshnessLease, Update, UpdateContent, UpdateOutcome, UpdateSource};
 use crate::clock::Moment;
-use crate::origin_client::{OriginError, OriginId};
+use crate::origin_client::{Origin, OriginError, OriginId};
 
 pub(super) struct Follower {
     id: OriginId,
+    origin: Arc<Origin>,
     context: FollowerContext,
     prefetcher: Prefetcher,
     /// The last applied event.
@@ -42,9 +44,11 @@ struct UpdateBatch {
 
 impl Follower {
     pub(super) fn new(id: OriginId, context: FollowerContext, prefetcher: Prefetcher) -> Self {
-        context.metrics.stream_up(context.origins.get(id).name(), false);
+        let origin = context.origins.get(id);
+        context.metrics.stream_up(origin.name(), false);
         Self {
             id,
+            origin,
             context,
             prefetcher,
             cursor: None,
@@ -84,14 +88,15 @@ impl Follower {
         // While its stream still counts, no heartbeat of another origin vouches for its services at other edges.
         let (catalog, id) = (self.context.catalog.clone(), self.id);
         let _ = spawn_blocking(move || catalog.left(id)).await;
-        self.context.origins.set_followed(self.id, false);
         self.context.access.origin_left(self.name());
         self.context.metrics.left(self.name());
-        self.context.origins.get(self.id).left();
+        self.origin.left();
+        // Last: from now on another origin may have its id.
+        self.context.origins.set_followed(self.id, false);
     }
 
     async fn follow(&mut self) -> StreamEnd {
-        let body = match self.context.origins.get(self.id).events(self.cursor.as_ref()).await {
+        let body = match self.origin.events(self.cursor.as_ref()).await {
             Ok(body) => body,
             Err(error) => return error.into(),
         };
@@ -327,6 +332,6 @@ impl Follower {
     }
 
     fn name(&self) -> &str {
-        self.context.origins.get(self.id).name()
+        self.origin.name()
     }
 }

@@ -17,7 +17,7 @@ use weir_runtime::directory_lock::DirectoryLock;
 use super::FollowerContext;
 use super::follower::Follower;
 use super::prefetcher::Prefetcher;
-use crate::origin_client::{OriginId, Origins, probe};
+use crate::origin_client::{Origin, OriginId, Origins, probe};
 
 /// The time between two requests for the list, ±50 %, unless a stream ends or an origin releases a repository.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -72,7 +72,7 @@ impl MembersFile {
 pub(super) async fn follow(context: FollowerContext, prefetcher: Prefetcher, file: MembersFile) {
     let (drain, file) = (context.drain.clone(), Arc::new(file));
     let rounds = async {
-        let (mut probed, mut written) = (0, Learnt::new());
+        let (mut probed, mut written) = (Vec::<Arc<Origin>>::new(), Learnt::new());
         for round in 0.. {
             let learning = learn(&context, round);
             if round == 0 {
@@ -80,10 +80,14 @@ pub(super) async fn follow(context: FollowerContext, prefetcher: Prefetcher, fil
             } else {
                 learning.await;
             }
-            let count = context.origins.count();
-            (probed..count).for_each(|id| probe::start(&context.origins, id, &context.drain));
-            probed = count;
-            for id in 0..count {
+            let all: Vec<_> = context.origins.all().collect();
+            for (id, origin) in &all {
+                if !probed.get(*id).is_some_and(|probed| Arc::ptr_eq(probed, origin)) {
+                    probe::start(&context.origins, *id, origin.clone(), &context.drain);
+                }
+            }
+            probed = all.into_iter().map(|(_, origin)| origin).collect();
+            for id in 0..probed.len() {
                 if context.origins.is_to_be_followed(id) && !context.origins.set_followed(id, true) {
                     context.drain.spawn(Follower::new(id, context.clone(), prefetcher.clone()).run());
                 }
@@ -134,7 +138,7 @@ fn learnt(origins: &Origins) -> Learnt {
     for (id, origin) in origins.all() {
         // The configured ones come first.
         let source = origins.name(origin.configured()).unwrap_or_default();
-        learnt.entry(source.to_owned()).or_default().extend(origins.member(id));
+        learnt.entry(source).or_default().extend(origins.member(id));
     }
     learnt.retain(|_, members| !members.is_empty());
     learnt

@@ -230,3 +230,44 @@ async fn members_come_and_go_and_are_remembered() {
     site.until("nothing waits for it", async || !series().await).await;
     assert_eq!(client.head(TARBALL, &[]).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_new_member_gets_the_place_of_one_that_left_and_nothing_of_what_it_said() {
+    let (mut site, mut others) = cluster(2).await;
+    let (old, new) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    others[0].publish("shop", 7, 1, &old);
+    [&site.origin, &others[1]].iter().for_each(|member| member.store("shop", 7, 1, &old));
+    site.config.freshness.fresh = Duration::from_secs(3600);
+    site.start_edge().await;
+    followed(&site, 3).await;
+    let second = async || {
+        let status: serde_json::Value = serde_json::from_str(&site.admin("/status").await.1).unwrap();
+        status["origins"][1].clone()
+    };
+    assert_eq!(second().await["vouches_for"], 1);
+
+    let left = others.remove(0);
+    list(&site, &others);
+    left.go_down().await;
+    site.until("it has left", async || second().await["followed"] == false).await;
+    others.push(TestOrigin::start(site.pki()).await);
+    others[1].serve_events();
+    others[1].store("shop", 7, 1, &old);
+    list(&site, &others);
+    // The end of a stream is a reason to ask for the members.
+    site.origin.cut_streams();
+    followed(&site, 3).await;
+    let has_heartbeat = async || {
+        others[1].heartbeat();
+        second().await["last_heartbeat_seconds"].is_u64()
+    };
+    site.until("the new one is followed", has_heartbeat).await;
+    let seen = second().await;
+    assert_eq!(seen["name"].as_str(), others[1].url().strip_prefix("https://"));
+    assert_eq!(seen["vouches_for"], 0);
+    assert_eq!(site.in_use("origins"), 3.0);
+    others[1].push("shop", 8, 1, &new);
+    let mut client = site.client("h2").await;
+    site.until("it publishes", async || generation(&mut client).await == "8").await;
+    assert_eq!(second().await["vouches_for"], 1);
+}

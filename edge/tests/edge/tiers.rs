@@ -369,3 +369,27 @@ async fn corrupt_bytes_of_a_shield_are_fetched_from_the_origin() {
     assert_eq!((liar.requests("object").len(), site.origin.requests("object").len()), (1, 1));
     assert_eq!(metric_of(&edge, "weir_edge_verify_failures_total", &[("tier", "origin")]), 1.0);
 }
+
+#[tokio::test]
+async fn a_shield_that_hangs_is_not_waited_for_again() {
+    let (first, second) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
+    let site = Site::following(|site| drop(site.origin.publish("shop", 7, 1, &first)), |_| {}).await;
+    // Nobody accepts: the system does, as for a process that is stopped.
+    let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    let shield = hung.local_addr().unwrap();
+    let edge = start(another(&site, "edge-2", &[shield])).await;
+    let failed =
+        || metric_of(&edge, "weir_edge_origin_requests_total", &[("kind", "shield"), ("status", "unreachable")]);
+    let mut client = client_of(&site, &edge).await;
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &first.zstd);
+    assert_eq!((failed(), site.origin.requests("object").len()), (1.0, 1));
+
+    let name = shield.to_string();
+    let opened = || metric_of(&edge, "weir_edge_origin_circuit_opened_total", &[("origin", &name)]);
+    site.until("its circuit is open", async || opened() > 0.0).await;
+    site.origin.push("shop", 8, 1, &second);
+    let is_new = async || client.clone().head(TARBALL, &[]).await.header("weir-generation") == "8";
+    site.until("the poll finds the new version", is_new).await;
+    assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &second.zstd);
+    assert_eq!((failed(), site.origin.requests("object").len()), (1.0, 2), "it is not asked");
+}

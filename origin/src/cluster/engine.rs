@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
 use weir_protocol::name::{NodeName, RepositoryName};
 
 use crate::ownership::{Answer, Claim, NodeRecord};
-use crate::publish::{claim_of, reclaimed};
+use crate::publish::{Time, claim_of, reclaimed};
 use crate::store::{Expect, PutOutcome, RecordError, RecordKey, Records, Version};
 
 const NODES: &str = "nodes/";
@@ -16,6 +18,17 @@ const REPOSITORIES: &str = "repositories/";
 
 /// Records of nodes that are read at a time.
 const CONCURRENT_READS: usize = 16;
+
+/// The record of a node as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoredNode {
+    #[serde(flatten)]
+    pub(super) record: NodeRecord,
+    /// When the node wrote it, by its own clock: for people alone. Nothing is decided by it. A node of an earlier version
+    /// has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) written_at: Option<Time>,
+}
 
 /// Reads and writes for the core. Clones share what they have read.
 #[derive(Clone)]
@@ -43,8 +56,10 @@ impl Engine {
     }
 
     pub(super) async fn write_node(self, expect: Option<Version>, record: NodeRecord) -> Answer<Version> {
-        let bytes = serde_json::to_vec(&record).expect("a record is plain data");
-        self.put(&RecordKey::node(&record.node), bytes.into(), expect).await
+        let key = RecordKey::node(&record.node);
+        let stored = StoredNode { record, written_at: Some(SystemTime::now().into()) };
+        let bytes = serde_json::to_vec(&stored).expect("a record is plain data");
+        self.put(&key, bytes.into(), expect).await
     }
 
     pub(super) async fn read_nodes(self) -> Answer<Version> {

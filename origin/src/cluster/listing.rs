@@ -1,12 +1,14 @@
 //! What the engine of records says about a cluster, for `weir-origin members`. It needs no running origin.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, stream};
 use prometheus::Registry;
 use serde::Serialize;
 use weir_protocol::name::{NodeName, RepositoryName};
 
+use super::engine::StoredNode;
 use crate::config::Config;
 use crate::ownership::{Claim, NodeRecord, NodeState};
 use crate::publish::claim_of;
@@ -26,7 +28,8 @@ pub struct Listing {
     pub unreadable: BTreeMap<String, String>,
 }
 
-/// The record of a member. Whether its session lives only time can tell: then `renewals` grow.
+/// The record of a member. Whether its session lives only time can tell: then `renewals` grow. Members judge that without
+/// the clocks of others.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct ListedMember {
     /// Its name.
@@ -39,6 +42,11 @@ pub struct ListedMember {
     pub state: NodeState,
     /// How often the session was renewed.
     pub renewals: u64,
+    /// How long ago the session was renewed, in seconds, by the clocks of the member and of this machine. `None`: a member
+    /// of an earlier version does not say.
+    pub renewed_seconds_ago: Option<u64>,
+    /// That is longer ago than half of the session's time to live: a renewal is missing.
+    pub is_overdue: bool,
     /// How many repositories it owns by their records.
     pub repositories: usize,
 }
@@ -68,9 +76,9 @@ pub async fn list(config: &Config) -> anyhow::Result<Listing> {
     let records = Records::open_shared(cluster, &config.store, metrics).map_err(anyhow::Error::msg)?;
     let mut listing = Listing::default();
     let nodes = read(&records, "nodes/", &mut listing.unreadable, |_, bytes| {
-        serde_json::from_slice::<NodeRecord>(bytes).map_err(|error| error.to_string())
+        serde_json::from_slice::<StoredNode>(bytes).map_err(|error| error.to_string())
     });
-    let nodes = nodes.await?;
+    let (nodes, now) = (nodes.await?, SystemTime::now());
     let claims = read(&records, "repositories/", &mut listing.unreadable, |key, bytes| {
         let name: RepositoryName = key.name().parse().map_err(|error| format!("{error}"))?;
         let claim = claim_of(&name, bytes).map_err(|error| error.to_string())?;
@@ -80,19 +88,37 @@ pub async fn list(config: &Config) -> anyhow::Result<Listing> {
         let Claim { owner, session, fence, is_released } = claim;
         let is_current = nodes
             .iter()
+            .map(|stored| &stored.record)
             .any(|node| node.node == owner && node.session == session && node.state != NodeState::Left && !is_released);
         let owner = (!is_released).then_some(owner);
         listing.repositories.push(ListedRepository { name, owner, fence, is_current });
     }
     listing.members = nodes
         .into_iter()
-        .map(|NodeRecord { node, url, zone, state, renewals, .. }| {
-            let owned = listing.repositories.iter().filter(|repository| repository.owner.as_ref() == Some(&node));
+        .map(|stored| {
+            let owned = listing.repositories.iter().filter(|each| each.owner.as_ref() == Some(&stored.record.node));
             let repositories = owned.count();
-            ListedMember { name: node, url, zone, state, renewals, repositories }
+            listed(stored, repositories, now)
         })
         .collect();
     Ok(listing)
+}
+
+fn listed(StoredNode { record, written_at }: StoredNode, repositories: usize, now: SystemTime) -> ListedMember {
+    let renewed = written_at.map(|at| now.duration_since(at.into()).unwrap_or_default());
+    // Stored times are whole seconds.
+    let longest = Duration::from_millis(record.ttl_millis / 2) + Duration::from_secs(1);
+    let NodeRecord { node: name, url, zone, state, renewals, .. } = record;
+    ListedMember {
+        name,
+        url,
+        zone,
+        state,
+        renewals,
+        renewed_seconds_ago: renewed.map(|ago| ago.as_secs()),
+        is_overdue: state != NodeState::Left && renewed.is_some_and(|ago| ago > longest),
+        repositories,
+    }
 }
 
 async fn read<T>(
@@ -116,4 +142,31 @@ async fn read<T>(
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_renewal_is_seen_before_the_session_ends() {
+        let json = r#"{"format":1,"node":"origin-2","session":1,"renewals":7,"state":"active","ttl_millis":30000,
+            "url":"https://origin-2.example:7400","weight":1}"#;
+        let mut stored: StoredNode = serde_json::from_str(json).unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let seen = |stored: &StoredNode, seconds| {
+            let member = listed(stored.clone(), 2, at + Duration::from_secs(seconds));
+            (member.renewed_seconds_ago, member.is_overdue)
+        };
+        assert_eq!(seen(&stored, 0), (None, false), "of an earlier version");
+        stored.written_at = Some(at.into());
+        let again: StoredNode = serde_json::from_str(&serde_json::to_string(&stored).unwrap()).unwrap();
+        assert_eq!(again, stored);
+        assert_eq!(seen(&stored, 12), (Some(12), false));
+        assert_eq!(seen(&stored, 17), (Some(17), true));
+        stored.written_at = Some((at + Duration::from_secs(60)).into());
+        assert_eq!(seen(&stored, 0), (Some(0), false), "its clock is ahead");
+        stored.record.state = NodeState::Left;
+        assert_eq!(seen(&stored, 900), (Some(840), false));
+    }
 }

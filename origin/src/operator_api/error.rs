@@ -83,11 +83,34 @@ pub(super) enum OperatorError {
     Busy,
     #[error("No origin owns repository `{0}` now: it is being handed over, or its owner has just stopped.")]
     NoOwner(RepositoryName),
-    #[error(
-        "Origin `{0}` owns the repository, but {1}. A requested change may have been committed: check with `GET` before you \
-         try again."
-    )]
+    /// Nothing was requested that changes anything.
+    #[error("Origin `{0}` owns the repository, but {1}. Nothing was changed: try again.")]
     OwnerUnreachable(NodeName, MemberError),
+    /// The same for a change.
+    #[error(
+        "Origin `{0}` owns the repository, but {1}. Whether the change was made is not known: read the object with `GET` (and \
+         the history of a service with `GET …/history`) when its owner answers, before you try again."
+    )]
+    OutcomeUnknown(NodeName, MemberError),
+    /// The same for a webhook, which is not in vain: repositories are polled without it.
+    #[error(
+        "Origin `{0}` owns the repository, but {1}. Whether the delivery was taken is not known: send it again, or wait for \
+         the next poll of the repository."
+    )]
+    DeliveryUnknown(NodeName, MemberError),
+    /// What this origin lists and what the owner has are not the same.
+    #[error(
+        "The configuration file of this origin defines {kind} `{name}` otherwise than that of origin `{owner}`, which owns its \
+         repository: give all origins the same file, and send SIGHUP to each. `/status` of the origins names those that differ."
+    )]
+    ConfigurationsDiffer { kind: &'static str, name: String, owner: NodeName },
+    /// It may be defined by the file of another member.
+    #[error(
+        "There is no {kind} `{name}` here. The configuration files of these members are not this origin's: {}. If one of them \
+         defines it, give all origins that file, and send SIGHUP to each.",
+        .members.join(", ")
+    )]
+    NotInThisFile { kind: &'static str, name: String, members: Vec<String> },
     #[error("The records that the origins share cannot be read now; the log of this origin says why.")]
     RecordsUnreadable,
     #[error("The change could not be written: {0}. It may have been committed: check with `GET` before you try again.")]
@@ -206,6 +229,9 @@ impl OperatorError {
             Self::InvalidDocument { kind, name, errors } => {
                 problem.about(kind, name).with_errors(serde_json::to_value(errors).unwrap_or_default())
             }
+            Self::ConfigurationsDiffer { kind, name, .. } | Self::NotInThisFile { kind, name, .. } => {
+                problem.about(kind, name)
+            }
             Self::Refused(refusal) => about(refusal, problem),
             Self::Fleet(FleetError::Missing { kind, name } | FleetError::Conflict { kind, name, .. }) => {
                 problem.about(kind, name)
@@ -217,6 +243,8 @@ impl OperatorError {
             | Self::TooManyDeliveries
             | Self::Busy
             | Self::OwnerUnreachable(..)
+            | Self::OutcomeUnknown(..)
+            | Self::DeliveryUnknown(..)
             | Self::RecordsUnreadable
             | Self::Failed
             | Self::EditFailed(_) => problem.retry_after(SOON),
@@ -243,6 +271,8 @@ impl OperatorError {
             Self::TooSlow => (S::REQUEST_TIMEOUT, "too-slow", "The request takes too long"),
             Self::NoSuchRepository(_) => (S::NOT_FOUND, "no-such-repository", "No such repository"),
             Self::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
+            Self::NotInThisFile { kind: "service", .. } => (S::NOT_FOUND, "no-such-service", "No such service"),
+            Self::NotInThisFile { .. } => (S::NOT_FOUND, "no-such-repository", "No such repository"),
             Self::InvalidDocument { .. } => (S::BAD_REQUEST, "invalid-document", "The document is invalid"),
             Self::Refused(refusal) => refused(refusal),
             Self::Fleet(error) => fleet(error),
@@ -254,7 +284,10 @@ impl OperatorError {
             Self::TooManyDeliveries => (S::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once"),
             Self::Busy => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
             Self::NoOwner(_) => (S::SERVICE_UNAVAILABLE, "no-owner", "No origin owns the repository now"),
-            Self::OwnerUnreachable(..) => {
+            Self::ConfigurationsDiffer { .. } => {
+                (S::CONFLICT, "configurations-differ", "The members' configuration files differ")
+            }
+            Self::OwnerUnreachable(..) | Self::OutcomeUnknown(..) | Self::DeliveryUnknown(..) => {
                 (S::SERVICE_UNAVAILABLE, "owner-unreachable", "The repository's owner cannot be reached")
             }
             Self::RecordsUnreadable => {

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode, header};
 use serde::Deserialize;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_runtime::serve::Body;
 
 use super::access::Caller;
 use super::audit;
 use super::error::OperatorError;
 use super::route::Route;
-use crate::catalog::{Catalog, Refusal, Snapshot};
-use crate::cluster::{Cluster, Member, Owner, Replicas};
+use crate::catalog::{Catalog, Refusal, Snapshot, version};
+use crate::cluster::{Cluster, Member, Owner, Replicas, View};
 use crate::member_client::{MemberClient, MemberError};
 use crate::ownership::Event;
 
@@ -77,6 +77,25 @@ impl Subject {
         }
     }
 
+    /// The kind and the name of the object. `None`: any origin answers.
+    fn named(&self) -> Option<(&'static str, String)> {
+        match self {
+            Self::Any => None,
+            Self::Repository(name) => Some(("repository", name.to_string())),
+            Self::Service(name) => Some(("service", name.to_string())),
+        }
+    }
+
+    /// The version of its document. `None`: it is not defined.
+    fn version(&self, at: &Snapshot) -> Option<String> {
+        let definitions = &at.definitions;
+        match self {
+            Self::Any => None,
+            Self::Repository(name) => definitions.repositories.get(name).map(|defined| version(&defined.document)),
+            Self::Service(name) => definitions.services.get(name).map(|defined| version(&defined.document)),
+        }
+    }
+
     /// `None`: any origin answers, or there is no such service.
     fn repository(&self, at: &Snapshot) -> Option<RepositoryName> {
         match self {
@@ -106,6 +125,20 @@ impl Members {
         if !is_known() {
             self.replicas.read_all_again().await?;
         }
+        let reads = matches!(head.method, Method::GET | Method::HEAD);
+        if reads
+            && !is_known()
+            && let Some((kind, name)) = subject.named()
+        {
+            // The list of this origin does not have it either.
+            let view = self.cluster.view();
+            let members: Vec<_> = other_files(&view).map(|member| member.name.to_string()).collect();
+            return if members.is_empty() {
+                Ok(None)
+            } else {
+                Err(OperatorError::NotInThisFile { kind, name, members })
+            };
+        }
         let Some(repository) = subject.repository(&at()) else { return Ok(None) };
         if !is_known() {
             match route {
@@ -127,14 +160,45 @@ impl Members {
             Route::Service(name) => Subject::Service(name.clone()).repository(&at()),
             _ => None,
         };
-        let answer = self.send(&member, Some(&caller.name), head.clone(), Body::from(body.clone())).await?;
-        if audit::is_audited(route, &head.method) && answer.status().is_success() {
+        let changes = audit::is_audited(route, &head.method);
+        let no_answer = if changes { OperatorError::OutcomeUnknown } else { OperatorError::OwnerUnreachable };
+        let request = (head.clone(), Body::from(body.clone()));
+        let answer = self.send(&member, Some(&caller.name), request, no_answer).await?;
+        if reads && matches!(route, Route::Repository(_) | Route::Service(_)) {
+            let tag = answer.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok());
+            let of_document = tag.and_then(|tag| Some(tag.strip_prefix('"')?.split_once('.')?.0.to_owned()));
+            if of_document.is_some() || answer.status() == StatusCode::NOT_FOUND {
+                self.ensure_listed(&subject, of_document.as_deref(), &repository, &member, &at).await?;
+            }
+        }
+        if changes && answer.status().is_success() {
             // A read right after a write sees it, here too. The change is made, whether or not it can be read now.
             for changed in before.iter().chain([&repository]) {
                 let _ = self.replicas.read_again(changed).await;
             }
         }
         Ok(Some(answer))
+    }
+
+    /// An error if the owner has another version of a document than this origin lists: their configuration files differ.
+    async fn ensure_listed(
+        &self,
+        subject: &Subject,
+        there: Option<&str>,
+        repository: &RepositoryName,
+        owner: &Member,
+        at: impl Fn() -> Arc<Snapshot>,
+    ) -> Result<(), OperatorError> {
+        let Some((kind, name)) = subject.named() else { return Ok(()) };
+        if !other_files(&self.cluster.view()).any(|member| member.name == owner.name) {
+            return Ok(());
+        }
+        // What operators have just changed there may not have been read here.
+        self.replicas.read_again(repository).await?;
+        if subject.version(&at()).as_deref() == there {
+            return Ok(());
+        }
+        Err(OperatorError::ConfigurationsDiffer { kind, name, owner: owner.name.clone() })
     }
 
     /// The member that answers a request about a repository. `None`: this one. `creates`: the request may create it;
@@ -171,20 +235,21 @@ impl Members {
         if placed == view.me.name { Some(Owner::Me) } else { view.others.get(&placed).cloned().map(Owner::Other) }
     }
 
-    /// Passes a request on. `caller`: the operator; `None` for a webhook.
+    /// Passes a request on. `caller`: the operator; `None` for a webhook. `no_answer`: the error if the member may have
+    /// received it, and does not answer.
     pub(super) async fn send(
         &self,
         member: &Member,
         caller: Option<&str>,
-        head: Parts,
-        body: Body,
+        (head, body): (Parts, Body),
+        no_answer: impl FnOnce(NodeName, MemberError) -> OperatorError,
     ) -> Result<Response<Body>, OperatorError> {
         let answer = self.client.forward(&member.url, caller, Request::from_parts(head, body)).await;
         answer.map_err(|error| match error {
             MemberError::Overloaded => OperatorError::Busy,
             error => {
                 tracing::warn!(member = %member.name, url = member.url, %error, "a request could not be passed on");
-                OperatorError::OwnerUnreachable(member.name.clone(), error)
+                no_answer(member.name.clone(), error)
             }
         })
     }
@@ -226,6 +291,11 @@ impl Members {
         let owned = tokio::time::timeout(CLAIM_TIMEOUT, catalog.wait_for(owns)).await;
         owned.ok().and_then(Result::ok).map(drop).ok_or_else(|| OperatorError::NoOwner(repository.clone()))
     }
+}
+
+/// The members whose configuration files are not this origin's.
+fn other_files(view: &View) -> impl Iterator<Item = &Member> {
+    view.differing().filter(|member| member.digests.configuration != view.me.digests.configuration)
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ impl OperatorApi {
         if let Some(members) = &self.members
             && let Some(owner) = members.destination(&name, || self.catalog.snapshot(), false, is_forwarded).await?
         {
-            return members.send(&owner, None, head, Body::stream(body)).await;
+            return members.send(&owner, None, (head, Body::stream(body)), OperatorError::DeliveryUnknown).await;
         }
         self.webhooks.take(provider, &name, &head.headers, body).await
     }

@@ -93,6 +93,12 @@ impl From<SystemTime> for Time {
     }
 }
 
+impl From<Time> for SystemTime {
+    fn from(time: Time) -> Self {
+        time.0
+    }
+}
+
 impl From<Time> for String {
     fn from(time: Time) -> Self {
         humantime::format_rfc3339_seconds(time.0).to_string()

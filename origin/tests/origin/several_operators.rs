@@ -1,6 +1,7 @@
 //! Operators at any origin of a cluster, and who may call its members.
 
 use weir_origin::config::{ClusterConfig, EngineName, StoreConfig};
+use weir_protocol::descriptor::Generation;
 
 use crate::node::Edge;
 use crate::prelude::*;
@@ -10,7 +11,39 @@ use crate::test_server::TestServer;
 /// Enough that each of two origins owns some.
 const REPOSITORIES: usize = 6;
 
-/// Two origins of one bucket, with nothing in their files.
+/// The credentials of a bucket, and certificates for two origins.
+fn home_of(test: u8) -> Home {
+    let home = Home::of_hosts(&[address(test, 1), address(test, 2)]);
+    ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
+    home
+}
+
+/// An origin on a bucket, with nothing in its file.
+fn member(home: &Home, server: &TestServer, test: u8, index: u8) -> Config {
+    let mut config = empty_config(home);
+    config.name = format!("origin-{index}").parse().unwrap();
+    config.data_dir = home.file(&format!("data-{index}"));
+    config.listen = format!("{}:7400", address(test, index)).parse().unwrap();
+    config.store = StoreConfig {
+        url: Some("s3://weir-hub/prod".to_owned()),
+        endpoint: Some(server.endpoint.clone()),
+        allow_http: true,
+        access_key_id_file: Some(home.file("id")),
+        secret_access_key_file: Some(home.file("secret")),
+        ..StoreConfig::default()
+    };
+    config.cluster = Some(ClusterConfig {
+        engine: EngineName::Bucket,
+        advertise: format!("https://{}", config.listen),
+        zone: None,
+        weight: 1,
+        session_ttl: Some(Duration::from_secs(10)),
+        etcd: None,
+    });
+    config
+}
+
+/// Two origins of one bucket.
 pub(crate) struct Pair {
     pub(crate) home: Home,
     pub(crate) nodes: [Node; 2],
@@ -19,30 +52,16 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) async fn start(test: u8, server: &TestServer) -> Self {
+        Box::pin(Self::with(test, server, |_, _| {})).await
+    }
+
+    /// `define`: what the file of an origin, 1 or 2, defines.
+    async fn with(test: u8, server: &TestServer, define: impl Fn(u8, &mut Config)) -> Self {
         server.create_bucket("weir-hub").await;
-        let home = Home::of_hosts(&[address(test, 1), address(test, 2)]);
-        ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
+        let home = home_of(test);
         let config = |index: u8| {
-            let mut config = empty_config(&home);
-            config.name = format!("origin-{index}").parse().unwrap();
-            config.data_dir = home.file(&format!("data-{index}"));
-            config.listen = format!("{}:7400", address(test, index)).parse().unwrap();
-            config.store = StoreConfig {
-                url: Some("s3://weir-hub/prod".to_owned()),
-                endpoint: Some(server.endpoint.clone()),
-                allow_http: true,
-                access_key_id_file: Some(home.file("id")),
-                secret_access_key_file: Some(home.file("secret")),
-                ..StoreConfig::default()
-            };
-            config.cluster = Some(ClusterConfig {
-                engine: EngineName::Bucket,
-                advertise: format!("https://{}", config.listen),
-                zone: None,
-                weight: 1,
-                session_ttl: Some(Duration::from_secs(10)),
-                etcd: None,
-            });
+            let mut config = member(&home, server, test, index);
+            define(index, &mut config);
             config
         };
         let (first, second) = tokio::join!(home.start(config(1)), home.start(config(2)));
@@ -192,4 +211,114 @@ async fn only_an_origin_s_certificate_opens_the_requests_of_members() {
     for node in pair.nodes {
         node.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_differ_are_named_where_they_contradict_each_other() {
+    let Some(server) = TestServer::moto() else { return };
+    let upstream = Upstream::small();
+    let define = |index: u8, config: &mut Config| {
+        for number in 0..REPOSITORIES {
+            let name: RepositoryName = format!("shop-{number}").parse().unwrap();
+            let service = |named: String| {
+                let mut service = ServiceConfig::new(named.parse().unwrap(), name.clone());
+                service.folder = "deploy".parse().unwrap();
+                service
+            };
+            config.repositories.push(RepositoryConfig::new(name.clone(), upstream.url().as_str()));
+            config.services.push(service(format!("same-{number}")));
+            let mut other = service(format!("other-{number}"));
+            other.revision = format!("refs/heads/of-{index}").parse().unwrap();
+            config.services.push(other);
+            if index == 1 {
+                config.services.push(service(format!("more-{number}")));
+            }
+        }
+    };
+    let pair = Box::pin(Pair::with(5, &server, define)).await;
+    let owned_by =
+        async |node: &Node| node.status().await["cluster"]["owned"][0]["repository"].as_str().map(str::to_owned);
+    until(async || owned_by(&pair.nodes[0]).await.is_some() && owned_by(&pair.nodes[1]).await.is_some()).await;
+    let repository = owned_by(&pair.nodes[1]).await.unwrap();
+    let number = repository.strip_prefix("shop-").unwrap();
+    let [first, second] = &pair.operators;
+
+    let listed = first.get(&format!("/v1/services?limit=1000&repository={repository}")).await.body;
+    assert_eq!(listed["services"].as_array().unwrap().len(), 3, "{listed}");
+    for (name, status) in [("same", 200), ("other", 409), ("more", 409)] {
+        let read = first.get(&format!("/v1/services/{name}-{number}")).await;
+        assert_eq!(read.status, status, "{name}: {read:?}");
+        if status == 409 {
+            let (kind, detail) = read.problem();
+            assert!(kind == "configurations-differ" && detail.contains("origin `origin-2`"), "{detail}");
+        }
+    }
+    let missing = second.get(&format!("/v1/services/more-{number}")).await;
+    let (kind, detail) = missing.problem();
+    assert!(
+        missing.status == 404 && kind == "no-such-service" && detail.contains("not this origin's: origin-1"),
+        "{detail}"
+    );
+    for node in &pair.nodes {
+        until(async || node.admin("/readyz").await.0 == 200).await;
+        let lines = node.admin("/readyz").await.1;
+        assert!(lines.contains("degraded: 1 members of the cluster have another"), "{lines}");
+    }
+
+    // Its owner dies, and its session has not ended yet.
+    let [node, dead] = pair.nodes;
+    dead.running.cut().await;
+    let read = first.get(&format!("/v1/services/same-{number}")).await;
+    let change = first.post(&format!("/v1/repositories/{repository}/refresh")).await;
+    for (answer, expected) in [(read, "Nothing was changed"), (change, "Whether the change was made is not known")] {
+        let (kind, detail) = answer.problem();
+        assert!(answer.status == 503 && kind == "owner-unreachable" && detail.contains(expected), "{detail}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_member_follows_its_file() {
+    let Some(server) = TestServer::moto() else { return };
+    server.create_bucket("weir-hub").await;
+    let (home, upstream) = (home_of(6), Upstream::small());
+    let node = home.start(member(&home, &server, 6, 1)).await;
+    let reload = async |names: &[&str]| {
+        let defined = names.iter().map(|name| {
+            let url = upstream.url();
+            format!(
+                "[[repository]]\nname = \"{name}\"\nurl = \"{url}\"\n\n\
+                 [[service]]\nname = \"{name}\"\nrepository = \"{name}\"\nref = \"main\"\nfolder = \"deploy\"\n\n"
+            )
+        });
+        node.running.reload_file(&home.write_config(&defined.collect::<String>())).await.unwrap();
+    };
+    let generation = async |service: &str| -> Result<Generation, u16> {
+        let answer = node.get(&format!("/v1/services/{service}")).await;
+        if answer.status != 200 {
+            return Err(answer.status.as_u16());
+        }
+        Ok(Descriptor::parse(answer.body).unwrap().publication().generation)
+    };
+    reload(&["shop"]).await;
+    until(async || generation("shop").await.is_ok()).await;
+    let before = generation("shop").await.unwrap();
+    let mut reader = Reader::of(&home.client("edge-client"), &node, "").await;
+
+    reload(&["blog"]).await;
+    until(async || generation("blog").await.is_ok()).await;
+    loop {
+        let event = in_time(reader.next()).await.unwrap();
+        if let EventKind::Tombstone { service, .. } = event.kind {
+            assert_eq!(service.as_str(), "shop");
+            break;
+        }
+    }
+    assert_eq!(generation("shop").await, Err(404));
+    assert!(node.running.repository(&"shop".parse().unwrap()).is_none(), "it is not polled any longer");
+
+    reload(&["blog", "shop"]).await;
+    until(async || generation("shop").await.is_ok()).await;
+    assert!(generation("shop").await.unwrap() > before);
+    node.stop().await;
 }

@@ -109,7 +109,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | failed and unknown versions | {edge/src/catalog/negative_cache.rs MAX_ENTRIES} | `cached_version_failures` | eviction |
 | a failure in the cache | {edge/src/catalog/negative_cache.rs FAILURE_TTL} |  | the origin is queried again |
 | refs that an origin announced | {edge/src/catalog/revisions.rs MAX_REFS} | `announced_refs` | further ones are dropped |
-| origins, with members that have left since the start | {edge/src/origin_client/mod.rs MAX_ORIGINS} | `origins` | further ones are not used until a restart |
+| origins, with those that left and whose place no new member has taken | {edge/src/origin_client/mod.rs MAX_ORIGINS} | `origins` | further ones are not used |
 | event streams to other edges | `peers.streams` | `peer_streams` | 429 |
 | changes that such a stream may be behind | {edge/src/catalog/changes.rs MAX_BEHIND} |  | it ends |
 | shields that are tried for an object | {edge/src/origin_client/shields.rs MAX_TRIED} |  | the origins are asked |

@@ -1,11 +1,14 @@
-//! Opens the TCP connections of a client.
+//! Opens the connections of a client: TCP, then TLS.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Uri;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
@@ -13,16 +16,46 @@ use super::CONNECT_TIMEOUT;
 use super::buffered_stream::BufferedStream;
 use crate::serve::BoxError;
 
+/// A peer accepted a connection and did not finish the TLS handshake.
+#[derive(Debug, thiserror::Error)]
+#[error("no TLS session within {} s of connecting: the process there may hang", .0.as_secs())]
+struct HandshakeTimeout(Duration);
+
+/// Connects over TLS for HTTP/2, within [`CONNECT_TIMEOUT`]: the system accepts connections for a process that hangs, which
+/// never answers.
+#[derive(Debug, Clone)]
+pub struct Connector(HttpsConnector<TcpConnector>);
+
+impl Connector {
+    /// `tls` has no ALPN protocols.
+    pub(super) fn new(tls: ClientConfig) -> Self {
+        let tcp = TcpConnector(configured(HttpConnector::new()));
+        Self(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(tcp))
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = MaybeHttpsStream<TokioIo<BufferedStream<TcpStream>>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connecting = self.0.call(uri);
+        Box::pin(async move {
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
+            connected.unwrap_or_else(|_| Err(HandshakeTimeout(CONNECT_TIMEOUT).into()))
+        })
+    }
+}
+
 /// Connects with a timeout, `TCP_NODELAY` and a read buffer. Names are looked up for each connection, and their addresses
 /// are tried one after the other: the timeout is divided among them.
 #[derive(Debug, Clone)]
-pub struct Connector(HttpConnector);
-
-impl Connector {
-    pub(super) fn new() -> Self {
-        Self(configured(HttpConnector::new()))
-    }
-}
+struct TcpConnector(HttpConnector);
 
 fn configured<R>(mut tcp: HttpConnector<R>) -> HttpConnector<R> {
     tcp.enforce_http(false);
@@ -31,7 +64,7 @@ fn configured<R>(mut tcp: HttpConnector<R>) -> HttpConnector<R> {
     tcp
 }
 
-impl Service<Uri> for Connector {
+impl Service<Uri> for TcpConnector {
     type Response = TokioIo<BufferedStream<TcpStream>>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
@@ -52,10 +85,14 @@ mod tests {
     use std::future::{Ready, ready};
     use std::net::{Ipv4Addr, SocketAddr};
 
+    use bytes::Bytes;
+    use http_body_util::Empty;
     use hyper_util::client::legacy::connect::dns::Name;
+    use rustls::RootCertStore;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::http_client::{http2_client, root_cause};
 
     /// What a name resolves to.
     #[derive(Clone)]
@@ -84,5 +121,17 @@ mod tests {
         let mut tcp = configured(HttpConnector::new_with_resolver(Addresses(addresses)));
         let stream = tcp.call(format!("https://origin.example:{port}").parse().unwrap()).await.unwrap();
         assert_eq!(stream.inner().peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_accepts_and_never_answers_is_given_up() {
+        // Nobody accepts: the system does, as for a process that is stopped.
+        let hung = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let tls = ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let request =
+            http2_client::<Empty<Bytes>>(tls).get(format!("https://{}", hung.local_addr().unwrap()).parse().unwrap());
+        let answered = tokio::time::timeout(CONNECT_TIMEOUT * 10, request).await.expect("an end");
+        assert_eq!(root_cause(&answered.unwrap_err()), HandshakeTimeout(CONNECT_TIMEOUT).to_string());
     }
 }

@@ -10,7 +10,6 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
@@ -18,22 +17,20 @@ use rustls::ClientConfig;
 use self::connector::Connector;
 pub use self::plain_words::{is_not_tls, plain_words, root_cause};
 
-/// How long opening a TCP connection may take.
+/// How long opening a connection may take: TCP, and the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A pooling client, by default for requests without bodies.
-pub type Http2Client<B = Empty<Bytes>> = Client<HttpsConnector<Connector>, B>;
+pub type Http2Client<B = Empty<Bytes>> = Client<Connector, B>;
 
 /// A client for HTTP/2 over TLS. `tls` has no ALPN protocols.
 ///
-/// A connection whose peer does not respond to pings is closed after 10 s, so that no request waits on a dead connection.
+/// A peer that accepts a connection and does not answer is given up after [`CONNECT_TIMEOUT`]. A connection whose peer does not respond to pings is closed after 10 s, so that no request waits on a dead connection.
 /// Of a host with several addresses each is tried until one accepts. The caller sets the deadlines of requests.
 pub fn http2_client<B>(tls: ClientConfig) -> Http2Client<B>
 where
     B: HttpBody<Data: Send> + Send,
 {
-    let connector =
-        HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(Connector::new());
     Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -42,7 +39,7 @@ where
         .http2_initial_connection_window_size(16 << 20)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .http2_keep_alive_timeout(Duration::from_secs(5))
-        .build(connector)
+        .build(Connector::new(tls))
 }
 
 /// Why a body could not be read to its end.
