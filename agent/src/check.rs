@@ -45,7 +45,7 @@ pub fn files(config: &Config) -> Findings {
         report("root", &error);
     }
     for entry in config.trust.iter().filter(|entry| !entry.keys.as_os_str().is_empty()) {
-        if let Err(error) = read_keys(entry.keys.clone()) {
+        if let Err(error) = read_keys(&entry.keys) {
             report("trust", &error);
         }
     }

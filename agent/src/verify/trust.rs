@@ -1,6 +1,6 @@
 //! The pinned public keys of origins, by patterns of services.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -29,8 +29,8 @@ struct Pinned {
 ///
 /// # Errors
 /// It cannot be read, is malformed, or has no key.
-pub(crate) fn read_keys(file: PathBuf) -> anyhow::Result<AccessList> {
-    let keys = files(file.clone()).read()?;
+pub(crate) fn read_keys(file: &Path) -> anyhow::Result<AccessList> {
+    let keys = files(file.to_owned()).read()?;
     anyhow::ensure!(
         keys.keys().next().is_some(),
         "{} has no key: write there what `weir-origin keys` prints",
@@ -57,7 +57,7 @@ impl Trust {
         for TrustConfig { services, keys } in entries {
             let gauge = readable.with_label_values(&[&keys.display().to_string()]);
             let file = keys.clone();
-            spawn_blocking(move || read_keys(file)).await?.context("`trust`")?;
+            spawn_blocking(move || read_keys(&file)).await?.context("`trust`")?;
             let keys = files(keys.clone()).follow(gauge, drain).await.context("`trust`")?;
             pinned.push(Pinned { services: services.clone(), keys });
         }

@@ -25,7 +25,7 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
-pub(crate) use decision::{AccessDecision, AuthMethod, Refusal};
+pub(crate) use decision::{AccessDecision, Refusal};
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 pub(crate) use reader::{NoReader, Reader};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, watch};
-use weir_protocol::access_list::{Entries, Entry as _, Fleet};
+use weir_protocol::access_list::{Entries, Fleet};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_runtime::shutdown::Drain;
@@ -130,7 +130,7 @@ impl FleetStore {
                     _ => return Err(FleetError::Unknown(error.to_string())),
                 },
             }
-            self.show(changed);
+            self.show(&changed);
             tracing::info!(kind = T::ONE, %name, outcome = outcome.as_str(), "an entry was changed");
             return Ok(outcome);
         }
@@ -153,12 +153,12 @@ impl FleetStore {
         if stored.revision != current.revision() {
             let documents = stored.documents.iter().cloned();
             let entries = Entries::new(stored.revision, documents, current.file().cloned());
-            self.show(entries.map_err(|error| FleetError::Unreadable(format!("{}: {error}", T::key())))?);
+            self.show(&entries.map_err(|error| FleetError::Unreadable(format!("{}: {error}", T::key())))?);
         }
         Ok(stored)
     }
 
-    fn show<T: Kind>(&self, entries: Entries<T>) {
+    fn show<T: Kind>(&self, entries: &Entries<T>) {
         self.inner.current.send_modify(|fleet| {
             // The file may have been reloaded meanwhile.
             let file: Vec<T> = T::of(fleet).file().cloned().collect();
