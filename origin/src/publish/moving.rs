@@ -68,6 +68,11 @@ impl Publisher {
         services: Vec<(ServiceName, Generation)>,
         withdrawals: u64,
     ) -> Result<(), PublishError> {
+        let differs = |(service, last): &(ServiceName, Generation)| {
+            let differs = self.known_service(repository, service, |known| known.is_moving || known.generation < *last);
+            differs.unwrap_or(*last > 0)
+        };
+        let services: Vec<_> = services.into_iter().filter(differs).collect();
         let Some((first, _)) = services.first().cloned() else { return Ok(()) };
         let handle = self.handle(repository);
         let (of, names) = (handle.repository.clone(), services.iter().map(|(service, _)| service.clone()).collect());

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
@@ -198,6 +199,8 @@ impl Writer {
             return Err(TakeError::Superseded);
         }
         self.repository.protected.forget_unreferenced();
+        // An owner in between may have been asked for services.
+        self.repository.withdrawals.fetch_add(1, Ordering::SeqCst);
         *self.repository.taken() = true;
         Ok(())
     }

@@ -17,20 +17,70 @@ const REPOSITORIES: usize = 5;
 #[tokio::test(flavor = "multi_thread")]
 async fn each_repository_has_one_owner_on_a_bucket() {
     let Some(server) = TestServer::moto() else { return };
-    server.create_bucket("weir-hub").await;
-    let hub = Hub::new(1, |home| {
-        ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
-        let store = StoreConfig {
-            url: Some("s3://weir-hub/prod".to_owned()),
-            endpoint: Some(server.endpoint.clone()),
-            allow_http: true,
-            access_key_id_file: Some(home.file("id")),
-            secret_access_key_file: Some(home.file("secret")),
-            ..StoreConfig::default()
-        };
-        (store, EngineName::Bucket, None)
-    });
-    Box::pin(hub.lives()).await;
+    Box::pin(Hub::on_bucket(1, &server).await.lives()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_moves_with_the_configuration_files() {
+    let Some(server) = TestServer::moto() else { return };
+    let hub = Hub::on_bucket(6, &server).await;
+    let (first, second) = tokio::join!(hub.start(1), hub.start(2));
+    let nodes = BTreeMap::from([(1, first), (2, second)]);
+    have_one_owner_each(&nodes).await;
+    let mut seen = Seen::new();
+    until(async || all_at(&nodes, &mut seen, None).await).await;
+    let (of_first, of_second) = (owned(&nodes[&1]).await, owned(&nodes[&2]).await);
+    let (from, to) = (of_first.keys().next().unwrap(), of_second.keys().next().unwrap());
+    let mut readers = [hub.follow(&nodes[&1]).await, hub.follow(&nodes[&2]).await];
+
+    let mut text = String::new();
+    for number in 0..REPOSITORIES {
+        let (name, url) = (format!("shop-{number}"), hub.upstream.url());
+        let of = if name == *from { to } else { &name };
+        text += &format!("[[repositories]]\nname = \"{name}\"\nurl = \"{url}\"\npoll_interval = \"1h\"\n");
+        text += &format!("[[services]]\nname = \"{name}\"\nrepository = \"{of}\"\nref = \"main\"\n");
+        text += "folder = \"deploy\"\n";
+    }
+    let file = hub.home.write_config(&text);
+    for node in [&nodes[&2], &nodes[&1]] {
+        node.running.reload_file(&file).await.unwrap();
+    }
+    until(async || {
+        let mut has_moved = all_at(&nodes, &mut seen, None).await;
+        for node in nodes.values() {
+            let current = Descriptor::parse(node.get(&format!("/v1/services/{from}")).await.body).unwrap();
+            has_moved &= current.publication().repository.as_str() == to;
+        }
+        has_moved
+    })
+    .await;
+    let withdrawn = "weir_origin_member_requests_total{kind=\"withdraw\",status=\"200\"}";
+    assert!(nodes[&2].metric(withdrawn).await >= 1.0, "the old owner gave it up first");
+    for node in nodes.into_values() {
+        node.stop().await;
+    }
+    for reader in &mut readers {
+        reader.await.unwrap();
+    }
+}
+
+/// Several origins on one bucket.
+impl Hub {
+    async fn on_bucket(test: u8, server: &TestServer) -> Self {
+        server.create_bucket("weir-hub").await;
+        Self::new(test, |home| {
+            ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
+            let store = StoreConfig {
+                url: Some("s3://weir-hub/prod".to_owned()),
+                endpoint: Some(server.endpoint.clone()),
+                allow_http: true,
+                access_key_id_file: Some(home.file("id")),
+                secret_access_key_file: Some(home.file("secret")),
+                ..StoreConfig::default()
+            };
+            (store, EngineName::Bucket, None)
+        })
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,6 +240,7 @@ impl Hub {
         tokio::spawn(async move {
             let mut seen: BTreeMap<ServiceName, Generation> = BTreeMap::new();
             while let Some(event) = reader.next().await {
+                assert!(!matches!(event.kind, EventKind::Tombstone { .. }), "nothing is deleted: {event:?}");
                 let EventKind::Descriptor(bytes) = event.kind else { continue };
                 let descriptor = Descriptor::parse(bytes).unwrap();
                 let (service, generation) = of(&descriptor);
