@@ -229,6 +229,7 @@ impl Writer {
             }
         }
         // What this origin may not vouch for now has another owner, or will have.
+        let owned = catalog.snapshot();
         for seen in revisions.into_iter().filter(|seen| owned.owns(&seen.repository)) {
             if !self.events.may_vouch() {
                 break;

@@ -301,6 +301,10 @@ impl OperatorApi {
             before = members.withdraw(from, name).await?;
         }
         let AppliedEdit { outcome, snapshot } = self.editor.edit(edit, precondition).await?;
+        // A move that failed may have marked the service here: it is taken back.
+        if let Some(worker) = self.catalog.repository(&to).filter(|_| outcome == Outcome::Unchanged) {
+            worker.resolve_all();
+        }
         if let Some((members, before)) = self.members.as_ref().zip(before) {
             members.moved(&before, &to).await;
         }

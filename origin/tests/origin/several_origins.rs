@@ -24,27 +24,49 @@ async fn each_repository_has_one_owner_on_a_bucket() {
 async fn a_service_moves_with_the_configuration_files() {
     let Some(server) = TestServer::moto() else { return };
     let hub = Hub::on_bucket(6, &server).await;
-    let (first, second) = tokio::join!(hub.start(1), hub.start(2));
+    let empty = |index| {
+        let mut config = hub.config(index);
+        config.repositories.clear();
+        config.services.clear();
+        config
+    };
+    let (first, second) = tokio::join!(hub.home.start(empty(1)), hub.home.start(empty(2)));
     let nodes = BTreeMap::from([(1, first), (2, second)]);
-    have_one_owner_each(&nodes).await;
+    until(async || {
+        let mut joined = 0;
+        for node in nodes.values() {
+            joined += node.status().await["cluster"]["others"].as_array().map_or(0, Vec::len);
+        }
+        joined == 2
+    })
+    .await;
+    // Enough that each owns some.
+    let names: Vec<String> = (0..=REPOSITORIES).map(|number| format!("shop-{number}")).collect();
+    // Services are named like repositories. `moved`: one of them is in another one.
+    let load = async |moved: Option<(&String, &String)>| {
+        let (mut text, url) = (String::new(), hub.upstream.url());
+        for name in &names {
+            let of = moved.filter(|(from, _)| *from == name).map_or(name, |(_, to)| to);
+            text += &format!("[[repositories]]\nname = \"{name}\"\nurl = \"{url}\"\n");
+            text += "poll_interval = \"1h\"\nmin_poll_interval = \"100ms\"\n";
+            text += &format!("[[services]]\nname = \"{name}\"\nrepository = \"{of}\"\n");
+            text += "ref = \"main\"\nfolder = \"deploy\"\n";
+        }
+        let file = hub.home.write_config(&text);
+        for node in nodes.values() {
+            node.running.reload_file(&file).await.unwrap();
+        }
+    };
+    load(None).await;
+    until(async || owned(&nodes[&1]).await.len() + owned(&nodes[&2]).await.len() == names.len()).await;
     let mut seen = Seen::new();
     until(async || all_at(&nodes, &mut seen, None).await).await;
     let (of_first, of_second) = (owned(&nodes[&1]).await, owned(&nodes[&2]).await);
     let (from, to) = (of_first.keys().next().unwrap(), of_second.keys().next().unwrap());
     let mut readers = [hub.follow(&nodes[&1]).await, hub.follow(&nodes[&2]).await];
 
-    let mut text = String::new();
-    for number in 0..REPOSITORIES {
-        let (name, url) = (format!("shop-{number}"), hub.upstream.url());
-        let of = if name == *from { to } else { &name };
-        text += &format!("[[repositories]]\nname = \"{name}\"\nurl = \"{url}\"\npoll_interval = \"1h\"\n");
-        text += &format!("[[services]]\nname = \"{name}\"\nrepository = \"{of}\"\nref = \"main\"\n");
-        text += "folder = \"deploy\"\n";
-    }
-    let file = hub.home.write_config(&text);
-    for node in [&nodes[&2], &nodes[&1]] {
-        node.running.reload_file(&file).await.unwrap();
-    }
+    until(async || nodes[&1].get(&format!("/v1/services/{from}")).await.status == 200).await;
+    load(Some((from, to))).await;
     until(async || {
         let mut has_moved = all_at(&nodes, &mut seen, None).await;
         for node in nodes.values() {
@@ -61,25 +83,6 @@ async fn a_service_moves_with_the_configuration_files() {
     }
     for reader in &mut readers {
         reader.await.unwrap();
-    }
-}
-
-/// Several origins on one bucket.
-impl Hub {
-    async fn on_bucket(test: u8, server: &TestServer) -> Self {
-        server.create_bucket("weir-hub").await;
-        Self::new(test, |home| {
-            ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
-            let store = StoreConfig {
-                url: Some("s3://weir-hub/prod".to_owned()),
-                endpoint: Some(server.endpoint.clone()),
-                allow_http: true,
-                access_key_id_file: Some(home.file("id")),
-                secret_access_key_file: Some(home.file("secret")),
-                ..StoreConfig::default()
-            };
-            (store, EngineName::Bucket, None)
-        })
     }
 }
 
@@ -137,6 +140,23 @@ impl Hub {
         let home = Home::of_hosts(&hosts);
         let (store, engine, etcd) = engine(&home);
         Self { home, upstream: Upstream::small(), test, store, engine, etcd }
+    }
+
+    /// Of a bucket of this server.
+    async fn on_bucket(test: u8, server: &TestServer) -> Self {
+        server.create_bucket("weir-hub").await;
+        Self::new(test, |home| {
+            ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
+            let store = StoreConfig {
+                url: Some("s3://weir-hub/prod".to_owned()),
+                endpoint: Some(server.endpoint.clone()),
+                allow_http: true,
+                access_key_id_file: Some(home.file("id")),
+                secret_access_key_file: Some(home.file("secret")),
+                ..StoreConfig::default()
+            };
+            (store, EngineName::Bucket, None)
+        })
     }
 
     async fn start(&self, index: usize) -> Node {
