@@ -24,7 +24,8 @@ use weir_runtime::shutdown::Drain;
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{Certificates, LoadedCertificates};
 use crate::cluster::{
-    self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, Validity, digests, ensure_proved,
+    self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, Validity, Withdrawals, digests,
+    ensure_proved,
 };
 use crate::config::{Config, RELOADABLE};
 use crate::data_dir::DataDir;
@@ -138,10 +139,16 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     .await;
     let access = access::start(&config.access, fleet.follow(), &metrics, &drain).await?;
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
-    let context =
+    let mut context =
         Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams)
-            .storing_mirrors(config.max_stored_mirror())
-            .during(validity.clone());
+            .storing_mirrors(config.max_stored_mirror());
+    let mut of_members = None;
+    if let Some((joined, _)) = &joining {
+        let client = Arc::new(MemberClient::new(&config.tls, (&registry, &metrics.bounds))?);
+        let withdrawals = Withdrawals::new(joined.clone(), publisher.clone(), client.clone());
+        context = context.in_cluster(validity.clone(), withdrawals.clone());
+        of_members = Some((client, withdrawals));
+    }
     let dependencies = Dependencies {
         file: Documents::new(&config.repositories, &config.services),
         stored,
@@ -183,12 +190,12 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         (&registry, &metrics.bounds),
     )?;
     let mut cluster = None;
-    if let Some((joined, membership)) = joining {
-        let client = Arc::new(MemberClient::new(&config.tls, (&registry, &metrics.bounds))?);
+    if let Some(((joined, membership), (client, withdrawals))) = joining.zip(of_members) {
         let replicas = Replicas::new(joined.clone(), publisher.clone(), editor.clone());
-        let members = Members { cluster: joined.clone(), client: client.clone(), replicas: replicas.clone() };
+        let members =
+            Members { cluster: joined.clone(), client: client.clone(), replicas: replicas.clone(), withdrawals };
         operators = operators.in_cluster(members);
-        let members = MemberApi::new(joined.clone(), replicas.clone(), operators.clone());
+        let members = MemberApi::new(joined.clone(), replicas.clone(), publisher.clone(), operators.clone());
         api = api.in_cluster(InCluster { cluster: joined.clone(), members, replicas });
         let parts = Parts {
             records,

@@ -88,7 +88,10 @@ impl Catalog {
         };
         match (decision, content, &stored) {
             (UpdateDecision::Store, UpdateContent::Current(descriptor), _) => {
-                log_new_version(&descriptor);
+                // The same version from another origin is no news.
+                if known.is_none_or(|(generation, _)| generation != descriptor.version().0) {
+                    log_new_version(&descriptor);
+                }
                 let highest = descriptor.version();
                 let entry = entry(Some(Version::new(*descriptor)), highest, origin);
                 let is_same = |stored: &&Arc<Entry>| is_stream && stored.highest == highest && self.is_covered(stored);

@@ -136,6 +136,16 @@ impl Edit {
         }
     }
 
+    /// The repository from which the edit moves a service. `None`: it moves none, or is refused.
+    pub(crate) fn moves_from(&self, precondition: &Precondition, all: &Definitions) -> Option<RepositoryName> {
+        let Edit::PutService(document) = self else { return None };
+        let before = all.services.get(&document.name)?.document.repository();
+        // Its number of objects stays, so no limit counts.
+        let is_allowed =
+            before != &document.repository && self.decide(precondition, all, &LimitsConfig::default()).is_ok();
+        is_allowed.then(|| before.clone())
+    }
+
     /// Decides an edit.
     ///
     /// # Errors

@@ -103,6 +103,11 @@ impl Owner {
         let mut aligned = self.context.publisher.align(repository, &configured, SystemTime::now()).await?;
         let retired = std::mem::take(&mut aligned.retired);
         self.show(repository, aligned);
+        // Services that moved by the file wait until all members have the same one.
+        let assigned = self.assigned.get(repository).map(|of| of.keys().cloned().collect::<Vec<_>>());
+        let unheld = self.context.publisher.unheld(repository, &assigned.unwrap_or_default());
+        let worker = self.catalog.repository(repository).filter(|_| !unheld.is_empty());
+        worker.into_iter().for_each(|worker| worker.resolve_all());
         self.announce_retired(retired);
         Ok(())
     }

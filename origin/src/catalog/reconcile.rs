@@ -86,7 +86,7 @@ impl Owner {
         after.operators_have_defined |= !(self.api.repositories.is_empty() && self.api.services.is_empty());
 
         let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), changed_names.repositories.clone());
-        let mut withdrawn_from = BTreeSet::new();
+        let (mut withdrawn_from, mut moved_from) = (BTreeSet::new(), BTreeSet::new());
         for name in &changed_names.services {
             let known = before.services.get(name);
             let service = after.definitions.services.get(name).and_then(|defined| {
@@ -123,6 +123,9 @@ impl Owner {
             }
             match service {
                 Some(service) => {
+                    let left = known.map(|known| &known.repository).filter(|left| **left != service.repository);
+                    moved_from
+                        .extend(left.filter(|left| before.owns(left) && !before.owns(&service.repository)).cloned());
                     if !service.is_refused {
                         let of = self.assigned.entry(service.repository.clone()).or_default();
                         of.insert(name.clone(), service.clone());
@@ -156,6 +159,7 @@ impl Owner {
             });
         }
         self.catalog.replace(after, &created);
+        moved_from.iter().for_each(|repository| self.vouch_anew(repository));
         self.retire(gone).await;
     }
 
@@ -282,6 +286,21 @@ impl Owner {
         self.announce_retired(
             retired.map(|(service, (generation, repository))| Retired { repository, service, generation }).collect(),
         );
+    }
+
+    /// Vouches no longer for a service that has moved from an owned repository to one of another origin: the repository is
+    /// released, and the services that remain are announced again.
+    fn vouch_anew(&self, repository: &RepositoryName) {
+        let (log, snapshot) = (&self.context.log, self.catalog.snapshot());
+        log.append(EventKind::Released(repository.clone()));
+        for service in snapshot.services.values().filter(|service| service.repository == *repository) {
+            if let Some(current) = service.current() {
+                log.append(EventKind::Descriptor(current.bytes().clone()));
+            }
+        }
+        for seen in snapshot.workers.get(repository).into_iter().flat_map(|worker| worker.revisions()) {
+            log.append(EventKind::Revision(seen));
+        }
     }
 
     pub(super) fn announce_retired(&self, retired: Vec<Retired>) {

@@ -18,6 +18,7 @@ mod status;
 mod task;
 mod validity;
 mod view;
+mod withdrawals;
 mod work;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::validity::Validity;
 pub(crate) use self::view::{Member, Owned, View};
+pub(crate) use self::withdrawals::{WithdrawError, Withdrawals};
 use crate::ownership::{Event, NodeState};
 use crate::store::Version;
 

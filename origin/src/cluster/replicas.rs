@@ -32,8 +32,8 @@ impl Replicas {
         Self { cluster, publisher, editor, read_of_all: Arc::default() }
     }
 
-    /// The owner of a repository: by the last known record if that member lives, else by the record as it is now. `None`:
-    /// the repository has no record.
+    /// The owner of a repository, by its record as it was at most a second ago. While the record cannot be read, a living
+    /// owner that is known counts. `None`: the repository has no record.
     pub(crate) async fn owner(&self, repository: &RepositoryName) -> Result<Option<Owner>, Unreadable> {
         let known = || {
             let claim = self.publisher.claim(repository);
@@ -43,8 +43,11 @@ impl Replicas {
         match known() {
             // Any name may be requested: what is not known is looked up for all such names together.
             None => self.refresh_all().await?,
-            Some(Owner::Nobody) => self.refresh(repository, MAX_AGE).await?,
-            owner => return Ok(owner),
+            Some(Owner::Me) => return Ok(Some(Owner::Me)),
+            Some(owner) => match self.refresh(repository, MAX_AGE).await {
+                Err(Unreadable) if owner == Owner::Nobody => return Err(Unreadable),
+                _ => {}
+            },
         }
         Ok(known())
     }
@@ -80,11 +83,11 @@ impl Replicas {
 
 /// A read that all share who need it at the same time.
 #[derive(Debug, Default)]
-struct SharedRead(tokio::sync::Mutex<Option<(Instant, Result<(), Unreadable>)>>);
+pub(super) struct SharedRead(tokio::sync::Mutex<Option<(Instant, Result<(), Unreadable>)>>);
 
 impl SharedRead {
     /// Reads, or returns the result of a read that began at most `max_age` ago.
-    async fn run(
+    pub(super) async fn run(
         &self,
         max_age: Duration,
         read: impl Future<Output = Result<(), PublishError>>,

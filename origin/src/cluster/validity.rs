@@ -24,6 +24,12 @@ impl Validity {
         self.0.as_ref().is_none_or(|until| until.borrow().is_some_and(|until| now < until))
     }
 
+    /// Until when this origin may act, as far as it knows now. `None`: always.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        let until = self.0.as_ref()?;
+        Some(until.borrow().unwrap_or_else(Instant::now))
+    }
+
     /// Waits until this origin may act.
     pub(crate) async fn begun(&self) {
         let Some(until) = &self.0 else { return };

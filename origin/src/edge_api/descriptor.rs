@@ -62,6 +62,10 @@ impl EdgeApi {
         if self.is_owner(&self.catalog.snapshot(), repository) {
             return Ok(());
         }
+        // Any name may be requested: those that have no record are looked up together, and cost no memory.
+        if let Some(InCluster { replicas, .. }) = self.cluster.as_ref().filter(|_| !self.publisher.knows(repository)) {
+            return replicas.refresh_all().await.map_err(|Unreadable| Failure::Unreadable);
+        }
         self.publisher.refresh(repository, MAX_VIEW_AGE).await.map_err(|error| {
             tracing::warn!(%repository, %error, "the state of a repository of another origin cannot be read");
             Failure::Unreadable

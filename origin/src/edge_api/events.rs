@@ -228,7 +228,12 @@ impl Writer {
                 self.send(part.split().freeze()).await?;
             }
         }
-        for seen in revisions {
+        // What this origin may not vouch for now has another owner, or will have.
+        let owned = catalog.snapshot();
+        for seen in revisions.into_iter().filter(|seen| owned.owns(&seen.repository)) {
+            if !self.events.may_vouch() {
+                break;
+            }
             add(&mut part, &event(EventKind::Revision(seen)));
             if part.len() >= PART_BYTES {
                 self.send(part.split().freeze()).await?;

@@ -2,6 +2,7 @@
 
 mod route;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -14,9 +15,10 @@ use weir_runtime::serve::{Body, RequestBody};
 
 pub(crate) use self::route::{CALLER, Route};
 use crate::cluster::{Cluster, Replicas, Unreadable};
-use crate::member_client::Readiness;
+use crate::member_client::{Readiness, Withdrawn};
 use crate::operator_api::OperatorApi;
 use crate::ownership::Event;
+use crate::publish::{PublishError, Publisher};
 
 /// `Retry-After` while the store cannot be read.
 const SOON: Duration = Duration::from_secs(2);
@@ -26,12 +28,13 @@ const SOON: Duration = Duration::from_secs(2);
 pub(crate) struct MemberApi {
     cluster: Cluster,
     replicas: Replicas,
+    publisher: Arc<Publisher>,
     operators: OperatorApi,
 }
 
 impl MemberApi {
-    pub(crate) fn new(cluster: Cluster, replicas: Replicas, operators: OperatorApi) -> Self {
-        Self { cluster, replicas, operators }
+    pub(crate) fn new(cluster: Cluster, replicas: Replicas, publisher: Arc<Publisher>, operators: OperatorApi) -> Self {
+        Self { cluster, replicas, publisher, operators }
     }
 
     /// Answers the request of the member `by`.
@@ -55,6 +58,12 @@ impl MemberApi {
                 Ok(()) => no_content(),
                 Err(Unreadable) => unreadable(),
             },
+            Ok(Route::Withdraw(repository, service)) => {
+                match self.publisher.withdraw_service(&repository, &service).await {
+                    Ok(generation) => admin::json(&serde_json::to_value(Withdrawn { generation }).unwrap_or_default()),
+                    Err(error) => not_withdrawn(&error),
+                }
+            }
             Ok(Route::Forwarded(path)) => {
                 let path = path.to_owned();
                 self.forwarded(&path, request, by).await
@@ -88,6 +97,14 @@ fn no_content() -> Response<Body> {
 fn unreadable() -> Response<Body> {
     let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "The store cannot be read just now");
     Problem::new(status, "store-unavailable", title, Unreadable.to_string()).retry_after(SOON).into_response()
+}
+
+fn not_withdrawn(error: &PublishError) -> Response<Body> {
+    let (kind, title) = match error {
+        PublishError::NotOwner(_) => ("no-owner", "This origin does not own the repository now"),
+        _ => ("store-unavailable", "The record cannot be written just now"),
+    };
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, title, error.to_string()).retry_after(SOON).into_response()
 }
 
 fn method_not_allowed() -> Response<Body> {

@@ -13,9 +13,11 @@ use std::time::Duration;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use prometheus::Registry;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use weir_protocol::name::RepositoryName;
+use weir_protocol::descriptor::Generation;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::http_client::{Http2Client, http2_client, read_body, root_cause};
 use weir_runtime::serve::Body;
 use weir_runtime::tls::{self, TlsError};
@@ -34,8 +36,11 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// a dead connection is closed after 10 s.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// The most requests that are passed on at a time.
+/// The most requests of operators that are passed on at a time.
 const MAX_FORWARDED: usize = 64;
+
+/// The most webhooks that are passed on at a time. Anyone can send one, so they take no place of an operator.
+const MAX_FORWARDED_WEBHOOKS: usize = 64;
 
 /// The longest answer to a message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 4 << 10;
@@ -45,6 +50,7 @@ const MAX_MESSAGE_BYTES: usize = 4 << 10;
 pub(crate) struct MemberClient {
     client: RwLock<Http2Client<Body>>,
     forwarded: Arc<Semaphore>,
+    forwarded_webhooks: Arc<Semaphore>,
     metrics: MemberMetrics,
 }
 
@@ -54,12 +60,23 @@ pub(crate) struct Readiness {
     pub(crate) ready: bool,
 }
 
+/// The answer to [`Route::Withdraw`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Withdrawn {
+    /// The last generation of the service in the repository; 0 if it has none.
+    pub(crate) generation: Generation,
+}
+
 impl MemberClient {
     /// # Errors
     /// A file cannot be read, or the metrics are registered already.
     pub(crate) fn new(tls: &TlsConfig, (registry, bounds): (&Registry, &Bounds)) -> anyhow::Result<Self> {
-        let (client, forwarded) = (connector(tls)?, bounds.semaphore("forwarded_requests", MAX_FORWARDED));
-        Ok(Self { client: RwLock::new(client), forwarded, metrics: MemberMetrics::register(registry)? })
+        Ok(Self {
+            client: RwLock::new(connector(tls)?),
+            forwarded: bounds.semaphore("forwarded_requests", MAX_FORWARDED),
+            forwarded_webhooks: bounds.semaphore("forwarded_webhooks", MAX_FORWARDED_WEBHOOKS),
+            metrics: MemberMetrics::register(registry)?,
+        })
     }
 
     /// Uses the files as they are now for new requests.
@@ -78,10 +95,23 @@ impl MemberClient {
     /// It does not answer.
     pub(crate) async fn is_ready(&self, url: &str, repository: &RepositoryName) -> Result<bool, MemberError> {
         let answer = self.message("ask", url, &Route::Ask(repository.clone())).await?;
-        let body = read_body(answer.into_body(), MAX_MESSAGE_BYTES, MESSAGE_TIMEOUT).await;
-        let body = body.map_err(|error| MemberError::Unreachable(error.to_string()))?;
-        let read = serde_json::from_slice::<Readiness>(&body);
-        read.map(|answer| answer.ready).map_err(|error| MemberError::BadAnswer(error.to_string()))
+        read::<Readiness>(answer).await.map(|answer| answer.ready)
+    }
+
+    /// Has the member at `url`, which owns a repository, give up a service there. Returns the last generation there; 0 if
+    /// there is none.
+    ///
+    /// # Errors
+    /// It does not answer, or cannot do so now. It may have given the service up.
+    pub(crate) async fn withdraw(
+        &self,
+        url: &str,
+        repository: &RepositoryName,
+        service: &ServiceName,
+    ) -> Result<Generation, MemberError> {
+        let route = Route::Withdraw(repository.clone(), service.clone());
+        let answer = self.message("withdraw", url, &route).await?;
+        read::<Withdrawn>(answer).await.map(|answer| answer.generation)
     }
 
     /// Tells the member at `url` that a repository was released for it.
@@ -111,8 +141,11 @@ impl MemberClient {
         caller: Option<&str>,
         request: Request<Body>,
     ) -> Result<Response<Body>, MemberError> {
-        let kind = if caller.is_some() { "operator" } else { "webhook" };
-        let permit = self.forwarded.clone().try_acquire_owned().map_err(|_| {
+        let (kind, permits) = match caller {
+            Some(_) => ("operator", &self.forwarded),
+            None => ("webhook", &self.forwarded_webhooks),
+        };
+        let permit = permits.clone().try_acquire_owned().map_err(|_| {
             self.metrics.answered(kind, MemberError::Overloaded.label());
             MemberError::Overloaded
         })?;
@@ -161,6 +194,12 @@ impl MemberClient {
         }
         answered
     }
+}
+
+async fn read<T: DeserializeOwned>(answer: Response<Incoming>) -> Result<T, MemberError> {
+    let body = read_body(answer.into_body(), MAX_MESSAGE_BYTES, MESSAGE_TIMEOUT).await;
+    let body = body.map_err(|error| MemberError::Unreachable(error.to_string()))?;
+    serde_json::from_slice(&body).map_err(|error| MemberError::BadAnswer(error.to_string()))
 }
 
 fn connector(tls: &TlsConfig) -> Result<Http2Client<Body>, TlsError> {

@@ -11,7 +11,7 @@ use weir_runtime::operator_token::NotAdmitted;
 use weir_runtime::serve::{Body, RequestBodyError};
 
 use crate::catalog::{EditError, Refusal};
-use crate::cluster::Unreadable;
+use crate::cluster::{Unreadable, WithdrawError};
 use crate::config::{self, ValidationError};
 use crate::fleet::FleetError;
 use crate::member_client::MemberError;
@@ -111,6 +111,10 @@ pub(super) enum OperatorError {
         .members.join(", ")
     )]
     NotInThisFile { kind: &'static str, name: String, members: Vec<String> },
+    #[error(
+        "Service `{service}` cannot be moved before repository `{from}` gives it up: {error}. Nothing was changed: try again."
+    )]
+    NotWithdrawn { service: ServiceName, from: RepositoryName, error: WithdrawError },
     #[error("The records that the origins share cannot be read now; the log of this origin says why.")]
     RecordsUnreadable,
     #[error("The change could not be written: {0}. It may have been committed: check with `GET` before you try again.")]
@@ -225,6 +229,7 @@ impl OperatorError {
         match self {
             Self::NoSuchRepository(name) => problem.about("repository", name),
             Self::NotMirrored(name, _) | Self::NoOwner(name) => problem.about("repository", name).retry_after(SOON),
+            Self::NotWithdrawn { service, .. } => problem.about("service", service).retry_after(SOON),
             Self::NoSuchService(name) | Self::NotPublishable { service: name, .. } => problem.about("service", name),
             Self::InvalidDocument { kind, name, errors } => {
                 problem.about(kind, name).with_errors(serde_json::to_value(errors).unwrap_or_default())
@@ -289,6 +294,9 @@ impl OperatorError {
             }
             Self::OwnerUnreachable(..) | Self::OutcomeUnknown(..) | Self::DeliveryUnknown(..) => {
                 (S::SERVICE_UNAVAILABLE, "owner-unreachable", "The repository's owner cannot be reached")
+            }
+            Self::NotWithdrawn { .. } => {
+                (S::SERVICE_UNAVAILABLE, "not-withdrawn", "The old repository has not given the service up")
             }
             Self::RecordsUnreadable => {
                 (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now")

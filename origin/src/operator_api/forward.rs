@@ -16,7 +16,7 @@ use super::audit;
 use super::error::OperatorError;
 use super::route::Route;
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
-use crate::cluster::{Cluster, Member, Owner, Replicas, View};
+use crate::cluster::{Cluster, Member, Owner, Replicas, View, WithdrawError, Withdrawals};
 use crate::member_client::{MemberClient, MemberError};
 use crate::ownership::Event;
 
@@ -29,6 +29,7 @@ pub(crate) struct Members {
     pub(crate) cluster: Cluster,
     pub(crate) client: Arc<MemberClient>,
     pub(crate) replicas: Replicas,
+    pub(crate) withdrawals: Withdrawals,
 }
 
 /// What a request is about.
@@ -254,21 +255,23 @@ impl Members {
         })
     }
 
-    /// The other member that owns the repository in which a service is until now. `None`: the service does not move to `to`,
-    /// or this origin owns both. What is stored there is read again, because the next publication must be above the last one.
-    pub(super) async fn moves_from(
+    /// Has the owner of the repository from which a service moves publish it no more, before the new definition is written.
+    /// Returns that member. `None`: this origin owns both.
+    pub(super) async fn withdraw(
         &self,
-        at: &Snapshot,
+        from: RepositoryName,
         service: &ServiceName,
-        to: &RepositoryName,
     ) -> Result<Option<Member>, OperatorError> {
-        let before = Subject::Service(service.clone()).repository(at).filter(|before| before != to);
-        let Some(before) = before else { return Ok(None) };
-        self.replicas.read_again(&before).await?;
-        match self.replicas.owner(&before).await? {
-            Some(Owner::Other(member)) => Ok(Some(member)),
-            Some(Owner::Nobody) => Err(OperatorError::NoOwner(before)),
-            Some(Owner::Me) | None => Ok(None),
+        self.replicas.read_again(&from).await?;
+        let member = match self.replicas.owner(&from).await? {
+            Some(Owner::Other(member)) => member,
+            Some(Owner::Nobody) => return Err(OperatorError::NoOwner(from)),
+            Some(Owner::Me) | None => return Ok(None),
+        };
+        match self.withdrawals.withdraw(&from, service).await {
+            Ok(_) => Ok(Some(member)),
+            Err(WithdrawError::NoOwner) => Err(OperatorError::NoOwner(from)),
+            Err(error) => Err(OperatorError::NotWithdrawn { service: service.clone(), from, error }),
         }
     }
 

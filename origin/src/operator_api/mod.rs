@@ -62,6 +62,7 @@ use crate::config::{
 };
 use crate::fleet::FleetStore;
 use crate::versions::Versions;
+use crate::webhook::Delivery;
 
 /// The longest accepted document in bytes.
 const MAX_DOCUMENT_BYTES: usize = 256 << 10;
@@ -195,7 +196,8 @@ impl OperatorApi {
             Err(RouteError::Unknown) => return Err(OperatorError::NoSuchProvider),
             Err(error) => return Err(error.into()),
         };
-        if let Some(members) = &self.members
+        // A delivery without a proof is refused here, before it costs the owner anything.
+        if let Some(members) = self.members.as_ref().filter(|_| Delivery::has_proof(provider, &head.headers))
             && let Some(owner) = members.destination(&name, || self.catalog.snapshot(), false, is_forwarded).await?
         {
             return members.send(&owner, None, (head, Body::stream(body)), OperatorError::DeliveryUnknown).await;
@@ -326,12 +328,18 @@ impl OperatorApi {
             read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
         precondition.based_on = based_on;
         let to = document.repository.clone();
-        let before = match &self.members {
-            Some(members) => members.moves_from(&self.catalog.snapshot(), name, &to).await?,
-            None => None,
-        };
-        let AppliedEdit { outcome, snapshot } =
-            self.editor.edit(Edit::PutService(document.into()), precondition).await?;
+        let edit = Edit::PutService(document.into());
+        let mut before = None;
+        if let Some(members) = &self.members
+            && let Some(from) = edit.moves_from(&precondition, &self.catalog.snapshot().definitions)
+        {
+            before = members.withdraw(from, name).await?;
+        }
+        let AppliedEdit { outcome, snapshot } = self.editor.edit(edit, precondition).await?;
+        // A move that failed may have marked the service here: it is taken back.
+        if let Some(worker) = self.catalog.repository(&to).filter(|_| outcome == Outcome::Unchanged) {
+            worker.resolve_all();
+        }
         if let Some((members, before)) = self.members.as_ref().zip(before) {
             members.moved(&before, &to).await;
         }

@@ -124,6 +124,9 @@ impl<'a> Draft<'a> {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
         let mut row = self.row(&service.name)?;
+        if row.is_moving {
+            return Err(PublishError::Moving(service.name.clone()));
+        }
         let current = current(&row, &service)?;
         if current.is_none() {
             // A pin does not survive a move to another repository: it was on a version of that one.
@@ -265,8 +268,30 @@ impl<'a> Draft<'a> {
         Ok((was_pinned, vec![VisibleChange { service: service.clone(), change: Change::Unpinned }]))
     }
 
-    /// Supersedes the current version without a successor. Returns its generation; `None` if the service had no
-    /// current version.
+    /// Marks a service as moving to another repository. Returns its last generation here; 0 if it has none.
+    pub(super) fn withdraw(&mut self, service: &ServiceName) -> Result<Generation, PublishError> {
+        let mut row = self.row(service)?;
+        let generation = row.generation;
+        if !row.is_moving {
+            row.is_moving = true;
+            self.put(row);
+        }
+        Ok(generation)
+    }
+
+    /// Lets a service be published here, above its last generation in other repositories.
+    pub(super) fn adopt(&mut self, service: &ServiceName, last: Generation) -> Result<(), PublishError> {
+        let mut row = self.row(service)?;
+        if row.is_moving || row.generation < last {
+            row.is_moving = false;
+            row.generation = row.generation.max(last);
+            self.put(row);
+        }
+        Ok(())
+    }
+
+    /// Supersedes the current version without a successor. Returns its last generation; `None` if the service was never
+    /// published, or has moved: then it is not gone.
     pub(super) fn retire(
         &mut self,
         service: &ServiceName,
@@ -274,11 +299,12 @@ impl<'a> Draft<'a> {
     ) -> Result<Option<Generation>, PublishError> {
         let mut row = self.row(service)?;
         let was_pinned = row.pin.take().is_some();
-        let generation = row.current.is_some().then_some(row.generation);
-        if generation.is_some() {
+        let generation = row.last_generation().filter(|_| !row.is_moving);
+        let had_version = row.current.is_some();
+        if had_version {
             self.dropped_versions += supersede(&mut row, None, now, self.rules.versions);
         }
-        if generation.is_some() || was_pinned {
+        if had_version || was_pinned {
             self.put(row);
         }
         Ok(generation)
@@ -313,10 +339,13 @@ impl<'a> Draft<'a> {
     pub(super) fn raise_to_floor(&mut self, service: &ServiceName, now: SystemTime) -> Result<bool, PublishError> {
         let row = self.row(service)?;
         let (Some(current), floor) = (&row.current, self.rules.generation_floor) else { return Ok(false) };
-        if row.generation >= floor {
+        if row.generation >= floor || row.is_moving {
             return Ok(false);
         }
         let before = parsed(current)?;
+        if before.publication().generation < row.generation {
+            return Ok(false); // Another repository has published since.
+        }
         let last = row.last_generation();
         let fields = decision::republished(&before, before.followed_ref(), last, now, floor);
         let Ok(descriptor) = self.sign(fields) else {
@@ -373,6 +402,9 @@ impl<'a> Draft<'a> {
             return Err(VersionChangeError::Withdrawn(service.name.clone()));
         }
         let row = self.row(&service.name)?;
+        if row.is_moving {
+            return Err(VersionChangeError::Withdrawn(service.name.clone()));
+        }
         let current = current(&row, service)?;
         let generation = current.as_ref().map(|current| current.publication().generation);
         if change.expected.is_some() && change.expected != generation {
@@ -390,9 +422,10 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The current descriptor: that of the row, or the one in memory if the service came back from another repository.
+/// The current descriptor of the row. `None`: there is none, or another repository has published since.
 fn current(row: &Row, service: &Service) -> Result<Option<Descriptor>, PublishError> {
     let current = row.current.as_ref().map(parsed).transpose()?;
+    let current = current.filter(|current| current.publication().generation >= row.generation);
     let Some(shown) = service.current() else { return Ok(current) };
     let shown = shown.publication();
     let is_elsewhere = shown.repository != service.repository;

@@ -49,6 +49,14 @@ pub(crate) enum PublishError {
     /// Another origin owns the repository, or none does now.
     #[error("this origin does not own repository `{0}` now: try again")]
     NotOwner(RepositoryName),
+    /// The owner of another repository publishes the service, or is about to.
+    #[error("service `{0}` moves to another repository: nothing of it is published here")]
+    Moving(ServiceName),
+    /// The service was published by another repository, whose owner has not confirmed yet that it has stopped.
+    #[error(
+        "service `{service}` is not published here before repository `{from}` gives it up: {why}; it is tried again"
+    )]
+    NotWithdrawn { service: ServiceName, from: RepositoryName, why: String },
     #[error("the origin is shutting down")]
     ShuttingDown,
 }

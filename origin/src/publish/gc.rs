@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout_at};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
@@ -22,7 +22,7 @@ use super::publisher::Publisher;
 use super::retention::{Usage, is_too_old, over_limit};
 use super::writer::Repository;
 use crate::failpoint::failpoint;
-use crate::store::{Area, RecordKey};
+use crate::store::{Area, ObjectError, RecordKey};
 
 /// The longest time between two collections of a changing repository. The shortest is half of the grace period, if
 /// that is less.
@@ -252,6 +252,19 @@ impl Publisher {
         Err(PublishError::NotOwner(repository.name.clone()))
     }
 
+    /// Deletes an object. It gives up at the end of the session: the next owner may reference the object from then on.
+    async fn delete_while_valid(
+        &self,
+        repository: &RepositoryName,
+        area: Area,
+        digest: &ObjectDigest,
+    ) -> Result<(), ObjectError> {
+        let deletes = self.objects().delete(repository, area, digest);
+        let Some(until) = self.shared.validity.until() else { return deletes.await };
+        let ended = || ObjectError::Unavailable("the session of this origin ended during the deletion".to_owned());
+        timeout_at(until.into(), deletes).await.unwrap_or_else(|_| Err(ended()))
+    }
+
     /// Deletes objects that were unreferenced for a grace period. Returns how many unreferenced objects remain, and
     /// how many were deleted.
     async fn sweep(
@@ -285,7 +298,7 @@ impl Publisher {
         let deletions = due.map(|digest| {
             let area = found[&digest];
             async move {
-                let deleted = self.objects().delete(&repository.name, area, &digest).await;
+                let deleted = self.delete_while_valid(&repository.name, area, &digest).await;
                 collection.end_deletion(&digest, deleted.is_ok());
                 deleted.map_err(|error| (digest, error))
             }

@@ -52,6 +52,7 @@ pub(super) struct KnownService {
     /// Another key whose build had the current digest. Kept in memory only; a restart costs one build.
     pub(super) other_key: Option<ContentKey>,
     pub(super) is_tombstone: bool,
+    pub(super) is_moving: bool,
     /// When the document of operators was written that this repository stores, in Unix milliseconds.
     pub(super) defined_at: Option<u64>,
 }
@@ -122,6 +123,7 @@ impl KnownService {
             retained: retained.collect(),
             other_key: None,
             is_tombstone: row.is_tombstone(),
+            is_moving: row.is_moving,
             defined_at: row.definition.as_ref().map(|definition| definition.written_at),
             current,
         }
@@ -133,6 +135,12 @@ impl KnownService {
             let known = before.retained.iter().find(|known| known.digest == retained.digest);
             retained.seen = known.map_or(retained.seen, |known| known.seen);
         }
+    }
+
+    /// Whether the repository is the last that published the service, and may publish the next generation.
+    pub(super) fn holds(&self) -> bool {
+        let is_last = |current: &KnownVersion| current.descriptor.publication().generation == self.generation;
+        !self.is_moving && self.current.as_ref().is_some_and(is_last)
     }
 
     /// Whether the current content is known to have this key.

@@ -17,6 +17,7 @@ mod load;
 mod mark;
 mod metrics;
 mod mirror;
+mod moving;
 mod open;
 mod ownership;
 mod page;

@@ -243,7 +243,7 @@ impl Publisher {
         let is_signed = known.record.signed_with == keys;
         let is_due = |service: &ServiceName, row: &KnownService| {
             let has_versions = row.current.is_some() || !row.retained.is_empty();
-            gone.contains(service) || (row.current.is_some() && row.generation < floor) || (!is_signed && has_versions)
+            gone.contains(service) || (row.holds() && row.generation < floor) || (!is_signed && has_versions)
         };
         let due = known.services.iter().filter(|(service, row)| is_due(service, row));
         (due.map(|(service, _)| service.clone()).collect(), is_signed)

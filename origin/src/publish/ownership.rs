@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
@@ -155,6 +156,11 @@ impl Publisher {
         read.into_iter().collect()
     }
 
+    /// Whether anything is known about a repository: it has a record, or work here.
+    pub(crate) fn knows(&self, repository: &RepositoryName) -> bool {
+        self.existing(repository).is_some()
+    }
+
     /// The claim in the last known record of a repository. `None`: it has no record.
     pub(crate) fn claim(&self, repository: &RepositoryName) -> Option<Claim> {
         let handle = self.existing(repository)?;
@@ -172,11 +178,14 @@ impl Publisher {
         self.known_service(repository, service, |known| Some(known.current.as_ref()?.descriptor.clone()))?
     }
 
-    /// The deleted services of a repository, with their last generations.
+    /// The deleted services of a repository, with their last generations. Those that have moved are not deleted.
     pub(crate) fn tombstones(&self, repository: &RepositoryName) -> BTreeMap<ServiceName, Generation> {
         let Some(handle) = self.existing(repository) else { return BTreeMap::new() };
         let known = handle.repository.known();
-        let gone = known.services.iter().filter(|(_, known)| known.current.is_none() && known.generation > 0);
+        let gone = known
+            .services
+            .iter()
+            .filter(|(_, known)| known.current.is_none() && known.generation > 0 && !known.is_moving);
         gone.map(|(service, known)| (service.clone(), known.generation)).collect()
     }
 }
@@ -190,6 +199,8 @@ impl Writer {
             return Err(TakeError::Superseded);
         }
         self.repository.protected.forget_unreferenced();
+        // An owner in between may have been asked for services.
+        self.repository.withdrawals.fetch_add(1, Ordering::SeqCst);
         *self.repository.taken() = true;
         Ok(())
     }

@@ -186,6 +186,7 @@ fn up_to_date_or_source(
     }
     let Some(own) = own else { return (false, sources.get(key).cloned()) };
     if own.is_at(key)
+        && own.holds()
         && let Some(current) = &own.current
     {
         let shown = service.current().is_some_and(|shown| {
@@ -196,7 +197,8 @@ fn up_to_date_or_source(
         // If the digest was found by another key, the row has the representations.
         return if shown && same { (true, None) } else { (false, Some(service.name.clone())) };
     }
-    let is_retained = own.retained.iter().any(|retained| retained.key == *key);
+    // Another repository has published since: the same content is published again, above that.
+    let is_retained = own.is_at(key) || own.retained.iter().any(|retained| retained.key == *key);
     let source = is_retained.then(|| service.name.clone());
     (false, source.or_else(|| sources.get(key).cloned()))
 }

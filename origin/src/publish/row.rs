@@ -32,6 +32,9 @@ pub(super) struct Row {
     /// The operators' document of the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) definition: Option<Definition>,
+    /// The service moves to another repository: until it comes back, nothing of it is published here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_moving: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -75,12 +78,20 @@ pub(super) struct Definition {
 impl Row {
     /// An empty row.
     pub(super) fn new(service: ServiceName) -> Self {
-        Self { service, generation: 0, current: None, pin: None, retained: Vec::new(), definition: None }
+        Self {
+            service,
+            generation: 0,
+            current: None,
+            pin: None,
+            retained: Vec::new(),
+            definition: None,
+            is_moving: false,
+        }
     }
 
     /// Whether the row stores nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.generation == 0 && self.definition.is_none()
+        self.generation == 0 && self.definition.is_none() && !self.is_moving
     }
 
     /// Whether the row stores only the last generation of a deleted service.

@@ -85,6 +85,8 @@ pub(super) struct Repository {
     unapplied: std::sync::Mutex<BTreeMap<ServiceName, Option<Definition>>>,
     /// Whether this origin owns the repository. Locked while a change is announced: none is announced afterwards.
     taken: std::sync::Mutex<bool>,
+    /// Counts the services that moved away, so that what was found out about a service before is not relied on after.
+    pub(super) withdrawals: AtomicU64,
     /// Locked while unreferenced objects are deleted.
     pub(super) deleting: Mutex<()>,
     /// The last read of a repository that this origin does not own. Locked during the next one.
@@ -146,6 +148,7 @@ impl Repository {
             applied_reloads: AtomicU64::new(0),
             unapplied: std::sync::Mutex::default(),
             taken: std::sync::Mutex::new(is_taken),
+            withdrawals: AtomicU64::new(0),
             deleting,
             last_read: Mutex::default(),
         }

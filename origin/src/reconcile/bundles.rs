@@ -14,7 +14,7 @@ use super::threads::Threads;
 use crate::config::RepositoryConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
-use crate::publish::{Bundle, MirrorManifest, MirrorUpload, Part, Publisher, unix_milliseconds};
+use crate::publish::{Bundle, MirrorManifest, MirrorUpload, Part, PublishError, Publisher, unix_milliseconds};
 use crate::source::{self, BundleError, BundleRequest, Bundled, HydrateRequest, Source, WrittenBundle};
 use crate::store::{Area, Objects};
 
@@ -134,6 +134,11 @@ impl Bundles {
         let written = written.map_err(|panicked| BundleError::failed(&panicked))??;
         if let Bundled::Written(written) = &written {
             let set = self.publisher.set_mirror(&upload, &written.stored).await;
+            if let Err(error @ PublishError::NotOwner(_)) = &set {
+                // The next owner stores what moved since.
+                tracing::debug!(repository = %self.name, %error, "a bundle of the mirror was not stored");
+                return Ok(Bundled::NotYet);
+            }
             set.map_err(|error| BundleError::failed(&error))?;
             self.show_newest(&written.stored);
         }

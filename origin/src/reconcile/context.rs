@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use super::build::BuildOptions;
 use super::limiter::Limiter;
 use super::threads::Threads;
-use crate::cluster::Validity;
+use crate::cluster::{Validity, Withdrawals};
 use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
@@ -47,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) threads: Threads,
     /// Until when polls and fetches may begin.
     pub(crate) validity: Validity,
+    /// Takes services from the repositories that they move from. `None`: this origin is the only one.
+    pub(super) withdrawals: Option<Withdrawals>,
     /// What the sources share.
     pub(crate) sources: Arc<source::SourceContext>,
 }
@@ -77,14 +79,15 @@ impl Context {
             max_stored_mirror: None,
             threads: Threads::default(),
             validity: Validity::always(),
+            withdrawals: None,
             sources,
             metrics,
         }
     }
 
-    /// Begins polls and fetches only while the session is valid.
-    pub(crate) fn during(self, validity: Validity) -> Self {
-        Self { validity, ..self }
+    /// Begins polls and fetches only while the session is valid, and asks other members for services that move.
+    pub(crate) fn in_cluster(self, validity: Validity, withdrawals: Withdrawals) -> Self {
+        Self { validity, withdrawals: Some(withdrawals), ..self }
     }
 
     /// Stores mirrors of at most this many bytes as bundles.

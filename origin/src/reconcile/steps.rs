@@ -1,11 +1,14 @@
 //! The steps of a service: resolve its ref, publish cached content, build and publish new content.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tokio::task::{AbortHandle, JoinError};
 use tokio_util::task::AbortOnDropHandle;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
+use super::context::Context;
 use super::job::JobPanicked;
 use super::lfs::{LfsPolicy, NeededObjects};
 use super::service_states::Action;
@@ -33,6 +36,28 @@ impl Drop for RunningBuild {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Publishes candidates whose content is cached, but for services that another repository has not given up yet.
+async fn publish_cached(context: &Context, repository: &RepositoryName, candidates: Vec<Candidate>) -> CachedResults {
+    let refused = match &context.withdrawals {
+        Some(withdrawals) => {
+            let services: Vec<ServiceName> = candidates.iter().map(|each| each.service.name.clone()).collect();
+            withdrawals.acquire(repository, &services).await
+        }
+        None => BTreeMap::new(),
+    };
+    let (held_elsewhere, held): (Vec<_>, Vec<_>) =
+        candidates.iter().cloned().partition(|each| refused.contains_key(&each.service.name));
+    let cached = context.publisher.publish_cached(repository, &held, SystemTime::now()).await?;
+    let refused = held_elsewhere.into_iter().map(|each| {
+        let error = refused[&each.service.name].clone();
+        (each.service.name.clone(), Cached::Refused(error))
+    });
+    let mut results: BTreeMap<ServiceName, Cached> =
+        held.into_iter().map(|each| each.service.name.clone()).zip(cached).chain(refused).collect();
+    let result = |each: &Candidate| results.remove(&each.service.name).unwrap_or(Cached::NeedsBuild);
+    Ok(candidates.iter().map(result).collect())
 }
 
 impl Worker {
@@ -85,10 +110,9 @@ impl Worker {
             return;
         }
         self.cached_candidates = std::mem::take(&mut self.candidates);
-        let (publisher, name) = (self.context.publisher.clone(), self.config.name.clone());
+        let (context, name) = (self.context.clone(), self.config.name.clone());
         let candidates = self.cached_candidates.clone();
-        self.cached_task =
-            Some(self.spawn(async move { publisher.publish_cached(&name, &candidates, SystemTime::now()).await }));
+        self.cached_task = Some(self.spawn(async move { publish_cached(&context, &name, candidates).await }));
     }
 
     /// Handles the results of publishing cached content. `None`: the task panicked.

@@ -149,6 +149,7 @@ async fn any_origin_answers_operators_as_the_owner_would() {
     };
     until(async || current(0).await.is_some()).await;
     let before = current(0).await.unwrap();
+    let mut reader = Reader::of(&pair.home.client("edge-client"), &pair.nodes[0], "").await;
     let document = json!({ "repository": two, "ref": "main", "folder": "deploy" });
     let moved = pair.operators[0].put(&format!("/v1/services/{one}"), document).await;
     assert_eq!(moved.status, 200, "{moved:?}");
@@ -158,6 +159,22 @@ async fn any_origin_answers_operators_as_the_owner_would() {
         assert!(now.publication().generation > before.publication().generation, "{now:?}");
     }
     assert_eq!(pair.forwarded(1, "kind=\"changed\",status=\"204\"").await, 1.0);
+    assert!(pair.forwarded(1, "kind=\"withdraw\",status=\"200\"").await >= 1.0, "its owner gave it up first");
+    let no_longer_vouches = |kind: &EventKind| {
+        assert!(!matches!(kind, EventKind::Tombstone { .. }), "it is not gone: {kind:?}");
+        matches!(kind, EventKind::Released(repository) if repository.as_str() == one)
+    };
+    reader.until(no_longer_vouches).await;
+
+    // It comes back: the old mark does not hold it.
+    let before = current(0).await.unwrap();
+    let document = json!({ "repository": one, "ref": "main", "folder": "deploy" });
+    assert_eq!(pair.operators[1].put(&format!("/v1/services/{one}"), document).await.status, 200);
+    until(async || current(1).await.is_some_and(|now| now.publication().repository.as_str() == one)).await;
+    assert!(current(1).await.unwrap().publication().generation > before.publication().generation);
+    assert!(pair.forwarded(0, "kind=\"withdraw\",status=\"200\"").await >= 1.0);
+    let pinned = pair.operators[1].send(Method::PUT, &format!("/v1/services/{one}/pin"), &[], None).await;
+    assert_eq!(pinned.status, 200, "{pinned:?}");
 
     let gone = pair.operators[0].delete(&format!("/v1/repositories/{two}?cascade=true")).await;
     assert_eq!(gone.status, 204, "{gone:?}");
@@ -168,6 +185,57 @@ async fn any_origin_answers_operators_as_the_owner_would() {
     for node in pair.nodes {
         node.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_stays_while_its_owner_cannot_be_asked() {
+    let Some(server) = TestServer::moto() else { return };
+    let (pair, upstream) = (Box::pin(Pair::start(5, &server)).await, Upstream::small());
+    let git = serve(&upstream);
+    let mut of = [None, None];
+    for number in 0..REPOSITORIES {
+        let name = format!("shop-{number}");
+        let made = pair.operators[1].put(&format!("/v1/repositories/{name}"), repository_at(&git)).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        of[pair.owner(&name).await].get_or_insert(name);
+    }
+    let [Some(one), Some(two)] = of else { panic!("each owns some: {of:?}") };
+
+    // The first origin has not read its record: the owner verifies the delivery. One without a proof does not reach it.
+    let mut number = REPOSITORIES;
+    let unread = loop {
+        let name = format!("shop-{number}");
+        let made = pair.operators[1].put(&format!("/v1/repositories/{name}"), repository_at(&git)).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        if pair.owner(&name).await == 1 {
+            break name;
+        }
+        number += 1;
+    };
+    let nobody = Operator::without_token(&pair.home, &pair.nodes[0], None);
+    let path = format!("/v1/webhooks/github/{unread}");
+    let push = ("x-github-event", "push");
+    assert_eq!(nobody.send(Method::POST, &path, &[push], Some(json!({}))).await.status, 401);
+    assert_eq!(pair.forwarded(0, "kind=\"webhook\",status=\"401\"").await, 0.0);
+    let signed = [push, ("x-hub-signature-256", "sha256=00")];
+    // Unknown names are looked up once a second at most.
+    until(async || {
+        assert_eq!(nobody.send(Method::POST, &path, &signed, Some(json!({}))).await.status, 401);
+        pair.forwarded(0, "kind=\"webhook\",status=\"401\"").await == 1.0
+    })
+    .await;
+
+    let document = |of: &str| json!({ "repository": of, "ref": "main", "folder": "deploy" });
+    let made = pair.operators[1].put("/v1/services/moving", document(&one)).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let Pair { nodes: [first, second], operators, .. } = pair;
+    until(async || second.get("/v1/services/moving").await.status == 200).await;
+    first.running.cut().await;
+    let refused = operators[1].put("/v1/services/moving", document(&two)).await;
+    assert_eq!((refused.status.as_u16(), refused.problem().0), (503, "not-withdrawn"), "{refused:?}");
+    let read = operators[1].get("/v1/services/moving").await;
+    assert_eq!(read.body["repository"], json!(one), "{read:?}");
+    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,7 +251,8 @@ async fn only_an_origin_s_certificate_opens_the_requests_of_members() {
         origin: pair.nodes[node].running.address().to_string(),
     };
     let caller = [("weir-caller", "somebody")];
-    let messages = ["ask/shop", "tell/shop", "changed/shop", "operator/v1/repositories/shop/refresh"];
+    let messages =
+        ["ask/shop", "tell/shop", "changed/shop", "withdraw/shop/none", "operator/v1/repositories/shop/refresh"];
     for path in messages.map(|path| format!("/v1/members/{path}")) {
         let as_edge = at(owner, "edge-client").request(Method::POST, &path, &caller).await;
         assert_eq!((as_edge.status.as_u16(), as_edge.problem().0.as_str()), (404, "no-such-path"), "{path}");

@@ -17,20 +17,73 @@ const REPOSITORIES: usize = 5;
 #[tokio::test(flavor = "multi_thread")]
 async fn each_repository_has_one_owner_on_a_bucket() {
     let Some(server) = TestServer::moto() else { return };
-    server.create_bucket("weir-hub").await;
-    let hub = Hub::new(1, |home| {
-        ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
-        let store = StoreConfig {
-            url: Some("s3://weir-hub/prod".to_owned()),
-            endpoint: Some(server.endpoint.clone()),
-            allow_http: true,
-            access_key_id_file: Some(home.file("id")),
-            secret_access_key_file: Some(home.file("secret")),
-            ..StoreConfig::default()
-        };
-        (store, EngineName::Bucket, None)
-    });
-    Box::pin(hub.lives()).await;
+    Box::pin(Hub::on_bucket(1, &server).await.lives()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_moves_with_the_configuration_files() {
+    let Some(server) = TestServer::moto() else { return };
+    let hub = Hub::on_bucket(6, &server).await;
+    let empty = |index| {
+        let mut config = hub.config(index);
+        config.repositories.clear();
+        config.services.clear();
+        config
+    };
+    let (first, second) = tokio::join!(hub.home.start(empty(1)), hub.home.start(empty(2)));
+    let nodes = BTreeMap::from([(1, first), (2, second)]);
+    until(async || {
+        let mut joined = 0;
+        for node in nodes.values() {
+            joined += node.status().await["cluster"]["others"].as_array().map_or(0, Vec::len);
+        }
+        joined == 2
+    })
+    .await;
+    // Enough that each owns some.
+    let names: Vec<String> = (0..=REPOSITORIES).map(|number| format!("shop-{number}")).collect();
+    // Services are named like repositories. `moved`: one of them is in another one.
+    let load = async |moved: Option<(&String, &String)>| {
+        let (mut text, url) = (String::new(), hub.upstream.url());
+        for name in &names {
+            let of = moved.filter(|(from, _)| *from == name).map_or(name, |(_, to)| to);
+            text += &format!("[[repositories]]\nname = \"{name}\"\nurl = \"{url}\"\n");
+            text += "poll_interval = \"1h\"\nmin_poll_interval = \"100ms\"\n";
+            text += &format!("[[services]]\nname = \"{name}\"\nrepository = \"{of}\"\n");
+            text += "ref = \"main\"\nfolder = \"deploy\"\n";
+        }
+        let file = hub.home.write_config(&text);
+        for node in nodes.values() {
+            node.running.reload_file(&file).await.unwrap();
+        }
+    };
+    load(None).await;
+    until(async || owned(&nodes[&1]).await.len() + owned(&nodes[&2]).await.len() == names.len()).await;
+    let mut seen = Seen::new();
+    until(async || all_at(&nodes, &mut seen, None).await).await;
+    let (of_first, of_second) = (owned(&nodes[&1]).await, owned(&nodes[&2]).await);
+    let (from, to) = (of_first.keys().next().unwrap(), of_second.keys().next().unwrap());
+    let mut readers = [hub.follow(&nodes[&1]).await, hub.follow(&nodes[&2]).await];
+
+    until(async || nodes[&1].get(&format!("/v1/services/{from}")).await.status == 200).await;
+    load(Some((from, to))).await;
+    until(async || {
+        let mut has_moved = all_at(&nodes, &mut seen, None).await;
+        for node in nodes.values() {
+            let current = Descriptor::parse(node.get(&format!("/v1/services/{from}")).await.body).unwrap();
+            has_moved &= current.publication().repository.as_str() == to;
+        }
+        has_moved
+    })
+    .await;
+    let withdrawn = "weir_origin_member_requests_total{kind=\"withdraw\",status=\"200\"}";
+    assert!(nodes[&2].metric(withdrawn).await >= 1.0, "the old owner gave it up first");
+    for node in nodes.into_values() {
+        node.stop().await;
+    }
+    for reader in &mut readers {
+        reader.await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +140,23 @@ impl Hub {
         let home = Home::of_hosts(&hosts);
         let (store, engine, etcd) = engine(&home);
         Self { home, upstream: Upstream::small(), test, store, engine, etcd }
+    }
+
+    /// Of a bucket of this server.
+    async fn on_bucket(test: u8, server: &TestServer) -> Self {
+        server.create_bucket("weir-hub").await;
+        Self::new(test, |home| {
+            ["id", "secret"].iter().for_each(|name| fs::write(home.file(name), name).unwrap());
+            let store = StoreConfig {
+                url: Some("s3://weir-hub/prod".to_owned()),
+                endpoint: Some(server.endpoint.clone()),
+                allow_http: true,
+                access_key_id_file: Some(home.file("id")),
+                secret_access_key_file: Some(home.file("secret")),
+                ..StoreConfig::default()
+            };
+            (store, EngineName::Bucket, None)
+        })
     }
 
     async fn start(&self, index: usize) -> Node {
@@ -190,6 +260,7 @@ impl Hub {
         tokio::spawn(async move {
             let mut seen: BTreeMap<ServiceName, Generation> = BTreeMap::new();
             while let Some(event) = reader.next().await {
+                assert!(!matches!(event.kind, EventKind::Tombstone { .. }), "nothing is deleted: {event:?}");
                 let EventKind::Descriptor(bytes) = event.kind else { continue };
                 let descriptor = Descriptor::parse(bytes).unwrap();
                 let (service, generation) = of(&descriptor);

@@ -288,3 +288,82 @@ async fn only_the_owner_collects_garbage() {
     one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(15)).await;
     assert!(!store.objects.exists(&shop(), Area::Public, &frame).await.unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_ends_with_the_session() {
+    let mut store = TestStore::new();
+    store.retention =
+        RetentionConfig { versions: 1, gc_grace_period: Duration::from_secs(4), ..RetentionConfig::default() };
+    let one = store.join().await;
+    one.take(&store, "one", 1).await;
+    for (number, frames) in [["a"], ["b"], ["c"]].iter().enumerate() {
+        publish(&one.publisher, &service("shop-prod"), number as u64, frames).await.unwrap();
+    }
+    let (mut totals, begun) = (Totals::default(), Instant::now());
+    let repository = one.publisher.repository(&shop()).unwrap();
+    one.publisher.collect(&repository, &mut totals, begun).await;
+    store.store.hang_deletes(true);
+    one.until.send_replace(Some(Instant::now() + Duration::from_secs(60)));
+    let collects = one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(5));
+    assert!(tokio::time::timeout(Duration::from_secs(120), collects).await.is_ok(), "it goes on after the session");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_moves_away_is_fenced_until_it_comes_back() {
+    let mut store = TestStore::new();
+    let (one, of_one, shop_prod) = (store.join().await, service("shop-prod"), name("shop-prod"));
+    let refused = one.publisher.withdraw_service(&shop(), &shop_prod).await;
+    assert!(matches!(refused, Err(PublishError::NotOwner(_))), "{refused:?}");
+    one.take(&store, "one", 1).await;
+    publish(&one.publisher, &of_one, 1, &["one"]).await.unwrap();
+    publish(&one.publisher, &of_one, 2, &["two"]).await.unwrap();
+    let last = current(&of_one).publication().generation;
+    for _ in 0..2 {
+        assert_eq!(one.publisher.withdraw_service(&shop(), &shop_prod).await.unwrap(), last);
+    }
+    let is_fenced = |published: Result<Outcome, PublishError>| matches!(published, Err(PublishError::Moving(_)));
+    assert!(is_fenced(publish(&one.publisher, &of_one, 3, &["three"]).await));
+    let cached = one.publisher.publish_cached(&shop(), &[candidate(&of_one, 1)], at(3)).await.unwrap();
+    assert!(matches!(cached[..], [Cached::NeedsBuild]), "the build reports why: {cached:?}");
+    let retained = TarballDigest::of(b"one");
+    for digest in [None, Some(&retained)] {
+        let pinned = one.publisher.pin(&of_one, digest, change("ann", 3)).await;
+        assert!(matches!(pinned, Err(VersionChangeError::Withdrawn(_))), "{pinned:?}");
+    }
+
+    // It holds after a hand-over, and also by a higher floor.
+    store.floor = 9_000_000_000_000_000;
+    let (two, of_two) = (store.join().await, service("shop-prod"));
+    two.take(&store, "two", 2).await;
+    assert_eq!(two.published().publication().generation, last);
+    assert!(is_fenced(publish(&two.publisher, &of_two, 3, &["three"]).await));
+
+    // It comes back from a repository that has published since.
+    let elsewhere = vec![(shop_prod.clone(), store.floor + 500)];
+    let asked = two.publisher.withdrawals(&shop());
+    two.publisher.withdraw_service(&shop(), &shop_prod).await.unwrap();
+    let late = two.publisher.adopt(&shop(), elsewhere.clone(), asked).await;
+    assert!(matches!(late, Err(PublishError::Moving(_))), "it was asked for after the others were: {late:?}");
+    two.publisher.adopt(&shop(), elsewhere, asked + 1).await.unwrap();
+    let unheld = || two.publisher.unheld(&shop(), std::slice::from_ref(&shop_prod));
+    assert_eq!(unheld(), [shop_prod.clone()], "what it has is not the last version");
+    assert_eq!(publish(&two.publisher, &of_two, 2, &["two"]).await.unwrap(), Outcome::Published);
+    assert_eq!(two.published().publication().generation, store.floor + 501, "the same content, published again");
+    assert!(unheld().is_empty());
+    two.publisher.pin(&of_two, None, change("ann", 4)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_moved_service_is_retired_without_a_tombstone() {
+    let store = TestStore::new();
+    let one = store.join().await;
+    one.take(&store, "one", 1).await;
+    let (moves, goes) = (service("moves"), service("goes"));
+    for service in [&moves, &goes] {
+        publish(&one.publisher, service, 1, &["one"]).await.unwrap();
+    }
+    one.publisher.withdraw_service(&shop(), &moves.name).await.unwrap();
+    let retired = one.publisher.retire(&shop(), &[moves, goes], at(2)).await.unwrap();
+    assert_eq!(retired.keys().collect::<Vec<_>>(), [&name("goes")]);
+    assert_eq!(one.publisher.tombstones(&shop()).keys().collect::<Vec<_>>(), [&name("goes")]);
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
@@ -20,6 +21,7 @@ pub(crate) struct FaultyStore {
     fail_puts: AtomicBool,
     fail_gets: AtomicBool,
     hang_gets: AtomicBool,
+    hang_deletes: AtomicBool,
     puts: AtomicUsize,
 }
 
@@ -30,8 +32,8 @@ impl FaultyStore {
     }
 
     pub(crate) fn over(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
-        let [fail_puts, fail_gets, hang_gets] = [(); 3].map(|()| AtomicBool::new(false));
-        Arc::new(Self { inner, fail_puts, fail_gets, hang_gets, puts: AtomicUsize::new(0) })
+        let [fail_puts, fail_gets, hang_gets, hang_deletes] = [(); 4].map(|()| AtomicBool::new(false));
+        Arc::new(Self { inner, fail_puts, fail_gets, hang_gets, hang_deletes, puts: AtomicUsize::new(0) })
     }
 
     /// Whether puts write the bytes and then fail, as a failed fsync does.
@@ -42,6 +44,11 @@ impl FaultyStore {
     /// Whether gets fail with an I/O error.
     pub(crate) fn fail_gets(&self, fail: bool) {
         self.fail_gets.store(fail, Ordering::SeqCst);
+    }
+
+    /// Whether deletions never return.
+    pub(crate) fn hang_deletes(&self, hang: bool) {
+        self.hang_deletes.store(hang, Ordering::SeqCst);
     }
 
     /// Whether gets never return.
@@ -93,6 +100,9 @@ impl ObjectStore for FaultyStore {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        if self.hang_deletes.load(Ordering::SeqCst) {
+            return futures_util::stream::pending().boxed();
+        }
         self.inner.delete_stream(locations)
     }
 
