@@ -17,7 +17,7 @@ pub(crate) fn readiness<'s>(services: impl Iterator<Item = (&'s ServiceName, Ser
             warnings.push(format!("the last poll of {name} failed: {}", one_line(error)));
         }
         if let Some(error) = &status.hook_error {
-            warnings.push(format!("exec of {name}: {}", one_line(error)));
+            warnings.push(format!("a hook of {name}: {}", one_line(error)));
         }
     }
     if !missing.is_empty() {
@@ -50,7 +50,7 @@ mod tests {
             readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter())
         };
         assert_eq!(both(&well, &well), Readiness::Ready);
-        let reasons = ["the last poll of shop failed: 401: a token", "exec of bakery: status 1"].map(str::to_owned);
+        let reasons = ["the last poll of shop failed: 401: a token", "a hook of bakery: status 1"].map(str::to_owned);
         assert_eq!(both(&failing, &unrun), Readiness::Degraded(reasons.into()));
         let none = ServiceStatus::default();
         let reason = "no release yet of bakery".to_owned();

@@ -16,6 +16,9 @@ use crate::poll::PollError;
 /// The label that `metrics_by_service` adds.
 const SERVICE: &str = "service";
 
+/// The results of a hook.
+const HOOK_RESULTS: [&str; 4] = ["success", "failure", "timeout", "error"];
+
 metric_families! {
     /// The families of an agent. Without `metrics_by_service` none has the label `service`: counters are sums over all
     /// services, and gauges are those of the worst service.
@@ -48,13 +51,16 @@ metric_families! {
         /// When an edge last confirmed the release or sent a new one, in Unix seconds; the oldest of all services. 0: a
         /// service never succeeded.
         last_success: GaugeVec = "weir_agent_last_success_timestamp_seconds" { service };
-        /// Runs of `exec`.
-        hook_runs: IntCounterVec = "weir_agent_hook_runs_total"
-            { service, result: ["success", "failure", "timeout", "error"] };
-        /// When `exec` last succeeded, in Unix seconds; the oldest of all services that have one. Kept over restarts. 0: one
-        /// never succeeded.
+        /// Runs of the hooks after a switch: `exec`, `touch`, `signal`, `webhook`. One run is all that a service has.
+        hook_runs: IntCounterVec = "weir_agent_hook_runs_total" { service, result: HOOK_RESULTS };
+        /// Runs of `check`. All but `success` prevent a switch.
+        check_runs: IntCounterVec = "weir_agent_check_runs_total" { service, result: HOOK_RESULTS };
+        /// Services that `weir-agent rollback` holds at a release.
+        pinned: GaugeVec = "weir_agent_pinned" { service };
+        /// When the hooks last succeeded, in Unix seconds; the oldest of all services that have some. Kept over restarts.
+        /// 0: those of one never succeeded.
         hook_last_success: GaugeVec = "weir_agent_hook_last_success_timestamp_seconds" { service };
-        /// Services whose current release waits for its `exec`.
+        /// Services whose current release waits for its hooks.
         hook_pending: GaugeVec = "weir_agent_hook_pending" { service };
         /// Reloads by SIGHUP. A refused one changes nothing; the log has the reason.
         pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
@@ -83,6 +89,7 @@ pub(crate) struct Metrics {
     last_success: ServiceGauges,
     hook_last_success: ServiceGauges,
     hook_pending: ServiceGauges,
+    pinned: ServiceGauges,
 }
 
 impl std::ops::Deref for Metrics {
@@ -110,6 +117,7 @@ impl Metrics {
             last_success: gauges(&families.last_success, f64::min),
             hook_last_success: gauges(&families.hook_last_success, f64::min),
             hook_pending: gauges(&families.hook_pending, std::ops::Add::add),
+            pinned: gauges(&families.pinned, std::ops::Add::add),
             families,
         })
     }
@@ -148,18 +156,24 @@ impl Metrics {
             last_success: self.last_success.of(service),
             generation: self.generation.with_label_values(&[service.as_str()]),
             hook_pending: self.hook_pending.of(service),
+            pinned: self.pinned.of(service),
         }
     }
 
-    /// The series of one service's `exec`. A service without `exec` has none, because 0 would mean that it never
+    /// The series of one service's `check`.
+    pub(crate) fn check(&self, service: &ServiceName) -> CheckMetrics {
+        CheckMetrics(self.results(&self.check_runs, service))
+    }
+
+    fn results(&self, counters: &IntCounterVec, service: &ServiceName) -> Results {
+        HOOK_RESULTS.map(|result| (result, self.counter_of(counters, service, Some(result))))
+    }
+
+    /// The series of one service's hooks. A service without hooks has none, because 0 would mean that it never
     /// succeeded.
     pub(crate) fn hook(&self, service: &ServiceName) -> HookMetrics {
-        let runs = |result| self.counter_of(&self.hook_runs, service, Some(result));
         HookMetrics {
-            success: runs("success"),
-            failure: runs("failure"),
-            timeout: runs("timeout"),
-            error: runs("error"),
+            runs: self.results(&self.hook_runs, service),
             last_success: self.hook_last_success.of(service),
             pending: self.hook_pending.of(service),
         }
@@ -181,17 +195,38 @@ pub(crate) struct ServiceMetrics {
     pub(crate) last_success: ServiceGauge,
     pub(crate) generation: IntGauge,
     pub(crate) hook_pending: ServiceGauge,
+    pub(crate) pinned: ServiceGauge,
 }
 
-/// The families of one service's `exec`.
+type Results = [(&'static str, IntCounter); HOOK_RESULTS.len()];
+
+/// The families of one service's hooks.
 #[derive(Clone)]
 pub(crate) struct HookMetrics {
-    pub(crate) success: IntCounter,
-    pub(crate) failure: IntCounter,
-    pub(crate) timeout: IntCounter,
-    pub(crate) error: IntCounter,
+    runs: Results,
     pub(crate) last_success: ServiceGauge,
     pub(crate) pending: ServiceGauge,
+}
+
+impl HookMetrics {
+    pub(crate) fn ran(&self, result: &str) {
+        count(&self.runs, result);
+    }
+}
+
+/// The runs of one service's `check`.
+#[derive(Clone)]
+pub(crate) struct CheckMetrics(Results);
+
+impl CheckMetrics {
+    pub(crate) fn ran(&self, result: &str) {
+        count(&self.0, result);
+    }
+}
+
+fn count(runs: &Results, result: &str) {
+    debug_assert!(HOOK_RESULTS.contains(&result), "{result}");
+    runs.iter().filter(|(known, _)| *known == result).for_each(|(_, counter)| counter.inc());
 }
 
 /// Seconds since 1970, as timestamps are shown.

@@ -45,6 +45,9 @@ pub(crate) enum PollError {
     /// The release could not be written.
     #[error(transparent)]
     Release(#[from] ReleaseError),
+    /// The check refused the release.
+    #[error("{0}")]
+    Vetoed(String),
 }
 
 /// A poll failed at every edge.
@@ -89,7 +92,7 @@ fn hint(status: StatusCode) -> &'static str {
 
 impl PollError {
     /// All values of [`kind`](Self::kind), and that of a panic.
-    pub(crate) const KINDS: [&str; 16] = [
+    pub(crate) const KINDS: [&str; 17] = [
         "connect",
         "certificate",
         "silent",
@@ -105,6 +108,7 @@ impl PollError {
         "too_large",
         "disk",
         "unpack",
+        "check",
         "panic",
     ];
 
@@ -122,6 +126,7 @@ impl PollError {
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
+            Self::Vetoed(_) => "check",
         }
     }
 
@@ -142,7 +147,7 @@ impl PollError {
         match self {
             Self::Request(error) => matches!(error, RequestError::Token(_)),
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
-            Self::RejectedBefore | Self::Release(_) => true,
+            Self::RejectedBefore | Self::Release(_) | Self::Vetoed(_) => true,
             Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) | Self::Regressed { .. } => false,
         }
     }

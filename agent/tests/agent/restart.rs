@@ -87,7 +87,7 @@ async fn a_kill_before_and_after_the_symlink_is_replaced() {
     };
     let log = world.path().join("log");
     let mut config = world.config(&["https://127.0.0.1:1".to_owned()]);
-    config.services[0].exec = Some(format!("echo $WEIR_DIGEST:$WEIR_COMMIT >> {}", log.display()));
+    config.services[0].exec = Some(format!("echo $WEIR_DIGEST:$WEIR_COMMIT >> {}", log.display()).into());
     // The state is ahead of the link, then behind it, then lost: the link is the truth, and exec runs for it.
     for (bytes, digest) in [(Some(&after), &one), (Some(&before), &two), (None, &two)] {
         match bytes {
