@@ -163,7 +163,8 @@ impl Composition {
         let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
         let (root, name, keep) = (self.config.root.clone(), service.name.clone(), self.config.keep_releases);
         let (lock, modes) = (self.lock.clone(), Modes { group_write: self.config.group_write });
-        let opened = tokio::task::spawn_blocking(move || ServiceDirectory::open(&root, &name, keep, limits, modes, lock));
+        let opened =
+            tokio::task::spawn_blocking(move || ServiceDirectory::open(&root, &name, keep, limits, modes, lock));
         Ok(Arc::new(opened.await??))
     }
 

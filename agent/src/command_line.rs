@@ -125,7 +125,8 @@ impl Args {
     /// unset.
     #[must_use]
     pub fn of_process() -> Self {
-        Self::from_arg_matches(&without_empty_variables(Self::command()).get_matches()).unwrap_or_else(|error| error.exit())
+        Self::from_arg_matches(&without_empty_variables(Self::command()).get_matches())
+            .unwrap_or_else(|error| error.exit())
     }
 
     /// The configuration of the file and the flags, validated.

@@ -296,8 +296,10 @@ mod tests {
         );
         expected.name = "cluster-1".parse().unwrap();
         expected.admin_listen = Some("127.0.0.1:7492".parse().unwrap());
-        expected.services =
-            vec![ServiceConfig { exec: Some("kubectl apply -k .".into()), ..ServiceConfig::new("shop-prod".parse().unwrap()) }];
+        expected.services = vec![ServiceConfig {
+            exec: Some("kubectl apply -k .".into()),
+            ..ServiceConfig::new("shop-prod".parse().unwrap())
+        }];
         assert_eq!(config, expected);
 
         std::fs::write(&path, format!("max_tarball_bytes = '1MiB'\n{text}")).unwrap();
@@ -321,7 +323,8 @@ mod tests {
             let error = Config::load(&path).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
-        let hooks = "check = ['/bin/true']\ntouch = 'touched'\nsignal = { pid_file = 'pid' }\nwebhook = { url = 'http://x' }";
+        let hooks =
+            "check = ['/bin/true']\ntouch = 'touched'\nsignal = { pid_file = 'pid' }\nwebhook = { url = 'http://x' }";
         std::fs::write(&path, format!("{text}\n{hooks}")).unwrap();
         let service = Config::load(&path).unwrap().services.remove(0);
         assert_eq!(service.check, Some(HookCommand::Program(vec!["/bin/true".to_owned()])));

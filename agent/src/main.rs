@@ -9,6 +9,7 @@ use weir_agent::command_line::{Args, Command};
 use weir_agent::config::Config;
 use weir_agent::doctor::{DoctorArgs, doctor};
 use weir_agent::pin_command::{rollback, unpin};
+use weir_runtime::arenas::limit_arenas;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, shutdown, telemetry};
@@ -29,6 +30,7 @@ async fn main() -> ExitCode {
     if args.check_config {
         return check(args);
     }
+    limit_arenas();
     let config = match args.clone().into_config() {
         Ok(config) => config,
         Err(error) => {

@@ -76,8 +76,7 @@ pub fn rollback(arguments: RollbackArgs) -> anyhow::Result<String> {
     match RootLock::try_acquire(root, modes)? {
         Some(lock) => {
             let limits = Limits { max_files: config.max_files, max_bytes: config.max_tarball_bytes.as_u64() };
-            let directory =
-                ServiceDirectory::open(root, service, config.keep_releases, limits, modes, lock.into())?;
+            let directory = ServiceDirectory::open(root, service, config.keep_releases, limits, modes, lock.into())?;
             if kept.current != Some(digest) {
                 directory.roll_back(digest)?;
             }
@@ -107,7 +106,8 @@ fn choose(kept: &KeptReleases, wanted: Option<&str>) -> anyhow::Result<TarballDi
     match matching[..] {
         [digest] => Ok(*digest),
         _ => {
-            let problem = if matching.is_empty() { "no release on disk is" } else { "several releases on disk begin with" };
+            let problem =
+                if matching.is_empty() { "no release on disk is" } else { "several releases on disk begin with" };
             let all: Vec<_> = kept.digests.iter().map(ToString::to_string).collect();
             bail!("{problem} `{wanted}`. There are: {}", all.join(", "));
         }

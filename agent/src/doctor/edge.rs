@@ -118,7 +118,8 @@ async fn handshake(findings: &mut Findings, url: &EdgeUrl, config: &Config, stre
                 findings.ok("tls", "the certificate is accepted");
                 return true;
             };
-            let message = format!("the certificate is accepted, and ends on {}", humantime::format_rfc3339_seconds(ends));
+            let message =
+                format!("the certificate is accepted, and ends on {}", humantime::format_rfc3339_seconds(ends));
             if ends < now + SOON {
                 findings.warn("tls", message, "Renew the edge's certificate: agents refuse it after that.");
             } else {
@@ -144,7 +145,8 @@ fn advice(cause: Option<&rustls::Error>, url: &EdgeUrl, ca: &str) -> String {
             C::Expired | C::ExpiredContext { .. } | C::NotValidYet | C::NotValidYetContext { .. },
         )) => "Renew the edge's certificate, or correct the clock of this machine.".to_owned(),
         Some(rustls::Error::AlertReceived(_)) => {
-            "The edge refuses this agent's certificate: check `client_certificate`, and `client_ca` of the edge.".to_owned()
+            "The edge refuses this agent's certificate: check `client_certificate`, and `client_ca` of the edge."
+                .to_owned()
         }
         _ => "Check that the port is that of the edge's `listen`, and that no proxy opens TLS.".to_owned(),
     }
@@ -204,7 +206,8 @@ async fn identity_and_clock(findings: &mut Findings, url: &EdgeUrl, config: &Con
             findings.ok("identity", format!("the edge answers for {readable} of {readable} services"));
         } else {
             let message = format!("the edge knows no service for this agent by the name {}", unseen.join(", "));
-            let advice = "Correct the names, define the services at the origin, or let the agent's token or rule name them.";
+            let advice =
+                "Correct the names, define the services at the origin, or let the agent's token or rule name them.";
             findings.warn("identity", message, advice);
         }
     }
@@ -222,7 +225,11 @@ fn report_clock(findings: &mut Findings, skew: Option<(Duration, bool)>) {
             if skew < CLOCK_LEEWAY {
                 findings.warn("clock", message, advice);
             } else {
-                findings.fail("clock", format!("{message}: tokens and certificates seem expired or not valid yet"), advice);
+                findings.fail(
+                    "clock",
+                    format!("{message}: tokens and certificates seem expired or not valid yet"),
+                    advice,
+                );
             }
         }
     }

@@ -61,7 +61,11 @@ fn disk(findings: &mut Findings, root: &Path) {
             let free = ByteSize::b(of.f_bavail.saturating_mul(of.f_frsize));
             let message = format!("{shown} is writable, has symlinks, and {free} are free");
             if of.f_files > 0 && of.f_favail == 0 {
-                findings.fail("disk", format!("{shown}: no inode is free"), "Remove files, or use a larger file system.");
+                findings.fail(
+                    "disk",
+                    format!("{shown}: no inode is free"),
+                    "Remove files, or use a larger file system.",
+                );
             } else if free < LITTLE_SPACE {
                 let advice = "Make sure that the current, the previous and the next release fit, and a tarball.";
                 findings.warn("disk", message, advice);
@@ -86,7 +90,10 @@ fn try_links(root: &Path) -> io::Result<()> {
 /// A directory of a service that this user cannot write.
 fn foreign(root: &Path) -> io::Result<Option<String>> {
     for entry in fs::read_dir(root)? {
-        let (path, metadata) = { let entry = entry?; (entry.path(), entry.metadata()?) };
+        let (path, metadata) = {
+            let entry = entry?;
+            (entry.path(), entry.metadata()?)
+        };
         let own = metadata.uid() == rustix::process::geteuid().as_raw();
         if metadata.is_dir() && !own && access(&path, Access::WRITE_OK).is_err() {
             return Ok(Some(path.display().to_string()));

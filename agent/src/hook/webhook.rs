@@ -14,7 +14,8 @@ use crate::config::WebhookConfig;
 /// Sends the facts. The client is made for each request, so that renewed authorities are used.
 pub(super) async fn send(config: &WebhookConfig, ca: &Path, facts: &serde_json::Value) -> Result<(), HookError> {
     let failed = |message: String| HookError::Webhook(message);
-    let tls = tls::client_config(config.ca.as_deref().unwrap_or(ca), None).map_err(|error| failed(error.to_string()))?;
+    let tls =
+        tls::client_config(config.ca.as_deref().unwrap_or(ca), None).map_err(|error| failed(error.to_string()))?;
     let request = Request::builder()
         .method(Method::POST)
         .uri(&config.url)

@@ -96,7 +96,11 @@ impl Task for Follower {
                         Some(command) => command == Command::Refresh,
                         None => return,
                     },
-                    Ok(()) = self.pins.changed() => false,
+                    // Perhaps the pin of another service.
+                    Ok(()) = self.pins.changed() => match self.pin_has_changed() {
+                        true => false,
+                        false => continue,
+                    },
                     () = tokio::time::sleep_until(when.into()) => continue,
                 },
             };
@@ -169,12 +173,18 @@ impl Follower {
         Some(())
     }
 
+    /// Whether the status shows another pin than there is.
+    fn pin_has_changed(&mut self) -> bool {
+        let pin = self.pins.borrow_and_update().get(&self.poller.service).map(|pin| (pin.digest, pin.since));
+        pin != self.status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since))
+    }
+
     /// Switches to the pinned release, if there is one; returns whether the service is pinned.
     async fn follow_pin(&mut self) -> Result<bool, ReleaseError> {
+        let changed = self.pin_has_changed();
         let service = &self.poller.service;
-        let pin = self.pins.borrow_and_update().get(service).copied();
-        let known = self.status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since));
-        if known != pin.map(|pin| (pin.digest, pin.since)) {
+        let pin = self.pins.borrow().get(service).copied();
+        if changed {
             match pin {
                 Some(pin) => tracing::warn!(%service, digest = %pin.digest, "pinned: changes are not followed"),
                 None => tracing::info!(%service, "not pinned any more"),
@@ -229,8 +239,7 @@ impl Follower {
             }
             PollResult::Fetched(tarball, answer) => {
                 let expected = answer.clone();
-                let prepared =
-                    self.on_disk(move |directory| prepare(directory, &tarball, &expected, refresh)).await;
+                let prepared = self.on_disk(move |directory| prepare(directory, &tarball, &expected, refresh)).await;
                 match prepared {
                     Ok(prepared) => (prepared, answer),
                     Err(error) => return Some(Err(error.into())),

@@ -75,7 +75,11 @@ fn compare(
         None => report(ChangeKind::Added, path),
         Some(old) => match old.stat(path)? {
             Some(stat) if !is_type(&stat, FileType::Directory) => {
-                if differs(path, old, &stat, &mut new)? { report(ChangeKind::Changed, path) } else { Ok(()) }
+                if differs(path, old, &stat, &mut new)? {
+                    report(ChangeKind::Changed, path)
+                } else {
+                    Ok(())
+                }
             }
             _ => report(ChangeKind::Added, path),
         },

@@ -56,7 +56,15 @@ async fn only_the_root_of_the_agent_is_written() {
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(&root);
     command.arg(env!("CARGO_BIN_EXE_weir-agent")).env_remove("TMPDIR");
-    command.args(["--edge", &edge.url(), "--service", "shop", "--once", "--exec", "cat \"$WEIR_CHANGES\" > ../../copy"]);
+    command.args([
+        "--edge",
+        &edge.url(),
+        "--service",
+        "shop",
+        "--once",
+        "--exec",
+        "cat \"$WEIR_CHANGES\" > ../../copy",
+    ]);
     command.arg("--ca").arg(world.path().join("ca.pem")).arg("--root").arg(&root);
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap();
     let Some(output) = output.ok().filter(|output| !is_not_allowed(&output.stderr)) else {

@@ -41,7 +41,10 @@ async fn a_good_edge_is_ok_in_every_line() {
     edge.answers.fail_always(Fault::Problem(401, "the token has expired".to_owned()));
     let found = findings(&config).await;
     let (_, verdict, text) = of(&found, "identity");
-    assert!(*verdict == Verdict::Fail && text.contains("the token has expired") && text.contains("token_file"), "{text}");
+    assert!(
+        *verdict == Verdict::Fail && text.contains("the token has expired") && text.contains("token_file"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

@@ -245,7 +245,10 @@ async fn a_webhook_gets_the_facts_with_and_without_tls() {
         assert_eq!((&received[0]["service"], &received[0]["previous"]), (&"shop".into(), &serde_json::Value::Null));
         let two = &received[2];
         let revision = format!("sha1:{}", commit(generation));
-        assert_eq!((&two["previous"]["digest"], &two["previous"]["revision_id"]), (&one.to_string().into(), &revision.into()));
+        assert_eq!(
+            (&two["previous"]["digest"], &two["previous"]["revision_id"]),
+            (&one.to_string().into(), &revision.into())
+        );
         assert_eq!(two["changes"], serde_json::json!([{ "change": "changed", "path": "content" }]));
         assert_eq!(two["changes_total"], 1);
         agent.stop().await;

@@ -72,7 +72,11 @@ async fn a_running_agent_goes_back_stays_there_and_follows_again() {
     edge.answers.publish_at(&shop(), with_content("4"), generation);
 
     assert!(command(&world, &["unpin", "shop"]).await.status.success());
-    agent.until("it follows again", |status| status.pinned.is_none() && status.release.as_ref().is_some_and(|r| r.digest == four)).await;
+    agent
+        .until("it follows again", |status| {
+            status.pinned.is_none() && status.release.as_ref().is_some_and(|r| r.digest == four)
+        })
+        .await;
     assert_eq!(agent.metric("weir_agent_pinned", &[]), 0.0);
     agent.stop().await;
     assert!(String::from_utf8_lossy(&command(&world, &["unpin", "shop"]).await.stdout).contains("was not pinned"));

@@ -151,7 +151,12 @@ fn the_configuration_reference_matches_the_code() {
     for (title, sources, defaults, reloadable) in [
         ("Origin", &["origin/src/config"][..], serde_json::to_value(origin), weir_origin::config::RELOADABLE),
         ("Edge", &["edge/src/config"], serde_json::to_value(edge), &[][..]),
-        ("Agent", &["agent/src/config.rs", "agent/src/config"], serde_json::to_value(agent), weir_agent::config::RELOADABLE),
+        (
+            "Agent",
+            &["agent/src/config.rs", "agent/src/config"],
+            serde_json::to_value(agent),
+            weir_agent::config::RELOADABLE,
+        ),
     ] {
         let role = Role { types: Types::read(sources), defaults: defaults.unwrap(), reloadable };
         let file = title.to_lowercase();

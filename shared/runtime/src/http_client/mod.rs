@@ -52,8 +52,11 @@ pub fn webhook_client<B>(tls: ClientConfig) -> Client<HttpsConnector<Connector>,
 where
     B: HttpBody<Data: Send> + Send,
 {
-    let connector =
-        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(Connector::new());
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(Connector::new());
     Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)
 }
 
