@@ -222,6 +222,31 @@ mod tests {
     }
 
     #[test]
+    fn hooks_compare_with_the_last_success_and_rollbacks_find_their_records() {
+        let mut state = State::default().switched_to(record(b"one", 1));
+        assert_eq!(state.hook_job().unwrap().previous, None);
+        state.hook_ended(true, UNIX_EPOCH);
+        state = state.switched_to(record(b"two", 2));
+        assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)));
+        state.hook_ended(false, UNIX_EPOCH);
+        state = state.switched_to(record(b"three", 3));
+        assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)), "the second never succeeded");
+        state = state.switched_to(record(b"four", 4));
+        assert_eq!(state.earlier, [record(b"two", 2), record(b"one", 1)]);
+        // Back to the first.
+        let known = state.record_of(record(b"one", 0).directory);
+        assert_eq!(known, record(b"one", 1));
+        state = state.switched_to(known);
+        assert_eq!((state.highest_generation, state.release.as_ref().unwrap().generation), (4, 1));
+        assert_eq!(state.earlier, [record(b"three", 3), record(b"two", 2)]);
+        assert_eq!(state.record_of(record(b"unknown", 5).directory).generation, 0);
+        for number in 10..100 {
+            state = state.switched_to(record(&[number], u64::from(number)));
+        }
+        assert_eq!(state.earlier.len(), MAX_EARLIER);
+    }
+
+    #[test]
     fn the_state_is_repaired_to_match_the_symlink() {
         let state = two();
         let name = |content: &[u8]| Some(record(content, 0).directory);
