@@ -38,7 +38,7 @@ fn rules() -> Rules {
 fn origins_come_and_go() -> anyhow::Result<()> {
     let parts: [Part<'_>; 2] = [
         ("a member more or less moves few repositories", || on_machines(one_more_and_less())),
-        ("a rolling restart loses no push", || on_machines(rolling_restart())),
+        ("a rolling restart and a death lose no push", || on_machines(rolling_restart())),
     ];
     isolated("cluster::scaling::origins_come_and_go", &parts, !nightly())
 }
@@ -98,7 +98,10 @@ async fn rolling_restart() -> anyhow::Result<()> {
     let upstreams = std::mem::take(&mut site.upstreams);
     let repositories = upstreams.len();
     let pushing = Pushing::start(&looking.recorder, upstreams, Duration::from_secs(1));
-    let restarted = restart_all(&mut site, repositories).await;
+    let restarted = match restart_all(&mut site, repositories).await {
+        Ok(()) => kill_one(&mut site, repositories).await,
+        Err(error) => Err(error),
+    };
     site.upstreams = pushing.stop().await?;
     let settled = match restarted {
         Ok(()) => until_settled(&site).await,
@@ -135,4 +138,14 @@ async fn restart_all(site: &mut Site, repositories: usize) -> anyhow::Result<()>
         until_ready(&site.origins[index].node).await?;
     }
     Ok(())
+}
+
+/// An owner dies without a word, and the others take what it had.
+async fn kill_one(site: &mut Site, repositories: usize) -> anyhow::Result<()> {
+    until_quiet(site, 3).await?;
+    let killed = site.origins[0].name.clone();
+    println!("kills {killed}");
+    site.origins[0].node.kill()?;
+    let has_no_more = |owners: BTreeMap<String, String>| owners.values().all(|owner| *owner != killed);
+    until("the others own everything", async || site.owners(repositories).await.is_some_and(has_no_more)).await
 }
