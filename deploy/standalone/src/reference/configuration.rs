@@ -153,7 +153,7 @@ fn the_configuration_reference_matches_the_code() {
         ("Edge", &["edge/src/config"][..], serde_json::to_value(edge), &[][..]),
         (
             "Agent",
-            &["agent/src/config.rs", "agent/src/config"],
+            &["agent/src/config.rs", "agent/src/config"][..],
             serde_json::to_value(agent),
             weir_agent::config::RELOADABLE,
         ),

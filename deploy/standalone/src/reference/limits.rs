@@ -132,8 +132,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | rate of a download, in bytes per second | {agent/src/fetch/mod.rs MIN_RATE} |  | it fails |
 | time before this rate is needed | {agent/src/fetch/mod.rs SLOW_START} |  |  |
 | pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |
-| output of `exec` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |
-| pause between attempts of `exec` | {agent/src/hook/retry.rs LONGEST} |  |  |
+| output of `exec` or `check` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |
+| pause between attempts of hooks, and of `check` for the same content | {agent/src/hook/retry.rs LONGEST} |  |  |
+| changes in the body of a webhook | {agent/src/release/changes.rs MAX_FIRST} |  | the rest is counted in `changes_total` |
 "#;
 
 #[test]
