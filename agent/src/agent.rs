@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,11 +17,11 @@ use weir_runtime::shutdown::Drain;
 
 use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
-use crate::hook::Hook;
+use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, unix_seconds};
 use crate::poll::{Command, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
-use crate::release::{Limits, RootLock, ServiceDirectory};
+use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
 use crate::reload::Reloader;
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
@@ -28,6 +29,9 @@ use crate::verify::{Monitor, Trust};
 
 /// The most queued commands per service; more would repeat the same.
 const MAX_COMMANDS: usize = 8;
+
+/// The time between two looks at the pins, which the command line writes.
+const PIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running agent.
 pub struct Running {
@@ -69,8 +73,10 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let metrics = Metrics::register(&registry, config.metrics_by_service)?;
     let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
     let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone());
-    let root = config.root.clone();
-    let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root)).await??;
+    let (root, modes) = (config.root.clone(), Modes { group_write: config.group_write });
+    let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root, modes)).await??;
+    let pins = read_pins(&config.root).context("cannot read the pins")?;
+    let (pins_read, pins) = watch::channel(Arc::new(pins));
     let drain = Drain::new();
     let trust = Trust::follow(&config.trust, &metrics.trust_file_readable, &drain).await?;
     let monitored = trust.clone().filter(|_| !config.max_proof_age.is_zero());
@@ -84,6 +90,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         monitor,
         edges: edges.clone(),
         metrics,
+        pins,
         config,
         once,
         started,
@@ -93,6 +100,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     for service in &composition.config.services {
         opened.push((service.clone(), composition.open(service).await?));
     }
+    composition.drain.spawn(watch_pins(composition.config.root.clone(), pins_read, composition.drain.clone()));
     let mut services = BTreeMap::new();
     for (service, directory) in opened {
         let name = service.name.clone();
@@ -131,31 +139,62 @@ struct Composition {
     metrics: Metrics,
     trust: Option<Arc<Trust>>,
     monitor: Option<Monitor>,
+    pins: watch::Receiver<Arc<Pins>>,
     drain: Drain,
     started: SystemTime,
+}
+
+/// Reads the pins again and again: they are written by another process, perhaps on a file system that tells nobody.
+async fn watch_pins(root: PathBuf, pins: watch::Sender<Arc<Pins>>, drain: Drain) {
+    let mut failed = false;
+    loop {
+        tokio::select! {
+            () = drain.begun() => return,
+            () = tokio::time::sleep(PIN_INTERVAL) => {}
+        }
+        let root = root.clone();
+        match tokio::task::spawn_blocking(move || read_pins(&root)).await.map_err(std::io::Error::other).flatten() {
+            Ok(read) => {
+                failed = false;
+                pins.send_if_modified(|known| {
+                    let changed = **known != read;
+                    if changed {
+                        *known = Arc::new(read);
+                    }
+                    changed
+                });
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    tracing::warn!(%error, "the pins cannot be read; the last ones stay");
+                }
+            }
+        }
+    }
 }
 
 impl Composition {
     async fn open(&self, service: &ServiceConfig) -> anyhow::Result<Arc<ServiceDirectory>> {
         let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
         let (root, name, keep) = (self.config.root.clone(), service.name.clone(), self.config.keep_releases);
-        let lock = self.lock.clone();
-        let opened = tokio::task::spawn_blocking(move || ServiceDirectory::open(&root, &name, keep, limits, lock));
+        let (lock, modes) = (self.lock.clone(), Modes { group_write: self.config.group_write });
+        let opened =
+            tokio::task::spawn_blocking(move || ServiceDirectory::open(&root, &name, keep, limits, modes, lock));
         Ok(Arc::new(opened.await??))
     }
 
     fn follow(&self, service: ServiceConfig, directory: Arc<ServiceDirectory>) -> Service {
-        let ServiceConfig { name, exec } = service;
+        let name = service.name.clone();
         let metrics = self.metrics.service(&name);
         let state = directory.state();
         let pending = directory.hook_job().is_some();
         let (status, watched) = watch::channel(ServiceStatus {
             release: release_of(&directory, &state),
             last_success: state.last_success(),
-            hook: match (&exec, &state.release) {
-                (None, _) | (_, None) => HookState::None,
-                (Some(_), Some(_)) if pending => HookState::Pending,
-                (Some(_), Some(_)) => HookState::Done,
+            hook: match (service.has_hook(), &state.release) {
+                (false, _) | (_, None) => HookState::None,
+                (true, Some(_)) if pending => HookState::Pending,
+                (true, Some(_)) => HookState::Done,
             },
             ..ServiceStatus::default()
         });
@@ -165,7 +204,13 @@ impl Composition {
         if let Some(release) = &state.release {
             metrics.generation.set(i64::try_from(release.generation).unwrap_or(i64::MAX));
         }
-        let hook = exec.map(|command| {
+        let check = service.check.clone().map(|command| Check {
+            service: name.clone(),
+            command,
+            timeout: self.config.exec_timeout,
+            metrics: self.metrics.check(&name),
+        });
+        let hook = service.has_hook().then(|| {
             let switched = Arc::new(Notify::new());
             let hook_metrics = self.metrics.hook(&name);
             if let Some(last) = state.hook_last_success() {
@@ -173,7 +218,8 @@ impl Composition {
             }
             let hook = Hook {
                 service: name.clone(),
-                command,
+                config: service,
+                ca: self.config.ca.clone(),
                 timeout: self.config.exec_timeout,
                 directory: directory.clone(),
                 switched: switched.clone(),
@@ -206,6 +252,9 @@ impl Composition {
             commands: received,
             metrics,
             hook,
+            check,
+            veto: None,
+            pins: self.pins.clone(),
             rejected: None,
             drain: self.drain.clone(),
         };

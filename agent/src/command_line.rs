@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, Resettable};
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_runtime::config::{ConfigError, duration, parse_address};
 
 use crate::config::{Config, HttpMode, ServiceConfig};
+use crate::doctor::DoctorArgs;
 use crate::edge_client::EdgeUrl;
+use crate::pin_command::{RollbackArgs, UnpinArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,8 +25,13 @@ Examples:
       Runs a command in each new release, and uses the second edge while the first does not respond.
   weir-agent --config agent.toml --check-config
       Prints every error of the file, and of the files that it names.
+  weir-agent doctor --config agent.toml
+      Checks names, ports, certificates, the identity, the clock and the disk, and says what to do.
+  weir-agent rollback --config agent.toml shop-prod
+      Goes back to the previous release, until `weir-agent unpin --config agent.toml shop-prod`.
 
-The command gets WEIR_SERVICE, WEIR_DIGEST, WEIR_COMMIT, WEIR_REVISION, WEIR_PREVIOUS_DIGEST and WEIR_RELEASE.
+The command gets WEIR_SERVICE, WEIR_RELEASE, WEIR_DIGEST, WEIR_COMMIT, WEIR_REVISION, the same three with WEIR_PREVIOUS_,
+and WEIR_CHANGES: a file with the changed paths.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_agent=debug; WEIR_LOG_FORMAT=text or json.";
 
 /// Follow services of a Weir edge and keep verified releases of them on disk
@@ -33,15 +40,46 @@ Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_agent=debug; WEIR_LOG_FORMAT=text or 
 /// overrides its environment variable, and both override the key in the file. An empty variable counts as unset.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "weir-agent", version, after_help = "See `weir-agent --help` for examples.", after_long_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
-    pub config: Option<PathBuf>,
+    /// The configuration.
+    #[command(flatten)]
+    pub settings: Settings,
     /// Check the configuration and the files that it names, and exit
     ///
     /// Exit code 0: an agent can start, unless another program uses its address or its root. 2: every error is printed.
     #[arg(long)]
     pub check_config: bool,
+    /// Exit when every service has its newest release: 0, or 1 with the reason
+    ///
+    /// A release counts once it is verified and its command has succeeded.
+    #[arg(long, env = "WEIR_ONCE", value_parser = BoolishValueParser::new())]
+    pub once: bool,
+    /// With --once, how long temporary failures are retried
+    #[arg(long, value_name = "TIME", env = "WEIR_ONCE_TIMEOUT", value_parser = duration::parse, default_value = "60s")]
+    pub once_timeout: Duration,
+    /// What to do instead of running an agent.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do instead of running an agent.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Check names, ports, certificates, the identity, the clock and the disk
+    Doctor(DoctorArgs),
+    /// Go back to an earlier release, and stay there
+    Rollback(RollbackArgs),
+    /// Let a service follow its edges again
+    Unpin(UnpinArgs),
+}
+
+/// The configuration: a file, or flags, or both.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Settings {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    pub config: Option<PathBuf>,
     /// The URL of an edge, best first; takes several
     #[arg(long = "edge", value_name = "URL", env = "WEIR_EDGE", value_delimiter = ',')]
     pub edges: Vec<EdgeUrl>,
@@ -80,14 +118,6 @@ pub struct Args {
     /// Label the metrics with the service
     #[arg(long, env = "WEIR_METRICS_BY_SERVICE", value_parser = BoolishValueParser::new())]
     pub metrics_by_service: bool,
-    /// Exit when every service has its newest release: 0, or 1 with the reason
-    ///
-    /// A release counts once it is verified and its command has succeeded.
-    #[arg(long, env = "WEIR_ONCE", value_parser = BoolishValueParser::new())]
-    pub once: bool,
-    /// With --once, how long temporary failures are retried
-    #[arg(long, value_name = "TIME", env = "WEIR_ONCE_TIMEOUT", value_parser = duration::parse, default_value = "60s")]
-    pub once_timeout: Duration,
 }
 
 impl Args {
@@ -95,13 +125,28 @@ impl Args {
     /// unset.
     #[must_use]
     pub fn of_process() -> Self {
-        let command = Self::command().mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
-            Some(value) if value.is_empty() => arg.env(Resettable::Reset),
-            _ => arg,
-        });
-        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+        Self::from_arg_matches(&without_empty_variables(Self::command()).get_matches())
+            .unwrap_or_else(|error| error.exit())
     }
 
+    /// The configuration of the file and the flags, validated.
+    ///
+    /// # Errors
+    /// As [`Settings::into_config`].
+    pub fn into_config(self) -> Result<Config, ConfigError> {
+        self.settings.into_config()
+    }
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+        _ => arg,
+    });
+    command.mut_subcommands(without_empty_variables)
+}
+
+impl Settings {
     /// The configuration of the file and the flags, validated.
     ///
     /// # Errors
@@ -134,7 +179,7 @@ impl Args {
         }
         if let Some(exec) = self.exec {
             for service in &mut config.services {
-                service.exec = Some(exec.clone());
+                service.exec = Some(exec.as_str().into());
             }
         }
         fn set<T>(key: &mut T, flag: Option<T>) {

@@ -1,5 +1,7 @@
 //! The configuration of an agent: `agent.toml`, flags and environment variables.
 
+mod hook;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::{self, ConfigError, duration, size};
 use weir_runtime::host_name::host_name;
 
+pub use self::hook::{HookCommand, SignalConfig, SignalName, WebhookConfig};
 pub use crate::edge_client::EdgeUrl;
 
 /// The shortest interval that is accepted for polls and refreshes.
@@ -57,16 +60,40 @@ pub enum HttpMode {
 pub struct ServiceConfig {
     /// Name of the service at the edge, and of its folder in `root`.
     pub name: ServiceName,
-    /// Command, run by `sh -c` in the new release after each switch. It runs at least once for each switch; make it
-    /// idempotent.
+    /// Command, run in the new release before the switch. Unless it succeeds, nothing is switched.
     #[serde(default)]
-    pub exec: Option<String>,
+    pub check: Option<HookCommand>,
+    /// Command, run in the new release after each switch: a string for `sh -c`, or a list for a program without a shell.
+    /// It runs at least once for each switch; make it idempotent. So do the other hooks, in the order of this table.
+    #[serde(default)]
+    pub exec: Option<HookCommand>,
+    /// File that is created, or gets the present time, after each switch.
+    #[serde(default)]
+    pub touch: Option<PathBuf>,
+    /// A signal to a process after each switch.
+    #[serde(default)]
+    pub signal: Option<SignalConfig>,
+    /// A request after each switch.
+    #[serde(default)]
+    pub webhook: Option<WebhookConfig>,
 }
 
 impl ServiceConfig {
-    /// A service without a command.
+    /// A service without hooks.
     pub fn new(name: ServiceName) -> Self {
-        Self { name, exec: None }
+        Self { name, check: None, exec: None, touch: None, signal: None, webhook: None }
+    }
+
+    /// Whether something runs after each switch.
+    pub(crate) fn has_hook(&self) -> bool {
+        self.exec.is_some() || self.touch.is_some() || self.signal.is_some() || self.webhook.is_some()
+    }
+
+    /// The paths that may be relative.
+    fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let pid_file = self.signal.as_mut().map(|signal| &mut signal.pid_file);
+        let ca = self.webhook.as_mut().and_then(|webhook| webhook.ca.as_mut());
+        [self.touch.as_mut(), pid_file, ca].into_iter().flatten()
     }
 }
 
@@ -126,11 +153,13 @@ pub struct Config {
     /// well.
     #[serde(with = "duration")]
     pub idle_timeout: Duration,
-    /// How long `exec` may run. Then its process group gets SIGTERM, and SIGKILL 5 s later. At least `1s`.
+    /// How long `exec` and `check` may run. Then its process group gets SIGTERM, and SIGKILL 5 s later. At least `1s`.
     #[serde(with = "duration")]
     pub exec_timeout: Duration,
     /// Releases on disk for each service. The current and the previous one are always kept. At least 1.
     pub keep_releases: usize,
+    /// Let the group of `root` write: files have mode 0664 or 0775, directories 2775. Otherwise 0644, 0755 and 0755.
+    pub group_write: bool,
     /// Largest tarball, uncompressed.
     #[serde(with = "size")]
     pub max_tarball_bytes: ByteSize,
@@ -174,6 +203,7 @@ impl Default for Config {
             idle_timeout: Duration::from_secs(10),
             exec_timeout: Duration::from_secs(300),
             keep_releases: 3,
+            group_write: false,
             max_tarball_bytes: ByteSize::gib(4),
             max_files: 1_000_000,
             max_downloads: 4,
@@ -205,11 +235,12 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = config::read(path)?;
         let base = config::base_dir(path);
-        let Self { ca, root, client_certificate, client_key, token_file, trust, .. } = &mut config;
+        let Self { ca, root, client_certificate, client_key, token_file, trust, services, .. } = &mut config;
         let pinned = trust.iter_mut().map(|entry| &mut entry.keys);
         let optional = [client_certificate, client_key, token_file].into_iter().flatten().chain(pinned);
         // An empty path is a missing key, which `validate` reports.
-        for path in [ca, root].into_iter().chain(optional).filter(|path| !path.as_os_str().is_empty()) {
+        let hooks = services.iter_mut().flat_map(ServiceConfig::paths);
+        for path in [ca, root].into_iter().chain(optional).chain(hooks).filter(|path| !path.as_os_str().is_empty()) {
             config::resolve(base, path);
         }
         Ok(config)
@@ -233,8 +264,7 @@ impl Config {
         for (index, service) in self.services.iter().enumerate() {
             let is_twice = self.services[..index].iter().any(|other| other.name == service.name);
             refuse(is_twice, &format!("the service `{}` is listed twice", service.name));
-            let is_empty = service.exec.as_ref().is_some_and(|exec| exec.trim().is_empty());
-            refuse(is_empty, &format!("`exec` of the service `{}` is empty", service.name));
+            hook::errors(service).iter().for_each(|error| refuse(true, error));
             let is_named = self.trust.iter().any(|entry| entry.services.matches(service.name.as_str()));
             let why =
                 format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
@@ -302,8 +332,10 @@ mod tests {
         );
         expected.name = "cluster-1".parse().unwrap();
         expected.admin_listen = Some("127.0.0.1:7492".parse().unwrap());
-        expected.services =
-            vec![ServiceConfig { name: "shop-prod".parse().unwrap(), exec: Some("kubectl apply -k .".to_owned()) }];
+        expected.services = vec![ServiceConfig {
+            exec: Some("kubectl apply -k .".into()),
+            ..ServiceConfig::new("shop-prod".parse().unwrap())
+        }];
         assert_eq!(config, expected);
 
         std::fs::write(&path, format!("max_tarball_bytes = '1MiB'\n{text}")).unwrap();
@@ -319,10 +351,24 @@ mod tests {
             (format!("client_key = 'k'\n{text}"), "client_certificate"),
             (format!("trust = [{{ services = 'bank', keys = 'k' }}]\n{text}"), "names the service `shop-prod`"),
             (format!("max_proof_age = '1m'\n{text}"), "max_proof_age"),
+            (format!("{text}\ncheck = 1"), "a string for `sh -c`, or a list"),
+            (format!("{text}\ncheck = []"), "`check` of the service `shop-prod` is empty"),
+            (format!("{text}\nwebhook = {{ url = 'ftp://x' }}"), "`http://` or `https://`"),
+            (format!("{text}\nwebhook = {{ url = 'https://user:secret@x' }}"), "a user name"),
+            (format!("{text}\nsignal = {{ pid_file = 'p', signal = 'kill' }}"), "kill"),
         ] {
             std::fs::write(&path, &wrong).unwrap();
             let error = Config::load(&path).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
+        let hooks =
+            "check = ['/bin/true']\ntouch = 'touched'\nsignal = { pid_file = 'pid' }\nwebhook = { url = 'http://x' }";
+        std::fs::write(&path, format!("{text}\n{hooks}")).unwrap();
+        let service = Config::load(&path).unwrap().services.remove(0);
+        assert_eq!(service.check, Some(HookCommand::Program(vec!["/bin/true".to_owned()])));
+        assert_eq!(service.touch, Some(dir.path().join("touched")));
+        let signal = SignalConfig { pid_file: dir.path().join("pid"), signal: SignalName::Hup };
+        assert_eq!(service.signal, Some(signal));
+        assert_eq!(service.webhook.unwrap().timeout, Duration::from_secs(10));
     }
 }

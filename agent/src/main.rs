@@ -5,20 +5,32 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 use weir_agent::check;
-use weir_agent::command_line::Args;
+use weir_agent::command_line::{Args, Command};
 use weir_agent::config::Config;
+use weir_agent::doctor::{DoctorArgs, doctor};
+use weir_agent::pin_command::{rollback, unpin};
+use weir_runtime::arenas::limit_arenas;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, shutdown, telemetry};
 
 const PROGRAM: &str = "weir-agent";
 
-#[tokio::main]
+/// One thread is enough for the polls of many services, and two keep them going while a download is decrypted. More would
+/// cost memory on machines with many processors: each has a stack, and an arena of the allocator.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::of_process();
+    match args.command {
+        Some(Command::Doctor(args)) => return examine(args).await,
+        Some(Command::Rollback(args)) => return report(rollback(args)),
+        Some(Command::Unpin(args)) => return report(unpin(args)),
+        None => {}
+    }
     if args.check_config {
         return check(args);
     }
+    limit_arenas();
     let config = match args.clone().into_config() {
         Ok(config) => config,
         Err(error) => {
@@ -46,7 +58,7 @@ async fn main() -> ExitCode {
 
 /// Prints every error of a configuration and of the files that it names.
 fn check(args: Args) -> ExitCode {
-    let config = match args.merged() {
+    let config = match args.settings.merged() {
         Ok(config) => config,
         Err(error) => {
             failure::report(PROGRAM, &error.into());
@@ -63,6 +75,37 @@ fn check(args: Args) -> ExitCode {
     }
     println!("configuration ok");
     ExitCode::SUCCESS
+}
+
+/// 0: no check failed. 1: one did. 2: the configuration is invalid.
+async fn examine(args: DoctorArgs) -> ExitCode {
+    let config = match args.settings.into_config() {
+        Ok(config) => config,
+        Err(error) => {
+            failure::report(PROGRAM, &error.into());
+            return ExitCode::from(2);
+        }
+    };
+    let report = doctor(&config).await;
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&report).expect("findings are plain data")),
+        false => print!("{report}"),
+    }
+    if report.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Prints what a command did.
+fn report(result: anyhow::Result<String>) -> ExitCode {
+    match result {
+        Ok(done) => {
+            println!("{done}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            failure::report(PROGRAM, &error);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 async fn run(config: Config, args: &Args) -> anyhow::Result<()> {

@@ -22,7 +22,7 @@ pub(crate) fn readiness<'s>(
             warnings.push(format!("the last poll of {name} failed: {}", one_line(error)));
         }
         if let Some(error) = &status.hook_error {
-            warnings.push(format!("exec of {name}: {}", one_line(error)));
+            warnings.push(format!("a hook of {name}: {}", one_line(error)));
         }
         if let Some(problem) = status.freshness(now).and_then(|assessed| assessed.problem) {
             warnings.push(format!("{name} is not proved to be current: {problem}"));
@@ -61,7 +61,7 @@ mod tests {
             readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter(), SystemTime::UNIX_EPOCH)
         };
         assert_eq!(both(&well, &well), Readiness::Ready);
-        let reasons = ["the last poll of shop failed: 401: a token", "exec of bakery: status 1"].map(str::to_owned);
+        let reasons = ["the last poll of shop failed: 401: a token", "a hook of bakery: status 1"].map(str::to_owned);
         assert_eq!(both(&failing, &unrun), Readiness::Degraded(reasons.into()));
         let limit = Duration::from_secs(60);
         let proof = Some((Proof::new(SystemTime::UNIX_EPOCH - 2 * limit), limit));

@@ -78,7 +78,7 @@ mod tests {
         now.token_file = Some("token".into());
         now.ca = "other.pem".into();
         assert_eq!(changed_keys(&config(), &now, RELOADABLE), [""; 0]);
-        now.services[0].exec = Some("true".to_owned());
+        now.services[0].exec = Some("true".into());
         now.keep_releases = 9;
         assert_eq!(changed_keys(&config(), &now, RELOADABLE), ["keep_releases", "service"]);
     }

@@ -26,6 +26,17 @@ pub struct Release {
     pub directory: PathBuf,
 }
 
+/// A release at which `weir-agent rollback` holds a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pinned {
+    /// Its digest.
+    pub digest: TarballDigest,
+    /// Since when.
+    pub since: SystemTime,
+    /// What the edges offered at the last poll.
+    pub offered: Option<TarballDigest>,
+}
+
 /// The state of `exec`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -48,6 +59,8 @@ pub enum HookState {
 pub struct ServiceStatus {
     /// The release in force; `None` before the first.
     pub release: Option<Release>,
+    /// The pin, until `weir-agent unpin`.
+    pub pinned: Option<Pinned>,
     /// Whether an edge has confirmed the release, or sent a new one, since the start.
     pub confirmed: bool,
     /// The number of switches of `current`.
@@ -98,6 +111,11 @@ impl ServiceStatus {
         let time = |time: Option<SystemTime>| time.map(|time| humantime::format_rfc3339_seconds(time).to_string());
         serde_json::json!({
             "release": self.release,
+            "pinned": self.pinned.as_ref().map(|pinned| serde_json::json!({
+                "digest": pinned.digest,
+                "since": time(Some(pinned.since)),
+                "offered": pinned.offered,
+            })),
             "confirmed": self.confirmed,
             "last_error": self.last_error,
             "last_success": time(self.last_success),

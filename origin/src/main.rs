@@ -5,7 +5,6 @@ mod keys_command;
 mod members_command;
 mod verify_command;
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -13,6 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use weir_origin::config::{Config, FileCheck};
+use weir_runtime::arenas::limit_arenas;
 use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
@@ -57,17 +57,6 @@ file. /livez, /readyz, /metrics and /status are on `admin_listen`.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-origin";
-
-/// Starts this program again, in the same process, with one arena of glibc's allocator. By default there are up to eight for
-/// each core, and each keeps some megabytes of what polls and clones freed: a third of the memory of an idle origin. A
-/// value that the environment already has is kept.
-fn limit_arenas() {
-    const VARIABLE: &str = "MALLOC_ARENA_MAX";
-    if let (None, Ok(program)) = (std::env::var_os(VARIABLE), std::env::current_exe()) {
-        // It returns only when it fails; then the origin runs as it is.
-        let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(VARIABLE, "1").exec();
-    }
-}
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -81,6 +81,14 @@ impl Edge {
         self.selector().http3_usable()
     }
 
+    /// Opens a connection over HTTP/3, unless there is one.
+    ///
+    /// # Errors
+    /// The QUIC handshake fails.
+    pub(crate) async fn handshake(&self) -> Result<(), RequestError> {
+        self.http3.handshake().await
+    }
+
     /// Sends a request.
     ///
     /// # Errors

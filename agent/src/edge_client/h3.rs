@@ -131,6 +131,11 @@ impl Http3 {
         answer
     }
 
+    /// Opens a connection, unless there is one.
+    pub(super) async fn handshake(&self) -> Result<(), RequestError> {
+        self.connection().await.map(drop)
+    }
+
     /// Drops the connection: the next request opens a new one. Responses in progress continue.
     pub(super) async fn drop_connection(&self) {
         self.slot.lock().await.connection = None;

@@ -59,6 +59,11 @@ impl Edges {
         Ok(Self { edges: edges.collect::<Result<_, _>>()?, preferred: AtomicUsize::new(0) })
     }
 
+    /// The first edge of the configuration, which has one at least.
+    pub(crate) fn first(&self) -> &Edge {
+        &self.edges[0]
+    }
+
     /// All edges, starting with the preferred one.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Edge> {
         let first = self.preferred.load(Ordering::Relaxed);

@@ -1,8 +1,13 @@
-//! Runs `exec` after switches: at least once per switch, for the newest release, until it succeeds.
+//! Runs the hooks of a service. After switches: at least once per switch, for the newest release, until they succeed.
+//! Before a switch: its `check`.
 
+mod check;
+mod facts;
+mod notify;
 mod output;
 mod retry;
 mod run;
+mod webhook;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,18 +17,24 @@ use tokio::sync::{Notify, watch};
 use weir_protocol::name::ServiceName;
 use weir_runtime::shutdown::Drain;
 
+pub(crate) use self::check::{Check, Veto};
+use self::facts::Facts;
+use self::run::{HookError, Run};
+use crate::config::ServiceConfig;
 use crate::metrics::{HookMetrics, unix_seconds};
-use crate::release::{HookJob, ServiceDirectory};
+use crate::release::{HookJob, ReleaseRecord, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::Task;
 
 /// How long a run that was due at the start waits for the first poll, which may bring a newer release.
 const FIRST_POLL_WAIT: Duration = Duration::from_secs(60);
 
-/// The task that runs the `exec` of one service.
+/// The task that runs the hooks of one service after switches.
 pub(crate) struct Hook {
     pub(crate) service: ServiceName,
-    pub(crate) command: String,
+    pub(crate) config: ServiceConfig,
+    /// The authority of a webhook that names none.
+    pub(crate) ca: PathBuf,
     pub(crate) timeout: Duration,
     pub(crate) directory: Arc<ServiceDirectory>,
     /// Notified after each switch.
@@ -33,15 +44,6 @@ pub(crate) struct Hook {
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) metrics: HookMetrics,
     pub(crate) drain: Drain,
-}
-
-/// One run of a command.
-pub(crate) struct Run {
-    command: String,
-    directory: PathBuf,
-    variables: [(&'static str, String); 5],
-    service: ServiceName,
-    timeout: Duration,
 }
 
 impl Task for Hook {
@@ -89,8 +91,8 @@ impl Task for Hook {
     }
 
     fn panicked(&mut self, message: &str) {
-        self.metrics.error.inc();
-        tracing::error!(service = %self.service, message, "the task that runs exec panicked, which is a bug");
+        self.metrics.ran("error");
+        tracing::error!(service = %self.service, message, "the task that runs the hooks panicked, which is a bug");
         self.status.send_modify(|status| {
             status.hook = HookState::Failed;
             status.hook_failures += 1;
@@ -100,47 +102,49 @@ impl Task for Hook {
 }
 
 impl Hook {
-    /// Runs the command; returns whether it succeeded.
+    /// Lists the changes, and runs all hooks up to the first that fails.
+    async fn run_hooks(&self, job: &HookJob) -> Result<(), HookError> {
+        let facts = facts(&self.service, &self.directory, job.release.clone(), job.previous.clone()).await?;
+        let ServiceConfig { name: _, check: _, exec, touch, signal, webhook } = &self.config;
+        if let Some(command) = exec {
+            Run { what: "exec", command, facts: &facts, timeout: self.timeout }.finish().await?;
+        }
+        let failed = |what, path: &PathBuf| {
+            let path = path.clone();
+            move |source| HookError::File { what, path, source }
+        };
+        if let Some(path) = touch {
+            notify::touch(path).map_err(failed("touch", path))?;
+        }
+        if let Some(config) = signal {
+            notify::signal(config).map_err(failed("signal", &config.pid_file))?;
+        }
+        if let Some(config) = webhook {
+            webhook::send(config, &self.ca, &facts.to_json()).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the hooks; returns whether they succeeded.
     async fn run_once(&self, job: &HookJob) -> bool {
         let release = job.release.directory;
         self.status.send_modify(|status| status.hook = HookState::Running);
-        tracing::info!(service = %self.service, %release, attempt = u64::from(job.attempts) + 1, "exec started");
-        let text = |value: Option<String>| value.unwrap_or_default();
-        let path = self.directory.release_path(release);
-        let run = Run {
-            command: self.command.clone(),
-            variables: [
-                ("WEIR_SERVICE", self.service.to_string()),
-                ("WEIR_DIGEST", release.digest().to_string()),
-                ("WEIR_COMMIT", text(job.release.commit.as_ref().map(ToString::to_string))),
-                ("WEIR_REVISION", text(job.release.revision_id.as_ref().map(ToString::to_string))),
-                ("WEIR_PREVIOUS_DIGEST", text(job.previous.map(|digest| digest.to_string()))),
-            ],
-            directory: path,
-            service: self.service.clone(),
-            timeout: self.timeout,
-        };
-        let result = run.finish().await;
+        tracing::info!(service = %self.service, %release, attempt = u64::from(job.attempts) + 1, "the hooks run");
+        let result = self.run_hooks(job).await;
         let succeeded = result.is_ok();
-        match &result {
-            Ok(()) => &self.metrics.success,
-            Err(run::HookError::Failed(_)) => &self.metrics.failure,
-            Err(run::HookError::TimedOut(_)) => &self.metrics.timeout,
-            Err(run::HookError::Start(_)) => &self.metrics.error,
-        }
-        .inc();
+        self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
         match &result {
             Ok(()) => {
                 self.metrics.last_success.set(unix_seconds(SystemTime::now()));
-                tracing::info!(service = %self.service, %release, "exec succeeded");
+                tracing::info!(service = %self.service, %release, "the hooks succeeded");
             }
-            Err(error) => tracing::warn!(service = %self.service, %release, %error, "exec failed; it will be retried"),
+            Err(error) => tracing::warn!(service = %self.service, %release, %error, "a hook failed; all are retried"),
         }
         let directory = self.directory.clone();
         let recorded = tokio::task::spawn_blocking(move || directory.end_hook(release, succeeded)).await;
         if let Ok(Err(error)) = &recorded {
             // It will run once more than necessary.
-            tracing::warn!(service = %self.service, %error, "the result of exec cannot be recorded");
+            tracing::warn!(service = %self.service, %error, "the result of the hooks cannot be recorded");
         }
         let recorded = matches!(recorded, Ok(Ok(())));
         let pending = self.directory.hook_job();
@@ -158,4 +162,20 @@ impl Hook {
         });
         succeeded && recorded
     }
+}
+
+/// Collects the facts. Reads both releases where files have the same size.
+async fn facts(
+    service: &ServiceName,
+    directory: &Arc<ServiceDirectory>,
+    release: ReleaseRecord,
+    previous: Option<ReleaseRecord>,
+) -> Result<Facts, HookError> {
+    let path = directory.release_path(release.directory);
+    let (before, after) = (previous.as_ref().map(|previous| previous.directory), release.directory);
+    let compared = directory.clone();
+    let changes = tokio::task::spawn_blocking(move || compared.changes(before, after)).await;
+    let changes = changes.map_err(|error| HookError::Prepare(error.to_string()))?;
+    let changes = changes.map_err(|error| HookError::Prepare(error.to_string()))?;
+    Ok(Facts { service: service.clone(), release, path, previous, changes })
 }

@@ -15,13 +15,18 @@ const MAX_LINE: usize = 2 << 10;
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Logs a stream to its end.
-pub(super) async fn log(mut stream: impl AsyncRead + Unpin, service: ServiceName, name: &'static str) {
+pub(super) async fn log(
+    mut stream: impl AsyncRead + Unpin,
+    what: &'static str,
+    service: ServiceName,
+    name: &'static str,
+) {
     let mut lines = Lines::default();
     let mut buffer = vec![0; 4 << 10];
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-        lines.push(&buffer[..read], |line| tracing::info!(%service, stream = name, "exec: {line}"));
+        lines.push(&buffer[..read], |line| tracing::info!(%service, stream = name, "{what}: {line}"));
     }
-    lines.finish(|line| tracing::info!(%service, stream = name, "exec: {line}"));
+    lines.finish(|line| tracing::info!(%service, stream = name, "{what}: {line}"));
 }
 
 #[derive(Default)]

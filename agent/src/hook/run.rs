@@ -1,25 +1,46 @@
 //! One run of a command, in a process group of its own.
 
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
-use super::{Run, output};
+use super::facts::Facts;
+use super::output;
+use crate::config::HookCommand;
 
 /// The time from SIGTERM to SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(5);
 
-/// Why a run failed.
+/// Why a hook failed. `what`: the key of the configuration.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HookError {
-    #[error("exec cannot be started: {0}")]
-    Start(std::io::Error),
-    #[error("exec ended with {0}")]
-    Failed(ExitStatus),
-    #[error("exec ran longer than {0:?} and was killed")]
-    TimedOut(Duration),
+pub(crate) enum HookError {
+    #[error("{what} cannot be started: {source}")]
+    Start { what: &'static str, source: std::io::Error },
+    #[error("{what} ended with {status}")]
+    Failed { what: &'static str, status: ExitStatus },
+    #[error("{what} ran longer than {after:?} and was ended")]
+    TimedOut { what: &'static str, after: Duration },
+    #[error("webhook failed: {0}")]
+    Webhook(String),
+    #[error("{what} of {} failed: {source}", path.display())]
+    File { what: &'static str, path: PathBuf, source: std::io::Error },
+    /// The changes could not be listed, or the agent panicked.
+    #[error("the hooks cannot be prepared: {0}")]
+    Prepare(String),
+}
+
+impl HookError {
+    /// The value of `result` in metrics.
+    pub(crate) fn result(&self) -> &'static str {
+        match self {
+            Self::Failed { .. } | Self::Webhook(_) => "failure",
+            Self::TimedOut { .. } => "timeout",
+            Self::Start { .. } | Self::File { .. } | Self::Prepare(_) => "error",
+        }
+    }
 }
 
 /// Kills a process group on drop, so that a dropped run leaves no process behind. `None`: it is kept.
@@ -40,26 +61,50 @@ impl Drop for ProcessGroup {
     }
 }
 
-impl Run {
-    /// Runs the command to its end, or to its time limit.
+/// One run of a command.
+pub(super) struct Run<'a> {
+    /// The key of the configuration: `exec` or `check`.
+    pub(super) what: &'static str,
+    pub(super) command: &'a HookCommand,
+    pub(super) facts: &'a Facts,
+    pub(super) timeout: Duration,
+}
+
+impl Run<'_> {
+    fn command(&self) -> Command {
+        match self.command {
+            HookCommand::Shell(line) => {
+                let mut command = Command::new("sh");
+                command.arg("-c").arg(line);
+                command
+            }
+            HookCommand::Program(words) => {
+                let mut words = words.iter();
+                let mut command = Command::new(words.next().map_or("", String::as_str));
+                command.args(words);
+                command
+            }
+        }
+    }
+
+    /// Runs the command to its end, or to its time limit. Dropped, it kills the processes.
     pub(super) async fn finish(self) -> Result<(), HookError> {
-        let mut child = Command::new("sh")
-            .arg("-c")
-            .arg(&self.command)
-            .current_dir(&self.directory)
-            .envs(self.variables)
-            .env("WEIR_RELEASE", &self.directory)
+        let (what, service) = (self.what, &self.facts.service);
+        let mut child = self
+            .command()
+            .current_dir(&self.facts.path)
+            .envs(self.facts.variables())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(HookError::Start)?;
+            .map_err(|source| HookError::Start { what, source })?;
         // The group has the number of its first process.
         let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
-        let out = child.stdout.take().map(|stream| output::log(stream, self.service.clone(), "stdout"));
-        let err = child.stderr.take().map(|stream| output::log(stream, self.service, "stderr"));
+        let out = child.stdout.take().map(|stream| output::log(stream, what, service.clone(), "stdout"));
+        let err = child.stderr.take().map(|stream| output::log(stream, what, service.clone(), "stderr"));
         let output = async {
             tokio::join!(
                 async {
@@ -96,10 +141,10 @@ impl Run {
         if !read_to_end {
             let _ = tokio::time::timeout(output::GRACE, output).await;
         }
-        match ended.map_err(HookError::Start)? {
-            None => Err(HookError::TimedOut(self.timeout)),
+        match ended.map_err(|source| HookError::Start { what, source })? {
+            None => Err(HookError::TimedOut { what, after: self.timeout }),
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(HookError::Failed(status)),
+            Some(status) => Err(HookError::Failed { what, status }),
         }
     }
 }

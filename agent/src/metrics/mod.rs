@@ -18,6 +18,9 @@ use crate::verify::ProofError;
 /// The label that `metrics_by_service` adds.
 const SERVICE: &str = "service";
 
+/// The results of a hook.
+const HOOK_RESULTS: [&str; 4] = ["success", "failure", "timeout", "error"];
+
 metric_families! {
     /// The families of an agent. Without `metrics_by_service` none has the label `service`: counters are sums over all
     /// services, and gauges are those of the worst service.
@@ -50,13 +53,16 @@ metric_families! {
         /// When an edge last confirmed the release or sent a new one, in Unix seconds; the oldest of all services. 0: a
         /// service never succeeded.
         last_success: GaugeVec = "weir_agent_last_success_timestamp_seconds" { service };
-        /// Runs of `exec`.
-        hook_runs: IntCounterVec = "weir_agent_hook_runs_total"
-            { service, result: ["success", "failure", "timeout", "error"] };
-        /// When `exec` last succeeded, in Unix seconds; the oldest of all services that have one. Kept over restarts. 0: one
-        /// never succeeded.
+        /// Runs of the hooks after a switch: `exec`, `touch`, `signal`, `webhook`. One run is all that a service has.
+        hook_runs: IntCounterVec = "weir_agent_hook_runs_total" { service, result: HOOK_RESULTS };
+        /// Runs of `check`. All but `success` prevent a switch.
+        check_runs: IntCounterVec = "weir_agent_check_runs_total" { service, result: HOOK_RESULTS };
+        /// Services that `weir-agent rollback` holds at a release.
+        pinned: GaugeVec = "weir_agent_pinned" { service };
+        /// When the hooks last succeeded, in Unix seconds; the oldest of all services that have some. Kept over restarts.
+        /// 0: those of one never succeeded.
         hook_last_success: GaugeVec = "weir_agent_hook_last_success_timestamp_seconds" { service };
-        /// Services whose current release waits for its `exec`.
+        /// Services whose current release waits for its hooks.
         hook_pending: GaugeVec = "weir_agent_hook_pending" { service };
         /// Publications and statements of freshness that were refused, because with `trust` they prove nothing.
         proof_failures: IntCounterVec = "weir_agent_proof_failures_total" { service, reason: ProofError::REASONS };
@@ -100,6 +106,7 @@ pub(crate) struct Metrics {
     proof_current_at: ServiceGauges,
     proof_degraded: ServiceGauges,
     upstream_unreachable: ServiceGauges,
+    pinned: ServiceGauges,
 }
 
 impl std::ops::Deref for Metrics {
@@ -130,6 +137,7 @@ impl Metrics {
             proof_current_at: gauges(&families.proof_current_at, f64::min),
             proof_degraded: gauges(&families.proof_degraded, std::ops::Add::add),
             upstream_unreachable: gauges(&families.upstream_unreachable, std::ops::Add::add),
+            pinned: gauges(&families.pinned, std::ops::Add::add),
             families,
         })
     }
@@ -168,6 +176,7 @@ impl Metrics {
             last_success: self.last_success.of(service),
             generation: self.generation.with_label_values(&[service.as_str()]),
             hook_pending: self.hook_pending.of(service),
+            pinned: self.pinned.of(service),
         }
     }
 
@@ -183,15 +192,20 @@ impl Metrics {
         }
     }
 
-    /// The series of one service's `exec`. A service without `exec` has none, because 0 would mean that it never
+    /// The series of one service's `check`.
+    pub(crate) fn check(&self, service: &ServiceName) -> CheckMetrics {
+        CheckMetrics(self.results(&self.check_runs, service))
+    }
+
+    fn results(&self, counters: &IntCounterVec, service: &ServiceName) -> Results {
+        HOOK_RESULTS.map(|result| (result, self.counter_of(counters, service, Some(result))))
+    }
+
+    /// The series of one service's hooks. A service without hooks has none, because 0 would mean that it never
     /// succeeded.
     pub(crate) fn hook(&self, service: &ServiceName) -> HookMetrics {
-        let runs = |result| self.counter_of(&self.hook_runs, service, Some(result));
         HookMetrics {
-            success: runs("success"),
-            failure: runs("failure"),
-            timeout: runs("timeout"),
-            error: runs("error"),
+            runs: self.results(&self.hook_runs, service),
             last_success: self.hook_last_success.of(service),
             pending: self.hook_pending.of(service),
         }
@@ -213,6 +227,7 @@ pub(crate) struct ServiceMetrics {
     pub(crate) last_success: ServiceGauge,
     pub(crate) generation: IntGauge,
     pub(crate) hook_pending: ServiceGauge,
+    pub(crate) pinned: ServiceGauge,
 }
 
 /// The families of one service with `trust`.
@@ -233,15 +248,35 @@ impl ProofMetrics {
     }
 }
 
-/// The families of one service's `exec`.
+type Results = [(&'static str, IntCounter); HOOK_RESULTS.len()];
+
+/// The families of one service's hooks.
 #[derive(Clone)]
 pub(crate) struct HookMetrics {
-    pub(crate) success: IntCounter,
-    pub(crate) failure: IntCounter,
-    pub(crate) timeout: IntCounter,
-    pub(crate) error: IntCounter,
+    runs: Results,
     pub(crate) last_success: ServiceGauge,
     pub(crate) pending: ServiceGauge,
+}
+
+impl HookMetrics {
+    pub(crate) fn ran(&self, result: &str) {
+        count(&self.runs, result);
+    }
+}
+
+/// The runs of one service's `check`.
+#[derive(Clone)]
+pub(crate) struct CheckMetrics(Results);
+
+impl CheckMetrics {
+    pub(crate) fn ran(&self, result: &str) {
+        count(&self.0, result);
+    }
+}
+
+fn count(runs: &Results, result: &str) {
+    debug_assert!(HOOK_RESULTS.contains(&result), "{result}");
+    runs.iter().filter(|(known, _)| *known == result).for_each(|(_, counter)| counter.inc());
 }
 
 /// Seconds since 1970, as timestamps are shown.

@@ -49,6 +49,9 @@ pub(crate) enum PollError {
     /// The release could not be written.
     #[error(transparent)]
     Release(#[from] ReleaseError),
+    /// The check refused the release.
+    #[error("{0}")]
+    Vetoed(String),
 }
 
 /// A poll failed at every edge.
@@ -110,6 +113,7 @@ impl PollError {
         "too_large",
         "disk",
         "unpack",
+        "check",
         "panic",
     ];
 
@@ -128,6 +132,7 @@ impl PollError {
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => "unpack",
             Self::Release(_) => "disk",
+            Self::Vetoed(_) => "check",
         }
     }
 
@@ -148,7 +153,7 @@ impl PollError {
         match self {
             Self::Request(error) => matches!(error, RequestError::Token(_)),
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
-            Self::RejectedBefore | Self::Release(_) => true,
+            Self::RejectedBefore | Self::Release(_) | Self::Vetoed(_) => true,
             Self::Proof(error) => *error == ProofError::NoKeys,
             Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) | Self::Regressed { .. } => false,
         }

@@ -12,9 +12,10 @@ use super::poller::{LocalState, PollResult, Poller};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::{Tarball, TarballHeaders};
+use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError};
-use crate::status::{HookState, Release, ServiceStatus};
+use crate::release::{Pins, ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError};
+use crate::status::{HookState, Pinned, Release, ServiceStatus};
 use crate::supervise::Task;
 
 /// A command to the task.
@@ -31,8 +32,14 @@ pub(crate) struct Follower {
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) metrics: ServiceMetrics,
-    /// Notified after each switch; `None` without an `exec`.
+    /// Notified after each switch; `None` without hooks.
     pub(crate) hook: Option<Arc<Notify>>,
+    /// Runs before each switch to new content.
+    pub(crate) check: Option<Check>,
+    /// The last release that the check refused.
+    pub(crate) veto: Option<Veto>,
+    /// The pins of all services.
+    pub(crate) pins: watch::Receiver<Arc<Pins>>,
     pub(crate) drain: Drain,
     /// A tarball that cannot be unpacked, with the error.
     pub(crate) rejected: Option<(TarballDigest, String)>,
@@ -53,6 +60,15 @@ enum SwitchReason {
     MissedChange,
     /// A refresh found modified files on disk.
     Repaired,
+    RolledBack,
+}
+
+/// A release that is complete on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prepared {
+    /// It is current and unmodified.
+    Current,
+    Ready(ReleaseName, SwitchReason),
 }
 
 impl SwitchReason {
@@ -62,6 +78,7 @@ impl SwitchReason {
             SwitchReason::Changed => "change",
             SwitchReason::MissedChange => "change found by a refresh",
             SwitchReason::Repaired => "files on disk were changed",
+            SwitchReason::RolledBack => "rollback",
         }
     }
 }
@@ -78,6 +95,11 @@ impl Task for Follower {
                     command = self.commands.recv() => match command {
                         Some(command) => command == Command::Refresh,
                         None => return,
+                    },
+                    // Perhaps the pin of another service.
+                    Ok(()) = self.pins.changed() => match self.pin_has_changed() {
+                        true => false,
+                        false => continue,
                     },
                     () = tokio::time::sleep_until(when.into()) => continue,
                 },
@@ -98,15 +120,28 @@ impl Task for Follower {
 impl Follower {
     /// Polls or refreshes once; `None` when the drain began meanwhile.
     async fn poll_once(&mut self, refresh: bool) -> Option<()> {
+        let pinned = match self.follow_pin().await {
+            Ok(pinned) => pinned,
+            Err(error) => {
+                self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
+                self.record_failure(error.to_string(), false);
+                return Some(());
+            }
+        };
         let state = self.directory.state();
+        let unpacked = self.veto.as_ref().map(|veto| veto.release);
         let local = LocalState {
             digest: state.release.as_ref().map(|release| release.directory.digest()),
             highest_generation: state.highest_generation,
             rejected: self.rejected.as_ref().map(|(digest, _)| *digest),
+            unpacked: unpacked.filter(|name| self.directory.release_path(*name).is_dir()).map(|name| name.digest()),
+            pinned,
         };
+        // Edges have no tarball of a pinned release: there is nothing to compare it with.
+        let fetch = refresh && !pinned;
         let result = tokio::select! {
             () = self.drain.begun() => return None,
-            result = self.poller.run(local, refresh) => result,
+            result = self.poller.run(local, fetch) => result,
         };
         let (found, protocol) = match result {
             Ok(answered) => answered,
@@ -118,12 +153,12 @@ impl Follower {
         };
         let fetched = match &found {
             PollResult::Fetched(tarball, _) => Some(tarball.digest),
-            PollResult::Unchanged(_) => None,
+            PollResult::Unchanged(_) | PollResult::Unpacked(_) | PollResult::Held(_) => None,
         };
-        match self.apply(found, refresh).await {
+        match self.apply(found, refresh).await? {
             Ok(outcome) => {
                 self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
-                self.succeeded(outcome, refresh, Some(protocol));
+                self.succeeded(outcome, fetch, Some(protocol));
             }
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
@@ -138,23 +173,139 @@ impl Follower {
         Some(())
     }
 
-    /// Applies the result of a poll to the disk.
-    async fn apply(&self, found: PollResult, refresh: bool) -> Result<Outcome, PollError> {
+    /// Whether the status shows another pin than there is.
+    fn pin_has_changed(&mut self) -> bool {
+        let pin = self.pins.borrow_and_update().get(&self.poller.service).map(|pin| (pin.digest, pin.since));
+        pin != self.status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since))
+    }
+
+    /// Switches to the pinned release, if there is one; returns whether the service is pinned.
+    async fn follow_pin(&mut self) -> Result<bool, ReleaseError> {
+        let changed = self.pin_has_changed();
+        let service = &self.poller.service;
+        let pin = self.pins.borrow().get(service).copied();
+        if changed {
+            match pin {
+                Some(pin) => tracing::warn!(%service, digest = %pin.digest, "pinned: changes are not followed"),
+                None => tracing::info!(%service, "not pinned any more"),
+            }
+            self.metrics.pinned.set(pin.is_some().into());
+            let pinned = pin.map(|pin| Pinned { digest: pin.digest, since: pin.since, offered: None });
+            self.status.send_modify(|status| status.pinned = pinned);
+        }
+        let Some(pin) = pin else { return Ok(false) };
+        let current = self.directory.state().release;
+        if current.is_none_or(|release| release.directory.digest() != pin.digest) {
+            self.veto = None;
+            self.on_disk(move |directory| directory.roll_back(pin.digest)).await?;
+            self.switched(SwitchReason::RolledBack);
+        }
+        Ok(true)
+    }
+
+    /// Runs something that blocks.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&ServiceDirectory) -> Result<T, ReleaseError> + Send + 'static,
+    ) -> Result<T, ReleaseError> {
         let directory = self.directory.clone();
-        let settled = tokio::task::spawn_blocking(move || match found {
-            PollResult::Unchanged(answer) => confirm(&directory, &answer).map(|()| Outcome::Unchanged),
-            PollResult::Fetched(tarball, answer) => install(&directory, &tarball, &answer, refresh),
-        });
-        Ok(settled.await.map_err(|error| ReleaseError::Disk {
+        let done = tokio::task::spawn_blocking(move || work(&directory)).await;
+        done.map_err(|error| ReleaseError::Disk {
             operation: "work in",
             path: self.poller.incoming.clone(),
             source: std::io::Error::other(error),
-        })??)
+        })?
+    }
+
+    /// Applies the result of a poll to the disk; `None` when the drain began meanwhile.
+    async fn apply(&mut self, found: PollResult, refresh: bool) -> Option<Result<Outcome, PollError>> {
+        let (prepared, answer) = match found {
+            PollResult::Unchanged(answer) => {
+                self.veto = None;
+                let confirmed = self.on_disk(move |directory| confirm(directory, &answer)).await;
+                return Some(confirmed.map(|()| Outcome::Unchanged).map_err(PollError::from));
+            }
+            PollResult::Held(answer) => {
+                let offered = answer.digest;
+                self.status.send_modify(|status| {
+                    status.pinned.as_mut().into_iter().for_each(|pinned| pinned.offered = offered);
+                });
+                return Some(Ok(Outcome::Unchanged));
+            }
+            PollResult::Unpacked(answer) => {
+                let name = self.veto.as_ref().expect("only a refused release is unpacked and not current").release;
+                let first = self.directory.state().release.is_none();
+                (Prepared::Ready(name, if first { SwitchReason::First } else { SwitchReason::Changed }), answer)
+            }
+            PollResult::Fetched(tarball, answer) => {
+                let expected = answer.clone();
+                let prepared = self.on_disk(move |directory| prepare(directory, &tarball, &expected, refresh)).await;
+                match prepared {
+                    Ok(prepared) => (prepared, answer),
+                    Err(error) => return Some(Err(error.into())),
+                }
+            }
+        };
+        let Prepared::Ready(name, why) = prepared else { return Some(Ok(Outcome::Unchanged)) };
+        let record = record(name, &answer);
+        // A repair restores content that has passed.
+        if why != SwitchReason::Repaired
+            && let Err(error) = self.check(&record).await?
+        {
+            return Some(Err(error));
+        }
+        self.veto = None;
+        let switched = self.on_disk(move |directory| directory.switch(&record)).await;
+        Some(switched.map(|()| Outcome::Switched(why)).map_err(PollError::from))
+    }
+
+    /// Runs the check, unless it refused this content a moment ago; `None` when the drain began meanwhile.
+    async fn check(&mut self, record: &ReleaseRecord) -> Option<Result<(), PollError>> {
+        let Some(check) = &self.check else { return Some(Ok(())) };
+        let refused = self.veto.as_ref().filter(|veto| !veto.allows(record.directory, Instant::now()));
+        if let Some(veto) = refused {
+            return Some(Err(PollError::Vetoed(veto.message.clone())));
+        }
+        let result = tokio::select! {
+            () = self.drain.begun() => return None,
+            result = check.run(&self.directory, record.clone(), self.veto.as_ref()) => result,
+        };
+        if result.is_err() {
+            self.poller.metrics.attempt_failed("check");
+        }
+        Some(result.map_err(|veto| {
+            let message = veto.message.clone();
+            self.veto = Some(veto);
+            PollError::Vetoed(message)
+        }))
+    }
+
+    /// Reports a switch.
+    fn switched(&self, why: SwitchReason) {
+        let state = self.directory.state();
+        self.metrics.switches.inc();
+        log_switch(self, &state, why);
+        let release = release_of(&self.directory, &state);
+        if let Some(release) = &release {
+            self.metrics.generation.set(i64::try_from(release.generation).unwrap_or(i64::MAX));
+        }
+        self.status.send_modify(|status| {
+            status.release = release;
+            status.switches += 1;
+            // The hook's task may be ahead of this one: the recorded state decides.
+            if self.hook.is_some() && self.directory.hook_job().is_some() {
+                status.hook = HookState::Pending;
+                status.hook_error = None;
+            }
+        });
+        if let Some(hook) = &self.hook {
+            self.metrics.hook_pending.set(1.0);
+            hook.notify_one();
+        }
     }
 
     fn succeeded(&self, outcome: Outcome, refresh: bool, protocol: Option<Protocol>) {
         let now = SystemTime::now();
-        let state = self.directory.state();
         if refresh {
             self.metrics.refreshes.inc();
         }
@@ -162,15 +313,15 @@ impl Follower {
             Outcome::Unchanged => self.metrics.polls_unchanged.inc(),
             Outcome::Switched(why) => {
                 self.metrics.polls_changed.inc();
-                self.metrics.switches.inc();
                 match why {
                     SwitchReason::MissedChange => self.metrics.refresh_missed_change.inc(),
                     SwitchReason::Repaired => self.metrics.refresh_repaired.inc(),
-                    SwitchReason::First | SwitchReason::Changed => {}
+                    SwitchReason::First | SwitchReason::Changed | SwitchReason::RolledBack => {}
                 }
-                log_switch(self, &state, why);
+                self.switched(why);
             }
         }
+        let state = self.directory.state();
         self.metrics.last_success.set(unix_seconds(now));
         let release = release_of(&self.directory, &state);
         if let Some(release) = &release {
@@ -184,27 +335,13 @@ impl Follower {
             status.confirmed = true;
             status.polls += 1;
             status.refreshes += u64::from(refresh);
-            match outcome {
-                Outcome::Unchanged => status.unchanged += 1,
-                Outcome::Switched(_) => {
-                    status.switches += 1;
-                    // The hook's task may be ahead of this one: the recorded state decides.
-                    if self.hook.is_some() && self.directory.hook_job().is_some() {
-                        status.hook = HookState::Pending;
-                        status.hook_error = None;
-                    }
-                }
-            }
+            status.unchanged += u64::from(outcome == Outcome::Unchanged);
             status.last_error = None;
             status.last_error_retryable = false;
             status.last_poll = Some(now);
             status.last_success = Some(now);
             status.protocol = protocol;
         });
-        if let (Outcome::Switched(_), Some(hook)) = (outcome, &self.hook) {
-            self.metrics.hook_pending.set(1.0);
-            hook.notify_one();
-        }
     }
 
     fn failed(&self, failed: &AllEdgesFailed) {
@@ -273,13 +410,13 @@ fn confirm(directory: &ServiceDirectory, answer: &TarballHeaders) -> Result<(), 
     directory.confirm(answer.generation, current)
 }
 
-/// Switches to the release of a tarball, unless it is in force and unmodified.
-fn install(
+/// Makes a complete release of a tarball, unless it is in force and unmodified.
+fn prepare(
     directory: &ServiceDirectory,
     tarball: &Tarball,
     answer: &TarballHeaders,
     refresh: bool,
-) -> Result<Outcome, ReleaseError> {
+) -> Result<Prepared, ReleaseError> {
     let current = directory.state().release.map(|release| release.directory);
     let (why, first_name) = match current {
         None => (SwitchReason::First, 0),
@@ -288,7 +425,7 @@ fn install(
         Some(current) => match directory.compare(&tarball.file, current)? {
             None if directory.points_at(current)? => {
                 confirm(directory, answer)?;
-                return Ok(Outcome::Unchanged);
+                return Ok(Prepared::Current);
             }
             None => {
                 tracing::warn!(release = %current, "`current` does not point at the release");
@@ -301,6 +438,5 @@ fn install(
         },
     };
     let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
-    directory.switch(&record(name, answer))?;
-    Ok(Outcome::Switched(why))
+    Ok(Prepared::Ready(name, why))
 }

@@ -32,11 +32,19 @@ pub(crate) struct LocalState {
     pub(crate) highest_generation: u64,
     /// A verified tarball that could not be unpacked: polls do not fetch it again.
     pub(crate) rejected: Option<TarballDigest>,
+    /// A complete release that the check refused: it is not fetched again.
+    pub(crate) unpacked: Option<TarballDigest>,
+    /// The service stays at its release, whatever edges offer.
+    pub(crate) pinned: bool,
 }
 
 /// The result of a poll.
 pub(crate) enum PollResult {
     Unchanged(TarballHeaders),
+    /// The release that is on disk already, and not current.
+    Unpacked(TarballHeaders),
+    /// What an edge offers while the service is pinned.
+    Held(TarballHeaders),
     /// A verified tarball: a new one after a poll, any after a refresh.
     Fetched(Tarball, TarballHeaders),
 }
@@ -132,7 +140,7 @@ impl Poller {
 
     async fn poll(&self, edge: &Edge, local: LocalState) -> Result<(PollResult, Protocol), PollError> {
         // Without a release the tarball is needed in any case.
-        if local.digest.is_some() || local.rejected.is_some() {
+        if local.digest.is_some() || local.rejected.is_some() || local.unpacked.is_some() {
             let mut response = edge.send(&self.tarball_request(Method::HEAD, local.digest, false)).await?;
             if needs_problem_body(response.status) {
                 // A response to HEAD has no body: a GET gets the problem document.
@@ -148,6 +156,12 @@ impl Poller {
                 }
                 _ => Some(answer.require_digest()?),
             };
+            if local.pinned {
+                return Ok((PollResult::Held(answer), protocol));
+            }
+            if offered.is_some() && offered == local.unpacked {
+                return Ok((PollResult::Unpacked(answer), protocol));
+            }
             if offered.is_some() && offered == local.digest {
                 match &self.proofs {
                     None => return Ok((PollResult::Unchanged(answer), protocol)),

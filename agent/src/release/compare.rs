@@ -9,7 +9,8 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use weir_protocol::entry_path::percent_encode;
 
-use super::confined_dir::{ConfinedDir, has_mode, is_type};
+use super::confined_dir::{ConfinedDir, is_type};
+use super::modes::Modes;
 use super::tar_reader::{Entry, Kind, TarError, TarReader};
 
 /// The first difference found.
@@ -32,7 +33,7 @@ impl fmt::Display for Difference {
 ///
 /// # Errors
 /// The tarball is malformed, or the disk fails.
-pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Difference>, TarError> {
+pub(super) fn compare(tarball: impl Read, with: &Path, modes: Modes) -> Result<Option<Difference>, TarError> {
     let difference = |path: &[u8], what| Some(Difference { path: percent_encode(path), what });
     let mut dir = match ConfinedDir::open(with) {
         Ok(dir) => dir,
@@ -42,14 +43,14 @@ pub(super) fn compare(tarball: impl Read, with: &Path) -> Result<Option<Differen
         Err(error) if is_damage(&error) => return Ok(difference(b".", UNREADABLE)),
         Err(error) => return Err(error.into()),
     };
-    if !has_mode(&dir.stat_root()?, true) {
+    if !modes.is_of_directory(&dir.stat_root()?) {
         return Ok(difference(b".", "its mode was changed"));
     }
     let mut reader = TarReader::new(tarball);
     // Hashes, because paths may be long and each has parents.
     let mut expected = HashSet::new();
     while let Some(entry) = reader.next()? {
-        match compare_entry(&entry, &mut reader, &mut dir) {
+        match compare_entry(&entry, &mut reader, &mut dir, modes) {
             Ok(None) => {}
             Ok(Some(what)) => return Ok(difference(&entry.path, what)),
             Err(CompareError::Release(error)) if is_damage(&error) => return Ok(difference(&entry.path, UNREADABLE)),
@@ -96,20 +97,21 @@ fn compare_entry<R: Read>(
     entry: &Entry,
     reader: &mut TarReader<R>,
     dir: &mut ConfinedDir,
+    modes: Modes,
 ) -> Result<Option<&'static str>, CompareError> {
     let Some(stat) = dir.stat(&entry.path).map_err(CompareError::Release)? else {
         return Ok(Some("it is missing"));
     };
     Ok(match &entry.kind {
         Kind::Directory if !is_type(&stat, FileType::Directory) => Some("it is no directory"),
-        Kind::Directory => (!has_mode(&stat, true)).then_some("its mode was changed"),
+        Kind::Directory => (!modes.is_of_directory(&stat)).then_some("its mode was changed"),
         Kind::Symlink { .. } if !is_type(&stat, FileType::Symlink) => Some("it is no symlink"),
         Kind::Symlink { target } => {
             let found = dir.read_link(&entry.path).map_err(CompareError::Release)?;
             (found != *target).then_some("its target was changed")
         }
         Kind::File { .. } if !is_type(&stat, FileType::RegularFile) => Some("it is no file"),
-        Kind::File { executable, .. } if !has_mode(&stat, *executable) => Some("its mode was changed"),
+        Kind::File { executable, .. } if !modes.is_of_file(&stat, *executable) => Some("its mode was changed"),
         Kind::File { size, .. } if u64::try_from(stat.st_size) != Ok(*size) => Some("its size was changed"),
         Kind::File { .. } => {
             let file = dir.open_file(&entry.path).map_err(CompareError::Release)?;

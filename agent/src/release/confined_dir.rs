@@ -11,14 +11,14 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+use super::modes::Modes;
 
-/// Everybody may read a release, whatever the umask.
-const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A directory, with a cache of the last directory below it.
 pub(super) struct ConfinedDir {
     root: OwnedFd,
+    modes: Modes,
     last: Option<(Vec<u8>, OwnedFd)>,
     /// The number of directories created.
     made: u64,
@@ -39,7 +39,13 @@ pub(super) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
 impl ConfinedDir {
     /// Opens the directory at `path`, which must not be a symlink.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { root: rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?, last: None, made: 0 })
+        Self::open_to_write(path, Modes::default())
+    }
+
+    /// The same, to create entries in it with these modes.
+    pub(super) fn open_to_write(path: &Path, modes: Modes) -> io::Result<Self> {
+        let root = rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?;
+        Ok(Self { root, modes, last: None, made: 0 })
     }
 
     fn directory(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
@@ -92,11 +98,11 @@ impl ConfinedDir {
     }
 
     fn create_one_directory(&mut self, path: &[u8]) -> io::Result<()> {
-        let (parent, name) = split(path);
+        let ((parent, name), mode) = (split(path), self.modes.directory());
         let parent = self.directory(parent)?;
         rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
         let directory = open_directory(parent, name)?;
-        rustix::fs::fchmod(&directory, DIRECTORY_MODE)?;
+        rustix::fs::fchmod(&directory, mode)?;
         self.made += 1;
         Ok(())
     }
@@ -110,11 +116,12 @@ impl ConfinedDir {
         Ok(rustix::fs::fstat(&self.root)?)
     }
 
-    /// Creates a file with mode 0644 or 0755. It must not exist.
+    /// Creates a file. It must not exist.
     pub(super) fn create_file(&mut self, path: &[u8], executable: bool) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = self.modes.file(executable);
         let file = rustix::fs::openat(self.parent(path)?, split(path).1, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::fchmod(&file, file_mode(executable))?;
+        rustix::fs::fchmod(&file, mode)?;
         Ok(file.into())
     }
 
@@ -206,14 +213,37 @@ impl ConfinedDir {
         Ok(())
     }
 
-    /// Waits until all writes to this file system are on disk.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        #[cfg(target_os = "linux")]
-        rustix::fs::syncfs(&self.root)?;
-        #[cfg(not(target_os = "linux"))]
-        rustix::fs::sync();
-        Ok(())
+    /// Waits until all files and directories below are on disk, and nothing else of the file system.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        let mut result = Ok(());
+        let root = rustix::io::dup(&self.root)?;
+        let mut walked = Self { root, modes: self.modes, last: None, made: 0 };
+        walked.walk(|path, is_directory| {
+            result = if is_directory { self.sync_directory(path) } else { self.sync_file(path) };
+            result.is_ok()
+        })?;
+        result?;
+        self.sync_directory(b"")
     }
+
+    fn sync_file(&mut self, path: &[u8]) -> io::Result<()> {
+        match self.open_file(path) {
+            // A symlink is an entry of its directory.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => Ok(()),
+            opened => opened?.sync_all(),
+        }
+    }
+
+    fn sync_directory(&mut self, path: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self.directory(path)?)?)
+    }
+}
+
+/// Starts to write a file to disk without waiting: many files then cost few journal commits when they are synced.
+pub(super) fn start_writing(file: &File) {
+    // It is advice, and dirty pages are written before they are dropped. Without it a sync takes longer.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
 fn open_directory(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
@@ -253,17 +283,8 @@ fn remove_files(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(directories)
 }
 
-fn file_mode(executable: bool) -> Mode {
-    Mode::from_raw_mode(if executable { 0o755 } else { 0o644 })
-}
-
 pub(super) fn is_type(stat: &Stat, file_type: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == file_type
-}
-
-/// Whether the permissions are exactly those of a release.
-pub(super) fn has_mode(stat: &Stat, executable: bool) -> bool {
-    Mode::from_raw_mode(stat.st_mode) == file_mode(executable)
 }
 
 #[cfg(test)]

@@ -13,10 +13,13 @@ use std::time::SystemTime;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
+use super::changes::{Changes, changes};
 use super::compare::{Difference, compare};
 use super::error::{ReleaseError, disk};
 use super::lock::RootLock;
+use super::modes::Modes;
 use super::name::ReleaseName;
+use super::pins;
 use super::state::{HookJob, ReleaseRecord, State};
 use super::state_file::{read_state, write_state};
 use super::switch::{read_link, write_link};
@@ -30,9 +33,12 @@ pub(super) const INCOMING: &str = "incoming";
 
 /// The directory of one service.
 pub(crate) struct ServiceDirectory {
+    root: PathBuf,
+    service: ServiceName,
     path: PathBuf,
     keep_releases: usize,
     limits: Limits,
+    modes: Modes,
     /// Held during writes to disk.
     writer: Mutex<()>,
     /// The last state written. Held briefly only.
@@ -55,12 +61,13 @@ impl ServiceDirectory {
         service: &ServiceName,
         keep_releases: usize,
         limits: Limits,
+        modes: Modes,
         lock: Arc<RootLock>,
     ) -> Result<Self, ReleaseError> {
         let path = root.join(service.as_str());
-        make_directory(&path, 0o755)?;
-        make_directory(&path.join(RELEASES), 0o755)?;
-        make_directory(&path.join(INCOMING), 0o700)?;
+        make_directory(&path, modes.directory())?;
+        make_directory(&path.join(RELEASES), modes.directory())?;
+        make_directory(&path.join(INCOMING), modes.private_directory())?;
         let link = read_link(&path)?;
         switch::remove_leftovers(&path)?;
         state_file::remove_leftovers(&path)?;
@@ -71,7 +78,10 @@ impl ServiceDirectory {
         let state = read_state(&path)?;
         let repaired = state.repaired(link);
         let cached = Mutex::new(Cached { state, in_use: None });
-        let this = Self { path, keep_releases, limits, writer: Mutex::default(), cached, _lock: lock };
+        let (root, service_name) = (root.to_owned(), service.clone());
+        let writer = Mutex::default();
+        let this =
+            Self { root, service: service_name, path, keep_releases, limits, modes, writer, cached, _lock: lock };
         if let Some(repaired) = repaired {
             tracing::warn!(
                 %service,
@@ -104,7 +114,7 @@ impl ServiceDirectory {
 
     /// Compares a release with its verified tarball.
     pub(crate) fn compare(&self, tarball: &File, release: ReleaseName) -> Result<Option<Difference>, ReleaseError> {
-        Ok(compare(rewound(tarball)?, &self.release_path(release))?)
+        Ok(compare(rewound(tarball)?, &self.release_path(release), self.modes)?)
     }
 
     /// Makes a release of the verified tarball: reuses an intact one, or unpacks it under the first free name of its
@@ -118,7 +128,7 @@ impl ServiceDirectory {
         for name in (first..).map(|number| ReleaseName::new(digest, number)) {
             let path = self.release_path(name);
             match fs::symlink_metadata(&path) {
-                Ok(_) if compare(rewound(tarball)?, &path)?.is_none() => {
+                Ok(_) if compare(rewound(tarball)?, &path, self.modes)?.is_none() => {
                     // An earlier process may have been killed before the rename was on disk.
                     sync_directory(&self.path.join(RELEASES))?;
                     return Ok(name);
@@ -138,8 +148,8 @@ impl ServiceDirectory {
         let releases = self.path.join(RELEASES);
         let partial = releases.join(format!(".{name}.partial"));
         remove_tree(&partial)?;
-        make_directory(&partial, 0o755)?;
-        if let Err(error) = unpack(rewound(tarball)?, &partial, self.limits) {
+        make_directory(&partial, self.modes.directory())?;
+        if let Err(error) = unpack(rewound(tarball)?, &partial, self.limits, self.modes) {
             if let Err(error) = remove_tree(&partial) {
                 tracing::warn!(%error, "a partly unpacked release cannot be removed");
             }
@@ -149,13 +159,29 @@ impl ServiceDirectory {
         sync_directory(&releases)
     }
 
-    /// Points `current` at a release.
+    /// Points `current` at a release that an edge has just sent or confirmed.
     pub(crate) fn switch(&self, record: &ReleaseRecord) -> Result<(), ReleaseError> {
+        self.switch_at(record, Some(SystemTime::now()))
+    }
+
+    /// Points `current` at the newest kept release of a digest. The highest generation stays as it is.
+    ///
+    /// # Errors
+    /// No release of the digest is kept, or the disk fails.
+    pub(crate) fn roll_back(&self, digest: TarballDigest) -> Result<(), ReleaseError> {
+        let kept = super::prune::releases(&self.path)?.into_iter().map(|(_, name)| name);
+        let newest = kept.filter(|name| name.digest() == digest).max().ok_or(ReleaseError::NotKept { digest })?;
+        self.switch_at(&self.state().record_of(newest), None)
+    }
+
+    fn switch_at(&self, record: &ReleaseRecord, confirmed: Option<SystemTime>) -> Result<(), ReleaseError> {
         {
             let _writer = self.writer();
             let before = self.state();
             let mut next = before.switched_to(record.clone());
-            next.succeeded(SystemTime::now());
+            if let Some(now) = confirmed {
+                next.succeeded(now);
+            }
             write_state(&self.path, &next)?;
             if let Err(error) = write_link(&self.path, record.directory) {
                 // The symlink was not changed, so the state is restored.
@@ -168,19 +194,29 @@ impl ServiceDirectory {
         Ok(())
     }
 
-    /// Records that an edge confirmed the release. Writes only when something is new.
+    /// Records that an edge confirmed the release. Writes only when the highest generation rises, which must never be
+    /// forgotten; everything else is written with the next change.
     pub(crate) fn confirm(&self, generation: u64, record: Option<ReleaseRecord>) -> Result<(), ReleaseError> {
-        let known = self.state();
-        if generation <= known.highest_generation && (record.is_none() || record == known.release) {
-            return Ok(());
-        }
-        self.change(|state| {
+        let confirmed = |state: &mut State| {
             state.highest_generation = state.highest_generation.max(generation);
             if record.is_some() {
                 state.release = record;
             }
             state.succeeded(SystemTime::now());
-        })
+        };
+        if generation > self.state().highest_generation {
+            return self.change(confirmed);
+        }
+        let _writer = self.writer();
+        confirmed(&mut self.cached().state);
+        Ok(())
+    }
+
+    /// The differences between a release and an older one, in a file that is removed when they are dropped.
+    pub(crate) fn changes(&self, before: Option<ReleaseName>, after: ReleaseName) -> Result<Changes, ReleaseError> {
+        let before = before.map(|name| self.release_path(name));
+        let after = self.release_path(after);
+        changes(before.as_deref(), &after, &self.incoming()).map_err(disk("list the changes of", &after))
     }
 
     /// The pending run of `exec`, if any.
@@ -225,9 +261,15 @@ impl ServiceDirectory {
             let cached = self.cached();
             (cached.state.clone(), cached.in_use)
         };
-        let records = [&state.release, &state.previous].into_iter().flatten().map(|record| record.directory);
+        let records = [&state.release, &state.previous, &state.applied].into_iter().flatten();
+        let records = records.map(|record| record.directory);
         let linked = read_link(&self.path).ok().flatten();
         let mut needed: Vec<_> = records.chain(in_use).chain(linked).collect();
+        // A rollback may be under way.
+        if let Ok(Some(pin)) = pins::pin_of(&self.root, self.service.as_str()) {
+            let kept = prune::releases(&self.path).unwrap_or_default().into_iter().map(|(_, name)| name);
+            needed.extend(kept.filter(|name| name.digest() == pin.digest));
+        }
         needed.sort_unstable();
         needed.dedup();
         if let Err(error) = prune::prune(&self.path, &needed, self.keep_releases) {

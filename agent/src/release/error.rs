@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::state::StateError;
+use weir_protocol::digest::TarballDigest;
+
 use super::tar_reader::TarError;
 
 /// Why a release could not be written.
@@ -16,9 +17,9 @@ pub(crate) enum ReleaseError {
     Disk { operation: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Tar(#[from] TarError),
-    /// The state file has another version.
-    #[error("{}: {source}", path.display())]
-    State { path: PathBuf, source: StateError },
+    /// A rollback to a release that was pruned, or removed by somebody.
+    #[error("the release {digest} is not on disk any more: choose another one, or `weir-agent unpin` the service")]
+    NotKept { digest: TarballDigest },
 }
 
 /// An I/O error with the operation and the path.

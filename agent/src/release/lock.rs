@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use weir_runtime::file_lock::FileLock;
 
+use super::modes::Modes;
+
 /// How long a starting agent waits for a stopping one.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+const LOCK: &str = ".lock";
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -23,21 +27,35 @@ impl RootLock {
     ///
     /// # Errors
     /// Another agent uses the root, or it is not writable.
-    pub(crate) fn acquire(root: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn acquire(root: &Path, modes: Modes) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot create the root {}", root.display()))?;
-        let path = root.join(".lock");
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
-            match FileLock::try_take(&path) {
-                Ok(file) => return Ok(Self { _file: file }),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
-                Err(TryLockError::WouldBlock) => {
-                    anyhow::bail!("another agent uses the root {}", root.display());
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
-                }
+            match Self::try_acquire(root, modes)? {
+                Some(lock) => return Ok(lock),
+                None if Instant::now() < deadline => std::thread::sleep(RETRY_INTERVAL),
+                None => anyhow::bail!("another agent uses the root {}", root.display()),
             }
         }
+    }
+
+    /// Locks a root that exists; `None` while an agent uses it.
+    ///
+    /// # Errors
+    /// It is not writable.
+    pub(crate) fn try_acquire(root: &Path, modes: Modes) -> anyhow::Result<Option<Self>> {
+        let path = root.join(LOCK);
+        let file = match FileLock::try_take(&path) {
+            Ok(file) => file,
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        };
+        if modes.group_write {
+            // Only the owner can, who did so before.
+            let _ = rustix::fs::chmod(&path, modes.file(false));
+        }
+        Ok(Some(Self { _file: file }))
     }
 }

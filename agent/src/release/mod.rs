@@ -6,14 +6,19 @@
 //!                releases/.…        being unpacked or removed; deleted at the next start
 //!                incoming/          incoming tarballs
 //!                state              persistent state of the agent
+//! root/.pins/<service>              the digest at which a service stays
 //! ```
 
+mod changes;
 mod compare;
 mod confined_dir;
 mod directory;
 mod error;
+mod kept;
 mod lock;
+mod modes;
 mod name;
+mod pins;
 mod prune;
 mod state;
 mod state_file;
@@ -22,10 +27,14 @@ mod tar_reader;
 mod tree;
 mod unpack;
 
+pub(crate) use changes::{Change, Changes};
 pub(crate) use directory::ServiceDirectory;
 pub(crate) use error::ReleaseError;
+pub(crate) use kept::KeptReleases;
 pub(crate) use lock::RootLock;
+pub(crate) use modes::Modes;
 pub use name::{ReleaseName, ReleaseNameError};
+pub(crate) use pins::{Pins, read_pins, remove_pin, write_pin};
 pub(crate) use state::{HookJob, ReleaseRecord, State};
 pub(crate) use tar_reader::TarError;
 pub(crate) use unpack::Limits;

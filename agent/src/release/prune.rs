@@ -11,17 +11,9 @@ use super::tree::remove_tree;
 
 /// Removes releases, except the needed ones and the youngest others, `keep` in total.
 pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Result<(), ReleaseError> {
+    let mut others = self::releases(service)?;
+    others.retain(|(_, name)| !needed.contains(name));
     let releases = service.join(RELEASES);
-    let mut others = Vec::new();
-    for entry in fs::read_dir(&releases).map_err(disk("list", &releases))? {
-        let entry = entry.map_err(disk("list", &releases))?;
-        // Foreign directories are kept.
-        let name = entry.file_name().to_str().and_then(|name| name.parse::<ReleaseName>().ok());
-        if let Some(name) = name.filter(|name| !needed.contains(name)) {
-            let made = entry.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-            others.push((made, name));
-        }
-    }
     for name in surplus(others, needed, keep.saturating_sub(needed.len())) {
         // Renamed first: a directory with a release's name is always complete.
         let removed = releases.join(format!(".{name}.removed"));
@@ -30,6 +22,20 @@ pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Resu
         remove_tree(&removed)?;
     }
     Ok(())
+}
+
+/// The complete releases on disk, with the times at which they were made. Foreign directories are left out.
+pub(super) fn releases(service: &Path) -> Result<Vec<(SystemTime, ReleaseName)>, ReleaseError> {
+    let releases = service.join(RELEASES);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&releases).map_err(disk("list", &releases))? {
+        let entry = entry.map_err(disk("list", &releases))?;
+        if let Some(name) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            let made = entry.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+            found.push((made, name));
+        }
+    }
+    Ok(found)
 }
 
 /// All but the youngest. Older copies of a digest go first, because they were found modified.

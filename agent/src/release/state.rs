@@ -4,16 +4,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::commit_id::CommitId;
-use weir_protocol::digest::TarballDigest;
 use weir_protocol::revision_id::RevisionId;
 
 use super::name::ReleaseName;
 
 const VERSION: u32 = 1;
 
+/// The records of releases that are kept besides the current and the previous one, at most.
+const MAX_EARLIER: usize = 16;
+
 /// A release and the publication that an edge last confirmed for it.
+///
+/// Unknown fields are ignored, here and in [`State`]: a newer agent may have written them, and a file that counts as
+/// damaged would reset the highest generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct ReleaseRecord {
     pub(crate) directory: ReleaseName,
     /// The generation last confirmed; 0 when it is unknown.
@@ -39,20 +43,26 @@ pub(crate) enum HookProgress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HookJob {
     pub(crate) release: ReleaseRecord,
-    pub(crate) previous: Option<TarballDigest>,
+    /// The release for which the hook last succeeded.
+    pub(crate) previous: Option<ReleaseRecord>,
     /// Failed runs for this release.
     pub(crate) attempts: u32,
 }
 
 /// The contents of the file `state`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct State {
     version: u32,
     /// The highest generation seen, also of earlier releases: lower ones are rejected.
     pub(crate) highest_generation: u64,
     pub(crate) release: Option<ReleaseRecord>,
     pub(crate) previous: Option<ReleaseRecord>,
+    /// Releases before the previous one, newest first: a rollback finds their generations and revisions here.
+    #[serde(default)]
+    pub(crate) earlier: Vec<ReleaseRecord>,
+    /// The release before the current one for which the hook last succeeded.
+    #[serde(default)]
+    pub(crate) applied: Option<ReleaseRecord>,
     pub(crate) hook: HookProgress,
     /// Failed runs of `exec` for this release.
     pub(crate) hook_attempts: u32,
@@ -70,6 +80,8 @@ impl Default for State {
             highest_generation: 0,
             release: None,
             previous: None,
+            earlier: Vec::new(),
+            applied: None,
             hook: HookProgress::Done,
             hook_attempts: 0,
             last_success: None,
@@ -78,22 +90,27 @@ impl Default for State {
     }
 }
 
-/// Why a state file cannot be used.
+/// A state file of which nothing can be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StateError {
-    /// Another version of the agent wrote it.
-    #[error("the state file has version {0}, and this agent knows version {VERSION}")]
-    Version(u64),
-    #[error("the state file is damaged: {0}")]
-    Damaged(serde_json::Error),
-}
+#[error("the state file is damaged: {0}")]
+pub(crate) struct StateError(#[from] serde_json::Error);
 
 impl State {
+    /// Reads a state. Of another version, or of one that this agent cannot read in full, the highest generation is kept:
+    /// every version has it under this name. The rest is then repaired to match the symlink.
+    ///
+    /// # Errors
+    /// The highest generation is not in it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, StateError> {
-        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(StateError::Damaged)?;
-        match value.get("version").and_then(serde_json::Value::as_u64) {
-            Some(version) if version != u64::from(VERSION) => Err(StateError::Version(version)),
-            _ => serde_json::from_value(value).map_err(StateError::Damaged),
+        #[derive(Deserialize)]
+        struct EveryVersion {
+            version: u64,
+            highest_generation: u64,
+        }
+        let EveryVersion { version, highest_generation } = serde_json::from_slice(bytes)?;
+        match serde_json::from_slice(bytes) {
+            Ok(state) if version == u64::from(VERSION) => Ok(state),
+            _ => Ok(Self { highest_generation, ..Self::default() }),
         }
     }
 
@@ -106,16 +123,33 @@ impl State {
     /// The state after a switch to `record`. Written before the symlink changes, so that a crash cannot lose a run of
     /// `exec`.
     pub(crate) fn switched_to(&self, record: ReleaseRecord) -> Self {
+        let mut earlier = self.earlier.clone();
+        earlier.splice(0..0, self.previous.clone());
+        let is_named = |earlier: &ReleaseRecord| {
+            [Some(&record), self.release.as_ref()].into_iter().flatten().any(|r| r.directory == earlier.directory)
+        };
+        earlier.retain(|earlier| !is_named(earlier));
+        earlier.truncate(MAX_EARLIER);
         Self {
-            version: VERSION,
             highest_generation: self.highest_generation.max(record.generation),
-            release: Some(record),
             previous: self.release.clone(),
+            earlier,
+            applied: match self.hook {
+                HookProgress::Done => self.release.clone(),
+                HookProgress::Pending => self.applied.clone(),
+            },
+            release: Some(record),
             hook: HookProgress::Pending,
             hook_attempts: 0,
-            last_success: self.last_success,
-            hook_last_success: self.hook_last_success,
+            ..self.clone()
         }
+    }
+
+    /// What is known of a release on disk.
+    pub(crate) fn record_of(&self, name: ReleaseName) -> ReleaseRecord {
+        let records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
+        let known = records.into_iter().find(|record| record.directory == name).cloned();
+        known.unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None })
     }
 
     /// Repairs the state to match the symlink, which is authoritative. `None` when they match.
@@ -123,14 +157,8 @@ impl State {
         if self.release.as_ref().map(|release| release.directory) == link {
             return None;
         }
-        let known = |name: ReleaseName| {
-            let records = [&self.release, &self.previous].into_iter().flatten();
-            records.into_iter().find(|record| record.directory == name).cloned()
-        };
-        let release = link.map(|name| {
-            // The state was lost. The release is intact, because it was verified before it got its name.
-            known(name).unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None })
-        });
+        // When the state was lost, the release is intact all the same: it was verified before it got its name.
+        let release = link.map(|name| self.record_of(name));
         let hook = if release.is_some() { HookProgress::Pending } else { HookProgress::Done };
         Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
     }
@@ -138,8 +166,7 @@ impl State {
     /// The pending run of `exec`, if any.
     pub(crate) fn hook_job(&self) -> Option<HookJob> {
         let release = self.release.clone().filter(|_| self.hook == HookProgress::Pending)?;
-        let previous = self.previous.as_ref().map(|previous| previous.directory.digest());
-        Some(HookJob { release, previous, attempts: self.hook_attempts })
+        Some(HookJob { release, previous: self.applied.clone(), attempts: self.hook_attempts })
     }
 
     /// When an edge last confirmed the release, as of the last write.
@@ -172,6 +199,7 @@ fn seconds(time: SystemTime) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_protocol::digest::TarballDigest;
 
     fn record(content: &[u8], generation: u64) -> ReleaseRecord {
         let commit = "a".repeat(40).parse().unwrap();
@@ -191,6 +219,31 @@ mod tests {
         let mut state = two();
         state.succeeded(UNIX_EPOCH + Duration::from_secs(1_800_000_000));
         assert_eq!(State::parse(&state.to_bytes()).unwrap(), state);
+    }
+
+    #[test]
+    fn hooks_compare_with_the_last_success_and_rollbacks_find_their_records() {
+        let mut state = State::default().switched_to(record(b"one", 1));
+        assert_eq!(state.hook_job().unwrap().previous, None);
+        state.hook_ended(true, UNIX_EPOCH);
+        state = state.switched_to(record(b"two", 2));
+        assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)));
+        state.hook_ended(false, UNIX_EPOCH);
+        state = state.switched_to(record(b"three", 3));
+        assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)), "the second never succeeded");
+        state = state.switched_to(record(b"four", 4));
+        assert_eq!(state.earlier, [record(b"two", 2), record(b"one", 1)]);
+        // Back to the first.
+        let known = state.record_of(record(b"one", 0).directory);
+        assert_eq!(known, record(b"one", 1));
+        state = state.switched_to(known);
+        assert_eq!((state.highest_generation, state.release.as_ref().unwrap().generation), (4, 1));
+        assert_eq!(state.earlier, [record(b"three", 3), record(b"two", 2)]);
+        assert_eq!(state.record_of(record(b"unknown", 5).directory).generation, 0);
+        for number in 10..100 {
+            state = state.switched_to(record(&[number], u64::from(number)));
+        }
+        assert_eq!(state.earlier.len(), MAX_EARLIER);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::error::{ReleaseError, disk};
-use super::state::{State, StateError};
+use super::state::State;
 use super::tree::{remove_file, sync_directory};
 
 const STATE: &str = "state";
@@ -14,7 +14,7 @@ const STATE_NEW: &str = ".state.new";
 /// Reads the state. A damaged file counts as missing, because the symlink is authoritative.
 ///
 /// # Errors
-/// The file has another version, or the disk fails.
+/// The disk fails.
 pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
     let path = service.join(STATE);
     let bytes = match fs::read(&path) {
@@ -22,14 +22,10 @@ pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
         Err(error) => return Err(disk("read", &path)(error)),
     };
-    match State::parse(&bytes) {
-        Ok(state) => Ok(state),
-        Err(StateError::Damaged(error)) => {
-            tracing::warn!(path = %path.display(), %error, "the state file is damaged; only `current` is used");
-            Ok(State::default())
-        }
-        Err(source) => Err(ReleaseError::State { path, source }),
-    }
+    Ok(State::parse(&bytes).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "only `current` is used; the highest generation is forgotten");
+        State::default()
+    }))
 }
 
 /// Writes the state durably.

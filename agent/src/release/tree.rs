@@ -5,11 +5,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
+use rustix::fs::Mode;
+
 use super::confined_dir::ConfinedDir;
 use super::error::{ReleaseError, disk};
 
 /// Creates a directory with exactly this mode, whatever the umask; an existing one keeps its mode.
-pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), ReleaseError> {
+pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError> {
+    let mode = mode.as_raw_mode();
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(disk("set the mode of", path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),

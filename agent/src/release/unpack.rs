@@ -6,7 +6,8 @@ use std::path::Path;
 use rustix::fs::FileType;
 use weir_protocol::entry_path::turning_points;
 
-use super::confined_dir::{ConfinedDir, is_type};
+use super::confined_dir::{ConfinedDir, is_type, start_writing};
+use super::modes::Modes;
 use super::tar_reader::{Kind, TarError, TarReader};
 
 /// The longest path of an entry, in bytes.
@@ -25,10 +26,10 @@ pub(crate) struct Limits {
 ///
 /// # Errors
 /// The tarball is malformed or hostile, or the disk fails.
-pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<(), TarError> {
+pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits, modes: Modes) -> Result<(), TarError> {
     let mut reader = TarReader::new(tarball);
     let cannot_write = |path: &[u8], error| TarError::cannot_write(into, path, error);
-    let mut dir = ConfinedDir::open(into).map_err(|error| cannot_write(b"", error))?;
+    let mut dir = ConfinedDir::open_to_write(into, modes).map_err(|error| cannot_write(b"", error))?;
     let (mut files, mut bytes) = (0u64, 0u64);
     let mut has_turning_points = false;
     while let Some(entry) = reader.next()? {
@@ -51,6 +52,7 @@ pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits) -> Result<
                 }
                 dir.create_file(path, *executable).and_then(|mut file| {
                     io::copy(&mut reader.contents(), &mut file)?;
+                    start_writing(&file);
                     Ok(())
                 })
             }

@@ -19,7 +19,7 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     let mut config = world.config(&[edge.url()]);
     config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     config.metrics_by_service = true;
-    config.services[0].exec = Some("true".to_owned());
+    config.services[0].exec = Some("true".into());
     let mut agent = Agent::start(config).await;
     let address = agent.running.admin_address().unwrap();
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
@@ -75,7 +75,7 @@ async fn metrics_have_no_service_label_by_default() {
     let world = World::new();
     let edge = world.edge().await;
     let mut config = world.config(&[edge.url()]);
-    config.services[0].exec = Some("true".to_owned());
+    config.services[0].exec = Some("true".into());
     config.services.push(ServiceConfig::new("bakery".parse().unwrap()));
     let mut agent = Agent::start(config).await;
     let bakery = "bakery".parse().unwrap();

@@ -37,7 +37,7 @@ fn flags_override_the_file() {
     };
     let config = parse(&[]).unwrap();
     assert_eq!(config.root, dir.path().join("agent-data"));
-    assert_eq!(config.services[0].exec.as_deref(), Some("true"));
+    assert_eq!(config.services[0].exec, Some("true".into()));
 
     let flags = "--edge https://a.example:1 --edge https://b.example --service shop --service other --root /r --ca /c \
                  --poll-interval 1m --refresh-interval 3h --http h2 --name flag --admin-listen 127.0.0.1:1";
@@ -48,10 +48,10 @@ fn flags_override_the_file() {
     assert_eq!((config.poll_interval.as_secs(), config.refresh_interval.as_secs()), (60, 3 * 3600));
     assert_eq!((config.http, config.name.as_str()), (HttpMode::H2, "flag"));
     assert!(config.admin_listen.is_some());
-    let execs: Vec<_> = config.services.iter().map(|s| (s.name.as_str(), s.exec.as_deref())).collect();
-    assert_eq!(execs, [("shop", Some("true")), ("other", None)]);
+    let execs: Vec<_> = config.services.iter().map(|s| (s.name.as_str(), s.exec.clone())).collect();
+    assert_eq!(execs, [("shop", Some("true".into())), ("other", None)]);
     let config = parse(&["--exec", "make"]).unwrap();
-    assert_eq!(config.services[0].exec.as_deref(), Some("make"));
+    assert_eq!(config.services[0].exec, Some("make".into()));
     assert!(parse(&["--poll-interval", "10ms"]).is_err());
 }
 

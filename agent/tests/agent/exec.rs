@@ -11,7 +11,7 @@ use crate::tarball::with_content;
 
 fn with_exec(world: &World, edge: &TestEdge, exec: &str) -> Config {
     let mut config = world.config(&[edge.url()]);
-    config.services[0].exec = Some(exec.to_owned());
+    config.services[0].exec = Some(exec.into());
     config
 }
 
@@ -106,7 +106,7 @@ async fn a_failed_exec_is_retried_after_a_restart() {
     // The edge is away, which is no reason not to run what is pending.
     edge.cut().await;
     let mut config = world.config(&["https://127.0.0.1:1".to_owned()]);
-    config.services[0].exec = Some(format!("cat content >> {}", log.display()));
+    config.services[0].exec = Some(format!("cat content >> {}", log.display()).into());
     let mut agent = Agent::start(config).await;
     agent.until("exec has run", |status| status.hook == HookState::Done).await;
     assert_eq!(lines(&log), ["1"]);

@@ -7,11 +7,15 @@ mod tarball;
 
 mod admin;
 mod command_line;
+mod disk;
+mod doctor;
 mod edges;
 mod exec;
 mod follow;
+mod hooks;
 mod hostile;
 mod once;
+mod pin;
 mod refresh;
 mod reload;
 mod restart;

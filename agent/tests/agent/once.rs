@@ -18,7 +18,7 @@ async fn once_ends_after_the_release_and_its_exec() {
     // What passes is waited for.
     edge.answers.fail([Fault::Status(503, None)]);
     let mut config = world.config(&[edge.url()]);
-    config.services[0].exec = Some("cp content ../../copied".to_owned());
+    config.services[0].exec = Some("cp content ../../copied".into());
     once(config.clone(), LONG).await.unwrap();
     assert_eq!(std::fs::read_to_string(world.service_dir().join("copied")).unwrap(), "one");
     // Again: confirmed, and nothing to run.
@@ -34,12 +34,12 @@ async fn exec_never_runs_for_a_release_that_no_edge_has_confirmed() {
     let log = world.path().join("log");
     edge.answers.publish(&shop(), with_content("one"));
     let mut config = world.config(&[edge.url()]);
-    config.services[0].exec = Some("exit 3".to_owned());
+    config.services[0].exec = Some("exit 3".into());
     let mut agent = Agent::start(config.clone()).await;
     agent.until("a run of exec is pending", |status| status.hook_failures > 0).await;
     agent.stop().await;
 
-    config.services[0].exec = Some(format!("cat content >> {0}; echo >> {0}", log.display()));
+    config.services[0].exec = Some(format!("cat content >> {0}; echo >> {0}", log.display()).into());
     edge.answers.fail_always(Fault::Status(503, None));
     once(config.clone(), Duration::from_secs(3)).await.unwrap_err();
     assert!(!log.exists(), "no edge confirmed the release");
@@ -66,7 +66,7 @@ async fn once_fails_with_the_reason() {
     edge.answers.fail_always(None);
     edge.answers.publish(&shop(), with_content("one"));
     let mut failing = config.clone();
-    failing.services[0].exec = Some("exit 7".to_owned());
+    failing.services[0].exec = Some("exit 7".into());
     let exec = reason(once(failing, LONG).await);
     assert!(exec.contains("exit status: 7"), "{exec}");
 

@@ -38,7 +38,7 @@ async fn a_modified_release_is_replaced_and_exec_runs_again() {
     let edge = world.edge().await;
     let (digest, _) = edge.answers.publish(&shop(), tree());
     let mut config = world.config(&[edge.url()]);
-    config.services[0].exec = Some("true".to_owned());
+    config.services[0].exec = Some("true".into());
     let mut agent = Agent::with_release(config).await;
     let damages: [(&str, Damage); 10] = [
         ("mode of all", |at| std::fs::set_permissions(at, PermissionsExt::from_mode(0o700)).unwrap()),

@@ -87,7 +87,7 @@ async fn a_kill_before_and_after_the_symlink_is_replaced() {
     };
     let log = world.path().join("log");
     let mut config = world.config(&["https://127.0.0.1:1".to_owned()]);
-    config.services[0].exec = Some(format!("echo $WEIR_DIGEST:$WEIR_COMMIT >> {}", log.display()));
+    config.services[0].exec = Some(format!("echo $WEIR_DIGEST:$WEIR_COMMIT >> {}", log.display()).into());
     // The state is ahead of the link, then behind it, then lost: the link is the truth, and exec runs for it.
     for (bytes, digest) in [(Some(&after), &one), (Some(&before), &two), (None, &two)] {
         match bytes {
@@ -102,12 +102,52 @@ async fn a_kill_before_and_after_the_symlink_is_replaced() {
         assert!(fs::read_to_string(&log).unwrap().starts_with(&format!("{digest}:")));
         agent.stop().await;
     }
-    // A damaged state is a lost one; that of a later version is somebody else's.
+    // A damaged state is a lost one.
     fs::write(&state, "{\"version\": 1, ").unwrap();
     Agent::start(config.clone()).await.stop().await;
-    fs::write(&state, "{\"version\": 2}").unwrap();
-    let error = start(config).await.err().expect("it is refused").to_string();
-    assert!(error.contains("version 2") && error.contains("state"), "{error}");
+}
+
+#[tokio::test]
+async fn a_state_that_another_version_wrote_keeps_the_highest_generation() {
+    let (world, edge, one) = stopped().await;
+    let path = world.service_dir().join("state");
+    let known: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut more = known.clone();
+    more["highest_generation"] = 7.into();
+    more["a_field_of_tomorrow"] = "x".into();
+    let next = serde_json::json!({ "version": 2, "highest_generation": 7, "release": ["another", "shape"] });
+    let mut odd = known;
+    odd["highest_generation"] = 7.into();
+    odd["hook"] = "unheard-of".into();
+    for state in [more, next, odd] {
+        fs::write(&path, state.to_string()).unwrap();
+        // Twice: what is written again has it, too.
+        for _ in 0..2 {
+            let mut agent = Agent::start(world.config(&[edge.url()])).await;
+            let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
+            assert!(status.last_error.unwrap().contains("generation 1"), "{state}");
+            assert_eq!(world.current(), Some(one.to_string()));
+            agent.stop().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_generation_is_the_only_news_that_is_written() {
+    let (world, edge, _, mut agent) = World::following(with_content("one")).await;
+    let written = || fs::read(world.service_dir().join("state")).unwrap();
+    let modified = || fs::metadata(world.service_dir().join("state")).unwrap().modified().unwrap();
+    let (before, at) = (written(), modified());
+    agent.poll().await;
+    agent.refresh().await;
+    assert_eq!((written(), modified()), (before.clone(), at), "nothing is new");
+    edge.answers.publish(&shop(), with_content("one"));
+    agent.poll().await;
+    assert_ne!(written(), before, "the highest generation rose");
+    let (before, at) = (written(), modified());
+    agent.poll().await;
+    assert_eq!((written(), modified()), (before, at));
+    agent.stop().await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 
 pub mod access_files;
 pub mod admin;
+pub mod arenas;
 pub mod bounds;
 #[cfg(feature = "certificates")]
 pub mod certificates;

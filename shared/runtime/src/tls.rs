@@ -122,6 +122,12 @@ pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
     Ok(system_time(leaf(path, &chain)?.validity().not_after))
 }
 
+/// When a certificate of a peer ends; `None` if it cannot be read.
+pub fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(system_time(certificate.validity().not_after))
+}
+
 /// A time before 1970 becomes 1970.
 fn system_time(time: ASN1Time) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(time.timestamp().max(0).unsigned_abs())

@@ -39,6 +39,7 @@ fn type_name(kind: &str) -> &'static str {
         "Endpoint" | "EdgeUrl" => "URL",
         "Labels" => "table of strings",
         "Hosts" => "list of hosts",
+        "HookCommand" => "string or list of strings",
         "Redirects" => "string or list of hosts",
         other => panic!("the reference has no word for the type {other}: add one to `type_name`"),
     }
@@ -149,11 +150,16 @@ fn the_configuration_reference_matches_the_code() {
     };
     let agent = weir_agent::Config::new(Vec::new(), "ca", "root");
     for (title, sources, defaults, reloadable) in [
-        ("Origin", "origin/src/config", serde_json::to_value(origin), weir_origin::config::RELOADABLE),
-        ("Edge", "edge/src/config", serde_json::to_value(edge), &[][..]),
-        ("Agent", "agent/src/config.rs", serde_json::to_value(agent), weir_agent::config::RELOADABLE),
+        ("Origin", &["origin/src/config"][..], serde_json::to_value(origin), weir_origin::config::RELOADABLE),
+        ("Edge", &["edge/src/config"][..], serde_json::to_value(edge), &[][..]),
+        (
+            "Agent",
+            &["agent/src/config.rs", "agent/src/config"][..],
+            serde_json::to_value(agent),
+            weir_agent::config::RELOADABLE,
+        ),
     ] {
-        let role = Role { types: Types::read(&[sources]), defaults: defaults.unwrap(), reloadable };
+        let role = Role { types: Types::read(sources), defaults: defaults.unwrap(), reloadable };
         let file = title.to_lowercase();
         page += &format!("\n## {title}\n{}", role.tables("Config", "", &format!("`{file}.toml`")));
     }

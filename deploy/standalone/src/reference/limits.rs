@@ -139,8 +139,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |
 | time without proof that a release is current (`trust`) | `max_proof_age` | `weir_agent_proof_degraded` | degraded |
 | publications that change while one is fetched (`trust`) | {agent/src/poll/poller.rs MAX_RACES} |  | the poll fails |
-| output of `exec` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |
-| pause between attempts of `exec` | {agent/src/hook/retry.rs LONGEST} |  |  |
+| output of `exec` or `check` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |
+| pause between attempts of hooks, and of `check` for the same content | {agent/src/hook/retry.rs LONGEST} |  |  |
+| changes in the body of a webhook | {agent/src/release/changes.rs MAX_FIRST} |  | the rest is counted in `changes_total` |
 "#;
 
 #[test]

@@ -110,6 +110,10 @@ impl Types {
     /// The values of an enum, each with its doc comment.
     pub(super) fn values(&self, name: &str) -> Option<Vec<(String, String)>> {
         let Some(Item::Enum(of)) = self.0.get(name) else { return None };
+        // Its variants are types, not values.
+        if serde(&of.attrs, "untagged").is_some() {
+            return None;
+        }
         let variants = of.variants.iter();
         Some(variants.map(|each| (each.ident.to_string().to_lowercase(), description(&each.attrs))).collect())
     }

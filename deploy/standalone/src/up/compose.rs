@@ -117,7 +117,7 @@ impl Roles {
         agent.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[2]));
         agent.poll_interval = QUICK;
         let mut followed = weir_agent::config::ServiceConfig::new(service.clone());
-        followed.exec.clone_from(&arguments.exec);
+        followed.exec = arguments.exec.clone().map(Into::into);
         agent.services = vec![followed];
         let started = if arguments.once { weir_agent::start_once(agent).await } else { weir_agent::start(agent).await };
         let agent = started.context("the agent does not start")?;

@@ -1,4 +1,5 @@
-//! The HTTP/2 client for the next node: edges call origins, agents call edges, origins call each other.
+//! The HTTP/2 client for the next node: edges call origins, agents call edges, origins call each other. And one for
+//! webhooks.
 
 mod buffered_stream;
 mod connector;
@@ -40,6 +41,20 @@ where
         .http2_keep_alive_interval(Duration::from_secs(5))
         .http2_keep_alive_timeout(Duration::from_secs(5))
         .build(Connector::new(tls))
+}
+
+/// A client for one request over HTTP/1.1 to a server outside Weir, with TLS where the URL says so. `tls` has no ALPN
+/// protocols. The caller sets the deadline.
+pub fn webhook_client<B>(tls: ClientConfig) -> Client<HttpsConnector<Connector>, B>
+where
+    B: HttpBody<Data: Send> + Send,
+{
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(Connector::new());
+    Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)
 }
 
 /// Why a body could not be read to its end.

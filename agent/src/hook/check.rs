@@ -1,0 +1,91 @@
+//! The check before a switch: a command that can veto it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_protocol::name::ServiceName;
+
+use super::run::{HookError, Run};
+use super::{facts, retry};
+use crate::config::HookCommand;
+use crate::metrics::CheckMetrics;
+use crate::release::{ReleaseName, ReleaseRecord, ServiceDirectory};
+
+/// The check of one service.
+pub(crate) struct Check {
+    pub(crate) service: ServiceName,
+    pub(crate) command: HookCommand,
+    pub(crate) timeout: Duration,
+    pub(crate) metrics: CheckMetrics,
+}
+
+/// A release that the check refused. It stays on disk: the next run needs no download.
+#[derive(Debug, Clone)]
+pub(crate) struct Veto {
+    pub(crate) release: ReleaseName,
+    pub(crate) message: String,
+    failures: u32,
+    retry_at: Instant,
+}
+
+impl Veto {
+    /// Whether the check runs again for a release.
+    pub(crate) fn allows(&self, release: ReleaseName, now: Instant) -> bool {
+        self.release.digest() != release.digest() || now >= self.retry_at
+    }
+
+    /// The veto after a failed run. `random` is from 0 to 1.
+    fn after(before: Option<&Self>, release: ReleaseName, message: String, now: Instant, random: f64) -> Self {
+        let same = before.filter(|before| before.release.digest() == release.digest());
+        let failures = same.map_or(0, |before| before.failures);
+        let retry_at = now + retry::pause(failures, random);
+        Self { release, message, failures: failures.saturating_add(1), retry_at }
+    }
+}
+
+impl Check {
+    /// Runs the check in a release that is not current yet.
+    ///
+    /// # Errors
+    /// The new veto. `before`: the last one.
+    pub(crate) async fn run(
+        &self,
+        directory: &Arc<ServiceDirectory>,
+        release: ReleaseRecord,
+        before: Option<&Veto>,
+    ) -> Result<(), Veto> {
+        let (name, current) = (release.directory, directory.state().release);
+        tracing::info!(service = %self.service, release = %name, "the check runs");
+        let result = async {
+            let facts = facts(&self.service, directory, release, current).await?;
+            Run { what: "check", command: &self.command, facts: &facts, timeout: self.timeout }.finish().await
+        };
+        let result = result.await;
+        self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
+        result.map_err(|error| {
+            let message = format!("{} is not switched to: {error}", name.digest());
+            Veto::after(before, name, message, Instant::now(), fastrand::f64())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_protocol::digest::TarballDigest;
+
+    #[test]
+    fn a_refused_release_waits_and_another_does_not() {
+        let now = Instant::now();
+        let [one, two] = [b"one", b"two"].map(|content| ReleaseName::new(TarballDigest::of(content), 0));
+        let first = Veto::after(None, one, String::new(), now, 0.0);
+        assert!(!first.allows(one, now) && first.allows(two, now));
+        assert!(first.allows(one, now + Duration::from_secs(1)));
+        // A copy of the same content is the same content.
+        assert!(!first.allows(ReleaseName::new(one.digest(), 1), now));
+        let second = Veto::after(Some(&first), one, String::new(), now, 0.0);
+        assert!(!second.allows(one, now + Duration::from_millis(1900)));
+        assert!(second.allows(one, now + Duration::from_secs(2)));
+        assert!(Veto::after(Some(&second), two, String::new(), now, 0.0).allows(two, now + Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,124 @@
+//! Pins: services that stay at a release that `weir-agent rollback` chose, until `weir-agent unpin`.
+//!
+//! A pin is the file `root/.pins/<service>` with a digest. The command line writes it, the running agent reads the
+//! directory every second. So it works without a listener, and survives restarts of both.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use tempfile::NamedTempFile;
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+
+use super::error::{ReleaseError, disk};
+use super::modes::Modes;
+use super::tree::{make_directory, remove_file, sync_directory};
+
+const PINS: &str = ".pins";
+
+/// The release at which a service stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pin {
+    pub(crate) digest: TarballDigest,
+    pub(crate) since: SystemTime,
+}
+
+pub(crate) type Pins = BTreeMap<ServiceName, Pin>;
+
+/// All pins of a root. A file that is no pin is ignored, and named in the log.
+pub(crate) fn read_pins(root: &Path) -> io::Result<Pins> {
+    let mut pins = Pins::new();
+    let entries = match fs::read_dir(root.join(PINS)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(pins),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        // Temporary files begin with a dot, names of services do not.
+        let Some(service) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        match read_pin(&entry.path()) {
+            Ok(Some(pin)) => drop(pins.insert(service, pin)),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%service, %error, "a pin cannot be read; it is ignored"),
+        }
+    }
+    Ok(pins)
+}
+
+pub(super) fn pin_of(root: &Path, service: &str) -> io::Result<Option<Pin>> {
+    read_pin(&root.join(PINS).join(service))
+}
+
+fn read_pin(path: &Path) -> io::Result<Option<Pin>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    let digest = text.trim().parse().map_err(|error| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{} contains no digest: {error}", path.display()))
+    })?;
+    Ok(Some(Pin { digest, since: fs::metadata(path)?.modified()? }))
+}
+
+/// Pins a service, durably.
+pub(crate) fn write_pin(
+    root: &Path,
+    service: &ServiceName,
+    digest: TarballDigest,
+    modes: Modes,
+) -> Result<(), ReleaseError> {
+    let (directory, path) = pin_path(root, service);
+    make_directory(&directory, modes.directory())?;
+    let write = || {
+        let mut file = NamedTempFile::with_prefix_in(".new-", &directory)?;
+        rustix::fs::fchmod(file.as_file(), modes.file(false))?;
+        writeln!(file, "{digest}")?;
+        file.as_file().sync_all()?;
+        file.persist(&path).map_err(|error| error.error)
+    };
+    write().map_err(disk("write", &path))?;
+    sync_directory(&directory)
+}
+
+/// Removes a pin; returns whether there was one.
+pub(crate) fn remove_pin(root: &Path, service: &ServiceName) -> Result<bool, ReleaseError> {
+    let (directory, path) = pin_path(root, service);
+    if !path.exists() {
+        return Ok(false);
+    }
+    remove_file(&path)?;
+    sync_directory(&directory)?;
+    Ok(true)
+}
+
+fn pin_path(root: &Path, service: &ServiceName) -> (PathBuf, PathBuf) {
+    let directory = root.join(PINS);
+    let path = directory.join(service.as_str());
+    (directory, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_are_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (shop, other): (ServiceName, ServiceName) = ("shop".parse().unwrap(), "other".parse().unwrap());
+        assert!(read_pins(dir.path()).unwrap().is_empty());
+        assert!(!remove_pin(dir.path(), &shop).unwrap());
+        let digests = [b"1", b"2"].map(|bytes| TarballDigest::of(bytes));
+        for digest in digests {
+            write_pin(dir.path(), &shop, digest, Modes::default()).unwrap();
+        }
+        fs::write(dir.path().join(".pins/other"), "by hand").unwrap();
+        let pins = read_pins(dir.path()).unwrap();
+        assert_eq!((pins.len(), pins[&shop].digest), (1, digests[1]));
+        assert!(pin_of(dir.path(), other.as_str()).unwrap_err().to_string().contains("other contains no digest"));
+        assert!(remove_pin(dir.path(), &shop).unwrap());
+        assert_eq!(pin_of(dir.path(), "shop").unwrap(), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! `weir-agent rollback` and `unpin`, beside a running agent and without one.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use weir_agent::HookState;
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::TestEdge;
+use crate::tarball::with_content;
+
+async fn command(world: &World, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-agent"));
+    command.env_clear().env("WEIR_ROOT", world.path().join("root")).args(arguments);
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+/// An agent that had three releases; exec logs each.
+async fn three(world: &World) -> (TestEdge, Vec<String>, Agent) {
+    let edge = world.edge().await;
+    let mut config = world.config(&[edge.url()]);
+    let log = world.path().join("log");
+    config.services[0].exec = Some(format!("echo \"$(cat content) $WEIR_REVISION\" >> {}", log.display()).into());
+    let mut digests = vec![edge.answers.publish(&shop(), with_content("1")).0.to_string()];
+    let mut agent = Agent::with_release(config).await;
+    for content in ["2", "3"] {
+        digests.push(edge.answers.publish(&shop(), with_content(content)).0.to_string());
+        agent.poll().await;
+    }
+    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    (edge, digests, agent)
+}
+
+fn last_line(world: &World) -> String {
+    fs::read_to_string(world.path().join("log")).unwrap().lines().last().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_running_agent_goes_back_stays_there_and_follows_again() {
+    let world = World::new();
+    let (edge, digests, mut agent) = three(&world).await;
+    let runs = agent.status.borrow().hook_runs;
+    let output = command(&world, &["rollback", "shop"]).await;
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(world.current().as_ref(), Some(&digests[1]));
+    let status = agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Done).await;
+    assert_eq!(status.pinned.unwrap().digest.to_string(), digests[1]);
+    assert_eq!(last_line(&world), format!("2 sha1:{}", crate::edge::commit(2)), "with what is known of it");
+    assert_eq!(agent.metric("weir_agent_pinned", &[]), 1.0);
+
+    // Changes are seen, not fetched.
+    let (four, generation) = edge.answers.publish(&shop(), with_content("4"));
+    edge.answers.forget();
+    for status in [agent.poll().await, agent.refresh().await] {
+        assert_eq!((status.last_error, status.pinned.unwrap().offered), (None, Some(four)));
+    }
+    assert!(edge.answers.seen().iter().all(|seen| seen.method == http::Method::HEAD));
+    // A second one names its release, by the beginning of its digest.
+    let output = command(&world, &["rollback", "shop"]).await;
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("is pinned to"));
+    assert!(command(&world, &["rollback", "shop", &digests[0][..20]]).await.status.success());
+    assert_eq!(world.current().as_ref(), Some(&digests[0]));
+    let output = command(&world, &["rollback", "shop", "b3-none"]).await;
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains(&digests[2]), "{output:?}");
+
+    // A pin survives a restart, and an edge that went back is refused all the same.
+    agent.stop().await;
+    edge.answers.publish_at(&shop(), with_content("2"), 2);
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
+    assert!(status.last_error.unwrap().contains("generation 2"), "the highest generation stays");
+    assert_eq!(world.current().as_ref(), Some(&digests[0]));
+    edge.answers.publish_at(&shop(), with_content("4"), generation);
+
+    assert!(command(&world, &["unpin", "shop"]).await.status.success());
+    agent
+        .until("it follows again", |status| {
+            status.pinned.is_none() && status.release.as_ref().is_some_and(|r| r.digest == four)
+        })
+        .await;
+    assert_eq!(agent.metric("weir_agent_pinned", &[]), 0.0);
+    agent.stop().await;
+    assert!(String::from_utf8_lossy(&command(&world, &["unpin", "shop"]).await.stdout).contains("was not pinned"));
+}
+
+#[tokio::test]
+async fn without_an_agent_the_release_is_switched_at_once() {
+    let world = World::new();
+    let (edge, digests, agent) = three(&world).await;
+    agent.stop().await;
+    assert!(command(&world, &["rollback", "shop"]).await.status.success());
+    assert_eq!(world.current().as_ref(), Some(&digests[1]));
+    // A kill between the pin and the switch: the next agent goes on.
+    let link = world.service_dir().join("current");
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(format!("releases/{}", digests[2]), &link).unwrap();
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    agent.until("the first poll has ended", |status| status.polls > 0).await;
+    assert_eq!(world.current().as_ref(), Some(&digests[1]));
+
+    // A release that somebody removed cannot be gone back to: the current one stays.
+    fs::write(world.path().join("root/.pins/shop"), format!("b3-{}\n", "0".repeat(64))).unwrap();
+    let status = agent.until("the pin has failed", |status| status.last_error.is_some()).await;
+    assert!(status.last_error.unwrap().contains("not on disk any more"));
+    assert_eq!(world.current().as_ref(), Some(&digests[1]));
+    agent.stop().await;
+
+    let output = command(&world, &["rollback", "unknown"]).await;
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("`unknown`"), "{output:?}");
+}
