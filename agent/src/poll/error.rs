@@ -96,7 +96,7 @@ fn hint(status: StatusCode) -> &'static str {
 
 impl PollError {
     /// All values of [`kind`](Self::kind), and that of a panic.
-    pub(crate) const KINDS: [&str; 17] = [
+    pub(crate) const KINDS: [&str; 18] = [
         "connect",
         "certificate",
         "silent",

@@ -27,7 +27,7 @@ mod tar_reader;
 mod tree;
 mod unpack;
 
-pub(crate) use changes::{Change, Changes};
+pub(crate) use changes::Changes;
 pub(crate) use directory::ServiceDirectory;
 pub(crate) use error::ReleaseError;
 pub(crate) use kept::KeptReleases;

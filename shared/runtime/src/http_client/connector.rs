@@ -21,16 +21,22 @@ use crate::serve::BoxError;
 #[error("no TLS session within {} s of connecting: the process there may hang", .0.as_secs())]
 struct HandshakeTimeout(Duration);
 
-/// Connects over TLS for HTTP/2, within [`CONNECT_TIMEOUT`]: the system accepts connections for a process that hangs, which
+/// Connects within [`CONNECT_TIMEOUT`]: the system accepts connections for a process that hangs, which
 /// never answers.
 #[derive(Debug, Clone)]
 pub struct Connector(HttpsConnector<TcpConnector>);
 
 impl Connector {
-    /// `tls` has no ALPN protocols.
+    /// Over TLS for HTTP/2. `tls` has no ALPN protocols.
     pub(super) fn new(tls: ClientConfig) -> Self {
-        let tcp = TcpConnector(configured(HttpConnector::new()));
-        Self(HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http2().wrap_connector(tcp))
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
+        Self(builder.https_only().enable_http2().wrap_connector(TcpConnector::new()))
+    }
+
+    /// For HTTP/1.1, over TLS where the URL says so. `tls` has no ALPN protocols.
+    pub(super) fn of_webhooks(tls: ClientConfig) -> Self {
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
+        Self(builder.https_or_http().enable_http1().wrap_connector(TcpConnector::new()))
     }
 }
 
@@ -56,6 +62,12 @@ impl Service<Uri> for Connector {
 /// are tried one after the other: the timeout is divided among them.
 #[derive(Debug, Clone)]
 struct TcpConnector(HttpConnector);
+
+impl TcpConnector {
+    fn new() -> Self {
+        Self(configured(HttpConnector::new()))
+    }
+}
 
 fn configured<R>(mut tcp: HttpConnector<R>) -> HttpConnector<R> {
     tcp.enforce_http(false);

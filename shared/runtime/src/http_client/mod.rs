@@ -45,16 +45,11 @@ where
 
 /// A client for one request over HTTP/1.1 to a server outside Weir, with TLS where the URL says so. `tls` has no ALPN
 /// protocols. The caller sets the deadline.
-pub fn webhook_client<B>(tls: ClientConfig) -> Client<HttpsConnector<Connector>, B>
+pub fn webhook_client<B>(tls: ClientConfig) -> Client<Connector, B>
 where
     B: HttpBody<Data: Send> + Send,
 {
-    let connector = HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(Connector::new());
-    Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)
+    Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(Connector::of_webhooks(tls))
 }
 
 /// Why a body could not be read to its end.
