@@ -2,7 +2,7 @@
 
 use std::path::Path as FilePath;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use http::{HeaderValue, Method, Request, header};
 use rustls::ClientConfig;
@@ -87,7 +87,11 @@ impl Edge {
     pub(crate) async fn send(&self, tarball_request: &TarballRequest<'_>) -> Result<Response, RequestError> {
         let mut request = self.request(tarball_request);
         if let Some(token) = &self.token {
-            request.headers_mut().insert(header::AUTHORIZATION, token.authorization().await?);
+            let (authorization, ends) = token.authorization().await?;
+            request.headers_mut().insert(header::AUTHORIZATION, authorization);
+            if let Some(ends) = ends {
+                self.metrics.credential_ends("token", UNIX_EPOCH + Duration::from_secs(ends));
+            }
         }
         if tarball_request.avoid_http3 {
             self.http3.drop_connection().await;

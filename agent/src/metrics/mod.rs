@@ -56,7 +56,12 @@ metric_families! {
         hook_last_success: GaugeVec = "weir_agent_hook_last_success_timestamp_seconds" { service };
         /// Services whose current release waits for its `exec`.
         hook_pending: GaugeVec = "weir_agent_hook_pending" { service };
-        /// Reloads by SIGHUP. A refused one changes nothing; the log has the reason.
+        /// When a credential ends, in Unix seconds: the agent's certificate, its token, and the last authority of `ca`. Alert
+        /// before, if nothing renews it.
+        pub(crate) credential_not_after: IntGaugeVec = "weir_agent_credential_not_after_timestamp_seconds"
+            { credential: ["certificate", "token", "authority"] };
+        /// Reloads by SIGHUP, and of changed certificates and keys. A refused one changes nothing; the log has the reason. Files
+        /// that cannot be used are tried again and counted once.
         pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
     }
 }
@@ -94,6 +99,13 @@ impl std::ops::Deref for Metrics {
 }
 
 impl Metrics {
+    /// A credential ends at this time.
+    pub(crate) fn credential_ends(&self, credential: &str, ends: SystemTime) {
+        let seconds = ends.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let gauge = self.families.credential_not_after.with_label_values(&[credential]);
+        gauge.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
     /// Registers the families. `by_service`: with the label `service`, which the configuration bounds.
     ///
     /// # Errors

@@ -39,6 +39,12 @@ pub(crate) enum Refusal {
     /// The key of the token is revoked.
     RevokedKey,
     BadSignature,
+    /// The token is for another audience.
+    WrongAudience,
+    /// The issuer's tokens are not accepted for this subject.
+    WrongSubject,
+    /// The claims make no name of an agent.
+    NoAgent,
     Expired,
     NotYetValid,
     Denied,
@@ -49,7 +55,7 @@ impl AccessDecision {
     pub(super) const OPEN: AccessDecision = AccessDecision::Allowed(AuthMethod::None);
 
     /// All decisions, in the order of [`index`](Self::index).
-    pub(super) const ALL: [AccessDecision; 12] = [
+    pub(super) const ALL: [AccessDecision; 15] = [
         AccessDecision::Allowed(AuthMethod::None),
         AccessDecision::Allowed(AuthMethod::Token),
         AccessDecision::Allowed(AuthMethod::Certificate),
@@ -59,6 +65,9 @@ impl AccessDecision {
         AccessDecision::Unauthorized(Refusal::UnknownKey),
         AccessDecision::Unauthorized(Refusal::RevokedKey),
         AccessDecision::Unauthorized(Refusal::BadSignature),
+        AccessDecision::Unauthorized(Refusal::WrongAudience),
+        AccessDecision::Unauthorized(Refusal::WrongSubject),
+        AccessDecision::Unauthorized(Refusal::NoAgent),
         AccessDecision::Unauthorized(Refusal::Expired),
         AccessDecision::Unauthorized(Refusal::NotYetValid),
         AccessDecision::Unauthorized(Refusal::Denied),
@@ -90,6 +99,9 @@ impl Refusal {
             Refusal::UnknownKey => "unknown_key",
             Refusal::RevokedKey => "revoked_key",
             Refusal::BadSignature => "bad_signature",
+            Refusal::WrongAudience => "wrong_audience",
+            Refusal::WrongSubject => "wrong_subject",
+            Refusal::NoAgent => "no_agent",
             Refusal::Expired => "expired",
             Refusal::NotYetValid => "not_yet_valid",
             Refusal::Denied => "denied",
@@ -104,6 +116,9 @@ impl Refusal {
             Refusal::UnknownKey => "The token is signed with a key that is not known here.",
             Refusal::RevokedKey => "The token is signed with a key that was revoked: a new token is needed.",
             Refusal::BadSignature => "The signature of the token is wrong.",
+            Refusal::WrongAudience => "The token is for another audience.",
+            Refusal::WrongSubject => "Tokens of this subject are not accepted here.",
+            Refusal::NoAgent => "The claims of the token do not make the name of an agent.",
             Refusal::Expired => "The token has expired: a new one is needed.",
             Refusal::NotYetValid => "The token is not valid yet.",
             Refusal::Denied => "The token was revoked: a new one is needed.",
@@ -127,6 +142,9 @@ pub(super) fn decide(
             Ok(claims) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
             Err(refusal) => return AccessDecision::Unauthorized(refusal),
         },
+        (Credential::None, Some(Identity { role: Role::Agent, name })) if key_set.denies_agent(name) => {
+            return AccessDecision::Unauthorized(Refusal::Denied);
+        }
         (Credential::None, Some(Identity { role: Role::Agent, name })) => {
             let rules = rules.iter().filter(|rule| rule.agents.matches(name.as_str()));
             let mut opened = rules.flat_map(|rule| &rule.services);

@@ -1,15 +1,18 @@
 //! Access control: decided before anything is looked up.
 //!
-//! [`decision`] is the rule, [`credential`] reads `Authorization`, and [`key_set`] holds the keys and denials.
-//! [`Access`] updates them from the edge's own files and from its origins.
+//! [`decision`] is the rule, [`credential`] reads `Authorization`, [`key_set`] holds the keys and denials, and [`issuers`]
+//! follows the keys of issuers. [`Access`] updates them from the edge's own files and from its origins.
 
 mod credential;
 mod decision;
+mod issuers;
 mod key_set;
 mod metrics;
 mod origin_lists;
+#[cfg_attr(not(test), expect(dead_code, reason = "the event stream of agents will hold a session"))]
+mod session;
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use http::HeaderMap;
@@ -24,14 +27,16 @@ use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
 pub(crate) use decision::{AccessDecision, Refusal};
+pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 
 use self::credential::Credential;
+use self::issuers::{IssuerEntry, KeyFailures};
 use self::key_set::KeySet;
 pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
-use crate::config::{AuthConfig, AuthMode, CertificateRule};
+use crate::config::{AuthConfig, AuthMode, CertificateRule, MAX_ISSUERS};
 use crate::origin_client::MAX_ORIGINS;
 
 /// Access control. Cheap to clone.
@@ -46,16 +51,19 @@ struct Inner {
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
     cached_tokens: u64,
-    key_set: RwLock<Arc<KeySet>>,
+    key_set: watch::Sender<Arc<KeySet>>,
     lists: Mutex<Lists>,
     /// The lists to persist.
     persisted: watch::Sender<Arc<OriginLists>>,
+    key_failures: KeyFailures,
     metrics: AccessMetrics,
 }
 
 /// The lists that the key set is made of.
 struct Lists {
     own: Arc<AccessList>,
+    /// The issuers of the configuration, in its order.
+    issuers: Vec<IssuerEntry>,
     origin_lists: OriginLists,
 }
 
@@ -75,6 +83,8 @@ impl Access {
         let metrics = AccessMetrics::register(registry)?;
         let files = AccessFiles { keys: config.keys.clone(), deny: config.deny.clone() };
         let mut own = files.follow(metrics.files_readable.clone(), drain).await?;
+        let configs = config.issuers.clone();
+        let issuers = tokio::task::spawn_blocking(move || issuers::read(&configs)).await??;
         let reading = file.clone();
         let mut origin_lists = match tokio::task::spawn_blocking(move || reading.read()).await? {
             Err(error) if config.mode == AuthMode::Open => {
@@ -93,18 +103,20 @@ impl Access {
             is_kept
         });
         let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
-        let lists = Lists { own: own.borrow_and_update().clone(), origin_lists };
+        let lists = Lists { own: own.borrow_and_update().clone(), issuers: issuers.clone(), origin_lists };
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             cached_tokens: config.cached_tokens,
-            key_set: RwLock::new(Arc::new(KeySet::empty(config.cached_tokens))),
+            key_set: watch::Sender::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             persisted,
+            key_failures: KeyFailures::default(),
             metrics,
         });
         inner.change(|_| {});
+        issuers::follow(&inner, &config.issuers, &issuers, drain);
         drain.spawn(origin_lists::save(file, to_persist, inner.metrics.lists_unsaved.clone(), drain.clone()));
         let (following, draining) = (inner.clone(), drain.clone());
         drain.spawn(async move {
@@ -137,7 +149,7 @@ impl Access {
             return Vec::new();
         }
         let missing = {
-            let lists = inner.lists.lock().unwrap_or_else(PoisonError::into_inner);
+            let lists = inner.lists();
             let has_list = |origin: &&str| lists.origin_lists.contains_key(*origin);
             clusters
                 .iter()
@@ -145,7 +157,8 @@ impl Access {
                 .map(|origins| origins.join(", "))
                 .collect::<Vec<_>>()
         };
-        let (usable_keys, ..) = inner.key_set().sizes();
+        let key_set = inner.key_set();
+        let usable_keys = key_set.sizes().0 + key_set.issuers().keys();
         let mut errors: Vec<String> = missing.iter().map(|origin| missing_list(origin)).collect();
         if usable_keys == 0 && inner.certificates.is_empty() {
             errors.push("no client can authenticate: there is no usable key and no rule for certificates".to_owned());
@@ -153,9 +166,18 @@ impl Access {
         errors
     }
 
-    /// The number of cached tokens, and the limit.
-    pub(crate) fn bound(&self) -> Bound {
-        ("cached_tokens", self.inner.key_set().cached_tokens(), self.inner.cached_tokens)
+    /// The numbers of cached tokens and of issuers, and their limits.
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        let key_set = self.inner.key_set();
+        [
+            ("cached_tokens", key_set.cached_tokens(), self.inner.cached_tokens),
+            ("issuers", key_set.issuers().len() as u64, MAX_ISSUERS as u64),
+        ]
+    }
+
+    /// Why the keys of issuers could not be read when that was tried last, a sentence each. Their last valid keys apply.
+    pub(crate) fn key_failures(&self) -> Vec<String> {
+        self.inner.key_failures.all()
     }
 
     /// Whether a changed file of keys or denials cannot be used. The last valid contents apply.
@@ -220,17 +242,22 @@ fn missing_list(origin: &str) -> String {
 
 impl Inner {
     fn key_set(&self) -> Arc<KeySet> {
-        self.key_set.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.key_set.borrow().clone()
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes a list and rebuilds the key set.
     fn change(&self, change: impl FnOnce(&mut Lists)) {
         // Held to the end, so that concurrent changes are not lost.
-        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists();
         change(&mut lists);
         let before = self.key_set();
         let after = KeySet::of(
             &lists.own,
+            lists.issuers.clone(),
             &lists.origin_lists.values(),
             self.keys_from_origins,
             &before,
@@ -238,7 +265,7 @@ impl Inner {
             unix_seconds(SystemTime::now()),
         );
         self.metrics.set_key_set(&after);
-        *self.key_set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
+        self.key_set.send_replace(Arc::new(after));
     }
 }
 

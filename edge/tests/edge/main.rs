@@ -18,6 +18,7 @@ mod gzip;
 mod headers;
 mod http_semantics;
 mod identity;
+mod issuers;
 mod mount;
 mod outage;
 mod purge;

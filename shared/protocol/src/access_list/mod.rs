@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::name::NodeName;
 use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
@@ -27,13 +28,17 @@ pub const MAX_REVOKED_KEYS: usize = 1_000;
 /// The most denied tokens of a list. To deny more, revoke their key.
 pub const MAX_DENIED_TOKENS: usize = 10_000;
 
-/// Keys, revoked keys and denied tokens.
+/// The most denied agents of a list.
+pub const MAX_DENIED_AGENTS: usize = 1_000;
+
+/// Keys, revoked keys, denied tokens and denied agents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessList {
     keys: BTreeMap<KeyId, PublicKey>,
     revoked_keys: BTreeSet<KeyId>,
     /// With the `exp` of the token, after which it need not be remembered.
     denied_tokens: BTreeMap<TokenId, Option<UnixSeconds>>,
+    denied_agents: BTreeSet<NodeName>,
 }
 
 /// Why an access list cannot be used.
@@ -74,6 +79,8 @@ struct Document {
     revoked_keys: Vec<KeyId>,
     #[serde(default)]
     denied_tokens: Vec<Denied>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    denied_agents: Vec<NodeName>,
 }
 
 /// A key as in a JWK set (RFC 7517, RFC 8037), without the members that are always the same.
@@ -111,6 +118,9 @@ impl AccessList {
         for Denied { jti, exp } in document.denied_tokens {
             list.deny_token(jti, exp)?;
         }
+        for agent in document.denied_agents {
+            list.deny_agent(agent)?;
+        }
         Ok(list)
     }
 
@@ -124,6 +134,7 @@ impl AccessList {
             keys: self.keys.values().map(|key| Key { kid: key.id().clone(), x: key.encoded() }).collect(),
             revoked_keys: self.revoked_keys.iter().cloned().collect(),
             denied_tokens: self.denied_tokens.iter().map(|(jti, exp)| Denied { jti: jti.clone(), exp: *exp }).collect(),
+            denied_agents: self.denied_agents.iter().cloned().collect(),
         }
     }
 
@@ -143,6 +154,11 @@ impl AccessList {
         self.denied_tokens.iter().filter(move |(_, exp)| lives(exp)).map(|(id, _)| id)
     }
 
+    /// The agents that may read nothing, whatever their credential.
+    pub fn denied_agents(&self) -> impl Iterator<Item = &NodeName> {
+        self.denied_agents.iter()
+    }
+
     /// The list without its keys.
     #[must_use]
     pub fn denials(&self) -> Self {
@@ -156,6 +172,7 @@ impl AccessList {
     pub fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
         other.keys.values().try_for_each(|key| self.add_key(key.clone()))?;
         other.revoked_keys.iter().try_for_each(|key| self.revoke_key(key.clone()))?;
+        other.denied_agents.iter().try_for_each(|agent| self.deny_agent(agent.clone()))?;
         other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))
     }
 
@@ -180,6 +197,18 @@ impl AccessList {
         if !self.revoked_keys.contains(&key) {
             within(self.revoked_keys.len(), MAX_REVOKED_KEYS, "revoked keys")?;
             self.revoked_keys.insert(key);
+        }
+        Ok(())
+    }
+
+    /// Denies an agent: it may read nothing, whatever its credential.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn deny_agent(&mut self, agent: NodeName) -> Result<(), AccessListError> {
+        if !self.denied_agents.contains(&agent) {
+            within(self.denied_agents.len(), MAX_DENIED_AGENTS, "denied agents")?;
+            self.denied_agents.insert(agent);
         }
         Ok(())
     }
