@@ -65,6 +65,26 @@ struct Lists {
     /// The issuers of the configuration, in its order.
     issuers: Vec<IssuerEntry>,
     origin_lists: OriginLists,
+    /// The issuers of `origin_lists`.
+    origin_issuers: Vec<IssuerEntry>,
+}
+
+impl Lists {
+    fn new(own: Arc<AccessList>, issuers: Vec<IssuerEntry>, origin_lists: OriginLists) -> Self {
+        let origin_issuers = issuers::of_origins(&origin_lists);
+        Self { own, issuers, origin_lists, origin_issuers }
+    }
+
+    fn set_origin_list(&mut self, origin: &str, list: AccessList) {
+        self.origin_lists.insert(origin.to_owned(), list);
+        self.origin_issuers = issuers::of_origins(&self.origin_lists);
+    }
+
+    /// The issuers of the configuration come first: a key that two entries have is that of the first.
+    fn all_issuers(&self, from_origins: bool) -> Vec<IssuerEntry> {
+        let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
+        self.issuers.iter().chain(of_origins).take(MAX_ISSUERS).cloned().collect()
+    }
 }
 
 impl Access {
@@ -103,7 +123,7 @@ impl Access {
             is_kept
         });
         let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
-        let lists = Lists { own: own.borrow_and_update().clone(), issuers: issuers.clone(), origin_lists };
+        let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists);
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
             certificates: config.certificates.clone(),
@@ -219,7 +239,7 @@ impl Access {
         self.inner.change(|lists| {
             if lists.origin_lists.get(name) != Some(&list) {
                 tracing::info!(origin = name, "an origin changed its access list");
-                lists.origin_lists.insert(name.to_owned(), list);
+                lists.set_origin_list(name, list);
                 self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
             }
         });
@@ -228,8 +248,8 @@ impl Access {
     /// An origin has left its cluster: its denials stay, and its keys are not used any longer.
     pub(crate) fn origin_left(&self, name: &str) {
         self.inner.change(|lists| {
-            if let Some(list) = lists.origin_lists.get_mut(name) {
-                *list = list.denials();
+            if let Some(list) = lists.origin_lists.get(name).map(AccessList::denials) {
+                lists.set_origin_list(name, list);
                 self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
             }
         });
@@ -257,7 +277,7 @@ impl Inner {
         let before = self.key_set();
         let after = KeySet::of(
             &lists.own,
-            lists.issuers.clone(),
+            lists.all_issuers(self.keys_from_origins),
             &lists.origin_lists.values(),
             self.keys_from_origins,
             &before,

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
+use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
-use weir_protocol::token::{CLOCK_LEEWAY, Labels, UnixSeconds, unix_seconds};
+use weir_protocol::token::{CLOCK_LEEWAY, UnixSeconds, unix_seconds};
 use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Peer, until};
 
@@ -83,7 +84,7 @@ impl Inner {
                 let rules = self.certificates.iter().filter(|rule| rule.agents.matches(name.as_str()));
                 Ok(Agent {
                     name: name.clone(),
-                    labels: Labels::new(),
+                    labels: Labels::default(),
                     services: rules.flat_map(|rule| rule.services.iter().cloned()).collect(),
                     valid_until: peer.certificate_ends.map(unix_seconds),
                 })
@@ -119,6 +120,8 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+
     use prometheus::Registry;
     use weir_protocol::access_list::AccessList;
     use weir_protocol::token::{Claims, SigningKey};
@@ -138,7 +141,7 @@ mod tests {
             subject: format!("agent-{id}").parse().unwrap(),
             id: Some(id.parse().unwrap()),
             services: vec!["shop".parse().unwrap()],
-            labels: [("ring".to_owned(), "canary".to_owned())].into(),
+            labels: BTreeMap::from([("ring".to_owned(), "canary".to_owned())]).try_into().unwrap(),
             expires,
             not_before: None,
             issued_at: None,
@@ -172,7 +175,7 @@ mod tests {
         let begin = |id: &str, expires| access.session(&issue(&key, id, expires), &peer(None, None));
         let session = begin("one", now + 3600).unwrap().unwrap();
         assert_eq!((session.agent.name.as_str(), session.agent.valid_until), ("agent-one", Some(now + 3600)));
-        assert_eq!(session.agent.labels["ring"], "canary");
+        assert_eq!(session.agent.labels.iter().collect::<Vec<_>>(), [("ring", "canary")]);
         assert!(session.agent.may_read(&"shop".parse().unwrap()) && !session.agent.may_read(&"bank".parse().unwrap()));
 
         async fn ended(session: &Session) -> Refusal {

@@ -61,9 +61,7 @@ impl Target {
             Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
             // Only edges and origins serve these, to edges.
-            Route::Version(..) | Route::Object(..) | Route::Events | Route::Members => {
-                return Err(ApiError::NoSuchPath);
-            }
+            _ => return Err(ApiError::NoSuchPath),
         };
         check_method(request).map(|()| target)
     }

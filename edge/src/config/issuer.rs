@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 use weir_protocol::name_glob::NameGlob;
-use weir_protocol::token::{AgentTemplate, Issuer};
+use weir_protocol::token::{AgentTemplate, IssuerPolicy};
 use weir_runtime::config::ConfigError;
 
 /// The most issuers of an edge: of its configuration and of its origins together.
@@ -80,8 +80,8 @@ impl fmt::Display for KeySource {
 
 impl IssuerConfig {
     /// What its tokens are worth.
-    pub(crate) fn issuer(&self) -> Issuer {
-        Issuer {
+    pub(crate) fn issuer(&self) -> IssuerPolicy {
+        IssuerPolicy {
             issuer: self.issuer.clone(),
             audience: self.audience.clone(),
             subjects: self.subjects.clone(),

@@ -72,9 +72,7 @@ impl PeerApi {
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
             Ok(Route::Events) => inner.events.begin(request, peer.certificate_ends),
-            Ok(Route::Tarball(_) | Route::TarballVersion(..) | Route::Members) => {
-                Err(PeerError::Api(ApiError::NoSuchPath))
-            }
+            Ok(_) => Err(PeerError::Api(ApiError::NoSuchPath)),
         };
         let response = answered.unwrap_or_else(PeerError::into_response);
         inner.metrics.answered(label, response.status());

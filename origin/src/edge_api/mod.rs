@@ -95,9 +95,7 @@ impl EdgeApi {
             Ok(Route::Members) if self.cluster.is_some() => {
                 self.members(request).unwrap_or_else(Failure::into_response)
             }
-            Ok(Route::Members | Route::Tarball(_) | Route::TarballVersion(..)) | Err(RouteError::Unknown) => {
-                Failure::NoSuchPath.into_response()
-            }
+            Ok(_) | Err(RouteError::Unknown) => Failure::NoSuchPath.into_response(),
             Err(RouteError::Malformed(detail)) => Failure::Malformed(detail).into_response(),
         }
     }

@@ -4,6 +4,9 @@
 //! hyper and quinn. `docs/protocol.md` describes the same contract in prose.
 
 pub mod access_list;
+pub mod agent_event;
+pub mod assignment;
+pub mod batch_poll;
 pub mod cache_status;
 pub mod commit_id;
 pub mod conditional;
@@ -13,7 +16,10 @@ pub mod encoding;
 pub mod entry_path;
 pub mod envelope;
 pub mod event;
+pub mod freshness;
+pub mod issuer;
 pub mod json;
+pub mod labels;
 pub mod manifest;
 pub mod members;
 pub mod name;
@@ -21,6 +27,7 @@ pub mod name_glob;
 pub mod problem;
 pub mod query;
 pub mod range;
+pub mod report;
 pub mod revision_id;
 pub mod route;
 mod text_type;

@@ -32,6 +32,14 @@ checked_text! {
     /// The name of a node: an origin, an edge, an agent or an operator.
     NodeName, is_valid, NameError, |text| NameError { kind: "node", text: truncated(text) }
 }
+checked_text! {
+    /// The name of an assignment, in operators' requests and configuration.
+    AssignmentName, is_valid, NameError, |text| NameError { kind: "assignment", text: truncated(text) }
+}
+checked_text! {
+    /// The name of an issuer's entry, in operators' requests and configuration.
+    IssuerName, is_valid, NameError, |text| NameError { kind: "issuer", text: truncated(text) }
+}
 
 #[cfg(test)]
 mod tests {

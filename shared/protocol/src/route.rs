@@ -22,6 +22,16 @@ pub enum Route {
     Events,
     /// `/v1/members`: the origins of the cluster.
     Members,
+    /// `/v1/heartbeats`: freshness statements, for edges.
+    Heartbeats,
+    /// `/v1/agents/self/services`: the batch poll.
+    AgentServices,
+    /// `/v1/agents/self/events`: the agent's event stream.
+    AgentEvents,
+    /// `/v1/agents/self/report`: the agent's report.
+    AgentReport,
+    /// `/v1/agents/self/heartbeats`: freshness statements, for the agent.
+    AgentHeartbeats,
 }
 
 /// Why a path is not a [`Route`].
@@ -59,6 +69,14 @@ impl Route {
             }
             (Some("events"), None, ..) => Ok(Route::Events),
             (Some("members"), None, ..) => Ok(Route::Members),
+            (Some("heartbeats"), None, ..) => Ok(Route::Heartbeats),
+            (Some("agents"), Some("self"), Some(what), None, ..) => match what {
+                "services" => Ok(Route::AgentServices),
+                "events" => Ok(Route::AgentEvents),
+                "report" => Ok(Route::AgentReport),
+                "heartbeats" => Ok(Route::AgentHeartbeats),
+                _ => Err(RouteError::Unknown),
+            },
             _ => Err(RouteError::Unknown),
         }
     }
@@ -70,7 +88,14 @@ impl Route {
             | Route::Tarball(service)
             | Route::TarballVersion(service, _)
             | Route::Version(service, _) => Some(service),
-            Route::Object(..) | Route::Events | Route::Members => None,
+            Route::Object(..)
+            | Route::Events
+            | Route::Members
+            | Route::Heartbeats
+            | Route::AgentServices
+            | Route::AgentEvents
+            | Route::AgentReport
+            | Route::AgentHeartbeats => None,
         }
     }
 
@@ -84,6 +109,11 @@ impl Route {
             Route::Object(..) => "object",
             Route::Events => "events",
             Route::Members => "members",
+            Route::Heartbeats => "heartbeats",
+            Route::AgentServices => "agent_services",
+            Route::AgentEvents => "agent_events",
+            Route::AgentReport => "agent_report",
+            Route::AgentHeartbeats => "agent_heartbeats",
         }
     }
 }
@@ -98,6 +128,11 @@ impl fmt::Display for Route {
             Route::Object(repository, digest) => write!(f, "/v1/objects/{repository}/{digest}"),
             Route::Events => f.write_str("/v1/events"),
             Route::Members => f.write_str("/v1/members"),
+            Route::Heartbeats => f.write_str("/v1/heartbeats"),
+            Route::AgentServices => f.write_str("/v1/agents/self/services"),
+            Route::AgentEvents => f.write_str("/v1/agents/self/events"),
+            Route::AgentReport => f.write_str("/v1/agents/self/report"),
+            Route::AgentHeartbeats => f.write_str("/v1/agents/self/heartbeats"),
         }
     }
 }
@@ -119,6 +154,11 @@ mod tests {
             Route::Object("shop".parse().unwrap(), ObjectDigest::of(b"frame")),
             Route::Events,
             Route::Members,
+            Route::Heartbeats,
+            Route::AgentServices,
+            Route::AgentEvents,
+            Route::AgentReport,
+            Route::AgentHeartbeats,
         ] {
             assert_eq!(Route::parse(&route.to_string()), Ok(route));
         }
@@ -147,6 +187,13 @@ mod tests {
             "/v1/services/a/versions/b3-0/zstd",
             "/v1/services/a/heartbeat",
             "/v1/heartbeat",
+            "/v1/heartbeats/a",
+            "/v1/agents",
+            "/v1/agents/self",
+            "/v1/agents/self/",
+            "/v1/agents/self/descriptor",
+            "/v1/agents/cluster-1/services",
+            "/v1/agents/self/services/a",
         ] {
             assert_eq!(Route::parse(path), Err(RouteError::Unknown), "{path}");
         }
@@ -164,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsed_routes_round_trip(path in "/v1/(services|objects|events|members)(/[a-z0-9._/-]{0,40}){0,4}") {
+        fn parsed_routes_round_trip(path in "/v1/(services|objects|events|members|heartbeats|agents/self)(/[a-z0-9._/-]{0,40}){0,4}") {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);
             }

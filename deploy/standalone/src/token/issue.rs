@@ -1,5 +1,6 @@
 //! `weir token issue`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -7,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use clap::Args;
 use weir_protocol::access_list::DenyLine;
+use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::token::{Claims, SigningKey, TokenId, unix_seconds};
@@ -64,7 +66,7 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
         subject: arguments.subject.clone(),
         id: Some(id.clone()),
         services: arguments.services.clone(),
-        labels: arguments.labels.iter().cloned().collect(),
+        labels: Labels::try_from(arguments.labels.iter().cloned().collect::<BTreeMap<_, _>>())?,
         expires: now + arguments.expires.as_secs(),
         not_before: None,
         issued_at: Some(now),

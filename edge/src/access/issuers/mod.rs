@@ -12,10 +12,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::{Notify, Semaphore};
-use weir_protocol::token::{JwkSet, MAX_JWK_SET_BYTES};
+use weir_protocol::access_list::AccessList;
+use weir_protocol::issuer::Issuer;
+use weir_protocol::token::{IssuerPolicy, JwkSet, MAX_JWK_SET_BYTES};
 use weir_runtime::shutdown::Drain;
 
 use super::Inner;
+use super::origin_lists::OriginLists;
 use crate::config::{IssuerConfig, KeySource};
 
 pub(crate) use table::{IssuerEntry, IssuerTable, KeyConflict};
@@ -68,6 +71,33 @@ pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>>
         Some(conflict) => Err(conflict.into()),
         None => Ok(entries),
     }
+}
+
+/// The issuers that origins announce. One that this version cannot use is left out.
+pub(super) fn of_origins(lists: &OriginLists) -> Vec<IssuerEntry> {
+    let mut all = AccessList::default();
+    for list in lists.values() {
+        let mut fleet = AccessList::default();
+        fleet.set_fleet(list.fleet().clone());
+        if let Err(error) = all.merge(&fleet) {
+            tracing::error!(%error, "the issuers of an origin are ignored");
+        }
+    }
+    all.fleet().issuers.iter().filter_map(announced).collect()
+}
+
+fn announced(issuer: &Issuer) -> Option<IssuerEntry> {
+    let read = || -> anyhow::Result<IssuerEntry> {
+        let Issuer { issuer, audience, subjects, jwks, agent, services, .. } = issuer.clone();
+        let keys = JwkSet::parse(jwks.to_string().as_bytes())?;
+        let policy = IssuerPolicy { issuer, audience, subjects, agent: agent.parse()?, services };
+        Ok(IssuerEntry { issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
+    };
+    let entry = read();
+    if let Err(error) = &entry {
+        tracing::error!(name = %issuer.name, error = format!("{error:#}"), "an issuer that an origin announces is ignored");
+    }
+    entry.ok()
 }
 
 fn read_keys(path: &Path) -> anyhow::Result<JwkSet> {

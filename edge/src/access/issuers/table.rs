@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
-use weir_protocol::token::{Issuer, JwkSet, VerifyingKey};
+use weir_protocol::token::{IssuerPolicy, JwkSet, VerifyingKey};
 
 /// An issuer with its keys.
 #[derive(Debug, Clone)]
 pub(crate) struct IssuerEntry {
-    pub(crate) issuer: Arc<Issuer>,
+    pub(crate) issuer: Arc<IssuerPolicy>,
     pub(crate) keys: Arc<JwkSet>,
     /// Notified of an unknown `kid`. `None`: the keys are not fetched.
     pub(crate) unknown_key: Option<Arc<Notify>>,
@@ -70,7 +70,7 @@ impl IssuerTable {
     }
 
     /// The key, and what its tokens are worth. `None`: unknown; the keys are fetched soon, if they can be.
-    pub(crate) fn find(&self, issuer: &str, kid: &str) -> Option<(&Issuer, &VerifyingKey)> {
+    pub(crate) fn find(&self, issuer: &str, kid: &str) -> Option<(&IssuerPolicy, &VerifyingKey)> {
         let keys = self.by_name.get(issuer)?;
         let Some(position) = keys.entries.get(kid) else {
             keys.unknown_key.iter().for_each(|fetcher| fetcher.notify_one());

@@ -1,5 +1,5 @@
 use super::*;
-use weir_protocol::token::{Issuer, SigningKey};
+use weir_protocol::token::{IssuerPolicy, SigningKey};
 
 fn jwks(kids: &[&str]) -> JwkSet {
     let key = SigningKey::generate().unwrap().0.public().encoded();
@@ -9,7 +9,7 @@ fn jwks(kids: &[&str]) -> JwkSet {
 }
 
 fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
-    let issuer = Issuer {
+    let issuer = IssuerPolicy {
         issuer: issuer.to_owned(),
         audience: "weir".to_owned(),
         subjects: vec!["*".to_owned()],

@@ -1,8 +1,10 @@
-//! Access lists: the keys that verify tokens, and what is revoked. As JSON on the event stream, and as text files.
+//! Access lists: the keys that verify tokens, what is revoked, and which agents follow what. As JSON on the event
+//! stream; keys and denials also as text files.
 //!
 //! A denial always wins: where lists are merged, anything revoked in one of them is revoked.
 
 mod deny_file;
+mod fleet;
 mod key_file;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +13,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::name::NodeName;
+use self::fleet::EntriesDocument;
+use crate::assignment::{Agent, Assignment};
+use crate::issuer::Issuer;
 use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
+pub use fleet::{Entries, Entry, Fleet, MAX_KIND_BYTES};
 pub use key_file::key_line;
 
-/// The largest list in bytes of JSON. A list within the other bounds is smaller.
-pub const MAX_ACCESS_LIST_BYTES: usize = 2 << 20;
+/// The largest list in bytes of JSON. A list within the other bounds is smaller, with twice [`MAX_KIND_BYTES`] for each
+/// kind.
+pub const MAX_ACCESS_LIST_BYTES: usize = 8 << 20;
 
 /// The most keys of a list.
 pub const MAX_KEYS: usize = 100;
@@ -31,7 +38,7 @@ pub const MAX_DENIED_TOKENS: usize = 10_000;
 /// The most denied agents of a list.
 pub const MAX_DENIED_AGENTS: usize = 1_000;
 
-/// Keys, revoked keys, denied tokens and denied agents.
+/// Keys, revoked keys, denied tokens and agents, and what operators say of agents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessList {
     keys: BTreeMap<KeyId, PublicKey>,
@@ -39,6 +46,7 @@ pub struct AccessList {
     /// With the `exp` of the token, after which it need not be remembered.
     denied_tokens: BTreeMap<TokenId, Option<UnixSeconds>>,
     denied_agents: BTreeSet<NodeName>,
+    fleet: Fleet,
 }
 
 /// Why an access list cannot be used.
@@ -61,6 +69,14 @@ pub enum AccessListError {
     /// Two keys have the same id.
     #[error("the key id {0} stands for two different keys")]
     TwoKeys(KeyId),
+    /// Two entries of a kind have the same name.
+    #[error("two of the {kind} have the name `{name}`")]
+    TwoEntries {
+        /// The kind.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
     /// A bound is exceeded.
     #[error("more than {limit} {what}")]
     TooMany {
@@ -81,6 +97,12 @@ struct Document {
     denied_tokens: Vec<Denied>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     denied_agents: Vec<NodeName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    agents: Option<EntriesDocument<Agent>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    assignments: Option<EntriesDocument<Assignment>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    issuers: Option<EntriesDocument<Issuer>>,
 }
 
 /// A key as in a JWK set (RFC 7517, RFC 8037), without the members that are always the same.
@@ -121,6 +143,11 @@ impl AccessList {
         for agent in document.denied_agents {
             list.deny_agent(agent)?;
         }
+        list.fleet = Fleet {
+            agents: Entries::read(document.agents)?,
+            assignments: Entries::read(document.assignments)?,
+            issuers: Entries::read(document.issuers)?,
+        };
         Ok(list)
     }
 
@@ -135,6 +162,9 @@ impl AccessList {
             revoked_keys: self.revoked_keys.iter().cloned().collect(),
             denied_tokens: self.denied_tokens.iter().map(|(jti, exp)| Denied { jti: jti.clone(), exp: *exp }).collect(),
             denied_agents: self.denied_agents.iter().cloned().collect(),
+            agents: self.fleet.agents.document(),
+            assignments: self.fleet.assignments.document(),
+            issuers: self.fleet.issuers.document(),
         }
     }
 
@@ -159,13 +189,25 @@ impl AccessList {
         self.denied_agents.iter()
     }
 
-    /// The list without its keys.
-    #[must_use]
-    pub fn denials(&self) -> Self {
-        Self { keys: Default::default(), ..self.clone() }
+    /// Agents, assignments and issuers.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
     }
 
-    /// Adds all that another list has.
+    /// Replaces agents, assignments and issuers.
+    pub fn set_fleet(&mut self, fleet: Fleet) {
+        self.fleet = fleet;
+    }
+
+    /// What stays when the origin that sent the list is gone: its denials, and the agents and assignments that all
+    /// origins share.
+    #[must_use]
+    pub fn denials(&self) -> Self {
+        Self { keys: Default::default(), fleet: self.fleet.shared(), ..self.clone() }
+    }
+
+    /// Adds all that the list of another origin has. Of agents, assignments and issuers the documents of the highest
+    /// revision apply.
     ///
     /// # Errors
     /// There is too much of it, or two keys have one id.
@@ -173,7 +215,8 @@ impl AccessList {
         other.keys.values().try_for_each(|key| self.add_key(key.clone()))?;
         other.revoked_keys.iter().try_for_each(|key| self.revoke_key(key.clone()))?;
         other.denied_agents.iter().try_for_each(|agent| self.deny_agent(agent.clone()))?;
-        other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))
+        other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))?;
+        self.fleet.merge(&other.fleet)
     }
 
     /// Adds a key.

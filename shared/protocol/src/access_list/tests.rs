@@ -98,6 +98,78 @@ fn every_kind_is_bounded_and_a_full_list_is_parsed() {
     assert_eq!(AccessList::parse(long.as_bytes()), Err(AccessListError::TooLarge(long.len())));
 }
 
+fn agent(name: &str, ring: &str) -> Agent {
+    serde_json::from_value(serde_json::json!({"name": name, "labels": {"ring": ring}})).unwrap()
+}
+
+fn list_of(revision: u64, documents: &[Agent], file: &[Agent]) -> AccessList {
+    let agents = Entries::new(revision, documents.iter().cloned(), file.iter().cloned()).unwrap();
+    let mut list = AccessList::default();
+    list.set_fleet(Fleet { agents, ..Fleet::default() });
+    list
+}
+
+#[test]
+fn agents_assignments_and_issuers_have_exactly_these_bytes() {
+    let golden = include_str!("../../golden/agent/access.json").trim_end();
+    let list = AccessList::parse(golden.as_bytes()).unwrap();
+    assert_eq!(list.json().get(), golden);
+    let fleet = list.fleet();
+    assert_eq!(fleet.agents.iter().map(|agent| agent.name.as_str()).collect::<Vec<_>>(), ["cluster-1", "cluster-2"]);
+    let labels = &fleet.agents.get(&"cluster-1".parse().unwrap()).unwrap().labels;
+    assert_eq!(labels.iter().collect::<Vec<_>>(), [("ring", "canary")], "the file wins");
+    assert_eq!((fleet.assignments.iter().count(), fleet.issuers.iter().count()), (1, 1));
+    let later = golden.replacen(r#"{"name""#, r#"{"later":1,"name""#, 1);
+    assert_eq!(AccessList::parse(later.as_bytes()), Ok(list));
+    for (part, other, expected) in [
+        (r#""name":"cluster-2""#, r#""name":"cluster-1""#, "two of the agents have the name `cluster-1`"),
+        (r#""agents":"cluster-*","#, "", "assignment `shop-to-all` names no agents"),
+    ] {
+        let changed = golden.replace(part, other);
+        assert_ne!(changed, golden);
+        let error = AccessList::parse(changed.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_list_that_is_behind_empties_nothing_and_a_later_one_does() {
+    let (one, two) = (agent("a", "1"), agent("a", "2"));
+    let names = |list: &AccessList| -> Vec<String> {
+        list.fleet().agents.iter().map(|agent| format!("{:?}", agent.labels.iter().collect::<Vec<_>>())).collect()
+    };
+    let shown = |ring: &str| -> Vec<String> { vec![format!("[(\"ring\", \"{ring}\")]")] };
+    for (first, second, expected) in [
+        (list_of(7, std::slice::from_ref(&one), &[]), list_of(0, &[], &[]), shown("1")),
+        (list_of(7, std::slice::from_ref(&one), &[]), list_of(8, &[], &[]), vec![]),
+        (list_of(7, std::slice::from_ref(&one), &[]), list_of(8, std::slice::from_ref(&two), &[]), shown("2")),
+        (list_of(7, &[], std::slice::from_ref(&one)), list_of(8, &[two], &[]), shown("1")),
+    ] {
+        for (mut merged, other) in [(first.clone(), &second), (second.clone(), &first)] {
+            merged.merge(other).unwrap();
+            assert_eq!(names(&merged), expected, "in any order");
+        }
+    }
+    let earlier = list_of(7, std::slice::from_ref(&one), &[agent("b", "1")]);
+    let mut fleet = Fleet::default();
+    fleet.keep_newer(earlier.fleet());
+    assert_eq!(fleet.agents, Entries::new(7, [one], []).unwrap(), "what is no longer in the file is gone");
+    assert_eq!(earlier.denials().fleet(), &fleet);
+}
+
+#[test]
+fn each_kind_is_bounded() {
+    let agents = |count: usize| (0..count).map(|i| agent(&format!("a{i}"), ""));
+    assert!(Entries::new(1, agents(Agent::LIMIT), agents(Agent::LIMIT)).is_ok());
+    for (documents, file) in [(Agent::LIMIT + 1, 0), (0, Agent::LIMIT + 1)] {
+        let error = Entries::new(1, agents(documents), agents(file)).unwrap_err();
+        assert_eq!(error.to_string(), "more than 10000 agents");
+    }
+    let mut full = list_of(0, &[], &agents(Agent::LIMIT).collect::<Vec<_>>());
+    assert!(full.clone().merge(&full).is_ok());
+    assert!(full.merge(&list_of(0, &[], &[agent("other", "")])).is_err());
+}
+
 proptest! {
     #[test]
     fn no_document_panics(

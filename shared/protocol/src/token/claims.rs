@@ -1,18 +1,14 @@
 //! The claims of a token.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::id::TokenId;
 pub(super) use super::UnixSeconds;
 use super::{AUDIENCE, CLOCK_LEEWAY, TokenError};
+use crate::labels::Labels;
 use crate::name::{NodeName, ServiceName};
 use crate::name_glob::NameGlob;
-
-/// What a token asserts of an agent beside its name.
-pub type Labels = BTreeMap<String, String>;
 
 /// The claims of a token (RFC 7519), with two of our own (`services` and `labels`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +19,7 @@ pub struct Claims {
     pub id: Option<TokenId>,
     /// The services that it may read: `services` of a token of Weir's own, else those of its issuer. At least one pattern.
     pub services: Vec<NameGlob>,
-    /// `labels`.
+    /// `labels`: what it asserts of the agent.
     pub labels: Labels,
     /// `exp`: the end of its validity.
     pub expires: UnixSeconds,
@@ -49,7 +45,7 @@ pub(super) struct Document {
     sub: NodeName,
     jti: Option<TokenId>,
     services: Vec<NameGlob>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
     labels: Labels,
     exp: UnixSeconds,
     #[serde(default, skip_serializing_if = "Option::is_none")]

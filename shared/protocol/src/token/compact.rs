@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::claims::Claims;
-use super::issuer::Issuer;
+use super::issuer_policy::IssuerPolicy;
 use super::jwk_set::VerifyingKey;
 use super::public_key::PublicKey;
 use super::{MAX_TOKEN_BYTES, UnixSeconds};
@@ -129,7 +129,7 @@ impl<'a> UnverifiedToken<'a> {
     /// # Errors
     /// The algorithm is not that of the key, the signature does not match, the claims are malformed, or the issuer's
     /// tokens are not for this audience, subject or agent.
-    pub fn verify_of(self, issuer: &Issuer, key: &VerifyingKey) -> Result<Claims, TokenError> {
+    pub fn verify_of(self, issuer: &IssuerPolicy, key: &VerifyingKey) -> Result<Claims, TokenError> {
         self.is_signed(key.algorithm(), |message, signature| key.verifies(message, signature))?;
         issuer.claims(self.payload)
     }
@@ -156,7 +156,7 @@ impl<'a> UnverifiedToken<'a> {
     /// # Errors
     /// As [`verify_of`](Self::verify_of).
     #[cfg(feature = "fuzzing")]
-    pub fn claims_of(&self, issuer: &Issuer) -> Result<Claims, TokenError> {
+    pub fn claims_of(&self, issuer: &IssuerPolicy) -> Result<Claims, TokenError> {
         issuer.claims(self.payload.clone())
     }
 }

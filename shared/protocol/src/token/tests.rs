@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::*;
+use crate::labels::Labels;
 
 const NOW: UnixSeconds = 1_800_000_000;
 
@@ -25,12 +27,16 @@ fn key() -> SigningKey {
     SigningKey::from_pem(RFC_KEY.as_bytes()).unwrap()
 }
 
+fn canary() -> Labels {
+    [("ring".to_owned(), "canary".to_owned())].into_iter().collect::<BTreeMap<_, _>>().try_into().unwrap()
+}
+
 fn claims() -> Claims {
     Claims {
         subject: "cluster-1".parse().unwrap(),
         id: Some("token-1".parse().unwrap()),
         services: vec!["shop-*".parse().unwrap(), "bank".parse().unwrap()],
-        labels: [("ring".to_owned(), "canary".to_owned())].into(),
+        labels: canary(),
         expires: NOW + 3600,
         not_before: Some(NOW),
         issued_at: Some(NOW),
@@ -120,8 +126,8 @@ static ISSUING: LazyLock<Issuing> = LazyLock::new(|| {
 
 const ALGORITHMS: [&str; 3] = ["EdDSA", "ES256", "RS256"];
 
-fn issuer() -> Issuer {
-    Issuer {
+fn issuer() -> IssuerPolicy {
+    IssuerPolicy {
         issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
         audience: "weir".to_owned(),
         subjects: vec!["system:serviceaccount:*:agent".to_owned()],
@@ -236,8 +242,7 @@ fn projected_tokens_of_kubernetes_are_verified() {
     let verify = |payload: &str| verify_of(&ISSUING.token("RS256", "RS256", payload));
     assert_eq!(unverified_expiry(&ISSUING.token("RS256", "RS256", PROJECTED)), Some(1_800_003_607));
     let with = |more: &str| PROJECTED.replacen('{', &format!("{{{more},"), 1);
-    let labels = [("ring".to_owned(), "canary".to_owned())].into();
-    assert_eq!(verify(&with(r#""labels":{"ring":"canary"}"#)).unwrap().labels, labels);
+    assert_eq!(verify(&with(r#""labels":{"ring":"canary"}"#)).unwrap().labels, canary());
     assert_eq!(verify(&with(r#""services":["*"],"more":1"#)).unwrap().services, issuer().services);
     assert!(verify(&PROJECTED.replace(r#"["weir"]"#, r#""weir""#)).is_ok());
     assert_eq!(verify(&PROJECTED.replace("0d2b4b4c", "0d 2b")).unwrap().id, None, "an id that no list can name");

@@ -5,12 +5,13 @@ use serde_json::Value;
 
 use super::TokenError;
 use super::agent_template::AgentTemplate;
-use super::claims::{Audience, Claims, Labels, UnixSeconds};
+use super::claims::{Audience, Claims, UnixSeconds};
+use crate::labels::Labels;
 use crate::name_glob::{NameGlob, glob_matches};
 
 /// What the tokens of an issuer are worth. Its keys are not part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Issuer {
+pub struct IssuerPolicy {
     /// `iss` of its tokens.
     pub issuer: String,
     /// What `aud` of a token must be or contain.
@@ -40,7 +41,7 @@ struct Document {
     labels: Labels,
 }
 
-impl Issuer {
+impl IssuerPolicy {
     /// Reads the claims of a verified token.
     pub(super) fn claims(&self, payload: Value) -> Result<Claims, TokenError> {
         let malformed = |error: serde_json::Error| TokenError::Malformed(format!("its claims: {error}"));
