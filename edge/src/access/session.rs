@@ -107,8 +107,9 @@ impl Session {
                 Err(refusal) => return refusal,
             }
             // Tokens are accepted a little longer, certificates are not.
-            let leeway = if self.token.is_some() { CLOCK_LEEWAY } else { Duration::from_secs(1) };
-            let ends = self.agent.valid_until.and_then(|ends| UNIX_EPOCH.checked_add(Duration::from_secs(ends) + leeway));
+            let leeway = if self.token.is_some() { CLOCK_LEEWAY.as_secs() } else { 1 };
+            let ends = self.agent.valid_until.map(|ends| Duration::from_secs(ends.saturating_add(leeway)));
+            let ends = ends.and_then(|ends| UNIX_EPOCH.checked_add(ends));
             tokio::select! {
                 () = until(ends) => {}
                 changed = changes.changed() => if changed.is_err() { return Refusal::Denied },

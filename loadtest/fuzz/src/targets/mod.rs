@@ -26,6 +26,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("event_stream", wire::event_stream),
     ("members", wire::members),
     ("token", access::token),
+    ("jwk_set", access::jwk_set),
     ("access_list", access::access_list),
     ("access_files", access::access_files),
     ("operator_document", weir_origin::fuzzing::document),
