@@ -51,13 +51,10 @@ impl LoadedCertificates {
         let of_edges = &config.tls;
         config.check_member_certificate().context("[cluster] needs another [tls] certificate")?;
         let required = ClientAuth::Required { ca: &of_edges.client_ca };
-        let edges = ListenerTls::new(
-            tls::server_config(&of_edges.certificate, &of_edges.key, required)?,
-            of_edges,
-        )?;
-        let operators = config.operator_listen.map(|_| {
-            ListenerTls::new(config.operator.server_tls(of_edges)?, &config.operator.tls(of_edges))
-        });
+        let edges = ListenerTls::new(tls::server_config(&of_edges.certificate, &of_edges.key, required)?, of_edges)?;
+        let operators = config
+            .operator_listen
+            .map(|_| ListenerTls::new(config.operator.server_tls(of_edges)?, &config.operator.tls(of_edges)));
         let operators = operators.transpose().context("[operator]")?;
         Ok(Self { trust_domain: config.trust_domain.clone(), edges, operators })
     }
@@ -160,10 +157,8 @@ impl Certificates {
 
     fn update_metrics(&self) {
         for (listener, shown) in self.shown().iter() {
-            let families = [
-                (&self.metrics.not_after, shown.not_after),
-                (&self.metrics.authority_not_after, shown.authority_ends),
-            ];
+            let families =
+                [(&self.metrics.not_after, shown.not_after), (&self.metrics.authority_not_after, shown.authority_ends)];
             for (family, ends) in families {
                 let ends = ends.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
                 family.with_label_values(&[listener]).set(i64::try_from(ends).unwrap_or(i64::MAX));
@@ -241,7 +236,10 @@ impl Reload for CertificateUsers {
                 "applied"
             }
             Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "changed certificates or keys cannot be used; the old ones stay in use");
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "changed certificates or keys cannot be used; the old ones stay in use"
+                );
                 "refused"
             }
         };

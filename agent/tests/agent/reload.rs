@@ -51,7 +51,8 @@ async fn a_changed_authority_is_read_without_a_signal() {
     edge.answers.publish_at(&shop(), with_content("one"), 1);
     let mut agent = Agent::start(world.config(&[edge.url()])).await;
     assert!(agent.poll().await.last_error.is_some());
-    let ends = |credential| agent.metric("weir_agent_credential_not_after_timestamp_seconds", &[("credential", credential)]);
+    let ends =
+        |credential| agent.metric("weir_agent_credential_not_after_timestamp_seconds", &[("credential", credential)]);
     assert!(ends("authority") > 1e9 && ends("certificate") == 0.0);
     let reloads = |agent: &Agent, result| agent.metric("weir_agent_reloads_total", &[("result", result)]);
     std::fs::write(world.path().join("ca.pem"), "torn").unwrap();

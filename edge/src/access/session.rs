@@ -206,7 +206,10 @@ mod tests {
         assert_eq!(ended(&certified).await, Refusal::Expired);
         send(&|list| list.deny_agent("c-1".parse().unwrap()).unwrap());
         let denied = access.session(&HeaderMap::new(), &peer(Some(identity), None)).err();
-        assert_eq!((denied, access.session(&HeaderMap::new(), &peer(None, None)).err()), (Some(Refusal::Denied), Some(Refusal::NoCredential)));
+        assert_eq!(
+            (denied, access.session(&HeaderMap::new(), &peer(None, None)).err()),
+            (Some(Refusal::Denied), Some(Refusal::NoCredential))
+        );
         drain.cut().await;
     }
 }

@@ -54,12 +54,7 @@ impl PeerApi {
     }
 
     /// Answers an edge. `passed`: the edges that the request has passed.
-    pub(crate) async fn answer(
-        &self,
-        request: &Request<RequestBody>,
-        peer: &Peer,
-        passed: CdnLoop,
-    ) -> Response<Body> {
+    pub(crate) async fn answer(&self, request: &Request<RequestBody>, peer: &Peer, passed: CdnLoop) -> Response<Body> {
         let inner = &*self.inner;
         let route = Route::parse(request.uri().path());
         let label = route.as_ref().map_or("unknown", Route::label);

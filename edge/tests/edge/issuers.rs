@@ -15,11 +15,11 @@ use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents};
 use tokio::net::TcpListener;
 use weir_edge::config::{AuthMode, IssuerConfig, KeySource};
 use weir_protocol::token::unix_seconds;
+use weir_runtime::certificates;
 use weir_runtime::identity::TrustDomain;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
 use weir_runtime::tls::{self, ClientAuth};
-use weir_runtime::certificates;
 
 use crate::client::Client;
 use crate::site::{Site, TARBALL};
@@ -35,7 +35,8 @@ struct ClusterKey {
 
 impl ClusterKey {
     fn new(kid: &'static str) -> Self {
-        let made = Command::new("openssl").args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output();
+        let made =
+            Command::new("openssl").args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output();
         let pem = String::from_utf8(made.unwrap().stdout).unwrap();
         let der: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
         Self { kid, pair: RsaKeyPair::from_pkcs8(&STANDARD.decode(der).unwrap()).unwrap() }
@@ -59,8 +60,7 @@ impl ClusterKey {
                 "serviceaccount": {"name": "agent", "uid": "21cd"}, "warnafter": now,
             },
         });
-        let message =
-            format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload.to_string()));
+        let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload.to_string()));
         let mut signature = vec![0; self.pair.public().modulus_len()];
         self.pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message.as_bytes(), &mut signature).unwrap();
         format!("Bearer {message}.{}", URL_SAFE_NO_PAD.encode(signature))
@@ -109,8 +109,10 @@ async fn projected_tokens_of_clusters_that_share_an_issuer_name_are_told_apart()
     fs::write(&two, jwks(&[&second])).unwrap();
     fs::write(&denied, "").unwrap();
     site.config.auth.deny = Some(denied.clone());
-    site.config.auth.issuers =
-        vec![issuer(KeySource::File(one), "cluster-1"), issuer(KeySource::File(two.clone()), "{kubernetes.io/namespace}")];
+    site.config.auth.issuers = vec![
+        issuer(KeySource::File(one), "cluster-1"),
+        issuer(KeySource::File(two.clone()), "{kubernetes.io/namespace}"),
+    ];
     site.start_edge().await;
     let unknown = ClusterKey::new("key-3");
     let impostor = ClusterKey { kid: "key-1", ..ClusterKey::new("key-3") };

@@ -165,8 +165,7 @@ async fn certificates_and_authorities_rotate_under_load_without_a_signal_or_a_fa
     auth.mode = weir_edge::config::AuthMode::Required;
     auth.client_ca = Some(mounted("ca.pem"));
     let services = vec!["shop".parse().unwrap()];
-    auth.certificates =
-        vec![weir_edge::config::CertificateRule { agents: "cluster-*".parse().unwrap(), services }];
+    auth.certificates = vec![weir_edge::config::CertificateRule { agents: "cluster-*".parse().unwrap(), services }];
     site.start_edge().await;
 
     let (stopped, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
-use weir_runtime::identity::TrustDomain;
 use weir_runtime::host_name::host_name;
+use weir_runtime::identity::TrustDomain;
 
 pub use access::AccessConfig;
 pub(crate) use cluster::NEEDS_BUCKET;

@@ -90,7 +90,9 @@ impl EdgeApi {
                 self.metrics.object_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }
-            Ok(Route::Events) => self.events.begin(request, peer.certificate_ends).unwrap_or_else(Failure::into_response),
+            Ok(Route::Events) => {
+                self.events.begin(request, peer.certificate_ends).unwrap_or_else(Failure::into_response)
+            }
             // Paths for agents, which only edges serve.
             Ok(Route::Members) if self.cluster.is_some() => {
                 self.members(request).unwrap_or_else(Failure::into_response)

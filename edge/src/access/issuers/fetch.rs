@@ -74,8 +74,7 @@ async fn fetch(url: &Uri, ca: &Path) -> anyhow::Result<JwkSet> {
         .header(header::ACCEPT, "application/jwk-set+json, application/json")
         .header(header::USER_AGENT, concat!("weir-edge/", env!("CARGO_PKG_VERSION")))
         .body(Empty::<Bytes>::new())?;
-    let response =
-        https_client(tls).request(request).await.map_err(|error| anyhow::anyhow!(root_cause(&error)))?;
+    let response = https_client(tls).request(request).await.map_err(|error| anyhow::anyhow!(root_cause(&error)))?;
     let status = response.status();
     ensure!(!status.is_redirection(), "it answers {status}, and redirects are not followed: name the target itself");
     ensure!(status == StatusCode::OK, "it answers {status}");

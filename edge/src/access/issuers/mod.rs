@@ -178,7 +178,10 @@ impl Inner {
             match refused {
                 Some(_) => lists.issuers[position].keys = before,
                 None => {
-                    tracing::info!(issuer = lists.issuers[position].issuer.issuer, "the keys of an issuer have changed");
+                    tracing::info!(
+                        issuer = lists.issuers[position].issuer.issuer,
+                        "the keys of an issuer have changed"
+                    );
                 }
             }
         });

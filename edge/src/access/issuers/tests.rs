@@ -27,7 +27,8 @@ fn found<'t>(table: &'t IssuerTable, issuer: &str, kid: &str) -> Option<&'t str>
 async fn a_key_belongs_to_one_entry_and_clusters_may_share_an_issuer() {
     let first = entry("https://k8s", "c1", &["a", "b"]);
     let asked = first.unknown_key.clone().unwrap();
-    let (table, conflicts) = IssuerTable::of(vec![first, entry("https://k8s", "c2", &["c"]), entry("https://o", "o", &["a"])]);
+    let (table, conflicts) =
+        IssuerTable::of(vec![first, entry("https://k8s", "c2", &["c"]), entry("https://o", "o", &["a"])]);
     assert!(conflicts.is_empty() && table.has("https://o") && !table.has("https://none"));
     for (issuer, kid, agent) in
         [("https://k8s", "a", "c1"), ("https://k8s", "b", "c1"), ("https://k8s", "c", "c2"), ("https://o", "a", "o")]
@@ -37,7 +38,8 @@ async fn a_key_belongs_to_one_entry_and_clusters_may_share_an_issuer() {
     assert_eq!((found(&table, "https://o", "c"), found(&table, "https://k8s", "d")), (None, None));
     tokio::time::timeout(Duration::from_secs(5), asked.notified()).await.unwrap();
 
-    let (table, conflicts) = IssuerTable::of(vec![entry("https://k8s", "c1", &["a"]), entry("https://k8s", "c2", &["a", "b"])]);
+    let (table, conflicts) =
+        IssuerTable::of(vec![entry("https://k8s", "c1", &["a"]), entry("https://k8s", "c2", &["a", "b"])]);
     assert_eq!(conflicts.len(), 1);
     assert!(conflicts[0].to_string().contains("`a` of the issuer https://k8s"), "{}", conflicts[0]);
     assert_eq!((found(&table, "https://k8s", "a"), found(&table, "https://k8s", "b")), (Some("c1"), Some("c2")));

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::name::NodeName;
 use self::fleet::EntriesDocument;
 use crate::assignment::{Agent, Assignment};
 use crate::issuer::Issuer;
+use crate::name::NodeName;
 use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;

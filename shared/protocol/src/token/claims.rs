@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::id::TokenId;
 pub(super) use super::UnixSeconds;
+use super::id::TokenId;
 use super::{AUDIENCE, CLOCK_LEEWAY, TokenError};
 use crate::labels::Labels;
 use crate::name::{NodeName, ServiceName};

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use proptest::prelude::*;
 use ring::rand::SystemRandom;
 use ring::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents,
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
+    RsaPublicKeyComponents,
 };
 use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject;
@@ -99,7 +100,10 @@ impl Issuing {
         let rsa = RsaPublicKeyComponents::<Vec<u8>>::from(self.rsa.public());
         let (x, y) = point[1..].split_at(32);
         let keys = [
-            format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"EdDSA","x":"{}"}}"#, encode(self.ed25519.public_key().as_ref())),
+            format!(
+                r#"{{"kty":"OKP","crv":"Ed25519","kid":"EdDSA","x":"{}"}}"#,
+                encode(self.ed25519.public_key().as_ref())
+            ),
             format!(r#"{{"kty":"EC","crv":"P-256","kid":"ES256","x":"{}","y":"{}"}}"#, encode(x), encode(y)),
             format!(
                 r#"{{"use":"sig","kty":"RSA","kid":"RS256","alg":"RS256","n":"{}","e":"{}"}}"#,
@@ -254,7 +258,10 @@ fn projected_tokens_of_kubernetes_are_verified() {
         assert_eq!(verify(&PROJECTED.replace(from, to)), Err(error), "{from}");
     }
     assert!(matches!(verify(&PROJECTED.replace(r#""namespace":"weir","#, "")), Err(TokenError::NoAgent(_))));
-    assert!(matches!(verify(&PROJECTED.replace(r#""namespace":"weir""#, r#""namespace":"A/b""#)), Err(TokenError::NoAgent(_))));
+    assert!(matches!(
+        verify(&PROJECTED.replace(r#""namespace":"weir""#, r#""namespace":"A/b""#)),
+        Err(TokenError::NoAgent(_))
+    ));
     for wrong in [
         PROJECTED.replace(r#""aud":["weir"],"#, ""),
         PROJECTED.replace(r#""exp":1800003607,"#, ""),

@@ -139,7 +139,9 @@ impl<H: Handler> Server<H> {
         let coalescer = WriteCoalescer::default();
         let stream = ClientSocket::new(stream, coalescer.clone(), self.options.stall_timeout);
         let Some(tls) = &self.tls else {
-            return self.http(stream, coalescer, Peer { address, identity: None, certificate_ends: None }, Protocol::Http1).await;
+            return self
+                .http(stream, coalescer, Peer { address, identity: None, certificate_ends: None }, Protocol::Http1)
+                .await;
         };
         let in_progress = self.metrics.handshake(Transport::Tcp);
         let handshake = tokio::time::timeout(self.options.head_timeout, TlsAcceptor::from(tls.tcp()).accept(stream));

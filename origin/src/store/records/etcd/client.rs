@@ -1,7 +1,7 @@
 //! gRPC to the members of etcd, over HTTP/2: one member is used until it misses an answer, then the next.
 
-use std::sync::{Arc, PoisonError, RwLock};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};

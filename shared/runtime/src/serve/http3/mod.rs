@@ -255,7 +255,8 @@ impl<H: Handler> Server<H> {
         let _open = self.metrics.open(Protocol::Http3);
         let mut sampled = SampledConnection::new(connection.clone(), self.metrics.clone());
         let mut closing = CloseOnDrop { connection, code: Code::NO_ERROR };
-        let chain = closing.connection.peer_identity().and_then(|it| it.downcast::<Vec<CertificateDer<'static>>>().ok());
+        let chain =
+            closing.connection.peer_identity().and_then(|it| it.downcast::<Vec<CertificateDer<'static>>>().ok());
         let peer = self.tls.peer(closing.connection.remote_address(), chain.as_deref().map(Vec::as_slice));
         let Self { handler, metrics, options, drain, .. } = self;
         let QuicOptions { head_timeout, stall_timeout, .. } = options;
