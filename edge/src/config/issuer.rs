@@ -22,7 +22,7 @@ pub struct IssuerConfig {
     pub issuer: String,
     /// What `aud` of a token must be or contain.
     pub audience: String,
-    /// Its public keys, as a JWK set: a file, or an `https://` URL. At most 64 KiB and 32 keys. A file is read again within 10
+    /// Its public keys, as a JWK set: a file, or an `https://` URL. At most 64 KiB and 32 keys. A file is read again within 5
     /// seconds of a change. A URL is fetched every 10 minutes, and for a token with an unknown `kid`, but for that at most once
     /// a minute; redirects are not followed. The last valid set stays in use.
     pub jwks: KeySource,

@@ -133,7 +133,7 @@ async fn certificates_and_authorities_rotate_under_load_without_a_signal_or_a_fa
     let mut site = Site::prepare().await;
     site.origin.publish("shop", 7, 1, &Tarball::random(1, 100));
     let (old, new) = (site.pki().to_owned(), another());
-    let both = ["ca.pem"].map(|ca| [&*old, new.path()].map(|pki| fs::read_to_string(pki.join(ca)).unwrap()).concat());
+    let both = [&*old, new.path()].map(|pki| fs::read_to_string(pki.join("ca.pem")).unwrap()).concat();
     let (mount, agents) = (old.join("mount"), old.join("agents"));
     // Each version of a folder is complete, and a link is swapped, as Kubernetes mounts Secrets.
     let version = |folder: &Path, name: &str, pki: &Path, files: &[&str], ca: &str| {
@@ -149,10 +149,10 @@ async fn certificates_and_authorities_rotate_under_load_without_a_signal_or_a_fa
     let (server, agent) = (["edge.pem", "edge.key"], ["agent.pem", "agent.key"]);
     let new_ca = fs::read_to_string(new.path().join("ca.pem")).unwrap();
     version(&mount, "v1", &old, &server, &fs::read_to_string(old.join("ca.pem")).unwrap());
-    version(&mount, "v2", &old, &server, &both[0]);
+    version(&mount, "v2", &old, &server, &both);
     version(&mount, "v3", new.path(), &server, &new_ca);
-    version(&agents, "v1", &old, &agent, &both[0]);
-    version(&agents, "v2", new.path(), &agent, &both[0]);
+    version(&agents, "v1", &old, &agent, &both);
+    version(&agents, "v2", new.path(), &agent, &both);
     swap(&mount, "v1");
     swap(&agents, "v1");
     let mounted = |name: &str| {

@@ -67,7 +67,7 @@ impl Fetcher {
 }
 
 /// The set at a URL. The authority is read for each fetch: it may have been replaced.
-async fn fetch(url: &Uri, ca: &Path) -> anyhow::Result<JwkSet> {
+pub(super) async fn fetch(url: &Uri, ca: &Path) -> anyhow::Result<JwkSet> {
     let ca = ca.to_owned();
     let tls = tokio::task::spawn_blocking(move || tls::client_config(&ca, None)).await??;
     let request = Request::get(url.clone())

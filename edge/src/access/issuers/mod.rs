@@ -24,7 +24,7 @@ use crate::config::{IssuerConfig, KeySource};
 pub(crate) use table::{IssuerEntry, IssuerTable, KeyConflict};
 
 /// How often the files of keys are read.
-const REREAD_INTERVAL: Duration = Duration::from_secs(10);
+const REREAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The most fetches of key sets at a time.
 const MAX_FETCHES: usize = 8;
