@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use weir_protocol::access_list::AccessList;
 use weir_protocol::issuer::Issuer;
 use weir_protocol::token::{IssuerPolicy, JwkSet, MAX_JWK_SET_BYTES};

@@ -293,7 +293,10 @@ fn the_key_fixes_the_algorithm() {
 fn key_sets_hold_what_can_be_used_and_nothing_doubtful() {
     let jwks = ISSUING.jwks();
     let set = JwkSet::parse(jwks.as_bytes()).unwrap();
-    assert_eq!(set.keys().map(|(kid, key)| (kid, key.algorithm())).collect::<Vec<_>>(), ALGORITHMS.map(|a| (a, a)));
+    assert_eq!(
+        set.keys().map(|(kid, key)| (kid, key.algorithm())).collect::<Vec<_>>(),
+        ["ES256", "EdDSA", "RS256"].map(|kid| (kid, kid))
+    );
     let one = |key: &str| JwkSet::parse(format!(r#"{{"keys":[{key}]}}"#).as_bytes()).map_err(|error| error.to_string());
     let ed25519 = r#"{"kty":"OKP","crv":"Ed25519","kid":"k","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}"#;
     assert!(one(ed25519).is_ok());

@@ -37,8 +37,7 @@ use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
 use super::quic_metrics::SampledConnection;
 use super::{
-    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls, drain_handshake_timeout,
-    first_request_timeout,
+    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, STALL_TIMEOUT, ServerTls, drain_handshake_timeout, first_request_timeout,
 };
 use crate::shutdown::Drain;
 
