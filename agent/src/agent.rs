@@ -11,6 +11,7 @@ use prometheus::Registry;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::{Admin, Readiness};
+use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::HttpMetrics;
 use weir_runtime::shutdown::Drain;
@@ -22,7 +23,7 @@ use crate::metrics::{Metrics, unix_seconds};
 use crate::poll::{Command, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
 use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
-use crate::reload::Reloader;
+use crate::reload::{self, Reloader};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
 use crate::verify::{Monitor, Trust};
@@ -38,7 +39,7 @@ pub struct Running {
     services: Arc<BTreeMap<ServiceName, Service>>,
     admin_address: Option<SocketAddr>,
     registry: Registry,
-    reloader: Arc<Reloader>,
+    reloader: Arc<WatchedFiles<Reloader>>,
     monitor: Option<Monitor>,
     drain: Drain,
 }
@@ -71,8 +72,10 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     config.root = std::path::absolute(&config.root).context("`root` is not a path")?;
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, config.metrics_by_service)?;
+    let read = fingerprint(&reload::files(&config));
     let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
     let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone());
+    let reloader = Arc::new(WatchedFiles::new(reloader, read));
     let (root, modes) = (config.root.clone(), Modes { group_write: config.group_write });
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root, modes)).await??;
     let pins = read_pins(&config.root).context("cannot read the pins")?;
@@ -126,7 +129,8 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         }
     };
     let Composition { monitor, drain, .. } = composition;
-    Ok(Running { services, admin_address, registry, reloader: reloader.into(), monitor, drain })
+    reloader.follow(&drain);
+    Ok(Running { services, admin_address, registry, reloader, monitor, drain })
 }
 
 /// The parts that all services share.
@@ -352,7 +356,12 @@ impl Running {
     /// The configuration is invalid, or a file cannot be used. The old configuration stays in use.
     pub async fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
         let reloader = self.reloader.clone();
-        tokio::task::spawn_blocking(move || reloader.reload(read)).await??;
+        let reload = move || {
+            let outcome = reloader.apply(|reloader| reloader.apply(read?));
+            reloader.user().report(&outcome);
+            outcome.context("the configuration was not reloaded")
+        };
+        tokio::task::spawn_blocking(reload).await??;
         // A back-off was for the old edges.
         self.services.keys().for_each(|service| self.poll_now(service));
         Ok(())

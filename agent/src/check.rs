@@ -36,7 +36,7 @@ pub fn files(config: &Config) -> Findings {
         report("ca", &error);
     }
     if let Some((certificate, key)) = config.client_certificate.as_deref().zip(config.client_key.as_deref()) {
-        let errors = tls::check_pair(certificate, key, Purpose::Client(Role::Agent), SystemTime::now());
+        let errors = tls::check_pair(certificate, key, Purpose::Client(Role::Agent, None), SystemTime::now());
         errors.iter().for_each(|error| report("client_certificate", error));
     }
     if !config.root.as_os_str().is_empty()

@@ -1,13 +1,16 @@
-//! Reloads the configuration of a running agent: its edges and its TLS settings.
+//! Reloads the configuration of a running agent, its edges and its TLS settings, on SIGHUP; and its certificates, key and
+//! authority when they change.
 //!
 //! Everything that can fail happens before anything changes: a configuration is applied in full or not at all. Requests
 //! in flight are not affected.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::Context;
 use weir_runtime::config::changed_keys;
+use weir_runtime::file_watch::Reload;
 use weir_runtime::tls;
 
 use crate::config::{Config, RELOADABLE};
@@ -17,37 +20,28 @@ use crate::metrics::Metrics;
 /// Replaces the edges of a running agent.
 pub(crate) struct Reloader {
     started_with: Config,
+    /// What was applied last.
+    config: Mutex<Config>,
     edges: Arc<EdgeClient>,
     metrics: Metrics,
 }
 
+/// The files that a reload reads. The token is read for each request.
+pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
+    let identity = config.client_certificate.iter().chain(&config.client_key);
+    [&config.ca].into_iter().chain(identity).cloned().collect()
+}
+
 impl Reloader {
     pub(crate) fn new(started_with: Config, edges: Arc<EdgeClient>, metrics: Metrics) -> Self {
-        Self { started_with, edges, metrics }
+        Self { config: Mutex::new(started_with.clone()), started_with, edges, metrics }
     }
 
-    /// Applies a configuration, as far as that needs no restart; `read` is the result of reading it again. Blocks.
+    /// Applies a configuration, as far as that needs no restart. Blocks.
     ///
     /// # Errors
     /// The configuration, or a file that it names, cannot be used. The old one stays in use.
-    pub(crate) fn reload(&self, read: anyhow::Result<Config>) -> anyhow::Result<()> {
-        let outcome = read.and_then(|config| self.apply(config));
-        let result = match &outcome {
-            Ok(()) => {
-                tracing::info!("the configuration was reloaded for new connections");
-                "applied"
-            }
-            Err(error) => {
-                tracing::error!(error = format!("{error:#}"), "the reload failed; nothing was changed");
-                "refused"
-            }
-        };
-        // Counted last: the reason is in the log once the counter has changed.
-        self.metrics.reloads.with_label_values(&[result]).inc();
-        outcome.context("the configuration was not reloaded")
-    }
-
-    fn apply(&self, mut config: Config) -> anyhow::Result<()> {
+    pub(crate) fn apply(&self, mut config: Config) -> anyhow::Result<()> {
         config.validate()?;
         config.root = std::path::absolute(&config.root).context("`root` is not a path")?;
         if let Some(certificate) = &config.client_certificate {
@@ -58,7 +52,37 @@ impl Reloader {
         for key in changed_keys(&self.started_with, &config, RELOADABLE) {
             tracing::warn!(%key, "a changed key takes effect after a restart only");
         }
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
+    }
+
+    fn config(&self) -> Config {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Reload for Reloader {
+    fn files(&self) -> Vec<PathBuf> {
+        files(&self.config())
+    }
+
+    fn apply(&self) -> anyhow::Result<()> {
+        Reloader::apply(self, self.config())
+    }
+
+    fn report(&self, outcome: &anyhow::Result<()>) {
+        let result = match outcome {
+            Ok(()) => {
+                tracing::info!("the configuration and its certificates were reloaded for new connections");
+                "applied"
+            }
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "the reload failed; nothing was changed");
+                "refused"
+            }
+        };
+        // Counted last: the reason is in the log once the counter has changed.
+        self.metrics.reloads.with_label_values(&[result]).inc();
     }
 }
 

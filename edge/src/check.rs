@@ -12,6 +12,7 @@ use weir_runtime::secret_file::mode_warning;
 use weir_runtime::tls::{self, Purpose};
 use weir_runtime::writable_directory;
 
+use crate::access;
 use crate::config::Config;
 
 /// The errors of the files that a configuration names, one sentence each. Blocks.
@@ -37,6 +38,14 @@ pub fn errors(config: &Config) -> Vec<String> {
     if let (true, Err(error)) = (each.is_empty(), together.read()) {
         report("[auth]", &error);
     }
+    if let Err(error) = access::read_issuers(&config.auth.issuers) {
+        report("[[auth.issuer]]", &format!("{error:#}"));
+    }
+    for ca in config.auth.issuers.iter().filter_map(|issuer| issuer.ca.as_deref()) {
+        if let Err(error) = tls::read_roots(ca) {
+            report("[[auth.issuer]] ca", &error);
+        }
+    }
     let token = config.admin.operator_token_file.as_deref().filter(|_| config.admin_listen.is_some());
     if let Some(Err(error)) = token.map(OperatorToken::open) {
         report("[admin]", &error);
@@ -51,9 +60,10 @@ pub fn errors(config: &Config) -> Vec<String> {
         }
     }
     let origins = config.origins.iter().map(|origin| ("[[origin]]", origin));
+    let role = Purpose::Client(Role::Edge, Some(&config.trust_domain));
     for (table, origin) in origins.chain(config.shields.iter().map(|shield| ("[[shield]]", shield))) {
         let table = format!("{table} {}", origin.url);
-        let pair = tls::check_pair(&origin.client_certificate, &origin.client_key, Purpose::Client(Role::Edge), now);
+        let pair = tls::check_pair(&origin.client_certificate, &origin.client_key, role, now);
         for error in pair.into_iter().chain(tls::read_roots(&origin.ca).err()) {
             report(&table, &error);
         }

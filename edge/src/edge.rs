@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use weir_runtime::admin::Admin;
 use weir_runtime::bounds;
 use weir_runtime::directory_lock::{DirectoryLock, Released};
+use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_runtime::shutdown::Drain;
@@ -26,7 +27,7 @@ use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
 use crate::peer_api::{Events, PeerApi, PeerMetrics};
-use crate::reload::{Reloader, TlsMaterial};
+use crate::reload::{self, Reloader, TlsMaterial};
 use crate::self_api::SelfApi;
 use crate::status::Status;
 
@@ -55,7 +56,7 @@ pub struct Running {
     status: Arc<Status>,
     cache: Cache,
     released: Released,
-    reloader: Arc<Reloader>,
+    reloader: Arc<WatchedFiles<Reloader>>,
 }
 
 impl Running {
@@ -132,6 +133,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
     let clock = Clock::start();
+    let read = fingerprint(&reload::files(&config));
     let tls_material = TlsMaterial::of(&config)?;
 
     let origin_metrics = OriginMetrics::register(&registry)?;
@@ -162,7 +164,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         metrics: FollowerMetrics::register(&registry)?,
         drain: drain.clone(),
     };
-    let reloader = Arc::new(Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?);
+    let reloader = Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?;
+    let reloader = Arc::new(WatchedFiles::new(reloader, read));
     let heartbeats = Heartbeats::new(catalog.clone(), origins.clone(), &registry, clock, drain)?;
     let own = SelfApi::new(
         &config.agents,
@@ -198,15 +201,16 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     });
     let weak_status = Arc::downgrade(&status);
     bounds::register(&registry, move || weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
-    let address = listen(config.listen, &reloader.tls(), listener, &http_metrics, drain).await?;
+    let address = listen(config.listen, &reloader.user().tls(), listener, &http_metrics, drain).await?;
     // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {
         Some(admin) => {
             let operators = operator_api(admin, &config, &status, &registry, drain)?;
-            Some(operators.start(admin, config.admin.tls.then(|| reloader.tls()), &http_metrics, drain).await?)
+            Some(operators.start(admin, config.admin.tls.then(|| reloader.user().tls()), &http_metrics, drain).await?)
         }
         None => None,
     };
+    reloader.follow(drain);
     shields.start_probes(drain);
     origin_follower::start(&context, cache.clone(), &config.push, config.cache.fetches, members);
     flush_periodically(&catalog, drain);

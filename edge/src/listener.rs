@@ -60,7 +60,7 @@ impl Handler for EdgeListener {
             return refused;
         }
         match self.of_peer(&request, &peer) {
-            Some(peers) => peers.answer(&request, CdnLoop::of(request.headers())).await,
+            Some(peers) => peers.answer(&request, &peer, CdnLoop::of(request.headers())).await,
             None => self.agents.handle(request, peer).await,
         }
     }

@@ -1,4 +1,4 @@
-//! `weir-edge`: reads the configuration, starts, reloads certificates on SIGHUP, and drains on SIGTERM.
+//! `weir-edge`: reads the configuration, starts, reloads certificates when they change and on SIGHUP, and drains on SIGTERM.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -36,7 +36,8 @@ Examples:
   weir-edge --config edge.toml
   weir-edge --config edge.toml --check-config
 
-SIGTERM drains: requests in flight are finished. SIGHUP reloads certificates and keys without closing connections.
+SIGTERM drains: requests in flight are finished. Changed certificates and keys are reloaded within
+seconds, on SIGHUP at once, without closing connections.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_edge=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-edge";

@@ -1,12 +1,15 @@
-//! Reloads certificates and keys without dropping a connection. Other settings need a restart.
+//! Reloads certificates and keys without dropping a connection: when they change, and on SIGHUP. Other settings need a
+//! restart.
 //!
 //! Everything that can fail happens before anything changes: either all files are replaced, or none.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use prometheus::{IntCounterVec, IntGauge, Registry};
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use rustls::ServerConfig;
+use weir_runtime::file_watch::Reload;
 use weir_runtime::identity::Role;
 use weir_runtime::metric_families;
 use weir_runtime::serve::ServerTls;
@@ -20,6 +23,7 @@ use crate::origin_client::{Origins, Shields};
 pub(crate) struct TlsMaterial {
     pub(crate) tls: ServerConfig,
     not_after: SystemTime,
+    authorities: Vec<(&'static str, SystemTime)>,
 }
 
 impl TlsMaterial {
@@ -32,10 +36,10 @@ impl TlsMaterial {
         let authorities: Vec<_> = agents.into_iter().chain(edges).collect();
         let client_auth = match &authorities[..] {
             [] => ClientAuth::None,
-            authorities => ClientAuth::OfferedByRole { authorities },
+            authorities => ClientAuth::OfferedByRole { authorities, trust_domain: &config.trust_domain },
         };
         let tls = tls::server_config(&config.tls.certificate, &config.tls.key, client_auth)?;
-        Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)? })
+        Ok(Self { tls, not_after: tls::not_after(&config.tls.certificate)?, authorities: authorities_end(config)? })
     }
 
     fn has_expired(&self) -> bool {
@@ -43,21 +47,43 @@ impl TlsMaterial {
     }
 }
 
+/// When the authorities end, by the label of the metric.
+fn authorities_end(config: &Config) -> Result<Vec<(&'static str, SystemTime)>, TlsError> {
+    let agents = config.auth.client_ca.as_deref().map(tls::authority_ends).transpose()?;
+    let edges = config.peers.ca.as_deref().map(tls::authority_ends).transpose()?;
+    let nodes = config.origins.iter().chain(&config.shields).map(|node| tls::authority_ends(&node.ca));
+    let origins = nodes.collect::<Result<Vec<_>, _>>()?.into_iter().min();
+    let all = [("agents", agents), ("edges", edges), ("origins", origins)];
+    Ok(all.into_iter().filter_map(|(label, ends)| Some((label, ends?))).collect())
+}
+
 metric_families! {
     /// The families of reloading.
     pub(crate) struct ReloadMetrics {
-        /// Reloads of certificates and keys by SIGHUP. A refused one changes nothing; the log has the reason.
+        /// Reloads of certificates and keys, when they changed or by SIGHUP. A refused one changes nothing; the log has the
+        /// reason. Files that cannot be used are tried again and counted once.
         reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
         /// When the edge's certificate ends, in Unix seconds. Alert two weeks before.
         not_after: IntGauge = "weir_edge_certificate_not_after_timestamp_seconds";
+        /// When an authority ends, in Unix seconds: of a file with several the last, of several origins and shields the first.
+        /// Alert two weeks before.
+        authority_not_after: IntGaugeVec = "weir_edge_authority_not_after_timestamp_seconds"
+            { authority: ["agents", "edges", "origins"] };
+    }
+}
+
+impl ReloadMetrics {
+    fn show(&self, tls_material: &TlsMaterial) {
+        self.not_after.set(unix_seconds(tls_material.not_after));
+        for (authority, ends) in &tls_material.authorities {
+            self.authority_not_after.with_label_values(&[authority]).set(unix_seconds(*ends));
+        }
     }
 }
 
 /// Replaces the TLS settings of a running edge.
 pub(crate) struct Reloader {
     config: Config,
-    /// Serialises reloads.
-    reading: Mutex<()>,
     /// The end of the listener's certificate.
     not_after: Mutex<SystemTime>,
     tls: ServerTls,
@@ -77,13 +103,13 @@ impl Reloader {
         registry: &Registry,
     ) -> prometheus::Result<Self> {
         let metrics = ReloadMetrics::register(registry)?;
-        metrics.not_after.set(unix_seconds(tls_material.not_after));
+        metrics.show(&tls_material);
         if tls_material.has_expired() {
             tracing::warn!(file = %config.tls.certificate.display(), "the certificate has expired; agents will not connect");
         }
         let not_after = Mutex::new(tls_material.not_after);
-        let reading = Mutex::new(());
-        Ok(Self { config, reading, not_after, tls: tls_material.tls.into(), origins, shields, metrics })
+        let tls = ServerTls::new(tls_material.tls, config.trust_domain.clone());
+        Ok(Self { config, not_after, tls, origins, shields, metrics })
     }
 
     pub(crate) fn tls(&self) -> ServerTls {
@@ -95,13 +121,40 @@ impl Reloader {
         *self.not_after() < SystemTime::now()
     }
 
-    /// Reads the files again and replaces the old ones. Blocks.
-    ///
-    /// # Errors
-    /// A file cannot be used. The old ones stay in use.
-    pub(crate) fn reload(&self) -> anyhow::Result<()> {
-        let outcome = self.apply();
-        let result = match &outcome {
+    fn not_after(&self) -> MutexGuard<'_, SystemTime> {
+        self.not_after.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The files that a reload reads.
+pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
+    let own = [&config.tls.certificate, &config.tls.key].into_iter();
+    let nodes = config.origins.iter().chain(&config.shields);
+    let nodes = nodes.flat_map(|node| [&node.ca, &node.client_certificate, &node.client_key]);
+    own.chain(&config.auth.client_ca).chain(&config.peers.ca).chain(nodes).cloned().collect()
+}
+
+impl Reload for Reloader {
+    fn files(&self) -> Vec<PathBuf> {
+        files(&self.config)
+    }
+
+    fn apply(&self) -> anyhow::Result<()> {
+        let tls_material = TlsMaterial::of(&self.config)?;
+        tls::check_validity(&self.config.tls.certificate, SystemTime::now())?;
+        let clients = self.origins.reload_clients(&self.config.origins)?;
+        let of_shields = self.origins.reload_clients(&self.config.shields)?;
+
+        self.metrics.show(&tls_material);
+        self.tls.replace(tls_material.tls);
+        *self.not_after() = tls_material.not_after;
+        self.origins.replace_clients(&clients);
+        self.shields.replace(of_shields);
+        Ok(())
+    }
+
+    fn report(&self, outcome: &anyhow::Result<()>) {
+        let result = match outcome {
             Ok(()) => {
                 tracing::info!("certificates and keys were reloaded for new connections");
                 "applied"
@@ -113,25 +166,5 @@ impl Reloader {
         };
         // Counted last: the reason is in the log once the counter has changed.
         self.metrics.reloads.with_label_values(&[result]).inc();
-        outcome
-    }
-
-    fn apply(&self) -> anyhow::Result<()> {
-        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
-        let tls_material = TlsMaterial::of(&self.config)?;
-        tls::check_validity(&self.config.tls.certificate, SystemTime::now())?;
-        let clients = self.origins.reload_clients(&self.config.origins)?;
-        let of_shields = self.origins.reload_clients(&self.config.shields)?;
-
-        self.tls.replace(tls_material.tls);
-        self.metrics.not_after.set(unix_seconds(tls_material.not_after));
-        *self.not_after() = tls_material.not_after;
-        self.origins.replace_clients(&clients);
-        self.shields.replace(of_shields);
-        Ok(())
-    }
-
-    fn not_after(&self) -> MutexGuard<'_, SystemTime> {
-        self.not_after.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,6 +10,7 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::query::{self, QueryError};
 use weir_runtime::admin::Readiness;
 use weir_runtime::bounds::Bound;
+use weir_runtime::file_watch::WatchedFiles;
 use weir_runtime::shutdown::Drain;
 
 use crate::access::Access;
@@ -29,6 +30,9 @@ const MAX_LISTED: usize = 1000;
 /// The most services that a reason names.
 const MAX_NAMED: usize = 3;
 
+/// The most issuers with failing keys that `/readyz` names.
+const MAX_REASONS: usize = 5;
+
 /// The errors of the last failed queries.
 type Failures = HashMap<ServiceName, LookupError>;
 
@@ -43,7 +47,7 @@ pub(crate) struct Status {
     pub(crate) peers: Option<PeerApi>,
     pub(crate) agents: SelfApi,
     pub(crate) heartbeats: Heartbeats,
-    pub(crate) reloader: Arc<Reloader>,
+    pub(crate) reloader: Arc<WatchedFiles<Reloader>>,
     pub(crate) clock: Clock,
     pub(crate) started: SystemTime,
     pub(crate) drain: Drain,
@@ -76,8 +80,8 @@ impl Status {
             missing.push(reason);
         }
         missing.extend(self.access.readiness_errors(&self.clusters()));
-        if self.reloader.certificate_has_expired() {
-            missing.push("the certificate of the listener has expired: replace it and send SIGHUP".to_owned());
+        if self.reloader.user().certificate_has_expired() {
+            missing.push("the certificate of the listener has expired: replace it".to_owned());
         }
         if !missing.is_empty() {
             return Readiness::NotReady(missing);
@@ -96,6 +100,8 @@ impl Status {
             );
         }
         errors.extend(self.regressed());
+        let failing = self.access.key_failures();
+        errors.extend(failing.iter().take(MAX_REASONS).map(|reason| format!("{reason}; the last valid keys apply")));
         errors.extend(down.iter().map(|reason| format!("{reason}; cached versions are served")));
         if errors.is_empty() { Readiness::Ready } else { Readiness::Degraded(errors) }
     }
@@ -135,7 +141,7 @@ impl Status {
     pub(crate) fn bounds(&self) -> Vec<Bound> {
         let mut bounds: Vec<_> = self.lookup.bounds().collect();
         bounds.extend(self.cache.bounds());
-        bounds.push(self.access.bound());
+        bounds.extend(self.access.bounds());
         bounds.push(self.heartbeats.bound());
         bounds.extend(self.peers.as_ref().map(PeerApi::bound));
         bounds.extend(self.agents.bounds());

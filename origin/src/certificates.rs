@@ -1,19 +1,24 @@
-//! The certificates of the listeners for edges and operators. SIGHUP replaces them without closing a connection.
+//! The certificates of the listeners for edges and operators, and of the client of other members. They are replaced without
+//! closing a connection: when their files change, and on SIGHUP.
 //!
 //! All files are read before anything changes, so either all are replaced or none.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::Context;
 use prometheus::{IntGaugeVec, Registry};
 use rustls::ServerConfig;
+use weir_runtime::file_watch::Reload;
+use weir_runtime::identity::TrustDomain;
 use weir_runtime::metric_families;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
-use crate::config::Config;
+use crate::config::{Config, TlsConfig};
+use crate::member_client::MemberClient;
+use crate::metrics::Metrics;
 
 /// The TLS files of a listener, read.
 pub(crate) struct ListenerTls {
@@ -26,10 +31,12 @@ pub(crate) struct ListenerTls {
 struct ListenerCertificate {
     certificate: PathBuf,
     not_after: SystemTime,
+    authority_ends: SystemTime,
 }
 
 /// The TLS files of all listeners, read.
 pub(crate) struct LoadedCertificates {
+    trust_domain: TrustDomain,
     edges: ListenerTls,
     /// `None`: there is no listener for operators.
     operators: Option<ListenerTls>,
@@ -44,15 +51,12 @@ impl LoadedCertificates {
         let of_edges = &config.tls;
         config.check_member_certificate().context("[cluster] needs another [tls] certificate")?;
         let required = ClientAuth::Required { ca: &of_edges.client_ca };
-        let edges = ListenerTls::new(
-            tls::server_config(&of_edges.certificate, &of_edges.key, required)?,
-            &of_edges.certificate,
-        )?;
-        let operators = config.operator_listen.map(|_| {
-            let certificate = config.operator.tls(of_edges).certificate;
-            ListenerTls::new(config.operator.server_tls(of_edges)?, &certificate)
-        });
-        Ok(Self { edges, operators: operators.transpose().context("[operator]")? })
+        let edges = ListenerTls::new(tls::server_config(&of_edges.certificate, &of_edges.key, required)?, of_edges)?;
+        let operators = config
+            .operator_listen
+            .map(|_| ListenerTls::new(config.operator.server_tls(of_edges)?, &config.operator.tls(of_edges)));
+        let operators = operators.transpose().context("[operator]")?;
+        Ok(Self { trust_domain: config.trust_domain.clone(), edges, operators })
     }
 
     /// Checks that all certificates are valid at a time.
@@ -70,9 +74,12 @@ impl LoadedCertificates {
 }
 
 impl ListenerTls {
-    fn new(tls: ServerConfig, certificate: &Path) -> Result<Self, TlsError> {
-        let shown =
-            ListenerCertificate { certificate: certificate.to_owned(), not_after: tls::not_after(certificate)? };
+    fn new(tls: ServerConfig, files: &TlsConfig) -> Result<Self, TlsError> {
+        let shown = ListenerCertificate {
+            certificate: files.certificate.clone(),
+            not_after: tls::not_after(&files.certificate)?,
+            authority_ends: tls::authority_ends(&files.client_ca)?,
+        };
         Ok(Self { tls, shown })
     }
 }
@@ -86,6 +93,10 @@ metric_families! {
     pub(crate) struct CertificateMetrics {
         /// When the listener's certificate ends, in Unix seconds. Alert two weeks before.
         not_after: IntGaugeVec = "weir_origin_certificate_not_after_timestamp_seconds" { listener: ["edge", "operators"] };
+        /// When the authority of the listener's clients ends, in Unix seconds: of a file with several the last. Alert two weeks
+        /// before.
+        authority_not_after: IntGaugeVec = "weir_origin_authority_not_after_timestamp_seconds"
+            { listener: ["edge", "operators"] };
     }
 }
 
@@ -106,9 +117,11 @@ impl Certificates {
         let metrics = CertificateMetrics::register(registry)?;
         let shown: Vec<_> = read.each().map(|(listener, shown)| (listener, shown.clone())).collect();
         for file in expired(&shown, SystemTime::now()).map(|(_, shown)| shown.certificate.display()) {
-            tracing::warn!(%file, "the certificate has expired: clients will refuse to connect; replace it and send SIGHUP");
+            tracing::warn!(%file, "the certificate has expired: clients will refuse to connect; replace it");
         }
-        let (edges, operators) = (read.edges.tls.into(), read.operators.map(|read| read.tls.into()));
+        let trust_domain = read.trust_domain;
+        let server = |read: ListenerTls| ServerTls::new(read.tls, trust_domain.clone());
+        let (edges, operators) = (server(read.edges), read.operators.map(server));
         let certificates = Self { edges, operators, shown: Mutex::new(shown), metrics };
         certificates.update_metrics();
         Ok(certificates)
@@ -144,16 +157,93 @@ impl Certificates {
 
     fn update_metrics(&self) {
         for (listener, shown) in self.shown().iter() {
-            let ends = shown.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            self.metrics
-                .not_after
-                .with_label_values(&[listener])
-                .set(i64::try_from(ends.as_secs()).unwrap_or(i64::MAX));
+            let families =
+                [(&self.metrics.not_after, shown.not_after), (&self.metrics.authority_not_after, shown.authority_ends)];
+            for (family, ends) in families {
+                let ends = ends.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+                family.with_label_values(&[listener]).set(i64::try_from(ends).unwrap_or(i64::MAX));
+            }
         }
     }
 
     fn shown(&self) -> MutexGuard<'_, Vec<(&'static str, ListenerCertificate)>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The files that are read.
+pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
+    let operators = config.operator_listen.map(|_| config.operator.tls(&config.tls));
+    let each = [Some(config.tls.clone()), operators].into_iter().flatten();
+    each.flat_map(|tls| [tls.certificate, tls.key, tls.client_ca]).collect()
+}
+
+/// All that uses certificates of the configuration.
+pub(crate) struct CertificateUsers {
+    /// What was applied last.
+    config: Mutex<Config>,
+    certificates: Arc<Certificates>,
+    members: Option<Arc<MemberClient>>,
+    metrics: Metrics,
+}
+
+impl CertificateUsers {
+    pub(crate) fn new(
+        config: Config,
+        certificates: Arc<Certificates>,
+        members: Option<Arc<MemberClient>>,
+        metrics: Metrics,
+    ) -> Self {
+        Self { config: Mutex::new(config), certificates, members, metrics }
+    }
+
+    /// Applies the certificates of a changed configuration. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be used, or a certificate is not valid now. Nothing is changed then.
+    pub(crate) fn apply(&self, now: Config) -> anyhow::Result<()> {
+        let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        // A change of `operator_listen` needs a restart.
+        let now = Config { operator_listen: config.operator_listen, ..now };
+        let read = LoadedCertificates::of(&now)?;
+        read.check_validity(SystemTime::now())?;
+        if let Some(members) = &self.members {
+            members.reload(&now.tls)?;
+        }
+        self.certificates.replace(read);
+        *config = now;
+        Ok(())
+    }
+
+    fn config(&self) -> Config {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Reload for CertificateUsers {
+    fn files(&self) -> Vec<PathBuf> {
+        files(&self.config())
+    }
+
+    fn apply(&self) -> anyhow::Result<()> {
+        CertificateUsers::apply(self, self.config())
+    }
+
+    fn report(&self, outcome: &anyhow::Result<()>) {
+        let result = match outcome {
+            Ok(()) => {
+                tracing::info!("certificates and keys were reloaded for new connections");
+                "applied"
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "changed certificates or keys cannot be used; the old ones stay in use"
+                );
+                "refused"
+            }
+        };
+        self.metrics.reloads.with_label_values(&[result]).inc();
     }
 }
 

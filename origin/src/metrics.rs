@@ -61,7 +61,8 @@ metric_families! {
             edit: ["put_repository", "delete_repository", "put_service", "delete_service"],
             result: ["created", "changed", "unchanged", "deleted", "refused", "failed"]
         };
-        /// Reloads by SIGHUP. A refused one changes nothing; the log has the reason.
+        /// Reloads by SIGHUP, and of changed certificates and keys. A refused one changes nothing; the log has the reason. Files
+        /// that cannot be used are tried again and counted once.
         pub(crate) reloads: IntCounterVec = "weir_origin_reloads_total" { result: ["applied", "refused"] };
         /// Requests for descriptors and versions.
         pub(crate) descriptor_requests: IntCounterVec = "weir_origin_descriptor_requests_total" { status };
@@ -86,7 +87,7 @@ metric_families! {
         pub(crate) event_streams_limit: IntGauge = "weir_origin_event_streams_limit";
         /// Event streams that ended. `stalled` and `behind`: the edge read too slowly and was disconnected.
         pub(crate) event_streams_ended: IntCounterVec = "weir_origin_event_streams_ended_total"
-            { reason: ["reader_gone", "drained", "stalled", "behind"] };
+            { reason: ["reader_gone", "drained", "stalled", "behind", "credential_ended"] };
         /// Event streams that began with a full snapshot. `no_cursor`: the edge started. `cursor_unknown`: it was
         /// disconnected for too long, or the origin restarted.
         pub(crate) event_snapshots: IntCounterVec = "weir_origin_event_snapshots_total"

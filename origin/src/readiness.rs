@@ -65,7 +65,7 @@ impl Problems {
     fn readiness(self) -> Readiness {
         let (of_edges, of_operators) = self.node.certificates_have_expired;
         if of_edges {
-            let reason = "the certificate that edges see has expired: replace it and send SIGHUP";
+            let reason = "the certificate that edges see has expired: replace it";
             return Readiness::NotReady(vec![reason.to_owned()]);
         }
         if let Some(reason) = self.node.outside_cluster {
@@ -73,7 +73,7 @@ impl Problems {
         }
         let mut reasons: Vec<String> = self.node.disk.into_iter().collect();
         for (is_so, reason) in [
-            (of_operators, "the certificate that operators see has expired: replace it and send SIGHUP"),
+            (of_operators, "the certificate that operators see has expired: replace it"),
             (
                 self.node.access_files_unreadable,
                 "a file of keys or denials cannot be used, and edges keep its last valid content: the log says which line",
@@ -164,6 +164,6 @@ mod tests {
         let operators = NodeHealth { certificates_have_expired: (false, true), ..NodeHealth::default() };
         assert!(matches!(with(operators), Readiness::Degraded(reasons) if reasons[0].contains("operators")));
         let edges = NodeHealth { certificates_have_expired: (true, true), ..NodeHealth::default() };
-        assert!(matches!(with(edges), Readiness::NotReady(reasons) if reasons[0].contains("SIGHUP")));
+        assert!(matches!(with(edges), Readiness::NotReady(reasons) if reasons[0].contains("replace it")));
     }
 }

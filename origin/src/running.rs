@@ -17,12 +17,13 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::admin::Admin;
 use weir_runtime::config::changed_keys;
 use weir_runtime::directory_lock::Released;
+use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, HttpMetrics};
 use weir_runtime::shutdown::Drain;
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
-use crate::certificates::{Certificates, LoadedCertificates};
+use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
 use crate::cluster::{
     self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, Validity, Withdrawals, digests,
     ensure_proved,
@@ -65,7 +66,7 @@ pub struct Running {
     config: Config,
     access: watch::Receiver<Option<Bytes>>,
     versions: Versions,
-    certificates: Arc<Certificates>,
+    certificates: Arc<WatchedFiles<CertificateUsers>>,
     metrics: Metrics,
     /// `None`: this origin is the only one.
     cluster: Option<(Cluster, Arc<MemberClient>)>,
@@ -90,6 +91,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let http = HttpMetrics::register(&registry)?;
     let signer = Arc::new(Signer::new(config.signing.read()?));
     metrics.signing_keys.set(i64::try_from(config.signing.keys.len()).unwrap_or(i64::MAX));
+    let files = fingerprint(&certificates::files(&config));
     let certificates = Arc::new(Certificates::new(LoadedCertificates::of(&config)?, &registry)?);
     let listener = TcpListener::bind(config.listen)
         .await
@@ -264,6 +266,10 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             }
         }
     };
+    let members = cluster.as_ref().map(|(_, client)| client.clone());
+    let certificates = CertificateUsers::new(config.clone(), certificates, members, metrics.clone());
+    let certificates = Arc::new(WatchedFiles::new(certificates, files));
+    certificates.follow(&drain);
     Ok(Running {
         address,
         admin_address,
@@ -395,10 +401,10 @@ impl Running {
             let now = Config::load(&file)?;
             // A change of `operator_listen` needs a restart.
             let certificates = LoadedCertificates::of(&Config { operator_listen, ..now.clone() })?;
-            Ok((now, certificates))
+            certificates.check_validity(SystemTime::now())?;
+            Ok(now)
         };
-        let (now, certificates) = spawn_blocking(read).await??;
-        certificates.check_validity(SystemTime::now())?;
+        let now = spawn_blocking(read).await??;
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
@@ -406,9 +412,9 @@ impl Running {
             cluster.send(Event::Described(digests(repositories, services, &self.signer))).await;
             let names = repositories.iter().map(|repository| repository.name.clone());
             cluster.send(Event::Defined(names.collect())).await;
-            client.reload(&now.tls)?;
         }
-        self.certificates.replace(certificates);
+        let (certificates, config) = (self.certificates.clone(), now.clone());
+        spawn_blocking(move || certificates.apply(|users| users.apply(config))).await??;
         for key in changed_keys(&self.config, &now, RELOADABLE) {
             tracing::warn!(%key, "the key has changed; it takes effect after a restart");
         }

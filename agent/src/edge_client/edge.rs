@@ -2,7 +2,7 @@
 
 use std::path::Path as FilePath;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
@@ -126,7 +126,11 @@ impl Edge {
         avoid_http3: bool,
     ) -> Result<Response, RequestError> {
         if let Some(token) = &self.token {
-            request.headers_mut().insert(header::AUTHORIZATION, token.authorization().await?);
+            let (authorization, ends) = token.authorization().await?;
+            request.headers_mut().insert(header::AUTHORIZATION, authorization);
+            if let Some(ends) = ends {
+                self.metrics.credential_ends("token", UNIX_EPOCH + Duration::from_secs(ends));
+            }
         }
         if avoid_http3 {
             self.http3.drop_connection().await;

@@ -55,6 +55,10 @@ impl Edges {
     pub(crate) fn new(config: &Config, metrics: &Metrics) -> anyhow::Result<Self> {
         let identity = config.client_certificate.as_deref().zip(config.client_key.as_deref());
         let tls = tls::client_config(&config.ca, identity)?;
+        metrics.credential_ends("authority", tls::authority_ends(&config.ca)?);
+        if let Some((certificate, _)) = identity {
+            metrics.credential_ends("certificate", tls::not_after(certificate)?);
+        }
         let edges = config.edges.iter().map(|url| Edge::new(url.clone(), &tls, config, metrics.clone()));
         Ok(Self { edges: edges.collect::<Result<_, _>>()?, preferred: AtomicUsize::new(0) })
     }

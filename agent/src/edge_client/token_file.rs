@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use http::HeaderValue;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
-use weir_protocol::token::MAX_TOKEN_BYTES;
+use weir_protocol::token::{MAX_TOKEN_BYTES, UnixSeconds, unverified_expiry};
 
 use super::error::RequestError;
 
 /// The largest file that is read, in bytes: the longest token with white space around it.
 const MAX_FILE_BYTES: usize = MAX_TOKEN_BYTES + 256;
+
+/// The last end that is shown: the year 10000.
+const MAX_END: UnixSeconds = 253_402_300_800;
 
 #[derive(Debug, Clone)]
 pub(super) struct TokenFile(PathBuf);
@@ -24,11 +27,12 @@ impl TokenFile {
         &self.0
     }
 
-    /// The value of `Authorization`. Errors do not contain the contents of the file.
+    /// The value of `Authorization`, and when the token ends, if it is of a known form. Errors do not contain the contents of
+    /// the file.
     ///
     /// # Errors
     /// The file cannot be read, or does not contain a token.
-    pub(super) async fn authorization(&self) -> Result<HeaderValue, RequestError> {
+    pub(super) async fn authorization(&self) -> Result<(HeaderValue, Option<UnixSeconds>), RequestError> {
         let wrong = |why: &str| RequestError::Token(format!("the token file {}: {why}", self.0.display()));
         let mut bytes = Vec::new();
         let read = async {
@@ -46,7 +50,7 @@ impl TokenFile {
         let mut value = HeaderValue::try_from(format!("Bearer {token}")).expect("visible ASCII");
         // Keeps it out of logs and of HPACK and QPACK tables.
         value.set_sensitive(true);
-        Ok(value)
+        Ok((value, unverified_expiry(token).filter(|ends| *ends <= MAX_END)))
     }
 }
 
@@ -62,7 +66,8 @@ mod tests {
         let error = file.authorization().await.unwrap_err().to_string();
         assert!(error.contains("token") && error.contains("No such file"), "{error}");
         std::fs::write(&path, " a.b.c\r\n").unwrap();
-        let value = file.authorization().await.unwrap();
+        let (value, ends) = file.authorization().await.unwrap();
+        assert_eq!(ends, None);
         assert_eq!(value, "Bearer a.b.c");
         assert!(!format!("{value:?}").contains("a.b.c"), "{value:?}");
         for wrong in ["", " \n", "secret two", "secret\nsecret", "s\u{e9}cret", &"s".repeat(MAX_FILE_BYTES + 1)] {

@@ -76,7 +76,12 @@ metric_families! {
         upstream_unreachable: GaugeVec = "weir_agent_upstream_unreachable" { service };
         /// 1 when the file of keys was read, 0 when its last change cannot be used.
         pub(crate) trust_file_readable: IntGaugeVec = "weir_agent_trust_file_readable" { file };
-        /// Reloads by SIGHUP. A refused one changes nothing; the log has the reason.
+        /// When a credential ends, in Unix seconds: the agent's certificate, its token, and the last authority of `ca`. Alert
+        /// before, if nothing renews it.
+        pub(crate) credential_not_after: IntGaugeVec = "weir_agent_credential_not_after_timestamp_seconds"
+            { credential: ["certificate", "token", "authority"] };
+        /// Reloads by SIGHUP, and of changed certificates and keys. A refused one changes nothing; the log has the reason. Files
+        /// that cannot be used are tried again and counted once.
         pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
     }
 }
@@ -118,6 +123,13 @@ impl std::ops::Deref for Metrics {
 }
 
 impl Metrics {
+    /// A credential ends at this time.
+    pub(crate) fn credential_ends(&self, credential: &str, ends: SystemTime) {
+        let seconds = ends.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let gauge = self.families.credential_not_after.with_label_values(&[credential]);
+        gauge.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+
     /// Registers the families. `by_service`: with the label `service`, which the configuration bounds.
     ///
     /// # Errors

@@ -145,6 +145,15 @@ impl Agent {
         matching.map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
     }
 
+    pub(crate) async fn until_metric(&self, name: &str, labels: &[(&str, &str)], wanted: f64) {
+        let reached = async {
+            while self.metric(name, labels) != wanted {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{name} never was {wanted}"));
+    }
+
     pub(crate) async fn stop(self) {
         assert!(self.running.drain(PATIENCE).await, "the drain ends by itself");
     }

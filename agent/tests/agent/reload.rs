@@ -42,3 +42,25 @@ async fn a_reload_applies_edges_and_certificates_or_changes_nothing() {
     assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (1.0, 2.0));
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn a_changed_authority_is_read_without_a_signal() {
+    let (world, other) = (World::new(), World::new());
+    // The edge has a certificate of an authority that the agent does not trust yet.
+    let edge = other.edge().await;
+    edge.answers.publish_at(&shop(), with_content("one"), 1);
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    assert!(agent.poll().await.last_error.is_some());
+    let ends =
+        |credential| agent.metric("weir_agent_credential_not_after_timestamp_seconds", &[("credential", credential)]);
+    assert!(ends("authority") > 1e9 && ends("certificate") == 0.0);
+    let reloads = |agent: &Agent, result| agent.metric("weir_agent_reloads_total", &[("result", result)]);
+    std::fs::write(world.path().join("ca.pem"), "torn").unwrap();
+    agent.until_metric("weir_agent_reloads_total", &[("result", "refused")], 1.0).await;
+    std::fs::copy(other.path().join("ca.pem"), world.path().join("ca.pem")).unwrap();
+    agent.until_metric("weir_agent_reloads_total", &[("result", "applied")], 1.0).await;
+    agent.running.poll_now(&shop());
+    agent.until("it follows", |status| status.switches == 1 && status.last_error.is_none()).await;
+    assert_eq!((world.read("content").as_deref(), reloads(&agent, "refused")), (Some("one"), 1.0));
+    agent.stop().await;
+}

@@ -1,10 +1,7 @@
 //! Decides whether a request is allowed.
 
-use std::sync::Arc;
-
-use weir_protocol::name::{NodeName, ServiceName};
-use weir_protocol::name_glob::NameGlob;
-use weir_protocol::token::{Claims, UnixSeconds};
+use weir_protocol::name::ServiceName;
+use weir_protocol::token::UnixSeconds;
 use weir_runtime::identity::{Identity, Role};
 
 use super::credential::Credential;
@@ -42,6 +39,12 @@ pub(crate) enum Refusal {
     /// The key of the token is revoked.
     RevokedKey,
     BadSignature,
+    /// The token is for another audience.
+    WrongAudience,
+    /// The issuer's tokens are not accepted for this subject.
+    WrongSubject,
+    /// The claims make no name of an agent.
+    NoAgent,
     Expired,
     NotYetValid,
     Denied,
@@ -52,7 +55,7 @@ impl AccessDecision {
     pub(super) const OPEN: AccessDecision = AccessDecision::Allowed(AuthMethod::None);
 
     /// All decisions, in the order of [`index`](Self::index).
-    pub(super) const ALL: [AccessDecision; 12] = [
+    pub(super) const ALL: [AccessDecision; 15] = [
         AccessDecision::Allowed(AuthMethod::None),
         AccessDecision::Allowed(AuthMethod::Token),
         AccessDecision::Allowed(AuthMethod::Certificate),
@@ -62,6 +65,9 @@ impl AccessDecision {
         AccessDecision::Unauthorized(Refusal::UnknownKey),
         AccessDecision::Unauthorized(Refusal::RevokedKey),
         AccessDecision::Unauthorized(Refusal::BadSignature),
+        AccessDecision::Unauthorized(Refusal::WrongAudience),
+        AccessDecision::Unauthorized(Refusal::WrongSubject),
+        AccessDecision::Unauthorized(Refusal::NoAgent),
         AccessDecision::Unauthorized(Refusal::Expired),
         AccessDecision::Unauthorized(Refusal::NotYetValid),
         AccessDecision::Unauthorized(Refusal::Denied),
@@ -93,6 +99,9 @@ impl Refusal {
             Refusal::UnknownKey => "unknown_key",
             Refusal::RevokedKey => "revoked_key",
             Refusal::BadSignature => "bad_signature",
+            Refusal::WrongAudience => "wrong_audience",
+            Refusal::WrongSubject => "wrong_subject",
+            Refusal::NoAgent => "no_agent",
             Refusal::Expired => "expired",
             Refusal::NotYetValid => "not_yet_valid",
             Refusal::Denied => "denied",
@@ -107,6 +116,9 @@ impl Refusal {
             Refusal::UnknownKey => "The token is signed with a key that is not known here.",
             Refusal::RevokedKey => "The token is signed with a key that was revoked: a new token is needed.",
             Refusal::BadSignature => "The signature of the token is wrong.",
+            Refusal::WrongAudience => "The token is for another audience.",
+            Refusal::WrongSubject => "Tokens of this subject are not accepted here.",
+            Refusal::NoAgent => "The claims of the token do not make the name of an agent.",
             Refusal::Expired => "The token has expired: a new one is needed.",
             Refusal::NotYetValid => "The token is not valid yet.",
             Refusal::Denied => "The token was revoked: a new one is needed.",
@@ -114,40 +126,8 @@ impl Refusal {
     }
 }
 
-/// A client that has authenticated itself.
-pub(super) enum Client<'a> {
-    Token(Arc<Claims>),
-    Certificate(&'a NodeName),
-}
-
-/// Who a client is. A token decides alone: a certificate does not make up for a bad one. Certificates of other roles
-/// than agents say nothing.
-///
-/// # Errors
-/// It has no credential, or a bad one.
-pub(super) fn authenticate<'a>(
-    key_set: &KeySet,
-    credential: &Credential<'_>,
-    identity: Option<&'a Identity>,
-    now: UnixSeconds,
-) -> Result<Client<'a>, Refusal> {
-    match (credential, identity) {
-        (Credential::Unreadable, _) => Err(Refusal::Malformed),
-        (Credential::Token(token), _) => key_set.claims(token, now).map(Client::Token),
-        (Credential::None, Some(Identity { role: Role::Agent, name })) => Ok(Client::Certificate(name)),
-        (Credential::None, _) => Err(Refusal::NoCredential),
-    }
-}
-
-/// The patterns of services that a certificate opens.
-pub(super) fn opened_by_certificate<'a>(
-    rules: &'a [CertificateRule],
-    name: &NodeName,
-) -> impl Iterator<Item = &'a NameGlob> {
-    rules.iter().filter(|rule| rule.agents.matches(name.as_str())).flat_map(|rule| &rule.services)
-}
-
-/// Decides on a client that must authenticate. `rules`: the services that certificates may read.
+/// Decides on a client that must authenticate. `rules`: the services that certificates may read. A token decides alone:
+/// a certificate does not make up for a bad one.
 pub(super) fn decide(
     rules: &[CertificateRule],
     key_set: &KeySet,
@@ -156,14 +136,22 @@ pub(super) fn decide(
     service: Option<&ServiceName>,
     now: UnixSeconds,
 ) -> AccessDecision {
-    let (method, is_allowed) = match authenticate(key_set, credential, identity, now) {
-        Err(refusal) => return AccessDecision::Unauthorized(refusal),
-        Ok(Client::Token(claims)) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
-        Ok(Client::Certificate(name)) => {
-            let opens =
-                |service: &ServiceName| opened_by_certificate(rules, name).any(|glob| glob.matches(service.as_str()));
-            (AuthMethod::Certificate, service.is_none_or(opens))
+    let (method, allowed) = match (credential, identity) {
+        (Credential::Unreadable, _) => return AccessDecision::Unauthorized(Refusal::Malformed),
+        (Credential::Token(token), _) => match key_set.claims(token, now) {
+            Ok(claims) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
+            Err(refusal) => return AccessDecision::Unauthorized(refusal),
+        },
+        (Credential::None, Some(Identity { role: Role::Agent, name })) if key_set.denies_agent(name) => {
+            return AccessDecision::Unauthorized(Refusal::Denied);
         }
+        (Credential::None, Some(Identity { role: Role::Agent, name })) => {
+            let rules = rules.iter().filter(|rule| rule.agents.matches(name.as_str()));
+            let mut opened = rules.flat_map(|rule| &rule.services);
+            (AuthMethod::Certificate, service.is_none_or(|service| opened.any(|glob| glob.matches(service.as_str()))))
+        }
+        // Certificates of other roles may read nothing.
+        (Credential::None, _) => return AccessDecision::Unauthorized(Refusal::NoCredential),
     };
-    if is_allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
+    if allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
 }

@@ -5,17 +5,22 @@ use std::sync::Arc;
 
 use moka::sync::Cache;
 use weir_protocol::access_list::AccessList;
+use weir_protocol::name::NodeName;
 use weir_protocol::token::{
     Claims, KeyId, MAX_TOKEN_BYTES, PublicKey, TokenError, TokenId, UnixSeconds, UnverifiedToken, ValidityError,
 };
 
 use super::decision::Refusal;
+use super::issuers::{IssuerEntry, IssuerTable};
 
 /// The keys and denials of all lists; immutable.
 pub(super) struct KeySet {
     keys: HashMap<KeyId, PublicKey>,
+    issuers: IssuerTable,
+    /// They also revoke keys of issuers.
     revoked_keys: HashSet<KeyId>,
     denied_tokens: HashSet<TokenId>,
+    denied_agents: HashSet<NodeName>,
     verified_tokens: VerifiedTokens,
 }
 
@@ -27,16 +32,19 @@ impl KeySet {
     pub(super) fn empty(cached_tokens: u64) -> Self {
         Self {
             keys: HashMap::new(),
+            issuers: IssuerTable::default(),
             revoked_keys: HashSet::new(),
             denied_tokens: HashSet::new(),
+            denied_agents: HashSet::new(),
             verified_tokens: Cache::new(cached_tokens),
         }
     }
 
     /// Merges the edge's own list and those of the origins. A denial in any list applies. Of two keys with the same id
-    /// the edge's own wins.
+    /// the edge's own wins, and that of the earlier of two issuers.
     pub(super) fn of<'a>(
         own: &'a AccessList,
+        issuers: Vec<IssuerEntry>,
         origin_lists: &(impl Iterator<Item = &'a AccessList> + Clone),
         keys_from_origins: bool,
         before: &Self,
@@ -53,9 +61,14 @@ impl KeySet {
         let lists = || std::iter::once(own).chain(origin_lists.clone());
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
-        let same_keys = keys == before.keys && revoked_keys == before.revoked_keys;
+        let denied_agents = lists().flat_map(AccessList::denied_agents).cloned().collect();
+        let (issuers, conflicts) = IssuerTable::of(issuers);
+        for conflict in conflicts {
+            tracing::error!(%conflict, "a key of an issuer is ignored");
+        }
+        let same_keys = keys == before.keys && revoked_keys == before.revoked_keys && issuers == before.issuers;
         let verified_tokens = if same_keys { before.verified_tokens.clone() } else { Cache::new(cached_tokens) };
-        Self { keys, revoked_keys, denied_tokens, verified_tokens }
+        Self { keys, issuers, revoked_keys, denied_tokens, denied_agents, verified_tokens }
     }
 
     /// Verifies a token and returns its claims.
@@ -76,7 +89,7 @@ impl KeySet {
             }
         };
         // These change while the signature does not.
-        if self.denied_tokens.contains(&claims.id) {
+        if claims.id.as_ref().is_some_and(|id| self.denied_tokens.contains(id)) || self.denies_agent(&claims.subject) {
             return Err(Refusal::Denied);
         }
         claims.valid_at(now).map_err(|error| match error {
@@ -91,13 +104,26 @@ impl KeySet {
             TokenError::TooLong(_) | TokenError::Malformed(_) => Refusal::Malformed,
             TokenError::UnknownKey(_) => Refusal::UnknownKey,
             TokenError::BadSignature => Refusal::BadSignature,
+            TokenError::WrongAudience => Refusal::WrongAudience,
+            TokenError::WrongSubject => Refusal::WrongSubject,
+            TokenError::NoAgent(_) => Refusal::NoAgent,
         };
         let token = UnverifiedToken::parse(token).map_err(refusal)?;
         if self.revoked_keys.contains(token.key_id()) {
             return Err(Refusal::RevokedKey);
         }
+        // The issuer is not verified yet: it selects the key, whose signature covers it.
+        if let Some(issuer) = token.issuer().filter(|issuer| self.issuers.has(issuer)) {
+            let (issuer, key) = self.issuers.find(issuer, token.key_id()).ok_or(Refusal::UnknownKey)?;
+            return token.verify_of(issuer, key).map_err(refusal);
+        }
         let key = self.keys.get(token.key_id()).ok_or(Refusal::UnknownKey)?;
         token.verify(key).map_err(refusal)
+    }
+
+    /// Whether an agent is denied, whatever its credential.
+    pub(super) fn denies_agent(&self, name: &NodeName) -> bool {
+        self.denied_agents.contains(name)
     }
 
     #[cfg(test)]
@@ -116,6 +142,15 @@ impl KeySet {
         let usable = self.keys.keys().filter(|id| !self.revoked_keys.contains(*id)).count();
         (usable, self.revoked_keys.len(), self.denied_tokens.len())
     }
+
+    /// The number of denied agents.
+    pub(super) fn denied_agents(&self) -> usize {
+        self.denied_agents.len()
+    }
+
+    pub(super) fn issuers(&self) -> &IssuerTable {
+        &self.issuers
+    }
 }
 
 #[cfg(test)]
@@ -128,7 +163,8 @@ mod tests {
     fn issue(key: &SigningKey, id: &str) -> String {
         let claims = Claims {
             subject: "cluster-1".parse().unwrap(),
-            id: id.parse().unwrap(),
+            id: Some(id.parse().unwrap()),
+            labels: Default::default(),
             services: vec!["shop-*".parse().unwrap()],
             expires: NOW + 1000,
             not_before: Some(NOW),
@@ -146,7 +182,7 @@ mod tests {
     }
 
     fn key_set(own: &AccessList, origin_lists: &[AccessList], keys_from_origins: bool, before: &KeySet) -> KeySet {
-        KeySet::of(own, &origin_lists.iter(), keys_from_origins, before, 10, NOW)
+        KeySet::of(own, Vec::new(), &origin_lists.iter(), keys_from_origins, before, 10, NOW)
     }
 
     fn key() -> SigningKey {

@@ -13,7 +13,7 @@ metric_families! {
         /// this service. The others: refused, by reason.
         decisions: IntCounterVec = "weir_edge_authorisations_total" { result: [
             "open", "token", "certificate", "out_of_scope", "no_credential", "malformed", "unknown_key", "revoked_key",
-            "bad_signature", "expired", "not_yet_valid", "denied"
+            "bad_signature", "wrong_audience", "wrong_subject", "no_agent", "expired", "not_yet_valid", "denied"
         ] };
         /// Keys that verify tokens, without revoked ones: of the edge's files and of its origins together.
         keys: IntGauge = "weir_edge_access_keys";
@@ -21,6 +21,15 @@ metric_families! {
         revoked_keys: IntGauge = "weir_edge_access_revoked_keys";
         /// Denied tokens.
         denied_tokens: IntGauge = "weir_edge_access_denied_tokens";
+        /// Denied agents.
+        denied_agents: IntGauge = "weir_edge_access_denied_agents";
+        /// Keys of issuers (`[[auth.issuer]]`).
+        issuer_keys: IntGauge = "weir_edge_access_issuer_keys";
+        /// Issuers whose keys could not be read or fetched when that was tried last. Their last valid keys stay in use. Alert
+        /// above 0.
+        pub(super) issuers_failing: IntGauge = "weir_edge_access_issuers_failing";
+        /// Fetches of the keys of issuers by URL.
+        pub(super) key_set_fetches: IntCounterVec = "weir_edge_access_key_set_fetches_total" { result: ["applied", "failed"] };
         /// 1 while the files of `[auth]` can be used. At 0 the lists that were read last are in force. Alert on 0.
         pub(super) files_readable: IntGauge = "weir_edge_access_files_readable";
         /// Lists of keys and denials from origins that could not be read. The previous lists stay in force.
@@ -58,7 +67,13 @@ impl AccessMetrics {
 
     pub(super) fn set_key_set(&self, key_set: &KeySet) {
         let (keys, revoked, denied) = key_set.sizes();
-        for (gauge, value) in [(&self.keys, keys), (&self.revoked_keys, revoked), (&self.denied_tokens, denied)] {
+        for (gauge, value) in [
+            (&self.keys, keys),
+            (&self.revoked_keys, revoked),
+            (&self.denied_tokens, denied),
+            (&self.denied_agents, key_set.denied_agents()),
+            (&self.issuer_keys, key_set.issuers().keys()),
+        ] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
     }

@@ -1,23 +1,23 @@
 //! Access control: decided before anything is looked up.
 //!
-//! [`decision`] is the rule, [`credential`] reads `Authorization`, and [`key_set`] holds the keys and denials.
-//! [`Access`] updates them from the edge's own files and from its origins.
+//! [`decision`] is the rule, [`credential`] reads `Authorization`, [`key_set`] holds the keys and denials, and [`issuers`]
+//! follows the keys of issuers. [`Access`] updates them from the edge's own files and from its origins.
 
 mod credential;
 mod decision;
+mod issuers;
 mod key_set;
 mod metrics;
 mod origin_lists;
-mod reader;
+mod session;
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use http::HeaderMap;
 use prometheus::Registry;
 use tokio::sync::watch;
 use weir_protocol::access_list::{AccessList, Fleet};
-use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::token::unix_seconds;
 use weir_runtime::access_files::AccessFiles;
@@ -26,17 +26,17 @@ use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
 pub(crate) use decision::{AccessDecision, Refusal};
+pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
-pub(crate) use reader::{NoReader, Reader};
+pub(crate) use session::{Agent, Session};
 
 use self::credential::Credential;
-use self::decision::Client;
+use self::issuers::{IssuerEntry, KeyFailures};
 use self::key_set::KeySet;
 pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
-use self::reader::Scope;
-use crate::config::{AuthConfig, AuthMode, CertificateRule};
+use crate::config::{AuthConfig, AuthMode, CertificateRule, MAX_ISSUERS};
 use crate::origin_client::MAX_ORIGINS;
 
 /// Access control. Cheap to clone.
@@ -51,19 +51,42 @@ struct Inner {
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
     cached_tokens: u64,
-    key_set: RwLock<Arc<KeySet>>,
+    key_set: watch::Sender<Arc<KeySet>>,
     lists: Mutex<Lists>,
     /// The lists to persist.
     persisted: watch::Sender<Arc<OriginLists>>,
     /// What operators say of agents, of all lists. Marked as changed whenever a list changes.
     fleet: watch::Sender<Arc<Fleet>>,
+    key_failures: KeyFailures,
     metrics: AccessMetrics,
 }
 
 /// The lists that the key set is made of.
 struct Lists {
     own: Arc<AccessList>,
+    /// The issuers of the configuration, in its order.
+    issuers: Vec<IssuerEntry>,
     origin_lists: OriginLists,
+    /// The issuers of `origin_lists`.
+    origin_issuers: Vec<IssuerEntry>,
+}
+
+impl Lists {
+    fn new(own: Arc<AccessList>, issuers: Vec<IssuerEntry>, origin_lists: OriginLists) -> Self {
+        let origin_issuers = issuers::of_origins(&origin_lists);
+        Self { own, issuers, origin_lists, origin_issuers }
+    }
+
+    fn set_origin_list(&mut self, origin: &str, list: AccessList) {
+        self.origin_lists.insert(origin.to_owned(), list);
+        self.origin_issuers = issuers::of_origins(&self.origin_lists);
+    }
+
+    /// The issuers of the configuration come first: a key that two entries have is that of the first.
+    fn all_issuers(&self, from_origins: bool) -> Vec<IssuerEntry> {
+        let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
+        self.issuers.iter().chain(of_origins).take(MAX_ISSUERS).cloned().collect()
+    }
 }
 
 impl Access {
@@ -82,6 +105,8 @@ impl Access {
         let metrics = AccessMetrics::register(registry)?;
         let files = AccessFiles { keys: config.keys.clone(), deny: config.deny.clone() };
         let mut own = files.follow(metrics.files_readable.clone(), drain).await?;
+        let configs = config.issuers.clone();
+        let issuers = tokio::task::spawn_blocking(move || issuers::read(&configs)).await??;
         let reading = file.clone();
         let mut origin_lists = match tokio::task::spawn_blocking(move || reading.read()).await? {
             Err(error) if config.mode == AuthMode::Open => {
@@ -100,19 +125,21 @@ impl Access {
             is_kept
         });
         let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
-        let lists = Lists { own: own.borrow_and_update().clone(), origin_lists };
+        let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists);
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             cached_tokens: config.cached_tokens,
-            key_set: RwLock::new(Arc::new(KeySet::empty(config.cached_tokens))),
+            key_set: watch::Sender::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             persisted,
             fleet: watch::Sender::default(),
+            key_failures: KeyFailures::default(),
             metrics,
         });
         inner.change(|_| {});
+        issuers::follow(&inner, &config.issuers, &issuers, drain);
         drain.spawn(origin_lists::save(file, to_persist, inner.metrics.lists_unsaved.clone(), drain.clone()));
         let (following, draining) = (inner.clone(), drain.clone());
         drain.spawn(async move {
@@ -145,7 +172,7 @@ impl Access {
             return Vec::new();
         }
         let missing = {
-            let lists = inner.lists.lock().unwrap_or_else(PoisonError::into_inner);
+            let lists = inner.lists();
             let has_list = |origin: &String| lists.origin_lists.contains_key(origin);
             clusters
                 .iter()
@@ -153,7 +180,8 @@ impl Access {
                 .map(|origins| origins.join(", "))
                 .collect::<Vec<_>>()
         };
-        let (usable_keys, ..) = inner.key_set().sizes();
+        let key_set = inner.key_set();
+        let usable_keys = key_set.sizes().0 + key_set.issuers().keys();
         let mut errors: Vec<String> = missing.iter().map(|origin| missing_list(origin)).collect();
         if usable_keys == 0 && inner.certificates.is_empty() {
             errors.push("no client can authenticate: there is no usable key and no rule for certificates".to_owned());
@@ -161,9 +189,18 @@ impl Access {
         errors
     }
 
-    /// The number of cached tokens, and the limit.
-    pub(crate) fn bound(&self) -> Bound {
-        ("cached_tokens", self.inner.key_set().cached_tokens(), self.inner.cached_tokens)
+    /// The numbers of cached tokens and of issuers, and their limits.
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
+        let key_set = self.inner.key_set();
+        [
+            ("cached_tokens", key_set.cached_tokens(), self.inner.cached_tokens),
+            ("issuers", key_set.issuers().len() as u64, MAX_ISSUERS as u64),
+        ]
+    }
+
+    /// Why the keys of issuers could not be read when that was tried last, a sentence each. Their last valid keys apply.
+    pub(crate) fn key_failures(&self) -> Vec<String> {
+        self.inner.key_failures.all()
     }
 
     /// Whether a changed file of keys or denials cannot be used. The last valid contents apply.
@@ -183,34 +220,9 @@ impl Access {
         }
     }
 
-    /// Who asks about itself. At an open edge whatever proves a name is enough, and opens everything.
-    ///
-    /// # Errors
-    /// Nobody who can be named, or a bad credential where one is needed.
-    pub(crate) fn reader(&self, headers: &HeaderMap, peer: &Peer) -> Result<Reader, NoReader> {
-        let inner = &*self.inner;
-        let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
-        let scope = |scope| if inner.needs_credentials { scope } else { Scope::All };
-        match decision::authenticate(&inner.key_set(), &credential, peer.identity.as_ref(), now) {
-            Ok(Client::Token(claims)) => Ok(Reader {
-                name: claims.subject.clone(),
-                labels: Labels::default(),
-                scope: scope(Scope::Matching(claims.services.clone())),
-                expires: Some(claims.expires),
-            }),
-            Ok(Client::Certificate(name)) => {
-                let opened = decision::opened_by_certificate(&inner.certificates, name).cloned().collect();
-                let (labels, scope) = (Labels::default(), scope(Scope::Matching(opened)));
-                Ok(Reader { name: name.clone(), labels, scope, expires: None })
-            }
-            Err(refusal) if inner.needs_credentials => Err(NoReader::Refused(refusal)),
-            Err(_) => Err(NoReader::Anonymous),
-        }
-    }
-
     /// Whether an origin has said what operators say of agents, now or before a restart.
     pub(crate) fn knows_fleet(&self) -> bool {
-        !self.inner.lists.lock().unwrap_or_else(PoisonError::into_inner).origin_lists.is_empty()
+        !self.inner.lists().origin_lists.is_empty()
     }
 
     /// What operators say of agents. Changes with each change of any list, of keys and denials too.
@@ -243,7 +255,7 @@ impl Access {
             }
             if lists.origin_lists.get(name) != Some(&list) {
                 tracing::info!(origin = name, "an origin changed its access list");
-                lists.origin_lists.insert(name.to_owned(), list);
+                lists.set_origin_list(name, list);
                 self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
             }
         });
@@ -252,8 +264,8 @@ impl Access {
     /// An origin has left its cluster: its denials stay, and its keys are not used any longer.
     pub(crate) fn origin_left(&self, name: &str) {
         self.inner.change(|lists| {
-            if let Some(list) = lists.origin_lists.get_mut(name) {
-                *list = list.denials();
+            if let Some(list) = lists.origin_lists.get(name).map(AccessList::denials) {
+                lists.set_origin_list(name, list);
                 self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
             }
         });
@@ -266,17 +278,22 @@ fn missing_list(origin: &str) -> String {
 
 impl Inner {
     fn key_set(&self) -> Arc<KeySet> {
-        self.key_set.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.key_set.borrow().clone()
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes a list and rebuilds the key set.
     fn change(&self, change: impl FnOnce(&mut Lists)) {
         // Held to the end, so that concurrent changes are not lost.
-        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists();
         change(&mut lists);
         let before = self.key_set();
         let after = KeySet::of(
             &lists.own,
+            lists.all_issuers(self.keys_from_origins),
             &lists.origin_lists.values(),
             self.keys_from_origins,
             &before,
@@ -284,7 +301,7 @@ impl Inner {
             unix_seconds(SystemTime::now()),
         );
         self.metrics.set_key_set(&after);
-        *self.key_set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(after);
+        self.key_set.send_replace(Arc::new(after));
         let mut fleet = Fleet::default();
         for (origin, list) in &lists.origin_lists {
             if let Err(error) = fleet.merge(list.fleet()) {
@@ -335,15 +352,5 @@ mod tests {
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(denies(&access, T123)[0], "its origin may be down, and nobody else revokes it");
         drain.cut().await;
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod testing {
-    use super::*;
-
-    pub(crate) fn reader(name: &str, may_read: &[&str], labels: Labels) -> Reader {
-        let scope = Scope::Matching(may_read.iter().map(|glob| glob.parse().unwrap()).collect());
-        Reader { name: name.parse().unwrap(), labels, scope, expires: None }
     }
 }

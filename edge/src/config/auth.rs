@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::ConfigError;
 
+use super::issuer::{self, IssuerConfig};
+
 /// Who may read. With `mode = "open"`, keys, denials and certificates are refused.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -22,11 +24,14 @@ pub struct AuthConfig {
     /// Accept keys that origins announce. Their denials always apply.
     pub keys_from_origins: bool,
     /// PEM file of the authority of agents' certificates; together with `[[auth.certificate]]`. Clients without a certificate
-    /// may connect, clients with one of another authority may not. Read again on SIGHUP.
+    /// may connect, clients with one of another authority may not. Read again when it changes.
     pub client_ca: Option<PathBuf>,
     /// What agents may read with their certificate alone.
     #[serde(rename = "certificate")]
     pub certificates: Vec<CertificateRule>,
+    /// Issuers of tokens beside Weir.
+    #[serde(rename = "issuer")]
+    pub issuers: Vec<IssuerConfig>,
     /// Tokens in the cache of verified signatures. Expiry and denials are checked for each request. At least 1.
     pub cached_tokens: u64,
 }
@@ -46,7 +51,7 @@ pub enum AuthMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateRule {
-    /// Agents, by the name in their certificate: `spiffe://weir/agent/<name>`.
+    /// Agents, by the name in their certificate: `spiffe://<trust_domain>/agent/<name>`.
     pub agents: NameGlob,
     /// Services that these agents may read. At least one pattern.
     pub services: Vec<NameGlob>,
@@ -62,6 +67,7 @@ impl Default for AuthConfig {
             keys_from_origins: false,
             client_ca: None,
             certificates: Vec::new(),
+            issuers: Vec::new(),
             cached_tokens: 50_000,
         }
     }
@@ -70,13 +76,14 @@ impl Default for AuthConfig {
 impl AuthConfig {
     /// The paths in it.
     pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        self.keys.iter_mut().chain(&mut self.deny).chain(&mut self.client_ca)
+        let issuers = self.issuers.iter_mut().flat_map(IssuerConfig::paths);
+        self.keys.iter_mut().chain(&mut self.deny).chain(&mut self.client_ca).chain(issuers)
     }
 
     pub(super) fn errors(&self) -> Vec<ConfigError> {
-        let has_tokens = !self.keys.is_empty() || self.keys_from_origins;
+        let has_tokens = !self.keys.is_empty() || self.keys_from_origins || !self.issuers.is_empty();
         let has_certificates = self.client_ca.is_some() || !self.certificates.is_empty();
-        ConfigError::failed([
+        let mut errors = ConfigError::failed([
             (
                 self.mode == AuthMode::Open && (has_tokens || has_certificates || self.deny.is_some()),
                 "[auth] mode = \"open\" allows every client, but keys, a deny file or certificates are configured: set mode = \
@@ -85,7 +92,7 @@ impl AuthConfig {
             (
                 self.mode == AuthMode::Required && !has_tokens && !has_certificates,
                 "[auth] mode = \"required\", but no client can authenticate: set keys (files of `weir token key`), \
-                 keys_from_origins = true, or client_ca with [[auth.certificate]]",
+                 keys_from_origins = true, [[auth.issuer]], or client_ca with [[auth.certificate]]",
             ),
             (
                 self.client_ca.is_some() == self.certificates.is_empty(),
@@ -97,7 +104,9 @@ impl AuthConfig {
                 "services in [[auth.certificate]] is empty: name at least one pattern, such as \"shop-*\"",
             ),
             (self.cached_tokens == 0, "cached_tokens in [auth] must be at least 1"),
-        ])
+        ]);
+        errors.extend(issuer::errors(&self.issuers));
+        errors
     }
 }
 
@@ -115,12 +124,17 @@ mod tests {
 
     #[test]
     fn a_mode_that_contradicts_the_credentials_is_refused() {
+        let issuer = "[[issuer]]\nissuer = 'https://a.example'\naudience = 'weir'\njwks = 'jwks.json'\nsubjects = ['s']\n\
+                      agent = '{kubernetes.io/namespace}'\nservices = ['*']\n";
         let rule = "[[certificate]]\nagents = 'cluster-*'\nservices = ['shop-*']\n";
         for right in [
             String::new(),
             "mode = 'required'\nkeys = ['a']\ndeny = 'd'".to_owned(),
             "mode = 'required'\nkeys_from_origins = true".to_owned(),
             format!("mode = 'required'\nclient_ca = 'ca'\n{rule}"),
+            format!("mode = 'required'\n{issuer}"),
+            format!("mode = 'required'\n{issuer}{}", issuer.replace("jwks.json", "other.json")),
+            format!("mode = 'required'\n{}", issuer.replace("jwks.json'", "https://a.example/jwks'\nca = 'ca'")),
         ] {
             assert_eq!(check(&right), Ok(()), "{right}");
         }
@@ -135,6 +149,17 @@ mod tests {
             (format!("mode = 'required'\nclient_ca = 'ca'\n{}", rule.replace("shop", "Shop")), "Shop-*"),
             (format!("mode = 'required'\nclient_ca = 'ca'\n{rule}more = 1"), "more"),
             ("mode = 'required'\nkeys = ['a']\ncached_tokens = 0".to_owned(), "cached_tokens"),
+            (issuer.to_owned(), "mode = \"required\""),
+            (format!("mode = 'required'\n{issuer}{issuer}"), "same issuer and jwks"),
+            (format!("mode = 'required'\n{issuer}ca = 'ca'"), "only for a jwks"),
+            (format!("mode = 'required'\n{}", issuer.replace("jwks.json", "https://a.example/jwks")), "ca is needed"),
+            (format!("mode = 'required'\n{}", issuer.replace("jwks.json", "http://a.example/jwks")), "plain HTTP"),
+            (format!("mode = 'required'\n{}", issuer.replace("jwks.json", "https://a:b@a.example/")), "https://issuer"),
+            (format!("mode = 'required'\n{}", issuer.replace("'weir'", "''")), "audience"),
+            (format!("mode = 'required'\n{}", issuer.replace("audience = 'weir'", "")), "audience"),
+            (format!("mode = 'required'\n{}", issuer.replace("['s']", "[]")), "subjects"),
+            (format!("mode = 'required'\n{}", issuer.replace("['*']", "[]")), "services is empty"),
+            (format!("mode = 'required'\n{}", issuer.replace("{kube", "kube")), "template"),
         ] {
             let error = check(&wrong).unwrap_err();
             assert!(error.contains(named), "{wrong}: {error}");

@@ -5,6 +5,7 @@ mod agents;
 mod auth;
 mod cache;
 mod freshness;
+mod issuer;
 mod origin;
 mod peers;
 mod push;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::name::NodeName;
 use weir_runtime::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_runtime::host_name::host_name;
+use weir_runtime::identity::TrustDomain;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 pub use admin::AdminConfig;
@@ -25,14 +27,17 @@ pub use agents::AgentsConfig;
 pub use auth::{AuthConfig, AuthMode, CertificateRule};
 pub use cache::CacheConfig;
 pub use freshness::{FreshnessConfig, FreshnessForConfig};
+pub(crate) use issuer::MAX_ISSUERS;
+pub use issuer::{IssuerConfig, KeySource};
 pub use origin::OriginConfig;
 pub(crate) use origin::authority;
 pub use peers::PeersConfig;
 pub use push::PushConfig;
 pub use tls::TlsConfig;
 
-/// The configuration of an edge: its listeners. The file is read at the start only. SIGHUP reads the files again that
-/// `[tls]`, `auth.client_ca`, `peers.ca`, `[[origin]]` and `[[shield]]` name: all are applied, or nothing is.
+/// The configuration of an edge: its listeners. The file is read at the start only. The files that `[tls]`,
+/// `auth.client_ca`, `peers.ca`, `[[origin]]` and `[[shield]]` name are read again when they change, and on SIGHUP: all are
+/// applied, or nothing is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -51,6 +56,9 @@ pub struct Config {
     /// How long a drain may take before open responses are reset.
     #[serde(default = "default_drain_deadline", with = "duration")]
     pub drain_deadline: Duration,
+    /// The SPIFFE trust domain of certificates: roles are proved by `spiffe://<trust_domain>/<role>/<name>`.
+    #[serde(default)]
+    pub trust_domain: TrustDomain,
     /// The edge's certificate.
     pub tls: TlsConfig,
     /// Who may read.
@@ -100,6 +108,7 @@ impl Config {
             admin_listen: None,
             admin: AdminConfig::default(),
             drain_deadline: default_drain_deadline(),
+            trust_domain: TrustDomain::default(),
             tls,
             auth: AuthConfig::default(),
             cache,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The edge's certificate. The files are read again on SIGHUP.
+/// The edge's certificate. The files are read again when they change, and on SIGHUP.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, header};
@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc};
 use weir_protocol::event::{CONTENT_TYPE, Cursor, Event, EventKind, RelayedHeartbeat};
 use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
-use weir_runtime::serve::{Body, BoxError, RequestBody};
+use weir_runtime::serve::{Body, BoxError, RequestBody, until};
 use weir_runtime::shutdown::Drain;
 
 use super::error::PeerError;
@@ -60,6 +60,8 @@ enum End {
     Suspect,
     #[error("the access lists of the origins cannot be joined")]
     AccessLists,
+    #[error("the reader's certificate has expired")]
+    CredentialEnded,
 }
 
 impl Events {
@@ -81,15 +83,19 @@ impl Events {
         ("peer_streams", (self.limit - self.streams.available_permits()) as u64, self.limit as u64)
     }
 
-    /// Starts a stream, with a snapshot.
-    pub(super) fn begin(&self, request: &Request<RequestBody>) -> Result<Response<Body>, PeerError> {
+    /// Starts a stream, with a snapshot. It ends with the reader's certificate.
+    pub(super) fn begin(
+        &self,
+        request: &Request<RequestBody>,
+        certificate_ends: Option<SystemTime>,
+    ) -> Result<Response<Body>, PeerError> {
         // Taken before the entries: what changes meanwhile follows the snapshot.
         let changes = self.catalog.changes();
         let heartbeat = self.catalog.oldest_heartbeat().ok_or(PeerError::NotFollowing)?;
         let mut response = Response::new(Body::Empty);
         if request.method() == Method::GET {
             let permit = self.streams.clone().try_acquire_owned().map_err(|_| PeerError::TooManyStreams)?;
-            *response.body_mut() = Body::stream(self.stream(changes, heartbeat, permit));
+            *response.body_mut() = Body::stream(self.stream(changes, heartbeat, permit, certificate_ends));
         }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
@@ -102,12 +108,13 @@ impl Events {
         changes: broadcast::Receiver<CatalogChange>,
         heartbeat: OldestHeartbeat,
         permit: OwnedSemaphorePermit,
+        certificate_ends: Option<SystemTime>,
     ) -> Stream {
         let (parts, received) = mpsc::channel(1);
         let writer = Writer { events: self.clone(), parts, changes, access: self.access.origin_lists() };
         let metrics = self.metrics.clone();
         self.drain.spawn(async move {
-            let end = writer.write(heartbeat).await;
+            let end = writer.write(heartbeat, certificate_ends).await;
             metrics.stream_ended(end.label());
             tracing::debug!(why = %end, "an event stream to an edge ended");
             drop(permit);
@@ -126,8 +133,11 @@ struct Writer {
 
 impl Writer {
     /// Writes until the stream ends. Only a drain is a clean end.
-    async fn write(mut self, heartbeat: OldestHeartbeat) -> End {
-        let Err(end) = self.write_events(heartbeat).await;
+    async fn write(mut self, heartbeat: OldestHeartbeat, certificate_ends: Option<SystemTime>) -> End {
+        let end = tokio::select! {
+            Err(end) = self.write_events(heartbeat) => end,
+            () = until(certificate_ends) => End::CredentialEnded,
+        };
         match end {
             End::Disconnected => {}
             End::Drained => drop(self.parts.try_send(Ok(Bytes::new()))),
@@ -250,6 +260,7 @@ impl End {
             End::Behind => "behind",
             End::Suspect => "suspect",
             End::AccessLists => "access_list",
+            End::CredentialEnded => "credential_ended",
         }
     }
 }

@@ -15,7 +15,7 @@ metric_families! {
         /// Event streams to other edges that ended. `behind`: the reader was too slow. `suspect`: a service may have changed
         /// unseen, or an origin sent a snapshot, and readers begin again.
         ended: IntCounterVec = "weir_edge_peer_streams_ended_total"
-            { reason: ["reader_gone", "drained", "stalled", "behind", "suspect", "access_list"] };
+            { reason: ["reader_gone", "drained", "stalled", "behind", "suspect", "access_list", "credential_ended"] };
     }
 }
 

@@ -16,7 +16,7 @@ use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::name::NodeName;
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
-use weir_runtime::serve::{Body, RequestBody};
+use weir_runtime::serve::{Body, Peer, RequestBody};
 
 use self::error::PeerError;
 pub(crate) use self::events::Events;
@@ -54,7 +54,7 @@ impl PeerApi {
     }
 
     /// Answers an edge. `passed`: the edges that the request has passed.
-    pub(crate) async fn answer(&self, request: &Request<RequestBody>, passed: CdnLoop) -> Response<Body> {
+    pub(crate) async fn answer(&self, request: &Request<RequestBody>, peer: &Peer, passed: CdnLoop) -> Response<Body> {
         let inner = &*self.inner;
         let route = Route::parse(request.uri().path());
         let label = route.as_ref().map_or("unknown", Route::label);
@@ -66,7 +66,7 @@ impl PeerApi {
             Ok(Route::Service(service)) => inner.current_descriptor(request, &service).await,
             Ok(Route::Version(service, digest)) => inner.version_descriptor(request, &service, &digest).await,
             Ok(Route::Object(repository, digest)) => inner.object(request, repository, digest, passed).await,
-            Ok(Route::Events) => inner.events.begin(request),
+            Ok(Route::Events) => inner.events.begin(request, peer.certificate_ends),
             Ok(_) => Err(PeerError::Api(ApiError::NoSuchPath)),
         };
         let response = answered.unwrap_or_else(PeerError::into_response);

@@ -10,7 +10,7 @@ use weir_runtime::serve::{Body, RequestBody};
 
 use super::rows::Row;
 use super::{Inner, Parameters};
-use crate::access::Reader;
+use crate::access::Agent;
 use crate::agent_api::{ApiError, is_forced, joined};
 use crate::catalog::{LookupError, RevalidateMode};
 
@@ -21,10 +21,10 @@ impl Inner {
     pub(super) async fn batch_poll(
         &self,
         request: &Request<RequestBody>,
-        reader: &Reader,
+        agent: &Agent,
     ) -> Result<Response<Body>, ApiError> {
         let parameters = Parameters::parse(request.uri().query().unwrap_or_default(), false)?;
-        let following = self.following(reader, &parameters.wanted)?;
+        let following = self.following(agent, &parameters.wanted)?;
         let mode = if is_forced(request) { RevalidateMode::Forced } else { RevalidateMode::IfStale };
         let (states, age) = self.current(&following.services, mode).await;
         let rows = following.rows(states).map_err(|error| ApiError::TooManyServices(error.to_string()))?;

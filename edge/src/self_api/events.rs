@@ -8,10 +8,10 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderValue, Request, Response, header};
 use http_body::{Body as HttpBody, Frame};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, watch};
@@ -20,13 +20,12 @@ use weir_protocol::access_list::Fleet;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
 use weir_protocol::event::{CONTENT_TYPE, RevisionSeen, Upstream};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_protocol::token::{UnixSeconds, unix_seconds};
-use weir_runtime::serve::{Body, BoxError, Peer, RequestBody};
+use weir_runtime::serve::{Body, BoxError, RequestBody};
 
 use super::following::Wanted;
 use super::rows::{Following, Row, Rows};
 use super::{Inner, Parameters, SelfApi};
-use crate::access::Reader;
+use crate::access::{Agent, Session};
 use crate::agent_api::ApiError;
 use crate::catalog::CatalogChange;
 
@@ -50,24 +49,17 @@ enum End {
 
 impl SelfApi {
     /// Starts a stream.
-    pub(super) fn events(
-        &self,
-        request: &Request<RequestBody>,
-        peer: &Arc<Peer>,
-        reader: Reader,
-    ) -> Result<Response<Body>, ApiError> {
+    pub(super) fn events(&self, request: &Request<RequestBody>, session: Session) -> Result<Response<Body>, ApiError> {
         let inner = &self.inner;
         let Parameters { wanted, since } = Parameters::parse(request.uri().query().unwrap_or_default(), true)?;
         let permit = inner.streams.clone().try_acquire_owned().map_err(|_| ApiError::TooManyStreams)?;
         // Subscribed before the rows are made: what changes meanwhile is compared with them.
         let (changes, fleet) = (inner.catalog.changes(), inner.access.fleet());
-        let (following, rows) = inner.state(&reader, &wanted)?;
+        let (following, rows) = inner.state(&session.agent, &wanted)?;
         let (parts, received) = mpsc::channel(1);
         let writer = Writer {
             inner: inner.clone(),
-            headers: request.headers().clone(),
-            peer: peer.clone(),
-            reader,
+            session: Arc::new(session),
             wanted,
             following,
             rows,
@@ -85,8 +77,8 @@ impl SelfApi {
 
 impl Inner {
     /// What an agent follows, and the rows as the catalog has them.
-    fn state(&self, reader: &Reader, wanted: &Wanted) -> Result<(Arc<Following>, Arc<Rows>), ApiError> {
-        let following = self.following(reader, wanted)?;
+    fn state(&self, agent: &Agent, wanted: &Wanted) -> Result<(Arc<Following>, Arc<Rows>), ApiError> {
+        let following = self.following(agent, wanted)?;
         let rows = following.rows(self.stored(&following));
         rows.map(|rows| (following, rows)).map_err(|error| ApiError::TooManyServices(error.to_string()))
     }
@@ -95,9 +87,7 @@ impl Inner {
 /// Writes the events of one stream in order.
 struct Writer {
     inner: Arc<Inner>,
-    headers: HeaderMap,
-    peer: Arc<Peer>,
-    reader: Reader,
+    session: Arc<Session>,
     wanted: Wanted,
     following: Arc<Following>,
     /// What the agent has been told, or polls after `resync`.
@@ -124,7 +114,7 @@ impl Writer {
             error => drop(self.parts.try_send(Err(error))),
         }
         self.inner.metrics.stream_ended(end.label());
-        tracing::debug!(agent = %self.reader.name, why = %end, "the event stream of an agent ended");
+        tracing::debug!(agent = %self.session.agent.name, why = %end, "the event stream of an agent ended");
         drop(permit);
     }
 
@@ -140,6 +130,9 @@ impl Writer {
         for seen in self.inner.catalog.revisions().all().iter().filter(|seen| !seen.upstream.reachable) {
             self.upstream(seen).await?;
         }
+        let session = self.session.clone();
+        let ended = session.ended();
+        tokio::pin!(ended);
         let mut heartbeats = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
         heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeats.reset();
@@ -148,12 +141,9 @@ impl Writer {
                 biased;
                 () = self.inner.drain.begun() => return Err(End::Drained),
                 () = self.parts.closed() => return Err(End::Disconnected),
-                () = until(self.reader.expires) => return Err(End::Credential),
                 // Before further changes: a denial must not wait.
-                Ok(()) = fleet.changed() => {
-                    self.authenticate()?;
-                    self.compare().await?;
-                }
+                _ = &mut ended => return Err(End::Credential),
+                Ok(()) = fleet.changed() => self.compare().await?,
                 change = changes.recv() => match change {
                     Ok(CatalogChange::Service(service)) => {
                         let is_new = self.following.names_version != self.inner.catalog.names_version();
@@ -169,12 +159,6 @@ impl Writer {
                 _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,
             }
         }
-    }
-
-    /// Checks the credential again.
-    fn authenticate(&mut self) -> Result<(), End> {
-        self.reader = self.inner.access.reader(&self.headers, &self.peer).map_err(|_| End::Credential)?;
-        Ok(())
     }
 
     /// Sends what differs from the rows that the agent knows.
@@ -199,7 +183,7 @@ impl Writer {
     }
 
     fn state(&self) -> Result<(Arc<Following>, Arc<Rows>), End> {
-        self.inner.state(&self.reader, &self.wanted).map_err(|_| End::Rows)
+        self.inner.state(&self.session.agent, &self.wanted).map_err(|_| End::Rows)
     }
 
     /// Sends the reachability of an upstream if the agent follows services of it and was told otherwise.
@@ -252,19 +236,6 @@ fn differences((before, old): (&[ServiceName], &[Row]), (after, new): (&[Service
         }
     }
     events
-}
-
-/// Waits until a credential ends.
-async fn until(expires: Option<UnixSeconds>) {
-    let Some(expires) = expires else { return std::future::pending().await };
-    loop {
-        let left = expires.saturating_sub(unix_seconds(SystemTime::now()));
-        if left == 0 {
-            return;
-        }
-        // The clock may be set meanwhile.
-        tokio::time::sleep(Duration::from_secs(left.min(60))).await;
-    }
 }
 
 impl End {

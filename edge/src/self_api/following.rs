@@ -7,7 +7,7 @@ use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::name_glob::NameGlob;
 
-use crate::access::Reader;
+use crate::access::Agent;
 
 /// The most patterns of a request.
 pub(crate) const MAX_PATTERNS: usize = 256;
@@ -41,21 +41,21 @@ impl Wanted {
     }
 
     /// The services, sorted. A pattern without `*` is a service even if it is not known.
-    pub(crate) fn services(&self, reader: &Reader, fleet: &Fleet, known: &[ServiceName]) -> Vec<ServiceName> {
+    pub(crate) fn services(&self, agent: &Agent, fleet: &Fleet, known: &[ServiceName]) -> Vec<ServiceName> {
         let patterns: BTreeSet<&NameGlob> = match self {
             Self::Matching(patterns) => patterns.iter().collect(),
             Self::Assigned => {
-                let labels = fleet.agents.get(&reader.name).map(|agent| &agent.labels);
+                let labels = fleet.agents.get(&agent.name).map(|entry| &entry.labels);
                 let labels = labels.map_or_else(Labels::default, Labels::clone);
-                let labels = reader.labels.clone().overridden_by(&labels);
-                let assignments = fleet.assignments.iter().filter(|one| one.is_for(&reader.name, &labels));
+                let labels = agent.labels.clone().overridden_by(&labels);
+                let assignments = fleet.assignments.iter().filter(|one| one.is_for(&agent.name, &labels));
                 assignments.flat_map(|assignment| &assignment.services).collect()
             }
         };
         let matches = |name: &&ServiceName| patterns.iter().any(|pattern| pattern.matches(name.as_str()));
         let named = patterns.iter().filter_map(|pattern| pattern.as_str().parse().ok());
         let followed: BTreeSet<ServiceName> = known.iter().filter(matches).cloned().chain(named).collect();
-        followed.into_iter().filter(|service| reader.may_read(service)).collect()
+        followed.into_iter().filter(|service| agent.may_read(service)).collect()
     }
 }
 
@@ -63,9 +63,7 @@ impl Wanted {
 mod tests {
     use super::*;
     use weir_protocol::access_list::Entries;
-    use weir_protocol::assignment::{Agent, Assignment};
-
-    use crate::access::testing::reader;
+    use weir_protocol::assignment::{self, Assignment};
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
         let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
@@ -74,6 +72,11 @@ mod tests {
 
     fn names(names: &[&str]) -> Vec<ServiceName> {
         names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    fn agent(name: &str, may_read: &[&str], labels: Labels) -> Agent {
+        let services = may_read.iter().map(|glob| glob.parse().unwrap()).collect();
+        Agent { name: name.parse().unwrap(), labels, services, valid_until: None }
     }
 
     fn fleet() -> Fleet {
@@ -86,7 +89,7 @@ mod tests {
             assign("all", Some("cluster-*"), &[], &["shop-*", "not-there"]),
             assign("canaries", None, &[("ring", "canary")], &["next"]),
         ];
-        let agent = Agent { name: "cluster-1".parse().unwrap(), labels: labels(&[("ring", "canary")]) };
+        let agent = assignment::Agent { name: "cluster-1".parse().unwrap(), labels: labels(&[("ring", "canary")]) };
         Fleet {
             agents: Entries::new(1, [agent], []).unwrap(),
             assignments: Entries::new(1, assignments, []).unwrap(),
@@ -97,27 +100,27 @@ mod tests {
     #[test]
     fn assigned_services_are_those_of_its_name_and_labels_that_it_may_read() {
         let known = names(&["next", "other", "shop-a", "shop-b"]);
-        for (agent, may_read, expected) in [
+        for (name, may_read, expected) in [
             ("cluster-1", &["*"][..], &["next", "not-there", "shop-a", "shop-b"][..]),
             ("cluster-2", &["*"], &["not-there", "shop-a", "shop-b"]),
             ("cluster-2", &["*-b", "next"], &["shop-b"]),
             ("laptop", &["*"], &[]),
         ] {
-            let reader = reader(agent, may_read, Labels::default());
-            assert_eq!(Wanted::Assigned.services(&reader, &fleet(), &known), names(expected), "{agent}");
+            let agent = agent(name, may_read, Labels::default());
+            assert_eq!(Wanted::Assigned.services(&agent, &fleet(), &known), names(expected), "{name}");
         }
-        let asserted = reader("laptop", &["*"], labels(&[("ring", "canary")]));
+        let asserted = agent("laptop", &["*"], labels(&[("ring", "canary")]));
         assert_eq!(Wanted::Assigned.services(&asserted, &fleet(), &known), names(&["next"]), "by its token");
-        let overridden = reader("cluster-1", &["next"], labels(&[("ring", "stable")]));
+        let overridden = agent("cluster-1", &["next"], labels(&[("ring", "stable")]));
         assert_eq!(Wanted::Assigned.services(&overridden, &fleet(), &known), names(&["next"]), "operators win");
     }
 
     #[test]
     fn patterns_of_a_request_need_no_assignment_and_open_nothing() {
         let known = names(&["next", "shop-a", "shop-b"]);
-        let reader = reader("laptop", &["shop-*"], Labels::default());
+        let laptop = agent("laptop", &["shop-*"], Labels::default());
         let wanted = Wanted::parse(Some("*-a,next,shop-z")).unwrap();
-        assert_eq!(wanted.services(&reader, &fleet(), &known), names(&["shop-a", "shop-z"]));
+        assert_eq!(wanted.services(&laptop, &fleet(), &known), names(&["shop-a", "shop-z"]));
         assert!(matches!(Wanted::parse(Some("a,,b")), Err(WantedError::Pattern(_))));
         assert!(matches!(Wanted::parse(Some(&"a,".repeat(MAX_PATTERNS))), Err(WantedError::TooMany)));
         assert_eq!(Wanted::parse(None).unwrap(), Wanted::Assigned);

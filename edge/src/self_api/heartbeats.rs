@@ -5,7 +5,7 @@ use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BY
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::Inner;
-use crate::access::Reader;
+use crate::access::Agent;
 use crate::agent_api::ApiError;
 
 impl Inner {
@@ -14,12 +14,12 @@ impl Inner {
     pub(super) async fn heartbeats(
         &self,
         request: &mut Request<RequestBody>,
-        reader: &Reader,
+        agent: &Agent,
     ) -> Result<Response<Body>, ApiError> {
         let body = std::mem::replace(request.body_mut(), RequestBody::Empty).read(MAX_REQUEST_BYTES).await?;
         let wanted = HeartbeatRequest::parse(&body).map_err(|error| ApiError::Malformed(error.to_string()))?;
         let mut services = wanted.services;
-        services.retain(|service| reader.may_read(service));
+        services.retain(|service| agent.may_read(service));
         let answer = HeartbeatAnswer { services: self.heartbeats.of(services).await };
         let mut response = Response::new(Body::from(answer.to_json()));
         let headers = response.headers_mut();

@@ -28,7 +28,7 @@ use self::following::Wanted;
 use self::metrics::SelfMetrics;
 pub(crate) use self::reports::Reports;
 use self::rows::{Following, Row};
-use crate::access::{Access, NoReader, Reader};
+use crate::access::{Access, Agent};
 use crate::agent_api::ApiError;
 use crate::catalog::{Catalog, Freshness, Lookup};
 use crate::config::AgentsConfig;
@@ -48,7 +48,7 @@ struct Inner {
     catalog: Arc<Catalog>,
     access: Access,
     heartbeats: Heartbeats,
-    following: Cache<(Reader, Wanted), Arc<Following>>,
+    following: Cache<(Agent, Wanted), Arc<Following>>,
     streams: Arc<Semaphore>,
     max_streams: usize,
     reports: Reports,
@@ -102,18 +102,15 @@ impl SelfApi {
         peer: &Arc<Peer>,
         route: &Route,
     ) -> Result<Response<Body>, ApiError> {
-        let reader = self.inner.access.reader(request.headers(), peer).map_err(|why| match why {
-            NoReader::Anonymous => ApiError::NoSelf,
-            NoReader::Refused(refusal) => ApiError::Unauthorized(refusal),
-        })?;
+        let session = self.inner.access.session(request.headers(), peer).map_err(ApiError::Unauthorized)?;
+        let session = session.ok_or(ApiError::NoSelf)?;
+        let agent = &session.agent;
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         match route {
-            Route::AgentServices if is_read => self.inner.batch_poll(request, &reader).await,
-            Route::AgentEvents if *request.method() == Method::GET => self.events(request, peer, reader),
-            Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, &reader).await,
-            Route::AgentHeartbeats if *request.method() == Method::POST => {
-                self.inner.heartbeats(request, &reader).await
-            }
+            Route::AgentServices if is_read => self.inner.batch_poll(request, agent).await,
+            Route::AgentEvents if *request.method() == Method::GET => self.events(request, session),
+            Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, agent).await,
+            Route::AgentHeartbeats if *request.method() == Method::POST => self.inner.heartbeats(request, agent).await,
             Route::AgentServices => Err(ApiError::MethodNotAllowed("GET, HEAD")),
             Route::AgentEvents => Err(ApiError::MethodNotAllowed("GET")),
             Route::AgentReport | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),
@@ -152,19 +149,19 @@ impl Inner {
     ///
     /// # Errors
     /// No origin has said yet what is assigned: an empty list would be wrong.
-    fn following(&self, reader: &Reader, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
+    fn following(&self, agent: &Agent, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
         let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
         if *wanted == Wanted::Assigned && !self.access.knows_fleet() {
             return Err(ApiError::NoAssignmentsYet);
         }
-        let key = (reader.clone(), wanted.clone());
+        let key = (agent.clone(), wanted.clone());
         let is_current =
             |known: &Arc<Following>| known.names_version == names_version && Arc::ptr_eq(&known.fleet, &fleet);
         if let Some(known) = self.following.get(&key).filter(is_current) {
             return Ok(known);
         }
         let known: Vec<_> = self.catalog.all().into_iter().map(|(service, _)| service).collect();
-        let services = wanted.services(reader, &fleet, &known);
+        let services = wanted.services(agent, &fleet, &known);
         let following = Arc::new(Following::new(services, fleet, names_version));
         self.following.insert(key, following.clone());
         Ok(following)

@@ -13,7 +13,7 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::Inner;
-use crate::access::Reader;
+use crate::access;
 use crate::agent_api::ApiError;
 
 /// After this time without a report an instance is taken for ended.
@@ -163,12 +163,12 @@ impl Inner {
     pub(super) async fn report(
         &self,
         request: &mut Request<RequestBody>,
-        reader: &Reader,
+        agent: &access::Agent,
     ) -> Result<Response<Body>, ApiError> {
         let body = std::mem::replace(request.body_mut(), RequestBody::Empty).read(MAX_REPORT_BYTES).await?;
         let report = Report::parse(&body).map_err(|error| ApiError::Malformed(error.to_string()))?;
         self.metrics.reports.inc();
-        self.reports.insert(&reader.name, report, body.len() as u32, SystemTime::now());
+        self.reports.insert(&agent.name, report, body.len() as u32, SystemTime::now());
         let mut response = Response::new(Body::Empty);
         *response.status_mut() = StatusCode::NO_CONTENT;
         Ok(response)

@@ -24,7 +24,8 @@ fn now() -> UnixSeconds {
 fn claims(id: &str, services: &[&str]) -> Claims {
     Claims {
         subject: "cluster-1".parse().unwrap(),
-        id: id.parse().unwrap(),
+        id: Some(id.parse().unwrap()),
+        labels: Default::default(),
         services: services.iter().map(|glob| glob.parse().unwrap()).collect(),
         expires: now() + 3600,
         not_before: None,

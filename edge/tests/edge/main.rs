@@ -20,6 +20,7 @@ mod headers;
 mod heartbeats;
 mod http_semantics;
 mod identity;
+mod issuers;
 mod mount;
 mod outage;
 mod purge;

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use weir_runtime::certificates;
 
@@ -62,7 +64,7 @@ async fn a_reload_gives_new_connections_the_new_certificate_and_keeps_old_ones()
             assert_eq!(client.head(TARBALL, &[]).await.status, 200, "{version}");
         }
     }
-    assert_eq!(site.metric("weir_edge_reloads_total", &[("result", "applied")]), 1.0);
+    assert!(site.metric("weir_edge_reloads_total", &[("result", "applied")]) >= 1.0);
     assert!(site.metric("weir_edge_certificate_not_after_timestamp_seconds", &[]) >= before);
 }
 
@@ -93,7 +95,8 @@ async fn a_failed_reload_changes_nothing() {
     let error = site.edge().reload().await.unwrap_err();
     assert!(format!("{error:#}").contains("edge-client.pem"), "{error:#}");
     assert!(is_trusted(&site, "h2", good.path()).await && !is_trusted(&site, "h2", other.path()).await);
-    assert_eq!(site.metric("weir_edge_reloads_total", &[("result", "refused")]), tried + 1.0);
+    // Files that stay unusable are found without a call too.
+    assert!(site.metric("weir_edge_reloads_total", &[("result", "refused")]) >= tried + 1.0);
     assert_eq!(site.metric("weir_edge_reloads_total", &[("result", "applied")]), 0.0);
 }
 
@@ -123,4 +126,83 @@ async fn a_reload_replaces_the_client_certificate_for_origins() {
     site.origin.publish("other", 7, 1, &Tarball::random(2, 100));
     site.until("new services are found", async || client.head("/v1/services/other/tarball", &[]).await.status == 200)
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_and_authorities_rotate_under_load_without_a_signal_or_a_failed_poll() {
+    let mut site = Site::prepare().await;
+    site.origin.publish("shop", 7, 1, &Tarball::random(1, 100));
+    let (old, new) = (site.pki().to_owned(), another());
+    let both = [&*old, new.path()].map(|pki| fs::read_to_string(pki.join("ca.pem")).unwrap()).concat();
+    let (mount, agents) = (old.join("mount"), old.join("agents"));
+    // Each version of a folder is complete, and a link is swapped, as Kubernetes mounts Secrets.
+    let version = |folder: &Path, name: &str, pki: &Path, files: &[&str], ca: &str| {
+        let version = folder.join(name);
+        fs::create_dir_all(&version).unwrap();
+        copy(pki, &version, files);
+        fs::write(version.join("ca.pem"), ca).unwrap();
+    };
+    let swap = |folder: &Path, name: &str| {
+        std::os::unix::fs::symlink(name, folder.join("..new")).unwrap();
+        fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+    };
+    let (server, agent) = (["edge.pem", "edge.key"], ["agent.pem", "agent.key"]);
+    let new_ca = fs::read_to_string(new.path().join("ca.pem")).unwrap();
+    version(&mount, "v1", &old, &server, &fs::read_to_string(old.join("ca.pem")).unwrap());
+    version(&mount, "v2", &old, &server, &both);
+    version(&mount, "v3", new.path(), &server, &new_ca);
+    version(&agents, "v1", &old, &agent, &both);
+    version(&agents, "v2", new.path(), &agent, &both);
+    swap(&mount, "v1");
+    swap(&agents, "v1");
+    let mounted = |name: &str| {
+        std::os::unix::fs::symlink(Path::new("..data").join(name), mount.join(name)).unwrap();
+        mount.join(name)
+    };
+    site.config.tls.certificate = mounted("edge.pem");
+    site.config.tls.key = mounted("edge.key");
+    let auth = &mut site.config.auth;
+    auth.mode = weir_edge::config::AuthMode::Required;
+    auth.client_ca = Some(mounted("ca.pem"));
+    let services = vec!["shop".parse().unwrap()];
+    auth.certificates = vec![weir_edge::config::CertificateRule { agents: "cluster-*".parse().unwrap(), services }];
+    site.start_edge().await;
+
+    let (stopped, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let load: Vec<_> = ["h1", "h2", "h3"]
+        .into_iter()
+        .map(|version| {
+            let (stopped, polls, folder) = (stopped.clone(), polls.clone(), agents.join("..data"));
+            let address = site.edge().address();
+            tokio::spawn(async move {
+                while !stopped.load(Ordering::Relaxed) {
+                    // A connection for each poll, with the files as they are now.
+                    let files = folder.canonicalize().unwrap();
+                    let mut client = Client::connect_as(Some("agent"), version, address, &files).await;
+                    assert_eq!(client.head(TARBALL, &[]).await.status, 200, "{version}");
+                    polls.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let applied = async |times: f64| {
+        let reloads = || site.metric("weir_edge_reloads_total", &[("result", "applied")]);
+        site.until("the files are reloaded", async || reloads() == times).await;
+        let before = polls.load(Ordering::Relaxed);
+        site.until("all have polled", async || polls.load(Ordering::Relaxed) > before + 12).await;
+    };
+    swap(&mount, "v2");
+    applied(1.0).await;
+    swap(&agents, "v2");
+    applied(1.0).await;
+    swap(&mount, "v3");
+    applied(2.0).await;
+    stopped.store(true, Ordering::Relaxed);
+    for agent in load {
+        agent.await.unwrap();
+    }
+    assert_eq!(site.metric("weir_edge_reloads_total", &[("result", "refused")]), 0.0);
+    assert!(site.metric("weir_edge_authority_not_after_timestamp_seconds", &[("authority", "agents")]) > 1e9);
+    let mut agent = Client::connect_as(Some("agent"), "h2", site.edge().address(), new.path()).await;
+    assert_eq!(agent.head(TARBALL, &[]).await.status, 200, "the old authority is not needed");
 }

@@ -12,7 +12,7 @@ use super::file_check::FileCheck;
 
 const MAX_PREFIX_BYTES: usize = 100;
 
-/// How etcd is reached. The files are read at the start.
+/// How etcd is reached. The files are read again when a connection fails after they changed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdConfig {
@@ -72,6 +72,11 @@ impl EtcdConfig {
         }
         errors.dedup();
         errors
+    }
+
+    /// The files of TLS.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.ca.iter().chain(&self.certificate).chain(&self.key).cloned().collect()
     }
 
     /// Reads the files of TLS, if there is an authority.

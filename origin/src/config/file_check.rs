@@ -99,7 +99,10 @@ impl Config {
     /// # Errors
     /// It does not, or cannot be read.
     pub(crate) fn check_member_certificate(&self) -> Result<(), TlsError> {
-        if self.cluster.is_some() { tls::check_role(&self.tls.certificate, Role::Origin) } else { Ok(()) }
+        match self.cluster {
+            Some(_) => tls::check_role(&self.tls.certificate, Role::Origin, Some(&self.trust_domain)),
+            None => Ok(()),
+        }
     }
 
     fn etcd(&self) -> Option<&EtcdConfig> {

@@ -26,6 +26,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
 use weir_runtime::host_name::host_name;
+use weir_runtime::identity::TrustDomain;
 
 pub use access::AccessConfig;
 pub(crate) use cluster::NEEDS_BUCKET;
@@ -81,6 +82,9 @@ pub struct Config {
     pub admin_listen: Option<SocketAddr>,
     /// Directory of records, objects and mirrors. One process at a time uses it.
     pub data_dir: PathBuf,
+    /// The SPIFFE trust domain of certificates: roles are proved by `spiffe://<trust_domain>/<role>/<name>`.
+    #[serde(default)]
+    pub trust_domain: TrustDomain,
     /// The origin's certificate, and the authority of edges.
     pub tls: TlsConfig,
     /// Lowest generation, in Unix milliseconds. At most 2^52. Set it above the highest generation that edges have seen, after
@@ -126,18 +130,18 @@ pub struct Config {
     pub assignments: Vec<AssignmentConfig>,
 }
 
-/// The origin's certificate, and the authority of edges. The files are read again on SIGHUP. A certificate that has expired,
-/// or a file that cannot be used, changes nothing.
+/// The origin's certificate, and the authority of edges. The files are read again when they
+/// change, and on SIGHUP. A certificate that has expired, or a file that cannot be used, changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
     /// PEM file of the origin's certificate, with its chain. With `[cluster]` the origin connects to other origins with it: it
-    /// then needs the SAN `spiffe://weir/origin/<name>` too, and both key usages, `serverAuth` and `clientAuth`.
+    /// then needs the SAN `spiffe://<trust_domain>/origin/<name>` too, and both key usages, `serverAuth` and `clientAuth`.
     pub certificate: PathBuf,
     /// PEM file of its private key.
     pub key: PathBuf,
     /// PEM file of the authority that signs the certificates of edges, and of the other origins of a cluster. Only a certificate
-    /// with `spiffe://weir/edge/<name>` is accepted; with `[cluster]` also one with `spiffe://weir/origin/<name>`.
+    /// with `spiffe://<trust_domain>/edge/<name>` is accepted; with `[cluster]` also one with `spiffe://<trust_domain>/origin/<name>`.
     pub client_ca: PathBuf,
 }
 
@@ -150,6 +154,7 @@ impl Config {
             operator_listen: None,
             admin_listen: None,
             data_dir: data_dir.into(),
+            trust_domain: TrustDomain::default(),
             tls,
             generation_floor: 0,
             operator: OperatorConfig::default(),

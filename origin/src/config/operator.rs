@@ -9,12 +9,12 @@ use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use super::TlsConfig;
 
-/// Access to `operator_listen`. The certificate files are read again on SIGHUP.
+/// Access to `operator_listen`. The certificate files are read again when they change, and on SIGHUP.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OperatorConfig {
     /// File with the token of operators (`Authorization: Bearer …`): one line of 16 to 4,096 visible characters, read for
-    /// each request. Without it, operators need a client certificate with `spiffe://weir/operator/<name>`.
+    /// each request. Without it, operators need a client certificate with `spiffe://<trust_domain>/operator/<name>`.
     pub operator_token_file: Option<PathBuf>,
     /// PEM file of the listener's certificate, with its chain; together with `key`. Webhooks need one of a public authority.
     /// Default: that of `[tls]`.

@@ -7,7 +7,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, header};
@@ -15,7 +15,7 @@ use http_body::{Body as HttpBody, Frame};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
-use weir_runtime::serve::{Body, BoxError, RequestBody};
+use weir_runtime::serve::{Body, BoxError, RequestBody, until};
 use weir_runtime::shutdown::Drain;
 
 use super::failure::Failure;
@@ -60,6 +60,8 @@ enum End {
     Stalled,
     #[error("the reader fell behind the event log")]
     Behind,
+    #[error("the reader's certificate has expired")]
+    CredentialEnded,
 }
 
 impl Events {
@@ -82,14 +84,18 @@ impl Events {
         self.validity.holds(Instant::now())
     }
 
-    /// Starts a stream after the cursor `since`, or with a snapshot.
-    pub(super) fn begin(&self, request: &Request<RequestBody>) -> Result<Response<Body>, Failure> {
+    /// Starts a stream after the cursor `since`, or with a snapshot. It ends with the reader's certificate.
+    pub(super) fn begin(
+        &self,
+        request: &Request<RequestBody>,
+        certificate_ends: Option<SystemTime>,
+    ) -> Result<Response<Body>, Failure> {
         only_reads(request.method())?;
         let body = if request.method() == Method::HEAD {
             Body::Empty
         } else {
             let permit = self.permits.clone().try_acquire_owned().map_err(|_| Failure::TooManyStreams)?;
-            Body::stream(self.stream(since(request.uri().query()), permit))
+            Body::stream(self.stream(since(request.uri().query()), permit, certificate_ends))
         };
         let mut response = Response::new(body);
         let headers = response.headers_mut();
@@ -98,7 +104,12 @@ impl Events {
         Ok(response)
     }
 
-    fn stream(&self, since: Option<&str>, permit: OwnedSemaphorePermit) -> Stream {
+    fn stream(
+        &self,
+        since: Option<&str>,
+        permit: OwnedSemaphorePermit,
+        certificate_ends: Option<SystemTime>,
+    ) -> Stream {
         let begin = since.and_then(|cursor| self.log.offset(cursor));
         if begin.is_none() {
             let why = if since.is_some() { "cursor_unknown" } else { "no_cursor" };
@@ -114,7 +125,7 @@ impl Events {
         let open = OpenStream(metrics.clone());
         self.drain.spawn(async move {
             let _held = (permit, open);
-            let end = writer.write(begin).await;
+            let end = writer.write(begin, certificate_ends).await;
             metrics.event_streams_ended.with_label_values(&[end.as_str()]).inc();
             tracing::debug!(why = %end, "an event stream ended");
         });
@@ -140,12 +151,12 @@ struct Writer {
 
 impl Writer {
     /// Writes until the stream ends. An end that the reader did not cause is an error of the stream.
-    async fn write(mut self, begin: Option<Sequence>) -> End {
-        let end = match self.write_events(begin).await {
-            Ok(never) => match never {},
-            Err(end) => end,
+    async fn write(mut self, begin: Option<Sequence>, certificate_ends: Option<SystemTime>) -> End {
+        let end = tokio::select! {
+            Err(end) = self.write_events(begin) => end,
+            () = until(certificate_ends) => End::CredentialEnded,
         };
-        if matches!(end, End::Stalled | End::Behind) {
+        if matches!(end, End::Stalled | End::Behind | End::CredentialEnded) {
             // If there is no room for the error, the closed channel is an error of the body too.
             let _ = self.parts.try_send(Err(end));
         } else if end == End::Drained {
@@ -287,6 +298,7 @@ impl End {
             End::Drained => "drained",
             End::Stalled => "stalled",
             End::Behind => "behind",
+            End::CredentialEnded => "credential_ended",
         }
     }
 }
@@ -342,7 +354,7 @@ mod tests {
     impl Reader {
         fn of(events: &Events, query: &str) -> Self {
             let request = Request::get(format!("/v1/events{query}")).body(RequestBody::Empty).unwrap();
-            let response = events.begin(&request).unwrap_or_else(Failure::into_response);
+            let response = events.begin(&request, None).unwrap_or_else(Failure::into_response);
             assert_eq!(response.status(), 200);
             Self { body: response.into_body(), lines: Lines::default() }
         }
@@ -479,7 +491,7 @@ mod tests {
         publish(&events, &service, 'a');
         let mut reader = Reader::of(&events, "");
         let request = Request::get("/v1/events").body(RequestBody::Empty).unwrap();
-        assert!(matches!(events.begin(&request), Err(Failure::TooManyStreams)));
+        assert!(matches!(events.begin(&request, None), Err(Failure::TooManyStreams)));
         assert_eq!(events.metrics.event_streams.get(), 1);
         // Only the paused clock advances.
         tokio::time::sleep(3 * STALLED_AFTER).await;
@@ -491,7 +503,7 @@ mod tests {
         };
         assert_ne!(end, "a clean end");
         assert_eq!(events.metrics.event_streams_ended.with_label_values(&["stalled"]).get(), 1);
-        assert!(events.begin(&request).is_ok());
+        assert!(events.begin(&request, None).is_ok());
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ const LATEST: Duration = Duration::from_secs(120);
 /// Why a request failed. The text becomes the `detail` of the problem.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    #[error("Connect with a client certificate whose SAN is `spiffe://weir/edge/<name>`.")]
+    #[error("Connect with a client certificate whose SAN is `spiffe://<trust domain>/edge/<name>`.")]
     NotAnEdge,
     #[error("There is no such path.")]
     NoSuchPath,

@@ -87,7 +87,7 @@ impl EdgeApi {
         Self { cluster: Some(cluster), ..self }
     }
 
-    async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {
+    async fn answer(&self, request: Request<RequestBody>, peer: &Peer) -> Response<Body> {
         let route = Route::parse(request.uri().path());
         if route == Ok(Route::Heartbeats) {
             return self.heartbeats(request).await.unwrap_or_else(Failure::into_response);
@@ -110,7 +110,9 @@ impl EdgeApi {
                 self.metrics.object_requests.with_label_values(&[response.status().as_str()]).inc();
                 response
             }
-            Ok(Route::Events) => self.events.begin(request).unwrap_or_else(Failure::into_response),
+            Ok(Route::Events) => {
+                self.events.begin(request, peer.certificate_ends).unwrap_or_else(Failure::into_response)
+            }
             // Paths for agents, which only edges serve.
             Ok(Route::Members) if self.cluster.is_some() => {
                 self.members(request).unwrap_or_else(Failure::into_response)
@@ -142,11 +144,11 @@ impl Handler for EdgeApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
         match (&peer.identity, &self.cluster) {
-            (Some(Identity { role: Role::Edge, .. }), _) => self.answer(request).await,
+            (Some(Identity { role: Role::Edge, .. }), _) => self.answer(request, &peer).await,
             (Some(Identity { role: Role::Origin, name }), Some(InCluster { members, .. })) => {
                 match member_api::Route::parse(&path) {
                     Some(route) => members.answer(route, request, name.clone()).await,
-                    None => self.answer(request).await,
+                    None => self.answer(request, &peer).await,
                 }
             }
             (identity, _) => {

@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OperatorError {
     #[error(
-        "Connect with a client certificate whose SAN is `spiffe://weir/operator/<name>`; or set `operator_token_file` in \
+        "Connect with a client certificate whose SAN is `spiffe://<trust domain>/operator/<name>`; or set `operator_token_file` in \
          `[operator]` of the origin's configuration to a file with a token of at least 16 bytes, and send it as \
          `Authorization: Bearer <token>`."
     )]
@@ -34,7 +34,7 @@ pub(super) enum OperatorError {
     /// Neither a certificate nor the token was sent.
     #[error(
         "Send the token of `operator_token_file` as `Authorization: Bearer <token>`, or connect with a client certificate \
-         whose SAN is `spiffe://weir/operator/<name>`."
+         whose SAN is `spiffe://<trust domain>/operator/<name>`."
     )]
     Unauthorized,
     #[error("The file of the operator token cannot be used; the origin's log says why.")]

@@ -168,7 +168,27 @@ async fn a_reload_replaces_the_certificate_and_keeps_connections() {
     // On the connections of before: their authority would get no other.
     node.descriptor().await;
     assert_eq!(old.send(Method::GET, "/v1/services", &[], None).await.status, 200);
-    assert_eq!(node.metric("weir_origin_reloads_total{result=\"applied\"}").await, 1.0);
+    assert!(node.metric("weir_origin_reloads_total{result=\"applied\"}").await >= 1.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_changed_certificate_is_loaded_without_a_signal() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = home.start(config(&home, &upstream)).await;
+    node.published(|_| true).await;
+    let authority_ends = "weir_origin_authority_not_after_timestamp_seconds{listener=\"edge\"}";
+    assert!(node.metric(authority_ends).await > now() + 300.0 * 86_400.0);
+    let reloads = async |result| node.metric(&format!("weir_origin_reloads_total{{result=\"{result}\"}}")).await;
+    std::fs::write(home.file("origin.key"), "torn").unwrap();
+    until(async || reloads("refused").await == 1.0).await;
+    for file in ["ca.pem", "ca.key"] {
+        std::fs::remove_file(home.file(file)).unwrap();
+    }
+    certificates::write(&home.file(""), &[]).unwrap();
+    until(async || reloads("applied").await == 1.0).await;
+    assert_eq!(Operator::of(&home, &node).get("/v1/services").await.status, 200);
+    assert_eq!(reloads("refused").await, 1.0, "told once");
     node.stop().await;
 }
 
@@ -191,7 +211,7 @@ async fn an_expired_certificate_is_reported_and_never_loaded() {
     let uri = format!("https://{}/v1/services/shop-prod", node.running.address());
     let body = http_body_util::Empty::<bytes::Bytes>::new();
     client.request(http::Request::builder().uri(uri).body(body).unwrap()).await.unwrap();
-    assert_eq!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await, 3.0);
+    assert!(node.metric("weir_origin_reloads_total{result=\"refused\"}").await >= 3.0);
     node.stop().await;
 
     let config: Config = config(&home, &upstream);

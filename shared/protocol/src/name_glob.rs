@@ -18,27 +18,32 @@ pub struct NameGlobError(String);
 impl NameGlob {
     /// Whether the pattern matches a name. Takes at most the product of both lengths in steps.
     pub fn matches(&self, name: &str) -> bool {
-        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
-        let (mut p, mut n) = (0, 0);
-        // Backtracking to the last `*` is enough: earlier ones need not change.
-        let mut star: Option<(usize, usize)> = None;
-        while n < name.len() {
-            if pattern.get(p) == Some(&b'*') {
-                star = Some((p, n));
-                p += 1;
-            } else if pattern.get(p) == Some(&name[n]) {
-                p += 1;
-                n += 1;
-            } else if let Some((at, taken)) = star {
-                star = Some((at, taken + 1));
-                p = at + 1;
-                n = taken + 1;
-            } else {
-                return false;
-            }
-        }
-        pattern[p..].iter().all(|rest| *rest == b'*')
+        glob_matches(&self.0, name)
     }
+}
+
+/// Whether a text matches a pattern in which `*` stands for any text.
+pub(crate) fn glob_matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    // Backtracking to the last `*` is enough: earlier ones need not change.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p, t));
+            p += 1;
+        } else if pattern.get(p) == Some(&text[t]) {
+            p += 1;
+            t += 1;
+        } else if let Some((at, taken)) = star {
+            star = Some((at, taken + 1));
+            p = at + 1;
+            t = taken + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|rest| *rest == b'*')
 }
 
 fn is_valid(text: &str) -> bool {

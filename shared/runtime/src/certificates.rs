@@ -19,7 +19,7 @@ use rcgen::{
 
 use rustls::pki_types::ServerName;
 
-use super::identity::{Identity, Role};
+use super::identity::{Identity, Role, TrustDomain};
 use super::tls;
 use weir_protocol::name::NodeName;
 
@@ -40,15 +40,16 @@ struct Leaf<'a> {
     serves: bool,
     /// The role that it proves, to servers.
     connects_as: Option<Role>,
+    trust_domain: TrustDomain,
 }
 
 impl<'a> Leaf<'a> {
     fn server(file: impl Into<String>, name: &'a str) -> Self {
-        Self { file: file.into(), name, serves: true, connects_as: None }
+        Self { file: file.into(), name, serves: true, connects_as: None, trust_domain: TrustDomain::default() }
     }
 
     fn client(file: impl Into<String>, name: &'a str, role: Role) -> Self {
-        Self { file: file.into(), name, serves: false, connects_as: Some(role) }
+        Self { serves: false, connects_as: Some(role), ..Self::server(file, name) }
     }
 
     /// Origins of a cluster connect to each other with the certificate of their listener.
@@ -152,6 +153,15 @@ pub fn write_origin(dir: &Path, name: &NodeName, hosts: &[String]) -> anyhow::Re
     write_leaf(dir, &leaf, names, from_now(LEAF_LIFE))
 }
 
+/// Writes `agent-<name>.pem` and `.key` for an agent in another trust domain, signed by the authority in the directory.
+///
+/// # Errors
+/// As [`write_origin`].
+pub fn write_agent_in(dir: &Path, name: &NodeName, trust_domain: TrustDomain) -> anyhow::Result<()> {
+    let agent = Leaf::client(format!("{AGENT_PREFIX}{name}"), name.as_str(), Role::Agent);
+    write_leaf(dir, &Leaf { trust_domain, ..agent }, Vec::new(), from_now(LEAF_LIFE))
+}
+
 /// Replaces one of the certificates by one that has expired, for tests.
 ///
 /// # Errors
@@ -227,7 +237,7 @@ impl Leaf<'_> {
         }
         if let Some(role) = self.connects_as {
             let identity = Identity { role, name: self.name.parse()? };
-            params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
+            params.subject_alt_names.push(SanType::URI(identity.uri(&self.trust_domain).try_into()?));
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
         }
         (params.not_before, params.not_after) = (validity.start.into(), validity.end.into());
@@ -254,7 +264,8 @@ mod tests {
             ("operator", Some("spiffe://weir/operator/operator-1")),
         ] {
             let certificates = tls::read_certificates(&dir.path().join(format!("{file}.pem")), "it").unwrap();
-            let identity = Identity::of_certificate(&certificates[0]).map(|identity| identity.to_string());
+            let weir = TrustDomain::default();
+            let identity = Identity::of_certificate(&certificates[0], &weir).map(|identity| identity.uri(&weir));
             assert_eq!(identity.as_deref(), shown, "{file}");
         }
         assert!(write(dir.path(), &["käse".to_owned()]).is_err());

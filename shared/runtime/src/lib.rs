@@ -13,6 +13,7 @@ mod delegate;
 pub mod directory_lock;
 pub mod failure;
 pub mod file_lock;
+pub mod file_watch;
 pub mod host_name;
 pub mod http_client;
 pub mod identity;

@@ -18,7 +18,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::time::ASN1Time;
 
-use super::identity::{Identity, Role};
+use super::identity::{Identity, Role, TrustDomain};
 use role_verifier::RoleVerifier;
 
 const CERTIFICATE: &str = "the certificate";
@@ -63,6 +63,8 @@ pub enum ClientAuth<'a> {
     OfferedByRole {
         /// The PEM files. The first also verifies certificates of roles that are not named.
         authorities: &'a [(Role, &'a Path)],
+        /// The trust domain of the roles.
+        trust_domain: &'a TrustDomain,
     },
     /// It requires one of this authority; the handshake fails without.
     Required {
@@ -122,10 +124,19 @@ pub fn not_after(path: &Path) -> Result<SystemTime, TlsError> {
     Ok(system_time(leaf(path, &chain)?.validity().not_after))
 }
 
-/// When a certificate of a peer ends; `None` if it cannot be read.
-pub fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
-    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    Some(system_time(certificate.validity().not_after))
+/// When the last authority of a PEM file ends: after that, nothing that it signed is accepted.
+///
+/// # Errors
+/// The file cannot be read, or holds no certificate.
+pub fn authority_ends(path: &Path) -> Result<SystemTime, TlsError> {
+    let ends = read_certificates(path, AUTHORITY)?.iter().filter_map(ends).max();
+    ends.ok_or_else(|| unusable(AUTHORITY, path, "it cannot be parsed"))
+}
+
+/// When a certificate ends. `None`: it cannot be read.
+pub(crate) fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(system_time(parsed.validity().not_after))
 }
 
 /// A time before 1970 becomes 1970.
@@ -156,11 +167,11 @@ fn alternative_names<'c>(certificate: &'c X509Certificate<'c>) -> &'c [GeneralNa
 
 /// What a certificate is presented for.
 #[derive(Debug, Clone, Copy)]
-pub enum Purpose {
+pub enum Purpose<'a> {
     /// By a server to its clients.
     Server,
-    /// By a client that must prove this role.
-    Client(Role),
+    /// By a client that must prove this role, in this trust domain. `None`: in one that only its server knows.
+    Client(Role, Option<&'a TrustDomain>),
 }
 
 /// Checks that the certificate of a PEM file is valid at a time, before a running role takes it.
@@ -193,7 +204,7 @@ fn check_dates(path: &Path, leaf: &X509Certificate<'_>, now: SystemTime) -> Resu
 ///
 /// # Errors
 /// The certificate has expired, is not valid yet, is not for this purpose, or cannot be read.
-pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Result<(), TlsError> {
+pub fn check_certificate(path: &Path, purpose: Purpose<'_>, now: SystemTime) -> Result<(), TlsError> {
     let unusable = |message: &str| Err(unusable(CERTIFICATE, path, message));
     let chain = read_certificates(path, CERTIFICATE)?;
     let leaf = leaf(path, &chain)?;
@@ -209,16 +220,17 @@ pub fn check_certificate(path: &Path, purpose: Purpose, now: SystemTime) -> Resu
         Purpose::Server if !alternative_names(&leaf).iter().any(is_host) => {
             unusable("clients refuse it: it names no DNS name and no IP address")
         }
-        Purpose::Client(role) => check_role(path, role),
+        Purpose::Client(role, trust_domain) => check_role(path, role, trust_domain),
         Purpose::Server => Ok(()),
     }
 }
 
-/// Checks that a client proves a role with the certificate of a PEM file, whether or not it is valid now.
+/// Checks that a client proves a role with the certificate of a PEM file, whether or not it is valid now. `trust_domain`: as in
+/// [`Purpose::Client`].
 ///
 /// # Errors
 /// It does not, or the certificate cannot be read.
-pub fn check_role(path: &Path, role: Role) -> Result<(), TlsError> {
+pub fn check_role(path: &Path, role: Role, trust_domain: Option<&TrustDomain>) -> Result<(), TlsError> {
     let unusable = |message: &str| Err(unusable(CERTIFICATE, path, message));
     let chain = read_certificates(path, CERTIFICATE)?;
     let leaf = leaf(path, &chain)?;
@@ -226,8 +238,13 @@ pub fn check_role(path: &Path, role: Role) -> Result<(), TlsError> {
     if usage.is_some_and(|usage| !usage.any && !usage.client_auth) {
         return unusable("servers refuse it: its extended key usage lacks `clientAuth`");
     }
-    if Identity::of_certificate(&chain[0]).is_none_or(|shown| shown.role != role) {
-        let uri = format!("spiffe://weir/{}/<name>", role.as_str());
+    let shown = match trust_domain {
+        Some(trust_domain) => Identity::of_certificate(&chain[0], trust_domain),
+        None => Identity::in_any_domain(&chain[0]),
+    };
+    if shown.is_none_or(|shown| shown.role != role) {
+        let trust_domain = trust_domain.map_or("<trust domain>".to_owned(), TrustDomain::to_string);
+        let uri = format!("spiffe://{trust_domain}/{}/<name>", role.as_str());
         return unusable(&format!(
             "it proves nothing: it needs exactly one URI `{uri}` among its subject alternative names"
         ));
@@ -236,7 +253,7 @@ pub fn check_role(path: &Path, role: Role) -> Result<(), TlsError> {
 }
 
 /// All errors of a certificate and its key, each file by itself first: for `--check-config`.
-pub fn check_pair(certificate: &Path, key: &Path, purpose: Purpose, now: SystemTime) -> Vec<TlsError> {
+pub fn check_pair(certificate: &Path, key: &Path, purpose: Purpose<'_>, now: SystemTime) -> Vec<TlsError> {
     let mut faults: Vec<TlsError> = read_key(key).err().into_iter().collect();
     match read_certificates(certificate, CERTIFICATE) {
         Err(error) => faults.push(error),
@@ -292,9 +309,10 @@ pub fn server_config(certificate: &Path, key: &Path, client_auth: ClientAuth<'_>
         ClientAuth::None => builder.with_no_client_auth(),
         ClientAuth::Offered { ca } => builder.with_client_cert_verifier(client_verifier(ca, true)?),
         ClientAuth::Required { ca } => builder.with_client_cert_verifier(client_verifier(ca, false)?),
-        ClientAuth::OfferedByRole { authorities } => {
+        ClientAuth::OfferedByRole { authorities, trust_domain } => {
             let verifiers = authorities.iter().map(|(role, ca)| Ok((*role, client_verifier(ca, true)?)));
-            builder.with_client_cert_verifier(Arc::new(RoleVerifier::new(verifiers.collect::<Result<_, TlsError>>()?)))
+            let verifiers = verifiers.collect::<Result<_, TlsError>>()?;
+            builder.with_client_cert_verifier(Arc::new(RoleVerifier::new(verifiers, trust_domain.clone())))
         }
     };
     let config = builder.with_single_cert(read_certificates(certificate, CERTIFICATE)?, read_key(key)?);
@@ -342,14 +360,19 @@ mod tests {
         let check = |name: &str, purpose| {
             check_certificate(&file(name), purpose, SystemTime::now()).map_err(|error| error.to_string())
         };
+        let (weir, other) = (TrustDomain::default(), "other.example".parse().unwrap());
+        let (weir, other) = (Some(&weir), Some(&other));
         check("edge.pem", Purpose::Server).unwrap();
-        check("edge-client.pem", Purpose::Client(Role::Edge)).unwrap();
+        check("agent.pem", Purpose::Client(Role::Agent, None)).unwrap();
+        check("edge-client.pem", Purpose::Client(Role::Edge, weir)).unwrap();
         for (name, purpose, reason) in [
             ("agent.pem", Purpose::Server, "`serverAuth`"),
             ("ca.pem", Purpose::Server, "an authority's"),
-            ("edge.pem", Purpose::Client(Role::Edge), "`clientAuth`"),
-            ("origin.pem", Purpose::Client(Role::Edge), "spiffe://weir/edge/<name>"),
-            ("agent.pem", Purpose::Client(Role::Edge), "spiffe://weir/edge/<name>"),
+            ("edge.pem", Purpose::Client(Role::Edge, weir), "`clientAuth`"),
+            ("origin.pem", Purpose::Client(Role::Edge, weir), "spiffe://weir/edge/<name>"),
+            ("agent.pem", Purpose::Client(Role::Edge, weir), "spiffe://weir/edge/<name>"),
+            ("edge-client.pem", Purpose::Client(Role::Edge, other), "spiffe://other.example/edge/<name>"),
+            ("agent.pem", Purpose::Client(Role::Edge, None), "spiffe://<trust domain>/edge/<name>"),
             ("none.pem", Purpose::Server, "none.pem"),
         ] {
             let error = check(name, purpose).unwrap_err();
@@ -367,7 +390,7 @@ mod tests {
         // The leaf decides, whatever else of the chain has expired.
         let chain = ["agent.pem", "edge.pem"].map(|name| std::fs::read_to_string(file(name)).unwrap()).concat();
         std::fs::write(file("chain.pem"), chain).unwrap();
-        check("chain.pem", Purpose::Client(Role::Agent)).unwrap();
+        check("chain.pem", Purpose::Client(Role::Agent, weir)).unwrap();
     }
 
     #[test]
@@ -391,7 +414,7 @@ mod tests {
         let (of_agents, of_edges) = (agents.path().join("ca.pem"), edges.path().join("ca.pem"));
         let authorities = [(Role::Agent, &*of_agents), (Role::Edge, &*of_edges)];
         let (certificate, key) = (agents.path().join("edge.pem"), agents.path().join("edge.key"));
-        let auth = ClientAuth::OfferedByRole { authorities: &authorities };
+        let auth = ClientAuth::OfferedByRole { authorities: &authorities, trust_domain: &TrustDomain::default() };
         let server = Arc::new(server_config(&certificate, &key, auth).unwrap());
         let accepts = |issuer: &Path, name: &str| {
             let file = |end: &str| issuer.join(format!("{name}.{end}"));

@@ -1,5 +1,6 @@
 //! `weir token issue`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -7,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use clap::Args;
 use weir_protocol::access_list::DenyLine;
+use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::token::{Claims, SigningKey, TokenId, unix_seconds};
@@ -32,6 +34,9 @@ pub(crate) struct IssueArguments {
     /// A service that it grants: a name, or a pattern in which `*` matches any characters; takes several.
     #[arg(long = "service", value_name = "GLOB", required = true)]
     services: Vec<NameGlob>,
+    /// A label that it asserts of the agent, such as `ring=canary`; takes several.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
     /// How long it is valid, such as 12h or 90d.
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse)]
     expires: Duration,
@@ -43,6 +48,11 @@ pub(crate) struct IssueArguments {
     out: Option<PathBuf>,
 }
 
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("expected `KEY=VALUE`")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     if arguments.expires < Duration::from_secs(1) || arguments.expires > MAX_LIFE {
         bail!("--expires must be from a second to ten years, such as 90d");
@@ -51,10 +61,12 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     let key =
         SigningKey::from_pem(&pem).with_context(|| format!("{} is not a private key", arguments.key.display()))?;
     let now = unix_seconds(SystemTime::now());
+    let id = arguments.id.clone().map_or_else(TokenId::random, Ok)?;
     let claims = Claims {
         subject: arguments.subject.clone(),
-        id: arguments.id.clone().map_or_else(TokenId::random, Ok)?,
+        id: Some(id.clone()),
         services: arguments.services.clone(),
+        labels: Labels::try_from(arguments.labels.iter().cloned().collect::<BTreeMap<_, _>>())?,
         expires: now + arguments.expires.as_secs(),
         not_before: None,
         issued_at: Some(now),
@@ -69,6 +81,6 @@ pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
         claims.subject,
         key.public().id()
     );
-    eprintln!("{}", DenyLine::Token(claims.id, Some(claims.expires)));
+    eprintln!("{}", DenyLine::Token(id, Some(claims.expires)));
     Ok(())
 }

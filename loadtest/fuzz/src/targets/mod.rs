@@ -30,6 +30,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("agent_report", wire::agent_report),
     ("heartbeats", wire::heartbeats),
     ("token", access::token),
+    ("jwk_set", access::jwk_set),
     ("access_list", access::access_list),
     ("access_files", access::access_files),
     ("operator_document", weir_origin::fuzzing::document),

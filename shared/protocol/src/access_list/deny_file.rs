@@ -1,10 +1,11 @@
-//! Deny files: one `token <token id> [<end>]` or `key <key id>` per line; `#` starts a comment. After the end (RFC
+//! Deny files: one `token <token id> [<end>]`, `key <key id>` or `agent <name>` per line; `#` starts a comment. After the end (RFC
 //! 3339, the `exp` of the token) the line has no effect.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{AccessList, AccessListError, lines};
+use crate::name::{NameError, NodeName};
 use crate::token::{IdError, KeyId, TokenId, UnixSeconds, unix_seconds};
 
 /// A line of a deny file.
@@ -14,6 +15,8 @@ pub enum DenyLine {
     Token(TokenId, Option<UnixSeconds>),
     /// A revoked key: all tokens it signed are rejected.
     Key(KeyId),
+    /// A denied agent: it may read nothing, whatever its credential.
+    Agent(NodeName),
 }
 
 impl DenyLine {
@@ -27,7 +30,8 @@ impl DenyLine {
                 Ok(Self::Token(id.parse().map_err(wrong)?, Some(unix_seconds(end))))
             }
             ["key", id] => Ok(Self::Key(id.parse().map_err(wrong)?)),
-            _ => Err("expected `token <token id> [<end>]` or `key <key id>`".to_owned()),
+            ["agent", name] => Ok(Self::Agent(name.parse().map_err(|error: NameError| error.to_string())?)),
+            _ => Err("expected `token <token id> [<end>]`, `key <key id>` or `agent <name>`".to_owned()),
         }
     }
 }
@@ -42,6 +46,7 @@ impl fmt::Display for DenyLine {
                 None => write!(f, "token {id}"),
             },
             Self::Key(id) => write!(f, "key {id}"),
+            Self::Agent(name) => write!(f, "agent {name}"),
         }
     }
 }
@@ -59,6 +64,7 @@ impl AccessList {
             match DenyLine::read(&words).map_err(|message| AccessListError::Line { line, message })? {
                 DenyLine::Token(id, exp) => self.deny_token(id, exp)?,
                 DenyLine::Key(id) => self.revoke_key(id)?,
+                DenyLine::Agent(name) => self.deny_agent(name)?,
             }
         }
         Ok(())

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use self::fleet::EntriesDocument;
 use crate::assignment::{Agent, Assignment};
 use crate::issuer::Issuer;
+use crate::name::NodeName;
 use crate::token::{KeyId, PublicKey, TokenId, UnixSeconds, has_expired};
 
 pub use deny_file::DenyLine;
@@ -34,13 +35,17 @@ pub const MAX_REVOKED_KEYS: usize = 1_000;
 /// The most denied tokens of a list. To deny more, revoke their key.
 pub const MAX_DENIED_TOKENS: usize = 10_000;
 
-/// Keys, revoked keys, denied tokens, and what operators say of agents.
+/// The most denied agents of a list.
+pub const MAX_DENIED_AGENTS: usize = 1_000;
+
+/// Keys, revoked keys, denied tokens and agents, and what operators say of agents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessList {
     keys: BTreeMap<KeyId, PublicKey>,
     revoked_keys: BTreeSet<KeyId>,
     /// With the `exp` of the token, after which it need not be remembered.
     denied_tokens: BTreeMap<TokenId, Option<UnixSeconds>>,
+    denied_agents: BTreeSet<NodeName>,
     fleet: Fleet,
 }
 
@@ -90,6 +95,8 @@ struct Document {
     revoked_keys: Vec<KeyId>,
     #[serde(default)]
     denied_tokens: Vec<Denied>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    denied_agents: Vec<NodeName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agents: Option<EntriesDocument<Agent>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,6 +140,9 @@ impl AccessList {
         for Denied { jti, exp } in document.denied_tokens {
             list.deny_token(jti, exp)?;
         }
+        for agent in document.denied_agents {
+            list.deny_agent(agent)?;
+        }
         list.fleet = Fleet {
             agents: Entries::read(document.agents)?,
             assignments: Entries::read(document.assignments)?,
@@ -151,6 +161,7 @@ impl AccessList {
             keys: self.keys.values().map(|key| Key { kid: key.id().clone(), x: key.encoded() }).collect(),
             revoked_keys: self.revoked_keys.iter().cloned().collect(),
             denied_tokens: self.denied_tokens.iter().map(|(jti, exp)| Denied { jti: jti.clone(), exp: *exp }).collect(),
+            denied_agents: self.denied_agents.iter().cloned().collect(),
             agents: self.fleet.agents.document(),
             assignments: self.fleet.assignments.document(),
             issuers: self.fleet.issuers.document(),
@@ -171,6 +182,11 @@ impl AccessList {
     pub fn denied_tokens(&self, now: UnixSeconds) -> impl Iterator<Item = &TokenId> {
         let lives = move |exp: &Option<UnixSeconds>| exp.is_none_or(|exp| !has_expired(exp, now));
         self.denied_tokens.iter().filter(move |(_, exp)| lives(exp)).map(|(id, _)| id)
+    }
+
+    /// The agents that may read nothing, whatever their credential.
+    pub fn denied_agents(&self) -> impl Iterator<Item = &NodeName> {
+        self.denied_agents.iter()
     }
 
     /// Agents, assignments and issuers.
@@ -203,6 +219,7 @@ impl AccessList {
     pub fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
         other.keys.values().try_for_each(|key| self.add_key(key.clone()))?;
         other.revoked_keys.iter().try_for_each(|key| self.revoke_key(key.clone()))?;
+        other.denied_agents.iter().try_for_each(|agent| self.deny_agent(agent.clone()))?;
         other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))?;
         self.fleet.merge(&other.fleet)
     }
@@ -228,6 +245,18 @@ impl AccessList {
         if !self.revoked_keys.contains(&key) {
             within(self.revoked_keys.len(), MAX_REVOKED_KEYS, "revoked keys")?;
             self.revoked_keys.insert(key);
+        }
+        Ok(())
+    }
+
+    /// Denies an agent: it may read nothing, whatever its credential.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn deny_agent(&mut self, agent: NodeName) -> Result<(), AccessListError> {
+        if !self.denied_agents.contains(&agent) {
+            within(self.denied_agents.len(), MAX_DENIED_AGENTS, "denied agents")?;
+            self.denied_agents.insert(agent);
         }
         Ok(())
     }

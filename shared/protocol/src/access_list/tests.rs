@@ -18,6 +18,7 @@ fn access_lists_round_trip() {
     list.revoke_key("k0".parse().unwrap()).unwrap();
     list.deny_token("t1".parse().unwrap(), Some(1_800_000_000)).unwrap();
     list.deny_token("t2".parse().unwrap(), None).unwrap();
+    list.deny_agent("cluster-1".parse().unwrap()).unwrap();
     let json = list.json();
     assert_eq!(AccessList::parse(json.get().as_bytes()), Ok(list));
     assert!(json.get().contains(r#"{"jti":"t1","exp":1800000000},{"jti":"t2"}"#), "{json}");
@@ -34,9 +35,10 @@ fn files_are_read_line_by_line_and_errors_name_the_line() {
     assert_eq!(list.add_key_file(&key_line(&key("k1", 2))), Err(AccessListError::TwoKeys("k1".parse().unwrap())));
     let lost = DenyLine::Token("t1".parse().unwrap(), Some(1_800_000_000));
     assert_eq!(lost.to_string(), "token t1 2027-01-15T08:00:00Z");
-    list.add_deny_file(&format!("{lost}\ntoken t2 # a laptop\nkey k0\n")).unwrap();
+    list.add_deny_file(&format!("{lost}\ntoken t2 # a laptop\nkey k0\nagent cluster-1\n")).unwrap();
     assert_eq!(list.revoked_keys().map(KeyId::as_str).collect::<Vec<_>>(), ["k0"]);
     assert_eq!(tokens(&list, 1_800_000_000), ["t1", "t2"]);
+    assert_eq!(list.denied_agents().map(NodeName::as_str).collect::<Vec<_>>(), ["cluster-1"]);
     assert_eq!(DenyLine::Token("t".parse().unwrap(), Some(u64::MAX)).to_string(), "token t");
     for (text, expected) in [
         ("\nk1", "line 2: expected `<key id> <public key>`"),
@@ -50,6 +52,7 @@ fn files_are_read_line_by_line_and_errors_name_the_line() {
         ("t1", "line 1: expected `token <token id> [<end>]`"),
         ("token t1\ntoken t2 tomorrow", "line 2: `tomorrow` is not a time"),
         ("key k/1", "line 1: `k/1` is not the id of a key"),
+        ("agent A", "line 1: `A` is not a node name"),
     ] {
         let error = AccessList::default().add_deny_file(text).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
@@ -82,9 +85,13 @@ fn every_kind_is_bounded_and_a_full_list_is_parsed() {
     for i in 0..MAX_DENIED_TOKENS {
         list.deny_token(long(i).parse().unwrap(), Some(u64::MAX)).unwrap();
     }
+    for i in 0..MAX_DENIED_AGENTS {
+        list.deny_agent(format!("{i:x>100}").parse().unwrap()).unwrap();
+    }
     let too_many = |result: Result<(), AccessListError>| matches!(result, Err(AccessListError::TooMany { .. }));
     assert!(too_many(list.add_key(key("one-more", 1))));
     assert!(too_many(list.revoke_key("one-more".parse().unwrap())));
+    assert!(too_many(list.deny_agent("one-more".parse().unwrap())));
     assert!(too_many(list.deny_token("one-more".parse().unwrap(), None)));
     assert_eq!(AccessList::parse(list.json().get().as_bytes()), Ok(list));
     let long = " ".repeat(MAX_ACCESS_LIST_BYTES + 1);

@@ -1,22 +1,26 @@
 //! The claims of a token.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+pub(super) use super::UnixSeconds;
 use super::id::TokenId;
-use super::object;
-use super::{AUDIENCE, CLOCK_LEEWAY, TokenError, UnixSeconds};
+use super::{AUDIENCE, CLOCK_LEEWAY, TokenError};
+use crate::labels::Labels;
 use crate::name::{NodeName, ServiceName};
 use crate::name_glob::NameGlob;
 
-/// The claims of a token (RFC 7519), with one of our own (`services`).
+/// The claims of a token (RFC 7519), with two of our own (`services` and `labels`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// `sub`: the agent that it was issued to. For display only: any holder may use the token.
+    /// The name of the agent: `sub` of a token of Weir's own. Any holder may use the token.
     pub subject: NodeName,
-    /// `jti`: the id in deny lists.
-    pub id: TokenId,
-    /// `services`: the services that it may read. At least one pattern.
+    /// `jti`: the id in deny lists. Always there in a token of Weir's own.
+    pub id: Option<TokenId>,
+    /// The services that it may read: `services` of a token of Weir's own, else those of its issuer. At least one pattern.
     pub services: Vec<NameGlob>,
+    /// `labels`: what it asserts of the agent.
+    pub labels: Labels,
     /// `exp`: the end of its validity.
     pub expires: UnixSeconds,
     /// `nbf`: the start of its validity.
@@ -39,8 +43,10 @@ pub enum ValidityError {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Document {
     sub: NodeName,
-    jti: TokenId,
+    jti: Option<TokenId>,
     services: Vec<NameGlob>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    labels: Labels,
     exp: UnixSeconds,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nbf: Option<UnixSeconds>,
@@ -52,13 +58,13 @@ pub(super) struct Document {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Audience {
+pub(super) enum Audience {
     One(String),
     Several(Vec<String>),
 }
 
 impl Audience {
-    fn holds(&self, wanted: &str) -> bool {
+    pub(super) fn holds(&self, wanted: &str) -> bool {
         match self {
             Audience::One(one) => one == wanted,
             Audience::Several(several) => several.iter().any(|one| one == wanted),
@@ -67,18 +73,20 @@ impl Audience {
 }
 
 impl Claims {
-    /// Reads the payload of a token.
-    pub(super) fn parse(json: &[u8]) -> Result<Self, TokenError> {
-        let (document, _) =
-            object::read::<Document>(json).map_err(|error| TokenError::Malformed(format!("its claims: {error}")))?;
-        let Document { sub, jti, services, exp, nbf, iat, aud } = document;
+    /// Reads the payload of a token of Weir's own.
+    pub(super) fn parse(payload: &Value) -> Result<Self, TokenError> {
+        let Document { sub, jti, services, labels, exp, nbf, iat, aud } =
+            Document::deserialize(payload).map_err(|error| TokenError::Malformed(format!("its claims: {error}")))?;
+        if jti.is_none() {
+            return Err(TokenError::Malformed("its claims: `jti` is missing, so it could not be denied".to_owned()));
+        }
         if services.is_empty() {
             return Err(TokenError::Malformed("its claims: `services` is empty, so it opens nothing".to_owned()));
         }
         if aud.is_some_and(|aud| !aud.holds(AUDIENCE)) {
-            return Err(TokenError::Malformed(format!("its claims: `aud` is not `{AUDIENCE}`")));
+            return Err(TokenError::WrongAudience);
         }
-        Ok(Self { subject: sub, id: jti, services, expires: exp, not_before: nbf, issued_at: iat })
+        Ok(Self { subject: sub, id: jti, services, labels, expires: exp, not_before: nbf, issued_at: iat })
     }
 
     pub(super) fn document(&self) -> Document {
@@ -86,6 +94,7 @@ impl Claims {
             sub: self.subject.clone(),
             jti: self.id.clone(),
             services: self.services.clone(),
+            labels: self.labels.clone(),
             exp: self.expires,
             nbf: self.not_before,
             iat: self.issued_at,

@@ -3,14 +3,15 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
-use super::MAX_TOKEN_BYTES;
 use super::claims::Claims;
-use super::id::KeyId;
-use super::object;
+use super::issuer_policy::IssuerPolicy;
+use super::jwk_set::VerifyingKey;
 use super::public_key::PublicKey;
+use super::{MAX_TOKEN_BYTES, UnixSeconds};
 
-/// The only algorithm (RFC 8037 section 3.1); with our keys it is Ed25519.
+/// The algorithm of Weir's own tokens (RFC 8037 section 3.1); with our keys it is Ed25519.
 pub(super) const ALGORITHM: &str = "EdDSA";
 
 /// Why a token is rejected.
@@ -24,26 +25,36 @@ pub enum TokenError {
     Malformed(String),
     /// The token names another key.
     #[error("the token is signed with the key {0}, which is not known")]
-    UnknownKey(KeyId),
+    UnknownKey(String),
     /// The signature does not match.
     #[error("the token's signature is wrong")]
     BadSignature,
+    /// `aud` does not name the audience.
+    #[error("the token is for another audience")]
+    WrongAudience,
+    /// `sub` is not one of the issuer's allowed subjects.
+    #[error("the subject of the token is not allowed")]
+    WrongSubject,
+    /// The claims do not make the name of an agent.
+    #[error("the token names no agent: {0}")]
+    NoAgent(String),
 }
 
 /// A parsed token whose signature has not been verified.
 #[derive(Debug, Clone)]
 pub struct UnverifiedToken<'a> {
-    key: KeyId,
+    algorithm: String,
+    key: String,
     /// Header and payload as they were signed.
     message: &'a str,
-    payload: Vec<u8>,
+    payload: Value,
     signature: Vec<u8>,
 }
 
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    kid: KeyId,
+    kid: String,
     #[serde(default)]
     typ: Option<String>,
 }
@@ -71,41 +82,67 @@ impl<'a> UnverifiedToken<'a> {
         let message = &token[..header.len() + 1 + payload.len()];
         let (header, payload, signature) =
             (decode("header", header)?, decode("payload", payload)?, decode("signature", signature)?);
-        let (Header { alg, kid, typ }, names) =
-            object::read::<Header>(&header).map_err(|error| TokenError::Malformed(format!("its header: {error}")))?;
-        if alg != ALGORITHM {
-            return Err(malformed("its header: `alg` is not `EdDSA`"));
-        }
+        let object = |what: &str, json: &[u8]| {
+            let read = crate::json::from_slice::<Map<String, Value>>(json);
+            read.map_err(|error| TokenError::Malformed(format!("its {what}: {error}")))
+        };
+        let (header, payload) = (object("header", &header)?, object("claims", &payload)?);
+        let has_crit = header.contains_key("crit");
+        let Header { alg, kid, typ } = Header::deserialize(&Value::Object(header))
+            .map_err(|error| TokenError::Malformed(format!("its header: {error}")))?;
         if typ.is_some_and(|typ| !typ.eq_ignore_ascii_case("JWT")) {
             return Err(malformed("its header: `typ` is not `JWT`"));
         }
         // No critical extension is supported (RFC 7515 section 4.1.11).
-        if names.contain("crit") {
+        if has_crit {
             return Err(malformed("its header: `crit` names an extension, and none is supported"));
         }
-        Ok(Self { key: kid, message, payload, signature })
+        Ok(Self { algorithm: alg, key: kid, message, payload: Value::Object(payload), signature })
     }
 
     /// The id of the key that signed it.
-    pub fn key_id(&self) -> &KeyId {
+    pub fn key_id(&self) -> &str {
         &self.key
     }
 
-    /// Verifies the signature and returns the claims. The caller checks validity period and revocation.
+    /// The issuer that it names, unverified: it selects the keys.
+    pub fn issuer(&self) -> Option<&str> {
+        self.payload.get("iss").and_then(Value::as_str)
+    }
+
+    /// Verifies the signature of a token of Weir's own, and returns the claims. The caller checks validity period and
+    /// revocation.
     ///
     /// # Errors
     /// The key is another one, the signature does not match, or the claims are malformed.
     pub fn verify(self, key: &PublicKey) -> Result<Claims, TokenError> {
-        if *key.id() != self.key {
+        if key.id().as_str() != self.key {
             return Err(TokenError::UnknownKey(self.key));
         }
-        if !key.verifies(self.message.as_bytes(), &self.signature) {
-            return Err(TokenError::BadSignature);
-        }
+        self.is_signed(ALGORITHM, |message, signature| key.verifies(message, signature))?;
         Claims::parse(&self.payload)
     }
 
-    /// The claims, unverified.
+    /// Verifies the signature of a token of an issuer, and returns the claims. `key`: what the issuer and
+    /// [`key_id`](Self::key_id) stand for. The caller checks validity period and revocation.
+    ///
+    /// # Errors
+    /// The algorithm is not that of the key, the signature does not match, the claims are malformed, or the issuer's
+    /// tokens are not for this audience, subject or agent.
+    pub fn verify_of(self, issuer: &IssuerPolicy, key: &VerifyingKey) -> Result<Claims, TokenError> {
+        self.is_signed(key.algorithm(), |message, signature| key.verifies(message, signature))?;
+        issuer.claims(self.payload)
+    }
+
+    /// The key fixes the algorithm.
+    fn is_signed(&self, algorithm: &str, verifies: impl FnOnce(&[u8], &[u8]) -> bool) -> Result<(), TokenError> {
+        if self.algorithm != algorithm {
+            return Err(TokenError::Malformed(format!("its header: `alg` is not `{algorithm}`, as its key needs")));
+        }
+        if verifies(self.message.as_bytes(), &self.signature) { Ok(()) } else { Err(TokenError::BadSignature) }
+    }
+
+    /// The claims as those of a token of Weir's own, unverified.
     ///
     /// # Errors
     /// The claims are malformed.
@@ -113,4 +150,18 @@ impl<'a> UnverifiedToken<'a> {
     pub fn claims(&self) -> Result<Claims, TokenError> {
         Claims::parse(&self.payload)
     }
+
+    /// The claims as those of a token of an issuer, unverified.
+    ///
+    /// # Errors
+    /// As [`verify_of`](Self::verify_of).
+    #[cfg(feature = "fuzzing")]
+    pub fn claims_of(&self, issuer: &IssuerPolicy) -> Result<Claims, TokenError> {
+        issuer.claims(self.payload.clone())
+    }
+}
+
+/// `exp` of a token that its holder does not verify. `None`: it is no token of this form.
+pub fn unverified_expiry(token: &str) -> Option<UnixSeconds> {
+    UnverifiedToken::parse(token).ok()?.payload.get("exp")?.as_u64()
 }

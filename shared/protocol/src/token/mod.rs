@@ -1,24 +1,31 @@
 //! Bearer tokens, which agents send and edges verify offline.
 //!
-//! A token is a JSON Web Token (RFC 7519) in compact serialisation (RFC 7515), signed with Ed25519 (RFC 8037), so that
-//! any program can issue one. Only one form is accepted: three parts of unpadded base64url, `alg` `EdDSA`, a `kid`, no
-//! `crit`, no duplicate key in an object, at most [`MAX_TOKEN_BYTES`].
+//! A token is a JSON Web Token (RFC 7519) in compact serialisation (RFC 7515), so that any program can issue one. Only
+//! one form is accepted: three parts of unpadded base64url, a `kid`, the `alg` of that key, no `crit`, no duplicate key
+//! in an object, at most [`MAX_TOKEN_BYTES`]. Weir's own are signed with Ed25519 (RFC 8037), those of an issuer by a
+//! key of its [`JwkSet`].
 //!
-//! [`UnverifiedToken::verify`] turns an [`UnverifiedToken`] into [`Claims`]. Pure: the time is an argument.
+//! [`UnverifiedToken::verify`] and [`UnverifiedToken::verify_of`] turn an [`UnverifiedToken`] into [`Claims`]. Pure: the
+//! time is an argument.
 
+mod agent_template;
 mod claims;
 mod compact;
 mod id;
-mod object;
+mod issuer_policy;
+mod jwk_set;
 mod public_key;
 mod signing_key;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use agent_template::{AgentTemplate, AgentTemplateError};
 pub(crate) use claims::has_expired;
 pub use claims::{Claims, ValidityError};
-pub use compact::{TokenError, UnverifiedToken};
+pub use compact::{TokenError, UnverifiedToken, unverified_expiry};
 pub use id::{IdError, KeyId, TokenId};
+pub use issuer_policy::IssuerPolicy;
+pub use jwk_set::{JwkSet, JwkSetError, MAX_JWK_SET_BYTES, MAX_JWKS, VerifyingKey};
 pub use public_key::{PublicKey, PublicKeyError};
 pub use signing_key::{SigningKey, SigningKeyError};
 

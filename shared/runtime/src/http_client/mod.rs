@@ -52,6 +52,13 @@ where
     Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(Connector::of_webhooks(tls))
 }
 
+/// A client for HTTP/1.1 and 2 over TLS, for servers that are not Weir's. `tls` has no ALPN protocols. Redirects are not
+/// followed. The caller sets the deadlines of requests.
+pub fn https_client(tls: ClientConfig) -> Http2Client {
+    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().enable_http2();
+    Client::builder(TokioExecutor::new()).build(connector.wrap_connector(Connector::new()))
+}
+
 /// Why a body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {

@@ -24,7 +24,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{Request, Response, StatusCode};
 
@@ -113,4 +113,20 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The identity in its verified client certificate, if it presented one.
     pub identity: Option<Identity>,
+    /// When that certificate ends.
+    pub certificate_ends: Option<SystemTime>,
 }
+
+/// Waits until the clock shows a time, also when it is set meanwhile. `None`: forever.
+pub async fn until(time: Option<SystemTime>) {
+    let Some(time) = time else { return std::future::pending().await };
+    while let Ok(left) = time.duration_since(SystemTime::now()) {
+        tokio::time::sleep(left.clamp(MIN_CLOCK_WAIT, MAX_CLOCK_WAIT)).await;
+    }
+}
+
+/// How long a wait for a time sleeps at least, so that it ends after the time.
+const MIN_CLOCK_WAIT: Duration = Duration::from_millis(1);
+
+/// How long a wait for a time sleeps at most, because the clock may be set.
+const MAX_CLOCK_WAIT: Duration = Duration::from_secs(60);

@@ -1,11 +1,17 @@
 //! The TLS configuration of a listener, which can be replaced while it serves.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::pki_types::CertificateDer;
 use rustls::quic::Suite;
 use rustls::{ServerConfig, SupportedCipherSuite};
+
+use super::Peer;
+use crate::identity::{Identity, TrustDomain};
+use crate::tls;
 
 /// The TLS configuration for TCP and QUIC. Cheap to clone; all clones share one configuration.
 ///
@@ -14,6 +20,7 @@ use rustls::{ServerConfig, SupportedCipherSuite};
 #[derive(Clone)]
 pub struct ServerTls {
     current: Arc<RwLock<Current>>,
+    trust_domain: TrustDomain,
 }
 
 #[derive(Clone)]
@@ -22,9 +29,10 @@ struct Current {
     quic: Arc<QuicServerConfig>,
 }
 
+/// With the default trust domain.
 impl From<ServerConfig> for ServerTls {
     fn from(config: ServerConfig) -> Self {
-        Self { current: Arc::new(RwLock::new(config.into())) }
+        Self::new(config, TrustDomain::default())
     }
 }
 
@@ -46,6 +54,19 @@ fn initial_suite() -> Suite {
 }
 
 impl ServerTls {
+    /// `config` has no ALPN protocols. `trust_domain`: that of the identities in clients' certificates.
+    pub fn new(config: ServerConfig, trust_domain: TrustDomain) -> Self {
+        Self { current: Arc::new(RwLock::new(config.into())), trust_domain }
+    }
+
+    /// Who is at the other end of a connection, by the verified chain of its certificate.
+    pub(super) fn peer(&self, address: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Peer {
+        let leaf = chain.and_then(|chain| chain.first());
+        let identity = leaf.and_then(|leaf| Identity::of_certificate(leaf, &self.trust_domain));
+        let certificate_ends = identity.as_ref().and(leaf).and_then(tls::ends);
+        Peer { address, identity, certificate_ends }
+    }
+
     /// Replaces the configuration for all later handshakes. `config` has no ALPN protocols.
     pub fn replace(&self, config: ServerConfig) {
         let new = Current::from(config);

@@ -28,7 +28,6 @@ use super::{
     Body, BoxError, DRAIN_GRACE, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody,
     STALL_TIMEOUT, ServerTls, drain_handshake_timeout, first_request_timeout, http2, url_too_long,
 };
-use crate::identity::Identity;
 use crate::open_files;
 use crate::shutdown::Drain;
 use weir_protocol::problem::Problem;
@@ -140,7 +139,9 @@ impl<H: Handler> Server<H> {
         let coalescer = WriteCoalescer::default();
         let stream = ClientSocket::new(stream, coalescer.clone(), self.options.stall_timeout);
         let Some(tls) = &self.tls else {
-            return self.http(stream, coalescer, Peer { address, identity: None }, Protocol::Http1).await;
+            return self
+                .http(stream, coalescer, Peer { address, identity: None, certificate_ends: None }, Protocol::Http1)
+                .await;
         };
         let in_progress = self.metrics.handshake(Transport::Tcp);
         let handshake = tokio::time::timeout(self.options.head_timeout, TlsAcceptor::from(tls.tcp()).accept(stream));
@@ -152,10 +153,9 @@ impl<H: Handler> Server<H> {
             Ok(Ok(stream)) => {
                 in_progress.succeeded();
                 let session = stream.get_ref().1;
-                let certificates = session.peer_certificates();
-                let identity = certificates.and_then(|chain| chain.first()).and_then(Identity::of_certificate);
+                let peer = tls.peer(address, session.peer_certificates());
                 let protocol = if session.alpn_protocol() == Some(b"h2") { Protocol::Http2 } else { Protocol::Http1 };
-                self.http(stream, coalescer, Peer { address, identity }, protocol).await;
+                self.http(stream, coalescer, peer, protocol).await;
             }
             Ok(Err(error)) => {
                 tracing::debug!(%address, %error, "a TLS handshake failed");

@@ -7,19 +7,20 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-use crate::identity::{Identity, Role};
+use crate::identity::{Identity, Role, TrustDomain};
 
 #[derive(Debug)]
 pub(super) struct RoleVerifier {
     /// At least one. The first also verifies other roles.
     verifiers: Vec<(Role, Arc<dyn ClientCertVerifier>)>,
     hints: Vec<DistinguishedName>,
+    trust_domain: TrustDomain,
 }
 
 impl RoleVerifier {
-    pub(super) fn new(verifiers: Vec<(Role, Arc<dyn ClientCertVerifier>)>) -> Self {
+    pub(super) fn new(verifiers: Vec<(Role, Arc<dyn ClientCertVerifier>)>, trust_domain: TrustDomain) -> Self {
         let hints = verifiers.iter().flat_map(|(_, verifier)| verifier.root_hint_subjects().to_vec()).collect();
-        Self { verifiers, hints }
+        Self { verifiers, hints, trust_domain }
     }
 
     /// What does not depend on the authority.
@@ -44,7 +45,7 @@ impl ClientCertVerifier for RoleVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         // The claim selects the authority, which then proves it.
-        let role = Identity::of_certificate(end_entity).map(|identity| identity.role);
+        let role = Identity::of_certificate(end_entity, &self.trust_domain).map(|identity| identity.role);
         let of_role = self.verifiers.iter().find(|(verifies, _)| Some(*verifies) == role);
         of_role.map_or(self.first(), |(_, verifier)| &**verifier).verify_client_cert(end_entity, intermediates, now)
     }

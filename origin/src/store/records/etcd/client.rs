@@ -1,7 +1,7 @@
 //! gRPC to the members of etcd, over HTTP/2: one member is used until it misses an answer, then the next.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use prost::Message;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
+use weir_runtime::file_watch::{Fingerprint, fingerprint};
 
 use super::messages::Request;
 use crate::config::EtcdConfig;
@@ -28,9 +29,13 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// The largest answer: a listing of some 100,000 keys.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
+type Http = HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
 #[derive(Debug)]
 pub(super) struct Client {
-    http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    config: EtcdConfig,
+    /// With the contents of the files of TLS that it was made of.
+    http: RwLock<(Http, Fingerprint)>,
     members: Vec<Uri>,
     /// The index of the member that answered last.
     current: AtomicUsize,
@@ -58,18 +63,31 @@ impl Client {
         let patience = patience.min(REQUEST_TIMEOUT);
         let members: Result<Vec<Uri>, _> = config.endpoints.iter().map(|url| url.parse()).collect();
         let members = members.map_err(|error| format!("[cluster] etcd.endpoints: {error}"))?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(patience / 2));
-        let connector = HttpsConnectorBuilder::new().with_tls_config(config.tls()?.unwrap_or_else(no_authorities));
-        let http = HttpClient::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .http2_only(true)
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .http2_keep_alive_timeout(PING_TIMEOUT)
-            .build(connector.https_or_http().enable_http2().wrap_connector(tcp));
-        Ok(Self { http, members, current: AtomicUsize::new(0), patience })
+        let http = RwLock::new(connect(config, patience)?);
+        Ok(Self { config: config.clone(), http, members, current: AtomicUsize::new(0), patience })
+    }
+
+    /// Reads the files of TLS if they have changed, as they have when they were rotated. Returns whether they are new.
+    async fn has_new_files(&self) -> bool {
+        let (config, patience) = (self.config.clone(), self.patience);
+        let read = self.http().1;
+        let files = move || (fingerprint(&config.files()) != read).then(|| connect(&config, patience));
+        match tokio::task::spawn_blocking(files).await.expect("reading does not panic") {
+            None => false,
+            Some(Ok(http)) => {
+                tracing::info!("the certificates for etcd were reloaded");
+                *self.http.write().unwrap_or_else(PoisonError::into_inner) = http;
+                true
+            }
+            Some(Err(error)) => {
+                tracing::error!(error, "changed certificates for etcd cannot be used; the old ones stay in use");
+                false
+            }
+        }
+    }
+
+    fn http(&self) -> (Http, Fingerprint) {
+        self.http.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The index of the member that is asked first.
@@ -88,9 +106,11 @@ impl Client {
         for turn in 0..self.members.len() {
             let index = (first + turn) % self.members.len();
             let member = &self.members[index];
-            let answered = timeout(self.patience, self.call_member(member, request)).await;
-            let no_answer = |_| Failure { was_sent: true, cause: format!("no answer within {:?}", self.patience) };
-            let failure = match answered.map_err(no_answer).flatten() {
+            let mut answered = self.call_in_time(member, request).await;
+            if matches!(&answered, Err(failure) if !failure.was_sent) && self.has_new_files().await {
+                answered = self.call_in_time(member, request).await;
+            }
+            let failure = match answered {
                 Ok(response) => {
                     self.current.store(index, Ordering::Relaxed);
                     return Ok(response);
@@ -106,15 +126,39 @@ impl Client {
         Err(reasons.join("; "))
     }
 
+    async fn call_in_time<R: Request>(&self, member: &Uri, request: &R) -> Result<R::Response, Failure> {
+        let answered = timeout(self.patience, self.call_member(member, request)).await;
+        let no_answer = |_| Failure { was_sent: true, cause: format!("no answer within {:?}", self.patience) };
+        answered.map_err(no_answer).flatten()
+    }
+
     async fn call_member<R: Request>(&self, member: &Uri, message: &R) -> Result<R::Response, Failure> {
         let request = http_request(member, message).map_err(|cause| Failure { was_sent: false, cause })?;
         let response = self
-            .http
+            .http()
+            .0
             .request(request)
             .await
             .map_err(|error| Failure { was_sent: !error.is_connect(), cause: with_causes(&error) })?;
         read_response(response).await.map_err(|cause| Failure { was_sent: true, cause })
     }
+}
+
+/// A client of the files as they are now. Connects lazily. Blocks.
+fn connect(config: &EtcdConfig, patience: Duration) -> Result<(Http, Fingerprint), String> {
+    let read = fingerprint(&config.files());
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(patience / 2));
+    let connector = HttpsConnectorBuilder::new().with_tls_config(config.tls()?.unwrap_or_else(no_authorities));
+    let http = HttpClient::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_only(true)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .build(connector.https_or_http().enable_http2().wrap_connector(tcp));
+    Ok((http, read))
 }
 
 fn no_authorities() -> ClientConfig {

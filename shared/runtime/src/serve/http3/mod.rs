@@ -38,10 +38,8 @@ use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
 use super::quic_metrics::SampledConnection;
 use super::{
-    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, Peer, STALL_TIMEOUT, ServerTls, drain_handshake_timeout,
-    first_request_timeout,
+    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, STALL_TIMEOUT, ServerTls, drain_handshake_timeout, first_request_timeout,
 };
-use crate::identity::Identity;
 use crate::shutdown::Drain;
 
 /// The receive window of a stream, in bytes: the headers of a request fit, and bodies are small.
@@ -257,7 +255,9 @@ impl<H: Handler> Server<H> {
         let _open = self.metrics.open(Protocol::Http3);
         let mut sampled = SampledConnection::new(connection.clone(), self.metrics.clone());
         let mut closing = CloseOnDrop { connection, code: Code::NO_ERROR };
-        let peer = Peer { address: closing.connection.remote_address(), identity: identity(&closing.connection) };
+        let chain =
+            closing.connection.peer_identity().and_then(|it| it.downcast::<Vec<CertificateDer<'static>>>().ok());
+        let peer = self.tls.peer(closing.connection.remote_address(), chain.as_deref().map(Vec::as_slice));
         let Self { handler, metrics, options, drain, .. } = self;
         let QuicOptions { head_timeout, stall_timeout, .. } = options;
         let peer = Arc::new(peer);
@@ -294,9 +294,4 @@ impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.connection.close(self.code.into(), b"");
     }
-}
-
-fn identity(connection: &quinn::Connection) -> Option<Identity> {
-    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    Identity::of_certificate(chain.first()?)
 }

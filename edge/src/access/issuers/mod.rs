@@ -1,0 +1,193 @@
+//! Issuers of tokens beside Weir, and their keys as they change.
+
+mod fetch;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::Semaphore;
+use weir_protocol::access_list::AccessList;
+use weir_protocol::issuer::Issuer;
+use weir_protocol::token::{IssuerPolicy, JwkSet, MAX_JWK_SET_BYTES};
+use weir_runtime::shutdown::Drain;
+
+use super::Inner;
+use super::origin_lists::OriginLists;
+use crate::config::{IssuerConfig, KeySource};
+
+pub(crate) use table::{IssuerEntry, IssuerTable, KeyConflict};
+
+/// How often the files of keys are read.
+const REREAD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The most fetches of key sets at a time.
+const MAX_FETCHES: usize = 8;
+
+/// Why keys could not be read when they were tried last, by the position of the issuer. Their last valid set applies.
+#[derive(Default)]
+pub(super) struct KeyFailures(Mutex<BTreeMap<usize, String>>);
+
+impl KeyFailures {
+    /// The failures, a sentence each.
+    pub(super) fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Notes a result. Returns whether it differs from the one before.
+    fn note(&self, position: usize, failure: Option<&str>) -> bool {
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match failure {
+            Some(failure) => failures.insert(position, failure.to_owned()),
+            None => failures.remove(&position),
+        };
+        before.as_deref() != failure
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// Reads the issuers of the configuration, with the keys of files. Blocks.
+///
+/// # Errors
+/// A file cannot be used, or two entries have one key.
+pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>> {
+    let mut entries = Vec::new();
+    for config in configs {
+        let (keys, unknown_key) = match &config.jwks {
+            KeySource::File(path) => (read_keys(path)?, None),
+            KeySource::Url(_) => (JwkSet::default(), Some(Arc::default())),
+        };
+        entries.push(IssuerEntry { issuer: Arc::new(config.issuer()), keys: Arc::new(keys), unknown_key });
+    }
+    match IssuerTable::of(entries.clone()).1.pop() {
+        Some(conflict) => Err(conflict.into()),
+        None => Ok(entries),
+    }
+}
+
+/// The issuers that origins announce. One that this version cannot use is left out.
+pub(super) fn of_origins(lists: &OriginLists) -> Vec<IssuerEntry> {
+    let mut all = AccessList::default();
+    for list in lists.values() {
+        let mut fleet = AccessList::default();
+        fleet.set_fleet(list.fleet().clone());
+        if let Err(error) = all.merge(&fleet) {
+            tracing::error!(%error, "the issuers of an origin are ignored");
+        }
+    }
+    all.fleet().issuers.iter().filter_map(announced).collect()
+}
+
+fn announced(issuer: &Issuer) -> Option<IssuerEntry> {
+    let read = || -> anyhow::Result<IssuerEntry> {
+        let Issuer { issuer, audience, subjects, jwks, agent, services, .. } = issuer.clone();
+        let keys = JwkSet::parse(jwks.to_string().as_bytes())?;
+        let policy = IssuerPolicy { issuer, audience, subjects, agent: agent.parse()?, services };
+        Ok(IssuerEntry { issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
+    };
+    let entry = read();
+    if let Err(error) = &entry {
+        tracing::error!(name = %issuer.name, error = format!("{error:#}"), "an issuer that an origin announces is ignored");
+    }
+    entry.ok()
+}
+
+fn read_keys(path: &Path) -> anyhow::Result<JwkSet> {
+    let read = || -> anyhow::Result<JwkSet> {
+        let mut json = Vec::new();
+        File::open(path)?.take(MAX_JWK_SET_BYTES as u64 + 1).read_to_end(&mut json)?;
+        Ok(JwkSet::parse(&json)?)
+    };
+    read().with_context(|| format!("cannot use the key set {} of an issuer", path.display()))
+}
+
+/// Follows the files and URLs of keys until the drain.
+pub(super) fn follow(inner: &Arc<Inner>, configs: &[IssuerConfig], entries: &[IssuerEntry], drain: &Drain) {
+    let mut files = Vec::new();
+    let permits = Arc::new(Semaphore::new(MAX_FETCHES));
+    for (position, (config, entry)) in configs.iter().zip(entries).enumerate() {
+        match &config.jwks {
+            KeySource::File(path) => files.push((position, path.clone())),
+            KeySource::Url(url) => {
+                let fetcher = fetch::Fetcher {
+                    url: url.clone(),
+                    ca: config.ca.clone().unwrap_or_default(),
+                    unknown_key: entry.unknown_key.clone().unwrap_or_default(),
+                    permits: permits.clone(),
+                };
+                let (inner, draining) = (inner.clone(), drain.clone());
+                drain.spawn(async move {
+                    tokio::select! { () = fetcher.run(&inner, position) => {}, () = draining.begun() => {} }
+                });
+            }
+        }
+    }
+    if !files.is_empty() {
+        let (inner, draining) = (inner.clone(), drain.clone());
+        drain.spawn(async move {
+            tokio::select! { () = reread(&inner, files) => {}, () = draining.begun() => {} }
+        });
+    }
+}
+
+/// Reads all files again and again. A file that is half written is no JSON, so it is not applied.
+async fn reread(inner: &Arc<Inner>, files: Vec<(usize, PathBuf)>) {
+    let files = Arc::new(files);
+    loop {
+        tokio::time::sleep(REREAD_INTERVAL).await;
+        let reading = files.clone();
+        let read = move || reading.iter().map(|(position, path)| (*position, read_keys(path))).collect::<Vec<_>>();
+        for (position, keys) in tokio::task::spawn_blocking(read).await.expect("reading does not panic") {
+            inner.keys_read(position, keys);
+        }
+    }
+}
+
+impl Inner {
+    /// Applies the keys of an issuer, or notes why there are none. Returns whether they are in use.
+    fn keys_read(&self, position: usize, keys: anyhow::Result<JwkSet>) -> bool {
+        let failure = keys.and_then(|keys| Ok(self.set_keys(position, keys)?)).err().map(|error| format!("{error:#}"));
+        let is_new = self.key_failures.note(position, failure.as_deref());
+        self.metrics.issuers_failing.set(i64::try_from(self.key_failures.len()).unwrap_or(i64::MAX));
+        if let (true, Some(error)) = (is_new, &failure) {
+            tracing::error!(error, "the keys of an issuer cannot be used; its last valid ones stay in use");
+        }
+        failure.is_none()
+    }
+
+    /// Replaces the keys of an issuer of the configuration.
+    ///
+    /// # Errors
+    /// Another entry has one of them.
+    fn set_keys(&self, position: usize, keys: JwkSet) -> Result<(), KeyConflict> {
+        if *self.lists().issuers[position].keys == keys {
+            return Ok(());
+        }
+        let mut refused = None;
+        self.change(|lists| {
+            let before = std::mem::replace(&mut lists.issuers[position].keys, Arc::new(keys));
+            refused = IssuerTable::of(lists.issuers.clone()).1.pop();
+            match refused {
+                Some(_) => lists.issuers[position].keys = before,
+                None => {
+                    tracing::info!(
+                        issuer = lists.issuers[position].issuer.issuer,
+                        "the keys of an issuer have changed"
+                    );
+                }
+            }
+        });
+        refused.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests;

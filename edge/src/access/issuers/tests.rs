@@ -1,0 +1,114 @@
+use super::*;
+use http::{Request, Response, StatusCode, header};
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use weir_protocol::token::SigningKey;
+use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
+use weir_runtime::{certificates, tls};
+
+fn jwks(kids: &[&str]) -> JwkSet {
+    let key = SigningKey::generate().unwrap().0.public().encoded();
+    let key = |kid: &&str| format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{key}"}}"#);
+    let keys: Vec<_> = kids.iter().map(key).collect();
+    JwkSet::parse(format!(r#"{{"keys":[{}]}}"#, keys.join(",")).as_bytes()).unwrap()
+}
+
+fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
+    let issuer = IssuerPolicy {
+        issuer: issuer.to_owned(),
+        audience: "weir".to_owned(),
+        subjects: vec!["*".to_owned()],
+        agent: agent.parse().unwrap(),
+        services: vec!["*".parse().unwrap()],
+    };
+    IssuerEntry { issuer: issuer.into(), keys: jwks(kids).into(), unknown_key: Some(Arc::default()) }
+}
+
+fn found<'t>(table: &'t IssuerTable, issuer: &str, kid: &str) -> Option<&'t str> {
+    table.find(issuer, kid).map(|(issuer, _)| issuer.agent.as_str())
+}
+
+#[tokio::test]
+async fn a_key_belongs_to_one_entry_and_clusters_may_share_an_issuer() {
+    let first = entry("https://k8s", "c1", &["a", "b"]);
+    let asked = first.unknown_key.clone().unwrap();
+    let (table, conflicts) =
+        IssuerTable::of(vec![first, entry("https://k8s", "c2", &["c"]), entry("https://o", "o", &["a"])]);
+    assert!(conflicts.is_empty() && table.has("https://o") && !table.has("https://none"));
+    for (issuer, kid, agent) in
+        [("https://k8s", "a", "c1"), ("https://k8s", "b", "c1"), ("https://k8s", "c", "c2"), ("https://o", "a", "o")]
+    {
+        assert_eq!(found(&table, issuer, kid), Some(agent), "{issuer} {kid}");
+    }
+    assert_eq!((found(&table, "https://o", "c"), found(&table, "https://k8s", "d")), (None, None));
+    tokio::time::timeout(Duration::from_secs(5), asked.notified()).await.unwrap();
+
+    let (table, conflicts) =
+        IssuerTable::of(vec![entry("https://k8s", "c1", &["a"]), entry("https://k8s", "c2", &["a", "b"])]);
+    assert_eq!(conflicts.len(), 1);
+    assert!(conflicts[0].to_string().contains("`a` of the issuer https://k8s"), "{}", conflicts[0]);
+    assert_eq!((found(&table, "https://k8s", "a"), found(&table, "https://k8s", "b")), (Some("c1"), Some("c2")));
+}
+
+#[test]
+fn a_failure_is_reported_once() {
+    let failures = KeyFailures::default();
+    assert!(!failures.note(1, None));
+    assert!(failures.note(1, Some("gone")) && !failures.note(1, Some("gone")) && failures.note(1, Some("torn")));
+    assert_eq!((failures.all(), failures.len()), (vec!["torn".to_owned()], 1));
+    assert!(failures.note(1, None) && failures.all().is_empty());
+}
+
+/// A server of what a fetch must refuse, by path.
+#[derive(Clone)]
+struct Answers;
+
+impl Handler for Answers {
+    async fn handle(&self, request: Request<RequestBody>, _peer: Arc<Peer>) -> Response<Body> {
+        let key = SigningKey::generate().unwrap().0.public().encoded();
+        let set = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"k","x":"{key}"}}]}}"#);
+        let (status, body) = match request.uri().path() {
+            "/moved" => (StatusCode::FOUND, set),
+            "/gone" => (StatusCode::NOT_FOUND, set),
+            "/large" => (StatusCode::OK, set + &" ".repeat(MAX_JWK_SET_BYTES)),
+            "/torn" => (StatusCode::OK, set[..20].to_owned()),
+            _ => (StatusCode::OK, set),
+        };
+        let mut response = Response::new(Body::from(body.into_bytes()));
+        *response.status_mut() = status;
+        response.headers_mut().insert(header::LOCATION, "/keys".parse().unwrap());
+        response
+    }
+}
+
+#[tokio::test]
+async fn a_fetch_is_bounded_and_follows_no_redirect() {
+    let pki = tempfile::tempdir().unwrap();
+    certificates::write(pki.path(), &[]).unwrap();
+    let file = |name: &str| pki.path().join(name);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = tls::server_config(&file("edge.pem"), &file("edge.key"), tls::ClientAuth::None).unwrap();
+    let (drain, metrics) = (Drain::new(), HttpMetrics::register(&Registry::new()).unwrap());
+    serve::tcp(listener, Some(tls), Answers, metrics.listener("keys"), &drain);
+    let fetch = async |path: &str, ca: &str| {
+        let url = format!("https://{address}{path}").parse().unwrap();
+        fetch::fetch(&url, &file(ca)).await.map(|keys| keys.keys().count()).map_err(|error| format!("{error:#}"))
+    };
+    assert_eq!(fetch("/keys", "ca.pem").await, Ok(1));
+    for (path, ca, reason) in [
+        ("/moved", "ca.pem", "302 Found, and redirects are not followed"),
+        ("/gone", "ca.pem", "404"),
+        ("/large", "ca.pem", "longer than the limit"),
+        ("/torn", "ca.pem", "cannot be read"),
+        ("/keys", "none.pem", "none.pem"),
+    ] {
+        let error = fetch(path, ca).await.unwrap_err();
+        assert!(error.contains(reason), "{path}: {error}");
+    }
+    let other = tempfile::tempdir().unwrap();
+    certificates::write(other.path(), &[]).unwrap();
+    std::fs::copy(other.path().join("ca.pem"), file("other.pem")).unwrap();
+    assert!(fetch("/keys", "other.pem").await.is_err(), "another authority");
+    drain.cut().await;
+}

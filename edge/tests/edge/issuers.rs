@@ -1,0 +1,278 @@
+//! Tokens of issuers beside Weir, made by the rules of a cluster's projected tokens, with keys of OpenSSL.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use http::{Request, Response};
+use prometheus::Registry;
+use ring::rand::SystemRandom;
+use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents};
+use tokio::net::TcpListener;
+use weir_edge::config::{AuthMode, IssuerConfig, KeySource};
+use weir_protocol::token::unix_seconds;
+use weir_runtime::certificates;
+use weir_runtime::identity::TrustDomain;
+use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
+use weir_runtime::shutdown::Drain;
+use weir_runtime::tls::{self, ClientAuth};
+
+use crate::client::Client;
+use crate::site::{Site, TARBALL};
+use crate::test_origin::Tarball;
+
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// A signing key of a cluster's API server.
+struct ClusterKey {
+    kid: &'static str,
+    pair: RsaKeyPair,
+}
+
+impl ClusterKey {
+    fn new(kid: &'static str) -> Self {
+        let made =
+            Command::new("openssl").args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output();
+        let pem = String::from_utf8(made.unwrap().stdout).unwrap();
+        let der: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+        Self { kid, pair: RsaKeyPair::from_pkcs8(&STANDARD.decode(der).unwrap()).unwrap() }
+    }
+
+    fn jwk(&self) -> String {
+        let RsaPublicKeyComponents { n, e } = RsaPublicKeyComponents::<Vec<u8>>::from(self.pair.public());
+        let (n, e, kid) = (URL_SAFE_NO_PAD.encode(n), URL_SAFE_NO_PAD.encode(e), self.kid);
+        format!(r#"{{"use":"sig","kty":"RSA","kid":"{kid}","alg":"RS256","n":"{n}","e":"{e}"}}"#)
+    }
+
+    /// `Authorization` with a projected token of the service account `agent` in a namespace.
+    fn bearer(&self, namespace: &str, audience: &str) -> String {
+        let now = unix_seconds(std::time::SystemTime::now());
+        let header = format!(r#"{{"alg":"RS256","kid":"{}"}}"#, self.kid);
+        let payload = serde_json::json!({
+            "aud": [audience], "exp": now + 3607, "iat": now, "nbf": now, "iss": ISSUER,
+            "jti": "0d2b4b4c-5c35-4d4b-8b8c-9b0c6b7b7d6e", "sub": format!("system:serviceaccount:{namespace}:agent"),
+            "kubernetes.io": {
+                "namespace": namespace, "node": {"name": "n1", "uid": "4c1e"}, "pod": {"name": "agent-0", "uid": "58b3"},
+                "serviceaccount": {"name": "agent", "uid": "21cd"}, "warnafter": now,
+            },
+        });
+        let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload.to_string()));
+        let mut signature = vec![0; self.pair.public().modulus_len()];
+        self.pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message.as_bytes(), &mut signature).unwrap();
+        format!("Bearer {message}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+fn jwks(keys: &[&ClusterKey]) -> String {
+    format!(r#"{{"keys":[{}]}}"#, keys.iter().map(|key| key.jwk()).collect::<Vec<_>>().join(","))
+}
+
+fn issuer(jwks: KeySource, agent: &str) -> IssuerConfig {
+    IssuerConfig {
+        issuer: ISSUER.to_owned(),
+        audience: "weir".to_owned(),
+        jwks,
+        ca: None,
+        subjects: vec!["system:serviceaccount:*:agent".to_owned()],
+        agent: agent.parse().unwrap(),
+        services: vec!["shop*".parse().unwrap()],
+    }
+}
+
+/// An origin with the service `shop`, and an edge that is not started yet.
+async fn prepare() -> Site {
+    let mut site = Site::prepare().await;
+    site.origin.publish("shop", 7, 1, &Tarball::random(1, 50_000));
+    site.config.auth.mode = AuthMode::Required;
+    site
+}
+
+async fn status(client: &mut Client, bearer: &str) -> u16 {
+    client.head(TARBALL, &[("authorization", bearer)]).await.status
+}
+
+fn decided(site: &Site, result: &str) -> f64 {
+    site.metric("weir_edge_authorisations_total", &[("result", result)])
+}
+
+#[tokio::test]
+async fn projected_tokens_of_clusters_that_share_an_issuer_name_are_told_apart() {
+    let mut site = prepare().await;
+    let (first, second) = (ClusterKey::new("key-1"), ClusterKey::new("key-2"));
+    let file = |name: &str| site.pki().join(name);
+    let (one, two, denied) = (file("one.json"), file("two.json"), file("denied"));
+    fs::write(&one, jwks(&[&first])).unwrap();
+    fs::write(&two, jwks(&[&second])).unwrap();
+    fs::write(&denied, "").unwrap();
+    site.config.auth.deny = Some(denied.clone());
+    site.config.auth.issuers = vec![
+        issuer(KeySource::File(one), "cluster-1"),
+        issuer(KeySource::File(two.clone()), "{kubernetes.io/namespace}"),
+    ];
+    site.start_edge().await;
+    let unknown = ClusterKey::new("key-3");
+    let impostor = ClusterKey { kid: "key-1", ..ClusterKey::new("key-3") };
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client(version).await;
+        for (bearer, expected) in [
+            (first.bearer("weir", "weir"), 200),
+            (second.bearer("team-a", "weir"), 200),
+            (first.bearer("weir", "https://kubernetes.default.svc"), 401),
+            (unknown.bearer("weir", "weir"), 401),
+            (impostor.bearer("weir", "weir"), 401),
+            (second.bearer("Team/A", "weir"), 401),
+            (second.bearer("a:b", "weir").replace('.', ".."), 401),
+        ] {
+            assert_eq!(status(&mut client, &bearer).await, expected, "{version} {bearer}");
+        }
+        let other = client.head("/v1/services/bank/tarball", &[("authorization", &first.bearer("weir", "weir"))]).await;
+        assert_eq!(other.status, 404, "the entry does not open it");
+    }
+    for result in ["wrong_audience", "unknown_key", "bad_signature", "no_agent", "malformed", "out_of_scope"] {
+        assert_eq!(decided(&site, result), 3.0, "{result}");
+    }
+    assert_eq!(site.in_use("issuers"), 2.0);
+
+    // A denial by the agent's name is one of all its tokens, and of no other agent.
+    fs::write(&denied, "agent team-a\n").unwrap();
+    let mut client = site.client("h2").await;
+    let (a, b) = (second.bearer("team-a", "weir"), second.bearer("team-b", "weir"));
+    site.until("the agent is denied", async || status(&mut client, &a).await == 401).await;
+    assert_eq!((status(&mut client, &b).await, site.metric("weir_edge_access_denied_agents", &[])), (200, 1.0));
+
+    // One key in two entries is refused: at the start, and by a running edge, which keeps the last valid set.
+    fs::write(&two, jwks(&[&second, &first])).unwrap();
+    let failing = || site.metric("weir_edge_access_issuers_failing", &[]);
+    site.until("the set is refused", async || failing() == 1.0).await;
+    assert_eq!((status(&mut client, &b).await, status(&mut client, &first.bearer("weir", "weir")).await), (200, 200));
+    let (_, ready) = site.admin("/readyz").await;
+    assert!(ready.contains("`key-1`") && ready.contains("last valid keys apply"), "{ready}");
+    let mut second_edge = site.config.clone();
+    second_edge.cache.dir = site.pki().join("second");
+    let error = format!("{:#}", weir_edge::start(second_edge).await.map(|_| ()).unwrap_err());
+    assert!(error.contains("`key-1`") && error.contains("two entries"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_rotate_under_load_without_a_failed_poll() {
+    let mut site = prepare().await;
+    let (old, new) = (ClusterKey::new("old"), ClusterKey::new("new"));
+    // As a mounted volume: files are links through a link that is swapped.
+    let path = |name: &str| site.pki().join(name);
+    for (version, keys) in [("v1", jwks(&[&old])), ("v2", jwks(&[&old, &new])), ("v3", jwks(&[&new]))] {
+        fs::create_dir(path(version)).unwrap();
+        fs::write(path(version).join("jwks.json"), keys).unwrap();
+    }
+    let data = path("..data");
+    let swap = |version: &str| {
+        let temporary = data.with_file_name("..new");
+        std::os::unix::fs::symlink(version, &temporary).unwrap();
+        fs::rename(&temporary, &data).unwrap();
+    };
+    swap("v1");
+    let file: PathBuf = path("jwks.json");
+    std::os::unix::fs::symlink("..data/jwks.json", &file).unwrap();
+    site.config.auth.issuers = vec![issuer(KeySource::File(file), "cluster-1")];
+    site.start_edge().await;
+    // The agent's token: what it polls with until its cluster gives it the next.
+    let token = Arc::new(Mutex::new(old.bearer("weir", "weir")));
+    let (stopped, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let agents: Vec<_> = ["h1", "h2", "h3"]
+        .map(|version| {
+            let (token, stopped, polls) = (token.clone(), stopped.clone(), polls.clone());
+            let (address, pki) = (site.edge().address(), site.pki().to_owned());
+            tokio::spawn(async move {
+                let mut client = Client::connect(version, address, &pki).await;
+                while !stopped.load(Ordering::Relaxed) {
+                    let bearer = token.lock().unwrap().clone();
+                    assert_eq!(status(&mut client, &bearer).await, 200, "{version}");
+                    polls.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .into();
+    let mut client = site.client("h2").await;
+    let next = new.bearer("weir", "weir");
+    assert_eq!(status(&mut client, &next).await, 401);
+    swap("v2");
+    site.until("the new key is read", async || status(&mut client, &next).await == 200).await;
+    *token.lock().unwrap() = next;
+    let before = polls.load(Ordering::Relaxed);
+    site.until("all use it", async || polls.load(Ordering::Relaxed) > before + 30).await;
+    swap("v3");
+    let past = old.bearer("weir", "weir");
+    site.until("the old key is gone", async || status(&mut client, &past).await == 401).await;
+    stopped.store(true, Ordering::Relaxed);
+    for agent in agents {
+        agent.await.unwrap();
+    }
+}
+
+/// A server of key sets.
+#[derive(Clone, Default)]
+struct KeyServer {
+    keys: Arc<Mutex<String>>,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Handler for KeyServer {
+    async fn handle(&self, _request: Request<RequestBody>, _peer: Arc<Peer>) -> Response<Body> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        Response::new(Body::from(self.keys.lock().unwrap().clone().into_bytes()))
+    }
+}
+
+#[tokio::test]
+async fn keys_are_fetched_for_an_unknown_kid_once_a_minute() {
+    let mut site = prepare().await;
+    let file = |name: &str| site.pki().join(name);
+    let (old, new) = (ClusterKey::new("old"), ClusterKey::new("new"));
+    let server = KeyServer::default();
+    *server.keys.lock().unwrap() = jwks(&[&old]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/openid/v1/jwks", listener.local_addr().unwrap());
+    let tls = tls::server_config(&file("edge.pem"), &file("edge.key"), ClientAuth::None).unwrap();
+    let (drain, metrics) = (Drain::new(), HttpMetrics::register(&Registry::new()).unwrap());
+    serve::tcp(listener, Some(tls), server.clone(), metrics.listener("keys"), &drain);
+    let fetched = issuer(KeySource::Url(url.parse().unwrap()), "cluster-1");
+    site.config.auth.issuers = vec![IssuerConfig { ca: Some(file("ca.pem")), ..fetched }];
+    site.start_edge().await;
+    let mut client = site.client("h3").await;
+    let (present, next) = (old.bearer("weir", "weir"), new.bearer("weir", "weir"));
+    site.until("the keys are fetched", async || status(&mut client, &present).await == 200).await;
+    assert_eq!(server.requests.load(Ordering::Relaxed), 1);
+
+    *server.keys.lock().unwrap() = jwks(&[&old, &new]);
+    site.until("the new key is fetched", async || status(&mut client, &next).await == 200).await;
+    assert_eq!(server.requests.load(Ordering::Relaxed), 2);
+    let other = ClusterKey::new("other");
+    for namespace in ["a", "b", "c"] {
+        assert_eq!(status(&mut client, &other.bearer(namespace, "weir")).await, 401);
+    }
+    assert_eq!((status(&mut client, &present).await, status(&mut client, &next).await), (200, 200));
+    assert_eq!(server.requests.load(Ordering::Relaxed), 2, "at most one a minute");
+    assert_eq!(site.metric("weir_edge_access_key_set_fetches_total", &[("result", "applied")]), 2.0);
+    drain.cut().await;
+}
+
+#[tokio::test]
+async fn certificates_prove_roles_in_the_trust_domain_of_the_edge() {
+    let mut site = prepare().await;
+    let domain: TrustDomain = "fleet.example".parse().unwrap();
+    certificates::write_agent_in(site.pki(), &"cluster-9".parse().unwrap(), domain.clone()).unwrap();
+    site.config.trust_domain = domain;
+    site.config.auth.client_ca = Some(site.pki().join("ca.pem"));
+    let services = vec!["shop".parse().unwrap()];
+    let rule = weir_edge::config::CertificateRule { agents: "cluster-*".parse().unwrap(), services };
+    site.config.auth.certificates = vec![rule];
+    site.start_edge().await;
+    for version in ["h1", "h2", "h3"] {
+        let foreign = site.client_as("agent", version).await.head(TARBALL, &[]).await.status;
+        let own = site.client_as("agent-cluster-9", version).await.head(TARBALL, &[]).await.status;
+        assert_eq!((foreign, own), (401, 200), "{version}");
+    }
+}
