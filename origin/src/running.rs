@@ -408,7 +408,7 @@ impl Running {
         let (repositories, services) = (&now.repositories, &now.services);
         anyhow::ensure!(self.editor.reload(Documents::new(repositories, services)).await, "the origin is stopping");
         self.fleet.set_file(&now.fleet().map_err(anyhow::Error::msg)?);
-        if let Some((cluster, client)) = &self.cluster {
+        if let Some((cluster, _)) = &self.cluster {
             cluster.send(Event::Described(digests(repositories, services, &self.signer))).await;
             let names = repositories.iter().map(|repository| repository.name.clone());
             cluster.send(Event::Defined(names.collect())).await;

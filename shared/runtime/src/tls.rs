@@ -134,7 +134,7 @@ pub fn authority_ends(path: &Path) -> Result<SystemTime, TlsError> {
 }
 
 /// When a certificate ends. `None`: it cannot be read.
-pub(crate) fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+pub fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     Some(system_time(parsed.validity().not_after))
 }

@@ -131,7 +131,7 @@ impl<'a> UnverifiedToken<'a> {
     /// tokens are not for this audience, subject or agent.
     pub fn verify_of(self, issuer: &IssuerPolicy, key: &VerifyingKey) -> Result<Claims, TokenError> {
         self.is_signed(key.algorithm(), |message, signature| key.verifies(message, signature))?;
-        issuer.claims(self.payload)
+        issuer.claims(&self.payload)
     }
 
     /// The key fixes the algorithm.
@@ -157,7 +157,7 @@ impl<'a> UnverifiedToken<'a> {
     /// As [`verify_of`](Self::verify_of).
     #[cfg(feature = "fuzzing")]
     pub fn claims_of(&self, issuer: &IssuerPolicy) -> Result<Claims, TokenError> {
-        issuer.claims(self.payload.clone())
+        issuer.claims(&self.payload)
     }
 }
 

@@ -43,10 +43,10 @@ struct Document {
 
 impl IssuerPolicy {
     /// Reads the claims of a verified token.
-    pub(super) fn claims(&self, payload: Value) -> Result<Claims, TokenError> {
+    pub(super) fn claims(&self, payload: &Value) -> Result<Claims, TokenError> {
         let malformed = |error: serde_json::Error| TokenError::Malformed(format!("its claims: {error}"));
         let Document { iss, sub, aud, exp, nbf, iat, jti, labels } =
-            Document::deserialize(&payload).map_err(malformed)?;
+            Document::deserialize(payload).map_err(malformed)?;
         if iss != self.issuer {
             return Err(TokenError::Malformed("its claims: `iss` is another issuer".to_owned()));
         }
@@ -57,7 +57,7 @@ impl IssuerPolicy {
             return Err(TokenError::WrongSubject);
         }
         Ok(Claims {
-            subject: self.agent.name(&payload).map_err(TokenError::NoAgent)?,
+            subject: self.agent.name(payload).map_err(TokenError::NoAgent)?,
             // Denied by its id if that can be written in a deny list.
             id: jti.and_then(|id| id.parse().ok()),
             services: self.services.clone(),

@@ -33,6 +33,12 @@ impl Connector {
         Self(builder.https_only().enable_http2().wrap_connector(TcpConnector::new()))
     }
 
+    /// Over TLS for HTTP/1.1 and 2. `tls` has no ALPN protocols.
+    pub(super) fn of_https(tls: ClientConfig) -> Self {
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
+        Self(builder.https_only().enable_http1().enable_http2().wrap_connector(TcpConnector::new()))
+    }
+
     /// For HTTP/1.1, over TLS where the URL says so. `tls` has no ALPN protocols.
     pub(super) fn of_webhooks(tls: ClientConfig) -> Self {
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls);

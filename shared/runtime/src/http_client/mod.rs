@@ -55,8 +55,7 @@ where
 /// A client for HTTP/1.1 and 2 over TLS, for servers that are not Weir's. `tls` has no ALPN protocols. Redirects are not
 /// followed. The caller sets the deadlines of requests.
 pub fn https_client(tls: ClientConfig) -> Http2Client {
-    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().enable_http2();
-    Client::builder(TokioExecutor::new()).build(connector.wrap_connector(Connector::new()))
+    Client::builder(TokioExecutor::new()).build(Connector::of_https(tls))
 }
 
 /// Why a body could not be read to its end.
