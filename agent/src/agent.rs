@@ -18,7 +18,7 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::Hook;
 use crate::metrics::{Metrics, unix_seconds};
-use crate::poll::{Command, Follower, Poller, Schedule, release_of};
+use crate::poll::{Command, Dictionaries, DictionaryMemory, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
 use crate::release::{Limits, RootLock, ServiceDirectory};
 use crate::reload::Reloader;
@@ -72,6 +72,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let composition = Composition {
         lock: Arc::new(lock),
         downloads: Arc::new(Semaphore::new(config.max_downloads)),
+        dictionaries: DictionaryMemory::new(config.max_dictionary.as_u64()),
         drain: Drain::new(),
         edges: edges.clone(),
         metrics,
@@ -115,6 +116,7 @@ struct Composition {
     lock: Arc<RootLock>,
     edges: Arc<EdgeClient>,
     downloads: Arc<Semaphore>,
+    dictionaries: DictionaryMemory,
     metrics: Metrics,
     drain: Drain,
     started: SystemTime,
@@ -176,10 +178,10 @@ impl Composition {
             schedule: Schedule::new(&config.name, &name, config.poll_interval, config.refresh_interval, Instant::now()),
             poller: Poller::new(
                 name,
-                directory.incoming(),
                 config,
                 self.edges.clone(),
                 self.downloads.clone(),
+                Dictionaries { directory: directory.clone(), memory: self.dictionaries.clone() },
                 self.metrics.clone(),
             ),
             directory,

@@ -13,7 +13,7 @@ use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::{Tarball, TarballHeaders};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError};
+use crate::release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError, TarRecord};
 use crate::status::{HookState, Release, ServiceStatus};
 use crate::supervise::Task;
 
@@ -140,10 +140,10 @@ impl Follower {
 
     /// Applies the result of a poll to the disk.
     async fn apply(&self, found: PollResult, refresh: bool) -> Result<Outcome, PollError> {
-        let directory = self.directory.clone();
+        let (directory, max_dictionary) = (self.directory.clone(), self.poller.dictionaries.memory.max());
         let settled = tokio::task::spawn_blocking(move || match found {
             PollResult::Unchanged(answer) => confirm(&directory, &answer).map(|()| Outcome::Unchanged),
-            PollResult::Fetched(tarball, answer) => install(&directory, &tarball, &answer, refresh),
+            PollResult::Fetched(tarball, answer) => install(&directory, &tarball, &answer, refresh, max_dictionary),
         });
         Ok(settled.await.map_err(|error| ReleaseError::Disk {
             operation: "work in",
@@ -258,9 +258,10 @@ pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<
     })
 }
 
-fn record(directory: ReleaseName, answer: &TarballHeaders) -> ReleaseRecord {
+fn record(directory: ReleaseName, tar: Option<TarRecord>, answer: &TarballHeaders) -> ReleaseRecord {
     ReleaseRecord {
         directory,
+        tar,
         generation: answer.generation,
         commit: answer.commit.clone(),
         revision_id: answer.revision_id.clone(),
@@ -269,7 +270,7 @@ fn record(directory: ReleaseName, answer: &TarballHeaders) -> ReleaseRecord {
 
 /// Records that the release is current, perhaps under a new generation and revision.
 fn confirm(directory: &ServiceDirectory, answer: &TarballHeaders) -> Result<(), ReleaseError> {
-    let current = directory.state().release.map(|release| record(release.directory, answer));
+    let current = directory.state().release.map(|release| record(release.directory, release.tar, answer));
     directory.confirm(answer.generation, current)
 }
 
@@ -279,6 +280,7 @@ fn install(
     tarball: &Tarball,
     answer: &TarballHeaders,
     refresh: bool,
+    max_dictionary: u64,
 ) -> Result<Outcome, ReleaseError> {
     let current = directory.state().release.map(|release| release.directory);
     let (why, first_name) = match current {
@@ -301,6 +303,7 @@ fn install(
         },
     };
     let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
-    directory.switch(&record(name, answer))?;
+    let tar = TarRecord::of(&tarball.file, max_dictionary).map_err(TarError::Read)?;
+    directory.switch(&record(name, tar, answer))?;
     Ok(Outcome::Switched(why))
 }

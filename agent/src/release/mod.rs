@@ -15,10 +15,12 @@ mod error;
 mod lock;
 mod name;
 mod prune;
+mod rebuild;
 mod state;
 mod state_file;
 mod switch;
 mod tar_reader;
+mod tar_record;
 mod tree;
 mod unpack;
 
@@ -28,4 +30,5 @@ pub(crate) use lock::RootLock;
 pub use name::{ReleaseName, ReleaseNameError};
 pub(crate) use state::{HookJob, ReleaseRecord, State};
 pub(crate) use tar_reader::TarError;
+pub(crate) use tar_record::TarRecord;
 pub(crate) use unpack::Limits;

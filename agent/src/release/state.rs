@@ -8,12 +8,12 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::revision_id::RevisionId;
 
 use super::name::ReleaseName;
+use super::tar_record::TarRecord;
 
 const VERSION: u32 = 1;
 
 /// A release and the publication that an edge last confirmed for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct ReleaseRecord {
     pub(crate) directory: ReleaseName,
     /// The generation last confirmed; 0 when it is unknown.
@@ -23,6 +23,9 @@ pub(crate) struct ReleaseRecord {
     /// The revision of that generation, for any kind of source; `None` when it is unknown.
     #[serde(default)]
     pub(crate) revision_id: Option<RevisionId>,
+    /// Its tar, which deltas may refer to; `None` when it is unknown or too large.
+    #[serde(default)]
+    pub(crate) tar: Option<TarRecord>,
 }
 
 /// Whether `exec` has run for the release.
@@ -44,9 +47,8 @@ pub(crate) struct HookJob {
     pub(crate) attempts: u32,
 }
 
-/// The contents of the file `state`.
+/// The contents of the file `state`. Unknown fields are ignored: they must not cost the highest generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct State {
     version: u32,
     /// The highest generation seen, also of earlier releases: lower ones are rejected.
@@ -129,7 +131,13 @@ impl State {
         };
         let release = link.map(|name| {
             // The state was lost. The release is intact, because it was verified before it got its name.
-            known(name).unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None })
+            known(name).unwrap_or(ReleaseRecord {
+                directory: name,
+                generation: 0,
+                commit: None,
+                revision_id: None,
+                tar: None,
+            })
         });
         let hook = if release.is_some() { HookProgress::Pending } else { HookProgress::Done };
         Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
@@ -177,7 +185,7 @@ mod tests {
         let commit = "a".repeat(40).parse().unwrap();
         let revision_id = Some(RevisionId::from(&commit));
         let directory = ReleaseName::new(TarballDigest::of(content), 0);
-        ReleaseRecord { directory, generation, commit: Some(commit), revision_id }
+        ReleaseRecord { directory, generation, commit: Some(commit), revision_id, tar: None }
     }
 
     fn two() -> State {
@@ -191,6 +199,17 @@ mod tests {
         let mut state = two();
         state.succeeded(UNIX_EPOCH + Duration::from_secs(1_800_000_000));
         assert_eq!(State::parse(&state.to_bytes()).unwrap(), state);
+    }
+
+    #[test]
+    fn files_of_earlier_and_later_agents_keep_the_highest_generation() {
+        let text = String::from_utf8(two().to_bytes()).unwrap();
+        assert_eq!(text.matches("\"tar\": null").count(), 2);
+        let earlier = text.replace(",\n    \"tar\": null", "");
+        assert_ne!(earlier, text);
+        assert_eq!(State::parse(earlier.as_bytes()).unwrap(), two());
+        let later = text.replace("\"tar\": null", "\"tar\": null, \"later\": 1");
+        assert_eq!(State::parse(later.as_bytes()).unwrap().highest_generation, 7);
     }
 
     #[test]

@@ -14,7 +14,8 @@ use http_body_util::StreamBody;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use weir_protocol::conditional::{if_none_match, tarball_etag};
-use weir_protocol::digest::TarballDigest;
+use weir_protocol::dcz::available_dictionary;
+use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::Route;
@@ -69,6 +70,8 @@ pub(crate) struct Seen {
 #[derive(Default)]
 struct State {
     published: HashMap<ServiceName, Published>,
+    /// What is sent to an agent that has this dictionary.
+    delta: Option<(Sha256, Bytes)>,
     /// For the next answers they are for, one each.
     faults: VecDeque<Fault>,
     /// For every answer.
@@ -143,6 +146,11 @@ impl Answers {
         digest
     }
 
+    /// Sends this body as a delta to agents that have the dictionary.
+    pub(crate) fn send_delta(&self, dictionary: Sha256, body: Vec<u8>) {
+        self.state().delta = Some((dictionary, body.into()));
+    }
+
     /// The next answers are wrong, one after the other.
     pub(crate) fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.extend(faults);
@@ -213,10 +221,15 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
         Ok(Route::Tarball(service)) => state.published.get(&service),
         _ => None,
     };
-    published.map_or_else(|| empty(404), |published| tarball(request, published, fault))
+    published.map_or_else(|| empty(404), |published| tarball(request, published, state.delta.as_ref(), fault))
 }
 
-fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<&Fault>) -> Response<Body> {
+fn tarball(
+    request: &Request<RequestBody>,
+    published: &Published,
+    delta: Option<&(Sha256, Bytes)>,
+    fault: Option<&Fault>,
+) -> Response<Body> {
     let etag = tarball_etag(&published.digest, None);
     let mut response = Response::builder()
         .header("weir-generation", published.generation)
@@ -230,12 +243,17 @@ fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<
     if asked.is_some_and(|asked| if_none_match(asked, &published.digest, &etag).is_some()) {
         return response.status(304).header("etag", etag).body(Body::Empty).expect("a response");
     }
+    let offered = request.headers().get("available-dictionary").and_then(|value| value.to_str().ok());
+    if let Some((_, body)) = delta.filter(|(sha256, _)| offered == Some(&available_dictionary(sha256))) {
+        let response = response.header("content-encoding", "dcz").header("content-type", "application/x-tar");
+        return response.body(in_parts(body, Tail::End)).expect("a response");
+    }
     let mut tar = published.tar.to_vec();
     if fault == Some(&Fault::FlipBit) {
         let middle = tar.len() / 2;
         tar[middle] ^= 4;
     }
-    let zstd = request.headers().get("accept-encoding").is_some_and(|value| value.as_bytes() == b"zstd");
+    let zstd = request.headers().get("accept-encoding").is_some_and(|value| value.as_bytes().ends_with(b"zstd"));
     let mut body = if zstd {
         response = response.header("content-encoding", "zstd");
         // Several frames: every reader decodes them all.

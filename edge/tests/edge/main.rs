@@ -7,6 +7,7 @@ mod cluster;
 mod collapse;
 mod conditions;
 mod damage;
+mod deltas;
 mod disk_failures;
 mod drain;
 mod explain;

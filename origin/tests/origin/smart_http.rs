@@ -208,10 +208,7 @@ fn answer_one(
         && header("authorization").as_ref() != Some(expected)
     {
         let challenge = "WWW-Authenticate: Basic realm=\"git\"";
-        write!(
-            stream,
-            "HTTP/1.1 401 Unauthorized\r\n{challenge}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        )?;
+        write!(stream, "HTTP/1.1 401 Unauthorized\r\n{challenge}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
         return Ok(false);
     }
     let version = header("git-protocol").unwrap_or_default();
