@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use bytesize::ByteSize;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
-use weir_protocol::digest::Sha256;
+use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
 use weir_runtime::shutdown::Drain;
@@ -21,12 +22,22 @@ use crate::service::Service;
 use crate::tar_reader::TarReader;
 use crate::tarball::delta;
 
+/// The smallest zstd body for which deltas are made: of less nobody saves what a write of the record and an event to each
+/// edge cost.
+const MIN_BODY_BYTES: u64 = 16 << 10;
+
+/// The most versions whose deltas are being published. The writer of a record takes all that wait in one write.
+const MAX_PUBLISHING: usize = 64;
+
 /// Why there is no delta.
 #[derive(Debug, thiserror::Error)]
 enum DeltaError {
     /// A tar is above the limit.
     #[error("the tar is too large")]
     TarTooLarge,
+    /// The zstd body is small enough.
+    #[error("the tarball is small")]
+    Small,
     /// It would save too little, or be too large for an object.
     #[error("the delta is too large")]
     DeltaTooLarge,
@@ -47,6 +58,7 @@ impl DeltaError {
     fn as_str(&self) -> &'static str {
         match self {
             Self::TarTooLarge => "tar_too_large",
+            Self::Small => "small",
             Self::DeltaTooLarge => "delta_too_large",
             Self::Superseded => "superseded",
             Self::Failed(_) => "failed",
@@ -56,16 +68,19 @@ impl DeltaError {
 
 /// Makes the deltas of each new version until the drain begins. `max_tar`: the largest tar.
 pub(crate) async fn make_deltas(publisher: Arc<Publisher>, max_tar: ByteSize, metrics: Metrics, drain: Drain) {
-    let maker = DeltaMaker { publisher, max_tar: max_tar.as_u64(), metrics };
+    let publishing = Arc::new(Semaphore::new(MAX_PUBLISHING));
+    let maker = DeltaMaker { publisher, max_tar: max_tar.as_u64(), publishing, metrics };
     tokio::select! {
         () = maker.run() => {}
         () = drain.begun() => {}
     }
 }
 
+#[derive(Clone)]
 struct DeltaMaker {
     publisher: Arc<Publisher>,
     max_tar: u64,
+    publishing: Arc<Semaphore>,
     metrics: Metrics,
 }
 
@@ -85,7 +100,7 @@ impl DeltaMaker {
         }
     }
 
-    /// Makes the deltas of one version, and publishes them in one write.
+    /// Makes the deltas of one version. They are published in one write, while the next ones are made.
     async fn make(&self, service: &Arc<Service>, DeltaPlan { target, bases }: DeltaPlan) {
         let mut deltas = Vec::new();
         for base in bases {
@@ -97,8 +112,17 @@ impl DeltaMaker {
         if deltas.is_empty() {
             return;
         }
+        let permit = self.publishing.clone().acquire_owned().await;
+        let (maker, service) = (self.clone(), service.clone());
+        tokio::spawn(async move {
+            maker.publish(&service, target.publication().digest, deltas).await;
+            drop(permit);
+        });
+    }
+
+    async fn publish(&self, service: &Arc<Service>, target: TarballDigest, deltas: Vec<(Sha256, Bytes)>) {
         let count = deltas.len();
-        match self.publisher.publish_deltas(service, target.publication().digest, deltas).await {
+        match self.publisher.publish_deltas(service, target, deltas).await {
             Ok(true) => self.metrics.deltas.with_label_values(&["made"]).inc_by(count as u64),
             Ok(false) => self.count(service, count, &DeltaError::Superseded),
             Err(error) => self.count(service, count, &DeltaError::failed(error)),
@@ -114,11 +138,16 @@ impl DeltaMaker {
         if old_size.max(size) > self.max_tar {
             return Err(DeltaError::TarTooLarge);
         }
+        let whole = target.representation(Encoding::Zstd).map_or(0, |zstd| zstd.size);
+        if whole < MIN_BODY_BYTES {
+            return Err(DeltaError::Small);
+        }
+        let max = (whole / 2).min(MAX_OBJECT_BYTES as u64);
         let objects = self.publisher.objects();
         let old = TarReader::list(objects, base).await.map_err(DeltaError::failed)?;
         let new = TarReader::list(objects, target).await.map_err(DeltaError::failed)?;
-        let (max, old_sha256) = (max_bytes(target), base.publication().sha256);
-        let (runtime, stop) = (Handle::current(), CancellationToken::new());
+        let (old_sha256, runtime) = (base.publication().sha256, Handle::current());
+        let stop = CancellationToken::new();
         // The thread ends when the origin stops.
         let _stops = stop.clone().drop_guard();
         let encoded = spawn_blocking(move || {
@@ -137,12 +166,6 @@ impl DeltaMaker {
             _ => tracing::debug!(service = %service.name, %error, "a delta is not made"),
         }
     }
-}
-
-/// The most bytes of a delta: an object, or half of the zstd body.
-fn max_bytes(target: &Descriptor) -> u64 {
-    let zstd = target.representation(Encoding::Zstd).map_or(0, |zstd| zstd.size);
-    (zstd / 2).min(MAX_OBJECT_BYTES as u64)
 }
 
 /// Reads a tar of `size` bytes that is to be a dictionary.

@@ -164,8 +164,8 @@ impl Poller {
             let (protocol, headers) = (response.protocol, response.headers.clone());
             let (answer, body) = self.answer(edge, response, local).await?;
             let digest = answer.require_digest()?;
-            let coding = match offered {
-                Some(offered) if is_delta(&headers) => match self.dictionaries.rebuild(offered).await {
+            let coding = match offered.filter(|_| is_delta(&headers)) {
+                Some(offered) => match self.dictionaries.rebuild(offered).await {
                     Some(dictionary) => Coding::Dcz(dictionary),
                     None => {
                         tracing::info!(service = %self.service, "the release on disk was changed: a delta is of no use");
@@ -174,7 +174,7 @@ impl Poller {
                         continue;
                     }
                 },
-                _ => coding(&headers)?,
+                None => coding(&headers)?,
             };
             let is_delta = matches!(coding, Coding::Dcz(_));
             let fetched = fetch(body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);

@@ -103,11 +103,13 @@ async fn a_delta_that_saves_too_little_is_not_made() {
     let (home, upstream) = (Home::new(), Upstream::small());
     upstream.push("deploy/text", text(1).as_bytes());
     let (node, _) = home.start_published(&upstream).await;
-    upstream.push("deploy/text", text(2).as_bytes());
-    node.poll().await;
-    let skipped = "weir_origin_deltas_total{result=\"delta_too_large\"}";
-    until(async || node.metric(skipped).await == 1.0).await;
-    assert_eq!(node.descriptor().await.revision(), 1);
+    for (reason, contents) in [("small", text(2)), ("delta_too_large", (3..30).map(text).collect())] {
+        upstream.push("deploy/text", contents.as_bytes());
+        node.poll().await;
+        let skipped = format!("weir_origin_deltas_total{{result=\"{reason}\"}}");
+        until(async || node.metric(&skipped).await > 0.0).await;
+        assert_eq!(node.descriptor().await.revision(), 1, "{reason}");
+    }
     node.stop().await;
 }
 
@@ -115,7 +117,8 @@ async fn a_delta_that_saves_too_little_is_not_made() {
 async fn large_tars_have_no_deltas_and_none_have_when_they_are_off() {
     for (limit, counted) in [(bytesize::ByteSize::kib(4), 1.0), (bytesize::ByteSize(0), 0.0)] {
         let (home, upstream) = (Home::new(), Upstream::small());
-        upstream.push("deploy/text", text(1).as_bytes());
+        write_files(&upstream);
+        upstream.push("deploy/other", b"first");
         let mut config = home.config(&upstream.url());
         config.limits.max_delta_tarball = limit;
         let node = home.start(config).await;
@@ -142,8 +145,9 @@ async fn a_lost_delta_is_taken_back() {
     let made = node.published(|descriptor| !deltas(descriptor).is_empty()).await;
     let delta = deltas(&made).remove(0).digest;
     fs::remove_file(home.object(&delta)).unwrap();
-    assert_eq!(node.get(&object_path(&delta)).await.status, 404);
+    assert_eq!(node.get(&object_path(&delta)).await.status, 503, "the rebuild of the version has no deltas");
     let after = node.published(|descriptor| deltas(descriptor).is_empty()).await;
+    assert_eq!(node.get(&object_path(&delta)).await.status, 404);
     assert_eq!((after.publication(), after.revision()), (made.publication(), made.revision() + 1));
     node.tarball(&after).await;
     node.stop().await;
