@@ -159,6 +159,9 @@ mod tests {
     }
 
     proptest! {
+        // Each case waits for the disk.
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
         #[test]
         fn every_release_gives_its_tar(mut entries in prop::collection::btree_map(path(), kind(), 0..12)) {
             let paths: Vec<_> = entries.keys().cloned().collect();
