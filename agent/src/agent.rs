@@ -20,7 +20,7 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, unix_seconds};
-use crate::poll::{Command, Follower, Poller, Schedule, release_of};
+use crate::poll::{Command, Dictionaries, DictionaryMemory, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
 use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
 use crate::reload::{self, Reloader};
@@ -88,6 +88,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let composition = Composition {
         lock: Arc::new(lock),
         downloads: Arc::new(Semaphore::new(config.max_downloads)),
+        dictionaries: DictionaryMemory::new(config.max_dictionary.as_u64()),
         drain,
         trust,
         monitor,
@@ -140,6 +141,7 @@ struct Composition {
     lock: Arc<RootLock>,
     edges: Arc<EdgeClient>,
     downloads: Arc<Semaphore>,
+    dictionaries: DictionaryMemory,
     metrics: Metrics,
     trust: Option<Arc<Trust>>,
     monitor: Option<Monitor>,
@@ -244,10 +246,10 @@ impl Composition {
             schedule: Schedule::new(&config.name, &name, config.poll_interval, config.refresh_interval, Instant::now()),
             poller: Poller::new(
                 name,
-                directory.incoming(),
                 config,
                 self.edges.clone(),
                 self.downloads.clone(),
+                Dictionaries { directory: directory.clone(), memory: self.dictionaries.clone() },
                 self.metrics.clone(),
                 self.trust.clone(),
             ),

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use weir_protocol::conditional::tarball_etag;
 use weir_protocol::descriptor::{Descriptor, Representation};
+use weir_protocol::digest::Sha256;
 use weir_protocol::encoding::{self, Encoding};
 use weir_protocol::route::Route;
 
@@ -32,6 +33,8 @@ pub(crate) struct HeaderValues {
     pub(crate) revision: HeaderValue,
     pub(crate) content_location: HeaderValue,
     pub(crate) unencoded_digest: HeaderValue,
+    /// For what the tarball is a dictionary (RFC 9842): the service's later versions.
+    pub(crate) use_as_dictionary: HeaderValue,
     /// The entity tag of the descriptor itself.
     pub(crate) descriptor_tag: EntityTag,
 }
@@ -40,6 +43,15 @@ pub(crate) struct HeaderValues {
 pub(crate) struct EntityTag {
     pub(crate) text: String,
     pub(crate) value: HeaderValue,
+}
+
+/// What a client accepts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Accepted<'a> {
+    /// The value of `Accept-Encoding`.
+    pub(crate) encoding: Option<&'a str>,
+    /// The dictionary that it has.
+    pub(crate) dictionary: Option<Sha256>,
 }
 
 /// The representation selected for a request.
@@ -86,6 +98,7 @@ impl Version {
                     "sha-256=:{}:",
                     STANDARD.encode(publication.sha256.as_bytes())
                 )),
+                use_as_dictionary: header_value(&format!("match=\"{}\"", Route::Tarball(publication.service.clone()))),
                 descriptor_tag: EntityTag::new(descriptor.etag()),
             },
             tags,
@@ -99,20 +112,20 @@ impl Version {
         &self.descriptor
     }
 
-    /// Selects the variant for an `Accept-Encoding`, codings in `without` excluded. `None`: no acceptable coding is
+    /// Selects the variant for what a client accepts, codings in `without` excluded. `None`: no acceptable coding is
     /// left.
     ///
-    /// Representations without a dictionary are served as stored. Identity, and gzip that is not stored, are made from
-    /// zstd.
-    pub(crate) fn variant(&self, accept_encoding: Option<&str>, without: &[Encoding]) -> Option<Variant<'_>> {
+    /// Stored representations are served as they are; dcz only against the dictionary that the client has. Identity,
+    /// and gzip that is not stored, are made from zstd.
+    pub(crate) fn variant(&self, accepted: Accepted<'_>, without: &[Encoding]) -> Option<Variant<'_>> {
         let from = |wanted: Encoding| match wanted {
-            Encoding::Identity => self.stored(Encoding::Zstd),
-            Encoding::Gzip => self.stored(Encoding::Gzip).or_else(|| self.stored(Encoding::Zstd)),
-            Encoding::Dcz => None,
-            Encoding::Zstd => self.stored(Encoding::Zstd),
+            Encoding::Identity => self.stored(Encoding::Zstd, None),
+            Encoding::Gzip => self.stored(Encoding::Gzip, None).or_else(|| self.stored(Encoding::Zstd, None)),
+            Encoding::Dcz => self.stored(Encoding::Dcz, Some(accepted.dictionary?)),
+            Encoding::Zstd => self.stored(Encoding::Zstd, None),
         };
         let available = |wanted| !without.contains(&wanted) && from(wanted).is_some();
-        let encoding = encoding::negotiate(accept_encoding, available)?;
+        let encoding = encoding::negotiate(accepted.encoding, available)?;
         let (position, stored) = from(encoding)?;
         let (transcoding, length, tag) = match encoding {
             coded if coded == stored.encoding => (Transcoding::Passthrough, Some(stored.size), &self.tags[position]),
@@ -122,8 +135,8 @@ impl Version {
         Some(Variant { encoding, stored, transcoding, length, tag })
     }
 
-    fn stored(&self, encoding: Encoding) -> Option<(usize, &Representation)> {
+    fn stored(&self, encoding: Encoding, dictionary: Option<Sha256>) -> Option<(usize, &Representation)> {
         let mut stored = self.descriptor.representations().iter().enumerate();
-        stored.find(|(_, r)| r.encoding == encoding && r.dictionary.is_none())
+        stored.find(|(_, r)| r.encoding == encoding && r.dictionary == dictionary)
     }
 }

@@ -12,6 +12,7 @@ mod certificates;
 mod cluster;
 pub mod config;
 mod data_dir;
+mod deltas;
 mod diff;
 mod disk_watch;
 mod edge_api;

@@ -48,6 +48,14 @@ metric_families! {
         /// Frames of built tarballs: reused from an earlier version, or built. Mostly `built` after small commits: large
         /// files change, or recipes were lost.
         pub(crate) frames: IntCounterVec = "weir_origin_frames_total" { result: ["reused", "built"] };
+        /// Deltas (`dcz`) of new versions against the three before. `tar_too_large`: a tar is above
+        /// `limits.max_delta_tarball`. `small`: the zstd body is below 16 KiB. `delta_too_large`: the delta would have more
+        /// than 8 MiB or than half of the zstd body.
+        /// `superseded`: a newer version came first. `failed`: the log has the reason.
+        pub(crate) deltas: IntCounterVec = "weir_origin_deltas_total"
+            { result: ["made", "tar_too_large", "small", "delta_too_large", "superseded", "failed"] };
+        /// Services with a new version that wait for their deltas; at most `limits.max_services`.
+        pub(crate) deltas_waiting: IntGauge = "weir_origin_deltas_waiting";
         /// LFS objects fetched and verified.
         pub(crate) lfs_objects: IntCounter = "weir_origin_lfs_objects_fetched_total";
         /// Bytes of LFS objects fetched and verified.

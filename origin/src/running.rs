@@ -47,7 +47,7 @@ use crate::signing::Signer;
 use crate::source::git::mirror;
 use crate::store::{Objects, Records, StoreMetrics};
 use crate::versions::Versions;
-use crate::{access, disk_watch, status};
+use crate::{access, deltas, disk_watch, status};
 
 /// The longest wait at shutdown for threads that were signalled to stop.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
@@ -162,6 +162,12 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
     let (catalog, editor) = catalog::begin(dependencies, published, &drain).await;
     drain.spawn(publisher.clone().collect_garbage(drain.clone()));
+    drain.spawn(deltas::make_deltas(
+        publisher.clone(),
+        config.limits.max_delta_tarball,
+        metrics.clone(),
+        drain.clone(),
+    ));
     let lost_definitions = LostDefinitions::new(publisher.clone(), config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
     if lost_definitions.is_store_new(&catalog.snapshot(), SystemTime::now()) {

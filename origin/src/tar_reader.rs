@@ -37,16 +37,25 @@ impl TarReader {
     /// # Errors
     /// The manifest cannot be read, or an object is missing or damaged.
     pub(crate) async fn open(objects: &Objects, version: &Descriptor) -> Result<Self, ReadError> {
+        let stored = objects.past_cache();
+        let Self { repository, frames, .. } = Self::list(&stored, version).await?;
+        for frame in &frames {
+            stored.get(&repository, Area::Public, frame).await?;
+        }
+        Ok(Self { objects: objects.clone(), repository, frames })
+    }
+
+    /// Reads the manifest of a version. Whether its frames can be read is seen when they are.
+    ///
+    /// # Errors
+    /// The manifest cannot be read.
+    pub(crate) async fn list(objects: &Objects, version: &Descriptor) -> Result<Self, ReadError> {
         let zstd = version.representation(Encoding::Zstd).ok_or(ReadError::NoZstd)?;
         let repository = version.publication().repository.clone();
-        let stored = objects.past_cache();
-        let first = stored.get(&repository, Area::Public, &zstd.digest).await?;
         let mut frames = VecDeque::from([zstd.digest]);
         if zstd.frames > 1 {
-            frames = Manifest::parse(&first)?.frames().iter().map(|frame| frame.digest).collect();
-            for frame in &frames {
-                stored.get(&repository, Area::Public, frame).await?;
-            }
+            let manifest = objects.get(&repository, Area::Public, &zstd.digest).await?;
+            frames = Manifest::parse(&manifest)?.frames().iter().map(|frame| frame.digest).collect();
         }
         Ok(Self { objects: objects.clone(), repository, frames })
     }

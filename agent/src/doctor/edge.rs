@@ -169,6 +169,7 @@ async fn identity_and_clock(findings: &mut Findings, url: &EdgeUrl, config: &Con
             no_cache: false,
             timeout: config.request_timeout,
             avoid_http3: true,
+            dictionary: None,
         };
         let response = match edge.send(&request(Method::HEAD)).await {
             Ok(response) => response,

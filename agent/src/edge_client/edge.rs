@@ -8,7 +8,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
 use rustls::ClientConfig;
 use weir_protocol::conditional::tarball_etag;
-use weir_protocol::digest::TarballDigest;
+use weir_protocol::dcz::{AVAILABLE_DICTIONARY, available_dictionary};
+use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route as Path;
 
@@ -37,6 +38,8 @@ pub(crate) struct TarballRequest<'a> {
     pub(crate) if_none_match: Option<TarballDigest>,
     /// Asks the edge to revalidate and to verify its cache.
     pub(crate) no_cache: bool,
+    /// The dictionary on disk: the edge may send a delta against it.
+    pub(crate) dictionary: Option<Sha256>,
     /// The timeout of the response's head.
     pub(crate) timeout: Duration,
     /// HTTP/3 has just failed in the middle of a body.
@@ -208,8 +211,13 @@ impl Edge {
         let mut request = Request::builder()
             .method(tarball_request.method.clone())
             .uri(format!("{}{}", self.url, Path::Tarball(tarball_request.service.clone())))
-            .header(header::ACCEPT_ENCODING, "zstd")
             .header(header::USER_AGENT, USER_AGENT);
+        request = match &tarball_request.dictionary {
+            None => request.header(header::ACCEPT_ENCODING, "zstd"),
+            Some(dictionary) => request
+                .header(header::ACCEPT_ENCODING, "dcz, zstd")
+                .header(AVAILABLE_DICTIONARY, available_dictionary(dictionary)),
+        };
         if let Some(digest) = &tarball_request.if_none_match {
             request = request.header(header::IF_NONE_MATCH, tarball_etag(digest, None));
         }

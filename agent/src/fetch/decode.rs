@@ -9,6 +9,7 @@ use tokio::sync::mpsc::Receiver;
 use weir_protocol::digest::TarballDigest;
 
 use super::FetchError;
+use super::delta::{DeltaDecoder, Dictionary};
 
 /// The buffer size in bytes.
 const PART: usize = 256 << 10;
@@ -17,11 +18,12 @@ const PART: usize = 256 << 10;
 const MAX_WINDOW_LOG: u32 = 23;
 
 /// A content coding that the agent accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
     Identity,
     /// One or several zstd frames.
     Zstd,
+    /// A delta against this tar.
+    Dcz(Dictionary),
 }
 
 /// Decodes a body into an unnamed file, which leaves nothing behind; returns it with its digest and size.
@@ -33,12 +35,16 @@ pub(super) fn write(
 ) -> Result<(File, TarballDigest, u64), FetchError> {
     let mut file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?;
     let parts = BodyReader { parts, part: Bytes::new() };
-    let (digest, size) = match coding {
+    let (digest, size) = match &coding {
         Coding::Identity => copy(parts, &mut file, incoming, max_bytes)?,
         Coding::Zstd => {
             let mut decoder =
                 zstd::stream::read::Decoder::with_buffer(BufReader::new(parts)).map_err(FetchError::Decode)?;
             decoder.window_log_max(MAX_WINDOW_LOG).map_err(FetchError::Decode)?;
+            copy(decoder, &mut file, incoming, max_bytes)?
+        }
+        Coding::Dcz(dictionary) => {
+            let decoder = DeltaDecoder::new(parts, dictionary).map_err(FetchError::Decode)?;
             copy(decoder, &mut file, incoming, max_bytes)?
         }
     };

@@ -1,6 +1,7 @@
 //! Fetches a tarball into a file and verifies it.
 
 mod decode;
+mod delta;
 mod problem;
 mod tarball_headers;
 
@@ -11,8 +12,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
-use decode::Coding;
+pub(crate) use decode::Coding;
+pub(crate) use delta::{Dictionary, is_delta};
 pub(crate) use problem::problem_detail;
 pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, retry_after};
 
@@ -68,6 +71,14 @@ impl FetchError {
         move |error| Self::Disk { directory: directory.to_owned(), error }
     }
 
+    /// The error of a delta. Its size says nothing about the tarball, so that it counts as wrong.
+    pub(crate) fn of_delta(self) -> Self {
+        match self {
+            Self::TooLarge(_) => Self::Decode(std::io::Error::other("the delta is too large")),
+            error => error,
+        }
+    }
+
     /// Whether the bytes were wrong, so that a second download may succeed.
     pub(crate) fn is_corrupt(&self) -> bool {
         matches!(self, Self::Decode(_) | Self::Mismatch { .. })
@@ -83,6 +94,10 @@ pub(crate) async fn fetch(
     max_bytes: u64,
     metrics: &Metrics,
 ) -> Result<Tarball, FetchError> {
+    let max_encoded = match coding {
+        Coding::Dcz(_) => MAX_OBJECT_BYTES as u64,
+        Coding::Identity | Coding::Zstd => max_encoded_bytes(max_bytes),
+    };
     let (parts, received) = mpsc::channel::<Bytes>(MAX_QUEUED_PARTS);
     // Decoding and hashing block.
     let into = incoming.clone();
@@ -93,7 +108,7 @@ pub(crate) async fn fetch(
         while let Some(part) = body.chunk().await? {
             metrics.fetched_bytes.inc_by(part.len() as u64);
             coded += part.len() as u64;
-            if coded > max_encoded_bytes(max_bytes) {
+            if coded > max_encoded {
                 return Err(FetchError::TooLarge(max_bytes));
             }
             if is_too_slow(coded, started.elapsed()) {

@@ -36,6 +36,9 @@ metric_families! {
         pub(crate) fetched_bytes: IntCounter = "weir_agent_fetched_bytes_total";
         /// Bytes of tarballs after decoding.
         pub(crate) tarball_bytes: IntCounter = "weir_agent_tarball_bytes_total";
+        /// Deltas (`dcz`) that edges sent. `modified`: the release on disk was changed, so the delta is of no use. `refused`:
+        /// the bytes were wrong. After both the whole tarball is fetched.
+        deltas: IntCounterVec = "weir_agent_deltas_total" { result: ["applied", "modified", "refused"] };
         /// 1 when the last connection used HTTP/3. 0 when only HTTP/2 worked, or nothing was tried yet.
         pub(crate) http3_usable: IntGauge = "weir_agent_http3_usable";
         /// Responses refused because their generation was lower than one seen before.
@@ -163,6 +166,11 @@ impl Metrics {
     /// An edge answered.
     pub(crate) fn answered(&self, protocol: Protocol) {
         self.requests.with_label_values(&[protocol.as_str()]).inc();
+    }
+
+    /// An edge sent a delta.
+    pub(crate) fn delta(&self, result: &str) {
+        self.deltas.with_label_values(&[result]).inc();
     }
 
     /// An attempt at an edge failed.

@@ -14,7 +14,7 @@ use crate::edge_client::Protocol;
 use crate::fetch::{Tarball, TarballHeaders};
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{Pins, ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError};
+use crate::release::{Pins, ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError, TarRecord};
 use crate::status::{HookState, Pinned, Release, ServiceStatus};
 use crate::supervise::Task;
 
@@ -64,11 +64,11 @@ enum SwitchReason {
 }
 
 /// A release that is complete on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Prepared {
     /// It is current and unmodified.
     Current,
-    Ready(ReleaseName, SwitchReason),
+    Ready(ReleaseName, SwitchReason, Option<TarRecord>),
 }
 
 impl SwitchReason {
@@ -235,19 +235,21 @@ impl Follower {
             PollResult::Unpacked(answer) => {
                 let name = self.veto.as_ref().expect("only a refused release is unpacked and not current").release;
                 let first = self.directory.state().release.is_none();
-                (Prepared::Ready(name, if first { SwitchReason::First } else { SwitchReason::Changed }), answer)
+                (Prepared::Ready(name, if first { SwitchReason::First } else { SwitchReason::Changed }, None), answer)
             }
             PollResult::Fetched(tarball, answer) => {
                 let expected = answer.clone();
-                let prepared = self.on_disk(move |directory| prepare(directory, &tarball, &expected, refresh)).await;
+                let max = self.poller.dictionaries.memory.max();
+                let prepared =
+                    self.on_disk(move |directory| prepare(directory, &tarball, &expected, refresh, max)).await;
                 match prepared {
                     Ok(prepared) => (prepared, answer),
                     Err(error) => return Some(Err(error.into())),
                 }
             }
         };
-        let Prepared::Ready(name, why) = prepared else { return Some(Ok(Outcome::Unchanged)) };
-        let record = record(name, &answer);
+        let Prepared::Ready(name, why, tar) = prepared else { return Some(Ok(Outcome::Unchanged)) };
+        let record = record(name, tar, &answer);
         // A repair restores content that has passed.
         if why != SwitchReason::Repaired
             && let Err(error) = self.check(&record).await?
@@ -395,9 +397,10 @@ pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<
     })
 }
 
-fn record(directory: ReleaseName, answer: &TarballHeaders) -> ReleaseRecord {
+fn record(directory: ReleaseName, tar: Option<TarRecord>, answer: &TarballHeaders) -> ReleaseRecord {
     ReleaseRecord {
         directory,
+        tar,
         generation: answer.generation,
         commit: answer.commit.clone(),
         revision_id: answer.revision_id.clone(),
@@ -406,7 +409,7 @@ fn record(directory: ReleaseName, answer: &TarballHeaders) -> ReleaseRecord {
 
 /// Records that the release is current, perhaps under a new generation and revision.
 fn confirm(directory: &ServiceDirectory, answer: &TarballHeaders) -> Result<(), ReleaseError> {
-    let current = directory.state().release.map(|release| record(release.directory, answer));
+    let current = directory.state().release.map(|release| record(release.directory, release.tar, answer));
     directory.confirm(answer.generation, current)
 }
 
@@ -416,6 +419,7 @@ fn prepare(
     tarball: &Tarball,
     answer: &TarballHeaders,
     refresh: bool,
+    max_dictionary: u64,
 ) -> Result<Prepared, ReleaseError> {
     let current = directory.state().release.map(|release| release.directory);
     let (why, first_name) = match current {
@@ -438,5 +442,6 @@ fn prepare(
         },
     };
     let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
-    Ok(Prepared::Ready(name, why))
+    let tar = TarRecord::of(&tarball.file, max_dictionary).map_err(TarError::Read)?;
+    Ok(Prepared::Ready(name, why, tar))
 }

@@ -12,10 +12,13 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route;
 
+use super::dictionary::Dictionaries;
 use super::error::{AllEdgesFailed, PollError};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Protocol, RequestError, Response, ResponseBody, TarballRequest};
-use crate::fetch::{FetchError, InvalidHeader, Tarball, TarballHeaders, coding, fetch, problem_detail, retry_after};
+use crate::fetch::{
+    Coding, FetchError, InvalidHeader, Tarball, TarballHeaders, coding, fetch, is_delta, problem_detail, retry_after,
+};
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
 use crate::verify::{ProofError, SignedPublication, Trust};
 
@@ -59,6 +62,7 @@ pub(crate) struct Poller {
     pub(crate) fetch_timeout: Duration,
     /// Limits the concurrent downloads of all services.
     pub(crate) downloads: Arc<Semaphore>,
+    pub(crate) dictionaries: Dictionaries,
     pub(crate) metrics: Metrics,
     pub(crate) service_metrics: ServiceMetrics,
     /// Only with `trust`.
@@ -82,10 +86,10 @@ impl Proofs {
 impl Poller {
     pub(crate) fn new(
         service: ServiceName,
-        incoming: PathBuf,
         config: &Config,
         edges: Arc<EdgeClient>,
         downloads: Arc<Semaphore>,
+        dictionaries: Dictionaries,
         metrics: Metrics,
         trust: Option<Arc<Trust>>,
     ) -> Self {
@@ -93,7 +97,8 @@ impl Poller {
         Self {
             proofs: trust.map(proofs),
             edges,
-            incoming,
+            incoming: dictionaries.directory.incoming(),
+            dictionaries,
             max_tarball_bytes: config.max_tarball_bytes.as_u64(),
             request_timeout: config.request_timeout,
             fetch_timeout: config.fetch_timeout,
@@ -260,7 +265,8 @@ impl Poller {
         }
     }
 
-    /// Downloads a tarball. A body that stalls over HTTP/3 is requested again over HTTP/2.
+    /// Downloads a tarball, or a delta if an edge has one. A body that stalls over HTTP/3 is requested again over HTTP/2,
+    /// and a delta that is of no use as a whole tarball.
     async fn download(
         &self,
         edge: &Edge,
@@ -269,16 +275,36 @@ impl Poller {
         signed: Option<&SignedPublication>,
     ) -> Result<(PollResult, Protocol), PollError> {
         let mut tarball_request = self.tarball_request(Method::GET, None, no_cache);
+        let mut accepts_delta = !no_cache;
         loop {
+            let offered = if accepts_delta { self.dictionaries.offer().await } else { None };
+            tarball_request.dictionary = offered.as_ref().map(|offered| offered.sha256);
             let response = edge.send(&tarball_request).await?;
             let (protocol, headers) = (response.protocol, response.headers.clone());
             let (answer, body) = self.answer(edge, response, local).await?;
             let digest = answer.require_digest()?;
             signed.map_or(Ok(()), |signed| signed.check_digest(digest))?;
-            let coding = coding(&headers)?;
+            let coding = match offered.filter(|_| is_delta(&headers)) {
+                Some(offered) => match self.dictionaries.rebuild(offered).await {
+                    Some(dictionary) => Coding::Dcz(dictionary),
+                    None => {
+                        tracing::info!(service = %self.service, "the release on disk was changed: a delta is of no use");
+                        self.metrics.delta("modified");
+                        accepts_delta = false;
+                        continue;
+                    }
+                },
+                None => coding(&headers)?,
+            };
+            let is_delta = matches!(coding, Coding::Dcz(_));
             let fetched = fetch(body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
             match fetched.await {
-                Ok(tarball) => return Ok((PollResult::Fetched(tarball, answer), protocol)),
+                Ok(tarball) => {
+                    if is_delta {
+                        self.metrics.delta("applied");
+                    }
+                    return Ok((PollResult::Fetched(tarball, answer), protocol));
+                }
                 // Other errors say nothing about UDP.
                 Err(FetchError::Request(error @ RequestError::Silent(_)))
                     if protocol == Protocol::H3 && !tarball_request.avoid_http3 =>
@@ -286,6 +312,13 @@ impl Poller {
                     let (service, edge) = (&self.service, edge.url());
                     tracing::debug!(%service, %edge, %error, "a download over HTTP/3 stalled");
                     tarball_request.avoid_http3 = true;
+                }
+                Err(error) if is_delta => {
+                    let error = error.of_delta();
+                    if error.is_corrupt() {
+                        self.metrics.delta("refused");
+                    }
+                    return Err(error.into());
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -299,7 +332,8 @@ impl Poller {
         no_cache: bool,
     ) -> TarballRequest<'_> {
         let timeout = if method == Method::HEAD { self.request_timeout } else { self.fetch_timeout };
-        TarballRequest { service: &self.service, method, if_none_match, no_cache, timeout, avoid_http3: false }
+        let (service, dictionary) = (&self.service, None);
+        TarballRequest { service, method, if_none_match, no_cache, dictionary, timeout, avoid_http3: false }
     }
 
     /// Checks the status and the headers of a response, and that its generation is not lower than one seen before.

@@ -20,10 +20,12 @@ mod modes;
 mod name;
 mod pins;
 mod prune;
+mod rebuild;
 mod state;
 mod state_file;
 mod switch;
 mod tar_reader;
+mod tar_record;
 mod tree;
 mod unpack;
 
@@ -37,4 +39,5 @@ pub use name::{ReleaseName, ReleaseNameError};
 pub(crate) use pins::{Pins, read_pins, remove_pin, write_pin};
 pub(crate) use state::{HookJob, ReleaseRecord, State};
 pub(crate) use tar_reader::TarError;
+pub(crate) use tar_record::TarRecord;
 pub(crate) use unpack::Limits;

@@ -7,6 +7,7 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
 
 use super::name::ReleaseName;
+use super::tar_record::TarRecord;
 
 const VERSION: u32 = 1;
 
@@ -27,6 +28,9 @@ pub(crate) struct ReleaseRecord {
     /// The revision of that generation, for any kind of source; `None` when it is unknown.
     #[serde(default)]
     pub(crate) revision_id: Option<RevisionId>,
+    /// Its tar, which deltas may refer to; `None` when it is unknown or too large.
+    #[serde(default)]
+    pub(crate) tar: Option<TarRecord>,
 }
 
 /// Whether `exec` has run for the release.
@@ -49,7 +53,7 @@ pub(crate) struct HookJob {
     pub(crate) attempts: u32,
 }
 
-/// The contents of the file `state`.
+/// The contents of the file `state`. Unknown fields are ignored: they must not cost the highest generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     version: u32,
@@ -149,7 +153,7 @@ impl State {
     pub(crate) fn record_of(&self, name: ReleaseName) -> ReleaseRecord {
         let records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
         let known = records.into_iter().find(|record| record.directory == name).cloned();
-        known.unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None })
+        known.unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None, tar: None })
     }
 
     /// Repairs the state to match the symlink, which is authoritative. `None` when they match.
@@ -205,7 +209,7 @@ mod tests {
         let commit = "a".repeat(40).parse().unwrap();
         let revision_id = Some(RevisionId::from(&commit));
         let directory = ReleaseName::new(TarballDigest::of(content), 0);
-        ReleaseRecord { directory, generation, commit: Some(commit), revision_id }
+        ReleaseRecord { directory, generation, commit: Some(commit), revision_id, tar: None }
     }
 
     fn two() -> State {
@@ -244,6 +248,17 @@ mod tests {
             state = state.switched_to(record(&[number], u64::from(number)));
         }
         assert_eq!(state.earlier.len(), MAX_EARLIER);
+    }
+
+    #[test]
+    fn files_of_earlier_and_later_agents_keep_the_highest_generation() {
+        let text = String::from_utf8(two().to_bytes()).unwrap();
+        assert_eq!(text.matches("\"tar\": null").count(), 2);
+        let earlier = text.replace(",\n    \"tar\": null", "");
+        assert_ne!(earlier, text);
+        assert_eq!(State::parse(earlier.as_bytes()).unwrap(), two());
+        let later = text.replace("\"tar\": null", "\"tar\": null, \"later\": 1");
+        assert_eq!(State::parse(later.as_bytes()).unwrap().highest_generation, 7);
     }
 
     #[test]

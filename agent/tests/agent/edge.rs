@@ -15,7 +15,8 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use weir_protocol::conditional::{if_none_match, tarball_etag};
-use weir_protocol::digest::TarballDigest;
+use weir_protocol::dcz::available_dictionary;
+use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::envelope::{Envelope, PUBLICATION_TYPE};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
@@ -78,6 +79,8 @@ pub(crate) struct Seen {
 #[derive(Default)]
 struct State {
     published: HashMap<ServiceName, Published>,
+    /// What is sent to an agent that has this dictionary.
+    delta: Option<(Sha256, Bytes)>,
     /// For the next answers they are for, one each.
     faults: VecDeque<Fault>,
     /// For every answer.
@@ -181,6 +184,11 @@ impl Answers {
         self.state().statements.insert(service.clone(), envelope);
     }
 
+    /// Sends this body as a delta to agents that have the dictionary.
+    pub(crate) fn send_delta(&self, dictionary: Sha256, body: Vec<u8>) {
+        self.state().delta = Some((dictionary, body.into()));
+    }
+
     /// The next answers are wrong, one after the other.
     pub(crate) fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.extend(faults);
@@ -254,7 +262,7 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
     };
     match (published, tells) {
         (None, _) => empty(404),
-        (Some(published), None) => tarball(request, published, fault),
+        (Some(published), None) => tarball(request, published, state.delta.as_ref(), fault),
         (Some(published), Some(service)) => descriptor(&service, published, fault),
     }
 }
@@ -284,7 +292,12 @@ fn descriptor(service: &ServiceName, published: &Published, fault: Option<&Fault
     })
 }
 
-fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<&Fault>) -> Response<Body> {
+fn tarball(
+    request: &Request<RequestBody>,
+    published: &Published,
+    delta: Option<&(Sha256, Bytes)>,
+    fault: Option<&Fault>,
+) -> Response<Body> {
     let etag = tarball_etag(&published.digest, None);
     let mut response = Response::builder()
         .header("weir-generation", published.generation)
@@ -298,12 +311,17 @@ fn tarball(request: &Request<RequestBody>, published: &Published, fault: Option<
     if asked.is_some_and(|asked| if_none_match(asked, &published.digest, &etag).is_some()) {
         return response.status(304).header("etag", etag).body(Body::Empty).expect("a response");
     }
+    let offered = request.headers().get("available-dictionary").and_then(|value| value.to_str().ok());
+    if let Some((_, body)) = delta.filter(|(sha256, _)| offered == Some(&available_dictionary(sha256))) {
+        let response = response.header("content-encoding", "dcz").header("content-type", "application/x-tar");
+        return response.body(in_parts(body, Tail::End)).expect("a response");
+    }
     let mut tar = published.tar.to_vec();
     if fault == Some(&Fault::FlipBit) {
         let middle = tar.len() / 2;
         tar[middle] ^= 4;
     }
-    let zstd = request.headers().get("accept-encoding").is_some_and(|value| value.as_bytes() == b"zstd");
+    let zstd = request.headers().get("accept-encoding").is_some_and(|value| value.as_bytes().ends_with(b"zstd"));
     let mut body = if zstd {
         response = response.header("content-encoding", "zstd");
         // Several frames: every reader decodes them all.

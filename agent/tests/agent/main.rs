@@ -1,6 +1,7 @@
 //! The agent against a small edge of the tests' own: real TLS, real QUIC, real disk.
 
 mod agent_under_test;
+mod deltas;
 mod edge;
 mod relay;
 mod tarball;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
+use weir_protocol::encoding::Encoding;
 use weir_runtime::metric_families;
 
 use crate::cache::Source;
@@ -15,8 +16,9 @@ metric_families! {
             { route, method, cache: ["hit", "stale", "miss", "collapsed", "revalidated", "forced", "error"], status };
         /// Responses with a tarball, by the source of their first bytes. Hit ratio = 1 − origin / all.
         tarballs: IntCounterVec = "weir_edge_tarballs_served_total" { tier: SOURCES };
-        /// Bytes of tarballs sent to agents, by source. Byte hit ratio = 1 − origin / all.
-        sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: SOURCES };
+        /// Bytes of tarballs sent to agents, by source and content coding (`dcz`: a delta). Byte hit ratio = 1 − origin /
+        /// all.
+        sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: SOURCES, encoding: ENCODINGS };
         /// Age of the publication when a response with its tarball began. Polls do not count.
         publication_age: Histogram = "weir_edge_served_publication_age_seconds"
             [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0];
@@ -40,11 +42,14 @@ pub(crate) struct ApiMetrics {
 /// The sources of a body's bytes: values of a label.
 const SOURCES: [&str; 3] = ["memory", "disk", "origin"];
 
-/// Bodies from one source, and their bytes.
+/// The content codings of bodies: values of a label, in the order of [`Encoding::PREFERENCE`].
+const ENCODINGS: [&str; 4] = ["dcz", "zstd", "gzip", "identity"];
+
+/// Bodies from one source, and their bytes in the order of [`ENCODINGS`].
 #[derive(Debug, Clone)]
 struct Served {
     bodies: IntCounter,
-    bytes: IntCounter,
+    bytes: [IntCounter; ENCODINGS.len()],
 }
 
 impl ApiMetrics {
@@ -55,7 +60,8 @@ impl ApiMetrics {
             full: families.requests.with_label_values(&["tarball", "GET", "hit", "200"]),
             served: SOURCES.map(|source| Served {
                 bodies: families.tarballs.with_label_values(&[source]),
-                bytes: families.sent_bytes.with_label_values(&[source]),
+                bytes: Encoding::PREFERENCE
+                    .map(|encoding| families.sent_bytes.with_label_values(&[source, encoding.as_str()])),
             }),
             families,
         })
@@ -75,7 +81,7 @@ impl ApiMetrics {
     }
 
     /// A body is begun; what counts its bytes.
-    pub(crate) fn served(&self, source: &Source, published_ago: Duration) -> &IntCounter {
+    pub(crate) fn served(&self, source: &Source, encoding: Encoding, published_ago: Duration) -> &IntCounter {
         let served = &self.served[match source {
             Source::Memory => 0,
             Source::Disk => 1,
@@ -83,7 +89,7 @@ impl ApiMetrics {
         }];
         served.bodies.inc();
         self.families.publication_age.observe(published_ago.as_secs_f64());
-        &served.bytes
+        &served.bytes[encoding as usize]
     }
 
     pub(crate) fn served_stale(&self, seconds: u64) {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use weir_protocol::cache_status::CacheStatus;
+use weir_protocol::dcz::AVAILABLE_DICTIONARY;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::route::Route;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
@@ -229,7 +230,7 @@ pub(crate) fn is_forced(request: &Request<RequestBody>) -> bool {
     };
     request.method() == Method::GET
         && !headers.contains_key(header::IF_NONE_MATCH)
-        && !headers.contains_key("available-dictionary")
+        && !headers.contains_key(AVAILABLE_DICTIONARY)
         && headers.get_all(header::CACHE_CONTROL).iter().any(no_cache)
 }
 

@@ -80,7 +80,7 @@ fn if_match(header: &str, current: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::version::Version;
+    use crate::version::{Accepted, Version};
     use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
     use weir_protocol::digest::{ObjectDigest, Sha256};
     use weir_protocol::encoding::Encoding;
@@ -113,23 +113,27 @@ mod tests {
         }))
     }
 
+    fn accepting(encoding: &str) -> Accepted<'_> {
+        Accepted { encoding: Some(encoding), dictionary: None }
+    }
+
     fn evaluate_for(method: &Method, accept: &str, pairs: &[(header::HeaderName, &str)]) -> ResponseKind {
         let version = version();
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             let value = value
-                .replace("IDENTITY", version.variant(None, &[]).unwrap().tag.text.as_str())
-                .replace("ZSTD", version.variant(Some("zstd"), &[]).unwrap().tag.text.as_str());
+                .replace("IDENTITY", version.variant(Accepted::default(), &[]).unwrap().tag.text.as_str())
+                .replace("ZSTD", version.variant(accepting("zstd"), &[]).unwrap().tag.text.as_str());
             headers.append(name, value.parse().unwrap());
         }
-        let variant = version.variant(Some(accept), &[]).unwrap();
+        let variant = version.variant(accepting(accept), &[]).unwrap();
         evaluate(method, &headers, &version.descriptor().publication().digest, &variant)
     }
 
     #[test]
     fn preconditions_are_evaluated_in_the_order_of_the_rfc() {
         use header::{IF_MATCH, IF_NONE_MATCH, IF_RANGE, RANGE};
-        let identity = version().variant(None, &[]).unwrap().tag.value.clone();
+        let identity = version().variant(Accepted::default(), &[]).unwrap().tag.value.clone();
         for (pairs, expected) in [
             (vec![], ResponseKind::Full),
             (vec![(RANGE, "bytes=1-2")], ResponseKind::Partial(1..3)),
@@ -155,7 +159,7 @@ mod tests {
         assert_eq!(evaluate_for(&Method::GET, "gzip", &range), ResponseKind::Full);
         assert_eq!(evaluate_for(&Method::HEAD, "zstd", &range), ResponseKind::Full);
         let version = version();
-        let weak = version.variant(Some("gzip"), &[]).unwrap().tag;
+        let weak = version.variant(accepting("gzip"), &[]).unwrap().tag;
         let conditional = [(header::IF_NONE_MATCH, weak.text.as_str())];
         assert_eq!(evaluate_for(&Method::GET, "gzip", &conditional), ResponseKind::NotModified(weak.value.clone()));
         let strong = [(header::IF_MATCH, weak.text.as_str())];

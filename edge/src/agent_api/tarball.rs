@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::time::{Instant, SystemTime};
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_protocol::cache_status::{CacheStatus, Forward};
+use weir_protocol::dcz::{self, parse_available_dictionary};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::ServiceName;
@@ -18,7 +19,10 @@ use super::timing::Timing;
 use super::{ApiResponse, Inner, is_forced, revalidate_mode};
 use crate::cache::{BodyRequest, FetchError, ReadyBody, Source, Transcoding};
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
-use crate::version::Variant;
+use crate::version::{Accepted, Variant};
+
+const AVAILABLE_DICTIONARY: HeaderName = HeaderName::from_static(dcz::AVAILABLE_DICTIONARY);
+const USE_AS_DICTIONARY: HeaderName = HeaderName::from_static("use-as-dictionary");
 
 /// A tarball of a service.
 pub(super) enum TarballRef {
@@ -117,6 +121,11 @@ impl Inner {
                     let timing = Timing { version, body: Some(started.elapsed().saturating_sub(version)) };
                     return Ok(self.sent(&found, tarball, &variant, part, body, &source).after(timing));
                 }
+                // A delta saves bytes and nothing else depends on it.
+                Err(_) if variant.encoding == Encoding::Dcz => {
+                    without.push(Encoding::Dcz);
+                    continue;
+                }
                 // Representations come and go: the descriptor may be out of date.
                 Err(FetchError::NotFound) if !retried => retried = true,
                 Err(error) => return Err(ApiError::Body(tarball.service().clone(), error)),
@@ -169,6 +178,9 @@ impl Inner {
         let headers = response.headers_mut();
         self.common_headers.validators(headers, found, &status, tarball.lifetime());
         self.common_headers.representation(headers, found, variant);
+        if let TarballRef::Version(..) = tarball {
+            headers.insert(USE_AS_DICTIONARY, found.version.values.use_as_dictionary.clone());
+        }
         if let Some(length) = variant.length {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
@@ -187,7 +199,7 @@ impl Inner {
         let published_at = found.version.descriptor().publication().published_at;
         // Clocks may differ.
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
-        let sent = self.metrics.served(source, published_ago);
+        let sent = self.metrics.served(source, variant.encoding, published_ago);
         let status = body_cache_status(found.status, source);
         let mut answer = self.answer(found, tarball, variant, status, body.into_body(sent));
         if let Source::Origin { upstream: Some(upstream), .. } = source {
@@ -220,8 +232,10 @@ fn select<'a>(
     tarball: &TarballRef,
     without: &[Encoding],
 ) -> Result<(Variant<'a>, ResponseKind), ApiError> {
-    let accept = joined(request.headers(), &header::ACCEPT_ENCODING);
-    let variant = found.version.variant(accept.as_deref(), without);
+    let headers = request.headers();
+    let encoding = joined(headers, &header::ACCEPT_ENCODING);
+    let dictionary = joined(headers, &AVAILABLE_DICTIONARY).and_then(|value| parse_available_dictionary(&value));
+    let variant = found.version.variant(Accepted { encoding: encoding.as_deref(), dictionary }, without);
     let variant = variant.ok_or_else(|| match without {
         [] => ApiError::NotAcceptable(tarball.service().clone()),
         _ => ApiError::NoSlot(tarball.service().clone()),

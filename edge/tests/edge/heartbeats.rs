@@ -40,8 +40,9 @@ fn guard(config: &mut Config, pki: &std::path::Path) -> String {
     fs::write(pki.join("keys"), key_line(issuer.public()) + "\n").unwrap();
     let claims = Claims {
         subject: "cluster-1".parse().unwrap(),
-        id: "one".parse().unwrap(),
+        id: Some("one".parse().unwrap()),
         services: vec!["shop*".parse().unwrap()],
+        labels: Default::default(),
         expires: unix_seconds(SystemTime::now()) + 3600,
         not_before: None,
         issued_at: None,

@@ -8,6 +8,7 @@ mod cluster;
 mod collapse;
 mod conditions;
 mod damage;
+mod deltas;
 mod disk_failures;
 mod drain;
 mod explain;

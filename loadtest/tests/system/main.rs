@@ -2,6 +2,7 @@
 
 mod access;
 mod cluster;
+mod deltas;
 mod documentation;
 mod first_readers;
 mod fleet;

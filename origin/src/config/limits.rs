@@ -40,6 +40,10 @@ pub struct LimitsConfig {
     /// Largest tarball, uncompressed.
     #[serde(with = "config::size")]
     pub max_tarball: ByteSize,
+    /// Largest tarball, uncompressed, for which deltas are made: agents then fetch only what has changed since one of the
+    /// last three versions. Twice this memory is used, for one delta at a time. "0B": no deltas.
+    #[serde(with = "config::size")]
+    pub max_delta_tarball: ByteSize,
     /// Most entries in a tarball.
     pub max_entries: usize,
     /// Most repositories, of this file and of operators together. Operators get 429 beyond it.
@@ -70,6 +74,7 @@ impl Default for LimitsConfig {
             event_bytes: ByteSize::mib(64),
             max_file: ByteSize(tarball.max_file_bytes),
             max_tarball: ByteSize(tarball.max_tarball_bytes),
+            max_delta_tarball: ByteSize::mib(64),
             max_entries: tarball.max_entries,
             max_repositories: 10_000,
             max_services: 100_000,

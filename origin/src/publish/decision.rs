@@ -100,18 +100,40 @@ pub(super) fn decide(
     })
 }
 
-/// The same publication under another ref or with other representations. `None`: nothing differs.
-pub(super) fn revised(
+/// The same publication under another ref or with other representations. `None`: nothing differs. Deltas stay as they
+/// are: a build makes none.
+fn revised(current: &Descriptor, followed_ref: &str, representations: &[Representation]) -> Option<DescriptorFields> {
+    let whole = |all: &[Representation]| -> Vec<_> { all.iter().filter(|one| !is_delta(one)).cloned().collect() };
+    let (before, mut after) = (whole(current.representations()), whole(representations));
+    if current.followed_ref() == followed_ref && before == after {
+        return None;
+    }
+    after.extend(current.representations().iter().filter(|one| is_delta(one)).cloned());
+    let followed_ref = followed_ref.to_owned();
+    Some(DescriptorFields { followed_ref, representations: after, ..rewritten(current) })
+}
+
+/// The same publication with the representations of a rebuild. `None`: nothing differs. Deltas are dropped, because the
+/// object whose loss was the reason may be one.
+pub(super) fn rebuilt(current: &Descriptor, representations: &[Representation]) -> Option<DescriptorFields> {
+    let fields = || DescriptorFields { representations: representations.to_vec(), ..rewritten(current) };
+    (current.representations() != representations).then(fields)
+}
+
+/// The same publication with further deltas; those against other tars than `bases` are dropped. `None`: nothing differs.
+pub(super) fn with_deltas(
     current: &Descriptor,
-    followed_ref: &str,
-    representations: &[Representation],
+    deltas: Vec<Representation>,
+    bases: &[Sha256],
 ) -> Option<DescriptorFields> {
-    let is_same = current.followed_ref() == followed_ref && current.representations() == representations;
-    (!is_same).then(|| DescriptorFields {
-        followed_ref: followed_ref.to_owned(),
-        representations: representations.to_vec(),
-        ..rewritten(current)
-    })
+    let (before, mut after) = (current.representations(), current.representations().to_vec());
+    after.extend(deltas);
+    after.retain(|one| one.dictionary.is_none_or(|dictionary| bases.contains(&dictionary)));
+    (before != after).then(|| DescriptorFields { representations: after, ..rewritten(current) })
+}
+
+fn is_delta(representation: &Representation) -> bool {
+    representation.dictionary.is_some()
 }
 
 /// Publishes a version again, with its content and representations, under the ref of now.

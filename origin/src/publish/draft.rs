@@ -200,7 +200,7 @@ impl<'a> Draft<'a> {
             return Ok((false, Vec::new()));
         };
         let before = parsed(version)?;
-        let revised = decision::revised(&before, before.followed_ref(), &content.representations);
+        let revised = decision::rebuilt(&before, &content.representations);
         if revised.is_none() && version.recipe == Some(recipe) {
             return Ok((true, Vec::new()));
         }
@@ -413,7 +413,7 @@ impl<'a> Draft<'a> {
         Ok((row, current))
     }
 
-    fn sign(&self, fields: DescriptorFields) -> Result<Descriptor, PublishError> {
+    pub(super) fn sign(&self, fields: DescriptorFields) -> Result<Descriptor, PublishError> {
         let descriptor = self.rules.signer.descriptor(fields);
         match descriptor.bytes().len() {
             length if length > MAX_DESCRIPTOR_BYTES => Err(PublishError::DescriptorTooLarge(length)),

@@ -15,7 +15,7 @@ metric_families! {
         pub(crate) record_writes: IntCounterVec = "weir_origin_record_writes_total" { result: ["done", "conflict", "unknown"] };
         /// Bytes of stored objects.
         pub(crate) object_bytes: IntCounterVec = "weir_origin_object_written_bytes_total"
-            { kind: ["frame", "manifest", "recipe", "page", "history"] };
+            { kind: ["frame", "manifest", "delta", "recipe", "page", "history"] };
         /// Garbage collections of repositories. `blocked`: something cannot be read, so nothing was deleted.
         pub(crate) gc_runs: IntCounterVec = "weir_origin_store_gc_runs_total" { result: ["done", "blocked", "failed"] };
         /// Objects that garbage collection deleted.

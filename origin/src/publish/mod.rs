@@ -7,6 +7,8 @@
 
 mod attempt;
 mod decision;
+mod delta_queue;
+mod deltas;
 mod draft;
 mod error;
 mod gc;
@@ -40,6 +42,7 @@ pub mod verify;
 mod writer;
 
 pub(crate) use attempt::Attempt;
+pub(crate) use deltas::DeltaPlan;
 pub(crate) use error::{PublishError, VersionChangeError};
 pub(crate) use history::Time;
 pub use history::{Entry, HistoryPage, Listed, Why};

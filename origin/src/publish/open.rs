@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
 
+use super::delta_queue::DeltaQueue;
 use super::draft::{Draft, Rules, VisibleChange};
 use super::error::PublishError;
 use super::known::KnownService;
@@ -126,6 +127,7 @@ impl Publisher {
             events,
             metrics,
             written: Notify::new(),
+            delta_queue: DeltaQueue::default(),
             reloaded: Notify::new(),
             validity,
             superseded,

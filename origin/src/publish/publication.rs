@@ -160,7 +160,7 @@ impl Publisher {
         Ok(Representation { encoding, dictionary: None, digest, size, frames: count })
     }
 
-    async fn store(
+    pub(super) async fn store(
         &self,
         repository: &RepositoryName,
         (area, kind): (Area, &str),

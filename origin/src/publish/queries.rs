@@ -166,7 +166,11 @@ impl Publisher {
         failed.map_or(Ok(None), |error| Err(PublishError::Object(error)))
     }
 
-    async fn row(&self, repository: &RepositoryName, service: &ServiceName) -> Result<Option<Row>, PublishError> {
+    pub(super) async fn row(
+        &self,
+        repository: &RepositoryName,
+        service: &ServiceName,
+    ) -> Result<Option<Row>, PublishError> {
         let Some(known) = self.repository(repository) else { return Ok(None) };
         let pages = known.known().record.pages.clone();
         let position = page::position(&pages, service);

@@ -2,6 +2,7 @@
 
 mod collection;
 mod damage;
+mod deltas;
 mod failures;
 mod ownership;
 mod publishing;

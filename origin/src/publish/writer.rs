@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weir_protocol::event::EventKind;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
+use super::delta_queue::DeltaQueue;
 use super::draft::{Change, Draft, Rules, VisibleChange};
 use super::error::PublishError;
 use super::known::{Known, SuspendedUntil, Suspension};
@@ -58,6 +59,8 @@ pub(super) struct Shared {
     pub(super) metrics: PublishMetrics,
     /// Notified after each write of a record.
     pub(super) written: Notify,
+    /// The services with a new publication, for which deltas are to be made.
+    pub(super) delta_queue: DeltaQueue,
     /// Notified after each reload of a repository.
     pub(super) reloaded: Notify,
     /// Until when this origin may act for what it owns.
@@ -596,6 +599,9 @@ impl Writer {
                     "published"
                 );
                 service.show(descriptor, announce);
+                if *taken {
+                    self.shared.delta_queue.add(service);
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The entries of a tarball.
 
-use super::header::{self, BLOCK};
+use weir_protocol::tar_writer::{self, BLOCK};
 
 /// One entry of a tarball.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl<F> Entry<F> {
     /// Approximate bytes in the tar: exact except for long names and converted line ends.
     pub(super) fn tar_bytes(&self) -> u64 {
         let contents = match &self.kind {
-            EntryKind::File { size, .. } => size.saturating_add(header::padding(*size) as u64),
+            EntryKind::File { size, .. } => size.saturating_add(tar_writer::padding(*size) as u64),
             EntryKind::Symlink { target } => target.len() as u64,
             EntryKind::Directory => 0,
         };

@@ -6,11 +6,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_protocol::descriptor::FORMAT;
+use weir_protocol::tar_writer::{self, HeaderKind};
 
 use super::chunker::MAX_RUN_BYTES;
 use super::codec::CODEC;
 use super::entry::{Entry, EntryKind};
-use super::header::{self, HeaderKind};
 use super::key::KeyWriter;
 use super::recipe::RunKey;
 use super::{Contents, Selection, TarballError};
@@ -78,16 +78,16 @@ impl<C: Contents> Run<C> {
 
     /// Reads the files and writes the tar.
     pub(super) fn tar(self, contents: &C, interrupt: &AtomicBool) -> Result<Vec<u8>, TarballError> {
-        let mut tar = Vec::with_capacity(self.bytes.min(MAX_RUN_BYTES) as usize + header::END.len());
+        let mut tar = Vec::with_capacity(self.bytes.min(MAX_RUN_BYTES) as usize + tar_writer::END.len());
         let mut buffer = Vec::new();
         for Entry { path, kind } in self.entries {
             if interrupt.load(Ordering::Relaxed) {
                 return Err(TarballError::Interrupted);
             }
             match kind {
-                EntryKind::Directory => header::write_header(&mut tar, &path, HeaderKind::Directory),
+                EntryKind::Directory => tar_writer::write_header(&mut tar, &path, HeaderKind::Directory),
                 EntryKind::Symlink { target } => {
-                    header::write_header(&mut tar, &path, HeaderKind::Symlink { target: &target });
+                    tar_writer::write_header(&mut tar, &path, HeaderKind::Symlink { target: &target });
                 }
                 EntryKind::File { file, executable, .. } => {
                     contents.read(&path, &file, &mut buffer)?;
@@ -96,7 +96,7 @@ impl<C: Contents> Run<C> {
             }
         }
         if self.is_last {
-            tar.extend_from_slice(&header::END);
+            tar.extend_from_slice(&tar_writer::END);
         }
         Ok(tar)
     }
@@ -106,13 +106,13 @@ impl<C: Contents> Run<C> {
 fn write_file(tar: &mut Vec<u8>, path: &[u8], executable: bool, contents: &mut Vec<u8>) {
     let size = contents.len() as u64;
     let is_alone = tar.is_empty() && size > MAX_RUN_BYTES;
-    header::write_header(tar, path, HeaderKind::File { executable, size });
+    tar_writer::write_header(tar, path, HeaderKind::File { executable, size });
     if is_alone {
-        contents.reserve_exact(tar.len() + header::padding(size) + header::END.len());
+        contents.reserve_exact(tar.len() + tar_writer::padding(size) + tar_writer::END.len());
         contents.splice(0..0, std::mem::take(tar));
         *tar = std::mem::take(contents);
     } else {
         tar.extend_from_slice(contents);
     }
-    header::pad(tar, size);
+    tar_writer::pad(tar, size);
 }

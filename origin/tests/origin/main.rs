@@ -29,6 +29,7 @@ mod lfs_server;
 mod lfs_services;
 mod lfs_waits;
 mod lost_state;
+mod made_deltas;
 mod maintenance;
 mod mirror_polls;
 mod mirror_ssh;

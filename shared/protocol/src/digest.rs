@@ -93,10 +93,16 @@ blake3_digest! {
 }
 
 /// A SHA-256, where an RFC demands it (`Unencoded-Digest`, RFC 9842 dictionaries). 64 hex digits in JSON.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sha256([u8; 32]);
 
 impl Sha256 {
+    /// The SHA-256 of bytes in memory.
+    pub fn of(bytes: &[u8]) -> Self {
+        let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+        Self(digest.as_ref().try_into().expect("a SHA-256 has 32 bytes"))
+    }
+
     /// Wraps the raw 32 bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)

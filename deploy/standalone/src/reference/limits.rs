@@ -41,6 +41,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | requests to one host within ten seconds; the metric shows the busiest | `limits.requests_per_minute_per_host` | `burst_requests_per_host` | polls of the host wait |
 | memory of fetches | from `upstreams.max_objects` and `upstreams.max_object` | `fetch_memory_bytes` | fetches wait |
 | builds | `limits.concurrent_builds` | `builds` | they wait |
+| deltas that are made at a time | 1 |  | versions wait. Metric: `weir_origin_deltas_waiting` |
+| size of a tarball for which deltas are made | `limits.max_delta_tarball` |  | it has none. Metric: `weir_origin_deltas_total` |
+| versions whose deltas are being published | {origin/src/deltas.rs MAX_PUBLISHING} |  | the next deltas wait |
 | mirrors in which refs are looked up | {origin/src/reconcile/context.rs CONCURRENT_RESOLUTIONS} | `ref_lookups` | they wait |
 | mirrors that are read in full after a failure | {origin/src/reconcile/limiter.rs CONCURRENT_MIRROR_CHECKS} | `mirror_checks` | they wait |
 | rebuilds of lost objects that wait, for each repository | {origin/src/reconcile/rebuild.rs REBUILD_QUEUE} |  | 503 |
@@ -134,6 +137,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | downloads | `max_downloads` |  | they wait |
 | size of a tarball | `max_tarball_bytes` |  | it is refused |
 | entries of a tarball | `max_files` |  | it is refused |
+| size of a tarball that is rebuilt for a delta | `max_dictionary` |  | the whole tarball is fetched |
+| sizes of all tarballs that are in memory for deltas | `max_dictionary` |  | downloads wait |
 | rate of a download, in bytes per second | {agent/src/fetch/mod.rs MIN_RATE} |  | it fails |
 | time before this rate is needed | {agent/src/fetch/mod.rs SLOW_START} |  |  |
 | pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |

@@ -1,9 +1,10 @@
 //! Content, and what an origin says of it.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use weir_protocol::dcz;
 use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Representation, Selector};
 use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
@@ -26,6 +27,7 @@ pub(crate) struct Tarball {
 #[derive(Clone)]
 struct Stored {
     encoding: Encoding,
+    dictionary: Option<Sha256>,
     frames: Vec<(Frame, Bytes)>,
 }
 
@@ -36,7 +38,7 @@ impl Stored {
             let (size, tar_size) = (bytes.len() as u64, part.len() as u64);
             (Frame { digest: ObjectDigest::of(&bytes), size, tar_size }, bytes)
         });
-        Self { encoding, frames: frames.collect() }
+        Self { encoding, dictionary: None, frames: frames.collect() }
     }
 
     fn manifest(&self) -> Option<Bytes> {
@@ -55,7 +57,7 @@ impl Stored {
     fn representation(&self) -> Representation {
         Representation {
             encoding: self.encoding,
-            dictionary: None,
+            dictionary: self.dictionary,
             digest: self.named(),
             size: self.frames.iter().map(|(frame, _)| frame.size).sum(),
             frames: u32::try_from(self.frames.len()).unwrap(),
@@ -87,6 +89,24 @@ impl Tarball {
         };
         self.stored.push(Stored::new(&self.tar, FRAME, Encoding::Gzip, encode));
         self
+    }
+
+    /// The same with a delta against an older tarball.
+    pub(crate) fn and_delta(mut self, old: &Self) -> Self {
+        let encode = |tar: &[u8]| {
+            let header = dcz::header(&old.sha256()).to_vec();
+            let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(header, 1, &old.tar).unwrap();
+            encoder.write_all(tar).unwrap();
+            encoder.finish().unwrap()
+        };
+        let stored = Stored::new(&self.tar, self.tar.len(), Encoding::Dcz, encode);
+        self.stored.push(Stored { dictionary: Some(old.sha256()), ..stored });
+        self
+    }
+
+    /// The body of the delta.
+    pub(crate) fn delta(&self) -> Bytes {
+        self.stored[1].body().into()
     }
 
     /// The same, of which the descriptor says that it is another tar.

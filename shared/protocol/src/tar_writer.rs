@@ -1,13 +1,14 @@
-//! The headers of tarball format 1: ustar, with pax records where ustar has no room.
+//! Writes tarball format 1: ustar headers, with pax records where ustar has no room, padding and the end.
 //!
 //! The format is fixed to the last byte, because the digest of a tarball identifies it: two origins with the same
-//! folder must write the same bytes. Nothing here depends on the clock, the user or the machine.
+//! folder must write the same bytes, and an agent must rebuild them from a release. Nothing here depends on the clock,
+//! the user or the machine. `docs/reference/tarball.md` has the order of the entries.
 
 /// The block size of tar.
-pub(super) const BLOCK: usize = 512;
+pub const BLOCK: usize = 512;
 
 /// The end of a tarball: exactly two zero blocks.
-pub(super) const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
+pub const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
 
 /// The length of a name in a ustar header; longer names need a pax record.
 const NAME_BYTES: usize = 100;
@@ -17,14 +18,25 @@ const MAX_USTAR_SIZE: u64 = (1 << 33) - 1;
 
 /// The kind of an entry, for its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HeaderKind<'a> {
-    File { executable: bool, size: u64 },
+pub enum HeaderKind<'a> {
+    /// A file, whose contents and [`padding`] follow the header.
+    File {
+        /// Mode 0755 instead of 0644.
+        executable: bool,
+        /// Bytes.
+        size: u64,
+    },
+    /// A directory.
     Directory,
-    Symlink { target: &'a [u8] },
+    /// A symlink.
+    Symlink {
+        /// The target.
+        target: &'a [u8],
+    },
 }
 
 /// Appends the header of an entry, preceded by a pax header if needed. The path of a directory must end in `/`.
-pub(super) fn write_header(out: &mut Vec<u8>, path: &[u8], kind: HeaderKind<'_>) {
+pub fn write_header(out: &mut Vec<u8>, path: &[u8], kind: HeaderKind<'_>) {
     let (flag, mode, size, target) = match kind {
         HeaderKind::File { executable: false, size } => (b'0', 0o644, size, &b""[..]),
         HeaderKind::File { executable: true, size } => (b'0', 0o755, size, &b""[..]),
@@ -50,12 +62,12 @@ pub(super) fn write_header(out: &mut Vec<u8>, path: &[u8], kind: HeaderKind<'_>)
 }
 
 /// Pads `written` bytes of contents to a full block.
-pub(super) fn pad(out: &mut Vec<u8>, written: u64) {
+pub fn pad(out: &mut Vec<u8>, written: u64) {
     out.resize(out.len() + padding(written), 0);
 }
 
 /// The number of zero bytes after `size` bytes.
-pub(super) fn padding(size: u64) -> usize {
+pub fn padding(size: u64) -> usize {
     (BLOCK - (size % BLOCK as u64) as usize) % BLOCK
 }
 
