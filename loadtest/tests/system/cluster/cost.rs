@@ -8,9 +8,10 @@ use weir_loadtest::scrape::Metrics;
 
 use super::engine::Kind;
 use super::network::{Part, isolated};
-use super::recorder::Pushing;
+use super::recorder::{Pushing, Recorder};
+use super::scaling::until_stored;
 use super::site::{Plan, Site};
-use super::{on_machines, until_published};
+use super::{on_machines, until_settled};
 
 /// How long requests are counted, in each state.
 const WINDOW: Duration = Duration::from_secs(300);
@@ -42,14 +43,17 @@ async fn count() -> anyhow::Result<()> {
         repositories: 100,
         ttl: Duration::from_secs(30),
         poll_interval: Duration::from_secs(120),
+        fresh: Duration::from_secs(15),
     };
     let Some(mut site) = Site::start(&plan).await? else { return Ok(()) };
-    let looking = until_published(&mut site).await?;
-    // Bundles of new mirrors and what follows a start are over.
-    tokio::time::sleep(Duration::from_secs(90)).await;
+    until_settled(&site).await?;
+    site.agent.node.start().await?;
+    until_stored(&site).await?;
+    // What follows a start is over.
+    tokio::time::sleep(plan.ttl).await;
     println!("| | PUT | GET | LIST | objects: put, get, list | processor, s |\n|---|---|---|---|---|---|");
     let idle = measured(&site, "idle").await?;
-    let pushing = Pushing::start(&looking.recorder, std::mem::take(&mut site.upstreams), Duration::from_secs(6));
+    let pushing = Pushing::start(&Recorder::idle(), std::mem::take(&mut site.upstreams), Duration::from_secs(6));
     let pushes = measured(&site, "10 pushes a minute").await;
     site.upstreams = pushing.stop().await?;
     for (state, counted, expected) in [("idle", idle, IDLE), ("with pushes", pushes?, PUSHES)] {

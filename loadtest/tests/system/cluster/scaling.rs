@@ -27,7 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 fn plan(repositories: usize) -> Plan {
     let poll_interval = Duration::from_secs(if repositories > 100 { 30 } else { 5 });
-    Plan { engine: Kind::Bucket, origins: 3, edges: 1, repositories, ttl: ttl(), poll_interval }
+    Plan {
+        engine: Kind::Bucket,
+        origins: 3,
+        edges: 1,
+        repositories,
+        ttl: ttl(),
+        poll_interval,
+        fresh: Duration::from_secs(1),
+    }
 }
 
 fn rules() -> Rules {
@@ -51,23 +59,24 @@ async fn one_more_and_less() -> anyhow::Result<()> {
 }
 
 async fn more_and_less(site: &mut Site) -> anyhow::Result<()> {
-    let three = until_quiet(site, 3).await?;
+    let repositories = site.upstreams.len();
+    let three = until_quiet(site, repositories, 3).await?;
     site.origins[3].node.start().await?;
-    let four = until_quiet(site, 4).await?;
+    let four = until_quiet(site, repositories, 4).await?;
     ensure_few("3 → 4", &three, &four)?;
     site.origins[3].node.terminate().await?;
-    let less = until_quiet(site, 3).await?;
+    let less = until_quiet(site, repositories, 3).await?;
     ensure_few("4 → 3", &four, &less)
 }
 
 /// Waits until every repository has an owner, there are so many of them, and that did not change for a while.
-async fn until_quiet(site: &Site, members: usize) -> anyhow::Result<BTreeMap<String, String>> {
+async fn until_quiet(site: &Site, repositories: usize, members: usize) -> anyhow::Result<BTreeMap<String, String>> {
     let are_all = |owners: &BTreeMap<String, String>| owners.values().collect::<BTreeSet<_>>().len() == members;
     // Moves begin when the members have settled.
     let (deadline, quiet) = (Instant::now() + PATIENCE, ttl() * 3);
     let mut last = (None, Instant::now());
     loop {
-        let now = site.owners(site.upstreams.len()).await.filter(are_all);
+        let now = site.owners(repositories).await.filter(are_all);
         if now != last.0 {
             last = (now, Instant::now());
         }
@@ -111,7 +120,7 @@ async fn rolling_restart() -> anyhow::Result<()> {
 }
 
 /// Waits until the mirror of each repository is stored as a bundle.
-async fn until_stored(site: &Site) -> anyhow::Result<()> {
+pub(crate) async fn until_stored(site: &Site) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut stored = 0.0;
@@ -142,7 +151,7 @@ async fn restart_all(site: &mut Site, repositories: usize) -> anyhow::Result<()>
 
 /// An owner dies without a word, and the others take what it had.
 async fn kill_one(site: &mut Site, repositories: usize) -> anyhow::Result<()> {
-    until_quiet(site, 3).await?;
+    until_quiet(site, repositories, 3).await?;
     let killed = site.origins[0].name.clone();
     println!("kills {killed}");
     site.origins[0].node.kill()?;
