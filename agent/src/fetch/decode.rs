@@ -29,13 +29,13 @@ pub(crate) enum Coding {
 /// Decodes a body into an unnamed file, which leaves nothing behind; returns it with its digest and size.
 pub(super) fn write(
     parts: Receiver<Bytes>,
-    coding: Coding,
+    coding: &Coding,
     incoming: &Path,
     max_bytes: u64,
 ) -> Result<(File, TarballDigest, u64), FetchError> {
     let mut file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?;
     let parts = BodyReader { parts, part: Bytes::new() };
-    let (digest, size) = match &coding {
+    let (digest, size) = match coding {
         Coding::Identity => copy(parts, &mut file, incoming, max_bytes)?,
         Coding::Zstd => {
             let mut decoder =

@@ -105,7 +105,7 @@ mod tests {
 
     fn unpacked(tar: &[u8]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        unpack(tar, dir.path(), Limits { max_files: 10_000, max_bytes: 1 << 30 }).unwrap();
+        unpack(tar, dir.path(), Limits { max_files: 10_000, max_bytes: 1 << 30 }, Modes::default()).unwrap();
         dir
     }
 
