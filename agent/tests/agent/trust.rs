@@ -73,7 +73,10 @@ async fn nothing_is_accepted_that_the_origin_did_not_sign() {
             assert_eq!(agent.metric("weir_agent_proof_failures_total", &[("reason", label)]), before + 2.0, "{reason}");
         }
     };
-    refuses("not signed", "unsigned", &|| drop(answers.publish_at(&shop(), with_content("two"), 6))).await;
+    refuses("not signed", "unsigned", &|| {
+        answers.publish_at(&shop(), with_content("two"), 6);
+    })
+    .await;
     refuses("no key of `trust`", "signature", &|| publish_two(answers, &stranger, |_| {})).await;
     let forged = "the signed publication is of the service `bank`";
     refuses(forged, "service", &|| publish_two(answers, &keys, |it| it["service"] = json!("bank"))).await;
