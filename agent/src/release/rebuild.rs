@@ -67,6 +67,7 @@ fn changed() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::modes::Modes;
     use super::super::unpack::{Limits, unpack};
     use super::*;
     use proptest::prelude::*;
