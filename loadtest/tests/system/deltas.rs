@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::ensure;
 use http_body_util::BodyExt;
 use weir_loadtest::git_repository::GitRepository;
@@ -31,16 +33,19 @@ fn write_file(upstream: &GitRepository, file: usize, version: usize) -> anyhow::
 
 /// The edge's descriptor, once it has a delta for the version of `commit`.
 async fn descriptor_with_delta(client: &Client, commit: &str) -> anyhow::Result<Descriptor> {
-    let mut found = None;
+    let found = Mutex::new(None);
     until("the edge knows a delta of the version", async || {
         let Ok(answer) = client.send("GET", "/v1/services/shop-prod", &[]).await else { return false };
         let Ok(body) = answer.into_body().collect().await else { return false };
-        found = Descriptor::parse(body.to_bytes()).ok().filter(|descriptor| {
+        let descriptor = Descriptor::parse(body.to_bytes()).ok().filter(|descriptor| {
             descriptor.publication().commit.as_str() == commit && descriptor.representations().iter().any(is_delta)
         });
-        found.is_some()
+        let is_found = descriptor.is_some();
+        *found.lock().unwrap_or_else(PoisonError::into_inner) = descriptor;
+        is_found
     })
     .await?;
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.ok_or_else(|| anyhow::anyhow!("it was just found"))
 }
 
