@@ -1,6 +1,6 @@
 //! Pure: decides whether an entry may be changed, and what the documents are then.
 
-use weir_protocol::access_list::{AccessListError, Entries, Entry as _};
+use weir_protocol::access_list::{AccessListError, Entries};
 
 use super::error::FleetError;
 use super::kind::Kind;

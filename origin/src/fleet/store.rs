@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, watch};
-use weir_protocol::access_list::{Entries, Entry as _, Fleet};
+use weir_protocol::access_list::{Entries, Fleet};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_runtime::shutdown::Drain;
