@@ -2,6 +2,7 @@
 //!
 //! `WEIR_NEMESIS_SEED=n` makes the faults of one seed.
 
+mod cost;
 mod engine;
 mod history;
 mod judge;
@@ -53,8 +54,15 @@ async fn faults(engine: Kind) -> anyhow::Result<()> {
         Err(_) => fastrand::u64(..1_000_000),
     };
     println!("replay the faults: {SEED}={seed}");
-    let plan =
-        site::Plan { engine, origins: 3, edges: 3, repositories: 6, ttl: TTL, poll_interval: Duration::from_secs(1) };
+    let plan = site::Plan {
+        engine,
+        origins: 3,
+        edges: 3,
+        repositories: 6,
+        ttl: TTL,
+        poll_interval: Duration::from_secs(1),
+        fresh: Duration::from_secs(1),
+    };
     let steps = nemesis::steps(
         seed,
         &nemesis::Plan {

@@ -53,9 +53,14 @@ impl Recorder {
         self.started.elapsed()
     }
 
+    /// Records what it is told, and looks at nothing.
+    pub(crate) fn idle() -> Self {
+        Self { history: Arc::default(), started: Instant::now() }
+    }
+
     /// Follows all origins, and polls all services at each edge. `services`: all are published.
     pub(crate) fn start(site: &Site) -> anyhow::Result<Looking> {
-        let recorder = Self { history: Arc::default(), started: Instant::now() };
+        let recorder = Self::idle();
         let mut tasks = JoinSet::new();
         let ca = site.path("ca.pem");
         for origin in &site.origins {

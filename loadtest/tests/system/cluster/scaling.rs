@@ -27,7 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 fn plan(repositories: usize) -> Plan {
     let poll_interval = Duration::from_secs(if repositories > 100 { 30 } else { 5 });
-    Plan { engine: Kind::Bucket, origins: 3, edges: 1, repositories, ttl: ttl(), poll_interval }
+    Plan {
+        engine: Kind::Bucket,
+        origins: 3,
+        edges: 1,
+        repositories,
+        ttl: ttl(),
+        poll_interval,
+        fresh: Duration::from_secs(1),
+    }
 }
 
 fn rules() -> Rules {
@@ -38,7 +46,7 @@ fn rules() -> Rules {
 fn origins_come_and_go() -> anyhow::Result<()> {
     let parts: [Part<'_>; 2] = [
         ("a member more or less moves few repositories", || on_machines(one_more_and_less())),
-        ("a rolling restart loses no push", || on_machines(rolling_restart())),
+        ("a rolling restart and a death lose no push", || on_machines(rolling_restart())),
     ];
     isolated("cluster::scaling::origins_come_and_go", &parts, !nightly())
 }
@@ -51,23 +59,24 @@ async fn one_more_and_less() -> anyhow::Result<()> {
 }
 
 async fn more_and_less(site: &mut Site) -> anyhow::Result<()> {
-    let three = until_quiet(site, 3).await?;
+    let repositories = site.upstreams.len();
+    let three = until_quiet(site, repositories, 3).await?;
     site.origins[3].node.start().await?;
-    let four = until_quiet(site, 4).await?;
+    let four = until_quiet(site, repositories, 4).await?;
     ensure_few("3 → 4", &three, &four)?;
     site.origins[3].node.terminate().await?;
-    let less = until_quiet(site, 3).await?;
+    let less = until_quiet(site, repositories, 3).await?;
     ensure_few("4 → 3", &four, &less)
 }
 
 /// Waits until every repository has an owner, there are so many of them, and that did not change for a while.
-async fn until_quiet(site: &Site, members: usize) -> anyhow::Result<BTreeMap<String, String>> {
+async fn until_quiet(site: &Site, repositories: usize, members: usize) -> anyhow::Result<BTreeMap<String, String>> {
     let are_all = |owners: &BTreeMap<String, String>| owners.values().collect::<BTreeSet<_>>().len() == members;
     // Moves begin when the members have settled.
     let (deadline, quiet) = (Instant::now() + PATIENCE, ttl() * 3);
     let mut last = (None, Instant::now());
     loop {
-        let now = site.owners(site.upstreams.len()).await.filter(are_all);
+        let now = site.owners(repositories).await.filter(are_all);
         if now != last.0 {
             last = (now, Instant::now());
         }
@@ -98,7 +107,10 @@ async fn rolling_restart() -> anyhow::Result<()> {
     let upstreams = std::mem::take(&mut site.upstreams);
     let repositories = upstreams.len();
     let pushing = Pushing::start(&looking.recorder, upstreams, Duration::from_secs(1));
-    let restarted = restart_all(&mut site, repositories).await;
+    let restarted = match restart_all(&mut site, repositories).await {
+        Ok(()) => kill_one(&mut site, repositories).await,
+        Err(error) => Err(error),
+    };
     site.upstreams = pushing.stop().await?;
     let settled = match restarted {
         Ok(()) => until_settled(&site).await,
@@ -108,7 +120,7 @@ async fn rolling_restart() -> anyhow::Result<()> {
 }
 
 /// Waits until the mirror of each repository is stored as a bundle.
-async fn until_stored(site: &Site) -> anyhow::Result<()> {
+pub(crate) async fn until_stored(site: &Site) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut stored = 0.0;
@@ -135,4 +147,14 @@ async fn restart_all(site: &mut Site, repositories: usize) -> anyhow::Result<()>
         until_ready(&site.origins[index].node).await?;
     }
     Ok(())
+}
+
+/// An owner dies without a word, and the others take what it had.
+async fn kill_one(site: &mut Site, repositories: usize) -> anyhow::Result<()> {
+    until_quiet(site, repositories, 3).await?;
+    let killed = site.origins[0].name.clone();
+    println!("kills {killed}");
+    site.origins[0].node.kill()?;
+    let has_no_more = |owners: BTreeMap<String, String>| owners.values().all(|owner| *owner != killed);
+    until("the others own everything", async || site.owners(repositories).await.is_some_and(has_no_more)).await
 }

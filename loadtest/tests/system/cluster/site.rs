@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) repositories: usize,
     pub(crate) ttl: Duration,
     pub(crate) poll_interval: Duration,
+    /// How long edges answer without a question to an origin.
+    pub(crate) fresh: Duration,
 }
 
 /// A process on its machine. The process ends first.
@@ -126,11 +128,12 @@ impl Site {
                     "name = \"{name}\"\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n\
                      [tls]\ncertificate = \"edge.pem\"\nkey = \"edge.key\"\n\
                      [admin]\nallow_plain = true\n[auth]\nmode = \"open\"\nallow_anonymous = true\n\
-                     [cache]\ndir = \"{name}-cache\"\ndisk = \"1GiB\"\n[freshness]\nfresh = \"1s\"\n\
+                     [cache]\ndir = \"{name}-cache\"\ndisk = \"1GiB\"\n[freshness]\nfresh = \"{fresh:?}\"\n\
                      [[origin]]\nurl = \"https://{origin}\"\nca = \"ca.pem\"\n\
                      client_certificate = \"edge-client.pem\"\nclient_key = \"edge-client.key\"\n",
                     listen = SocketAddr::from((machine.address, EDGE_PORT)),
                     admin = admin(&machine),
+                    fresh = plan.fresh,
                     origin = origins[index % usize::from(plan.origins)].address,
                 );
                 Placed::new(dir.path(), &name, machine, EDGE_PORT, &config)
