@@ -96,8 +96,8 @@ async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
             "key-in-use",
             "issuer `cluster-1` has the key `k1`",
         ),
-        (Method::POST, "/v1/agents", &[], Value::Null, 405, "method-not-allowed", "GET"),
-        (Method::GET, "/v1/assignments/dry-run", &[], Value::Null, 405, "method-not-allowed", "POST"),
+        (Method::POST, "/v1/agents", &[], Value::Null, 405, "method-not-allowed", "Allow"),
+        (Method::GET, "/v1/assignments/dry-run", &[], Value::Null, 405, "method-not-allowed", "Allow"),
     ] {
         let answer = operator.send(method, path, headers, Some(body).filter(|body| !body.is_null())).await;
         let (found, text) = answer.problem();
