@@ -108,7 +108,7 @@ mod tests {
         }
         drop(sender);
         let dir = tempfile::tempdir().unwrap();
-        let (_, digest, size) = write(receiver, coding, dir.path(), max_bytes)?;
+        let (_, digest, size) = write(receiver, &coding, dir.path(), max_bytes)?;
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the file has no name");
         Ok((digest, size))
     }

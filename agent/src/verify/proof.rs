@@ -322,7 +322,9 @@ mod tests {
                 let held = held(held_generation);
                 let accepted = proof.accept(statement(generation_at(signed), signed), &shop(), held, at(now));
                 let assessed = proof.assess(held, LIMIT, at(now));
-                prop_assert!(!matches!(accepted, Err(StatementError::Contradiction { .. } | StatementError::Regressed { .. })));
+                let contradicts =
+                    matches!(accepted, Err(StatementError::Contradiction { .. } | StatementError::Regressed { .. }));
+                prop_assert!(!contradicts);
                 if let Some(current_at) = assessed.current_at {
                     prop_assert!(current_at <= at(now));
                     let seconds = current_at.duration_since(at(0)).unwrap().as_secs();

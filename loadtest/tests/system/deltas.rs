@@ -1,7 +1,6 @@
 //! An agent that has the version before fetches what has changed, and no more.
 
 use std::fs;
-
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::ensure;

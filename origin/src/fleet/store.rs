@@ -21,7 +21,7 @@ use crate::publish::unix_milliseconds;
 use crate::store::{PutOutcome, Records};
 
 /// How often the records are read again, for changes by other origins.
-const REREAD_INTERVAL: Duration = Duration::from_secs(5);
+const REREAD_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How often a change is tried when other origins write the same record.
 const ATTEMPTS: usize = 10;

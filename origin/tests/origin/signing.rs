@@ -85,7 +85,7 @@ async fn statements(home: &Home, node: &Node, services: &[&str]) -> Vec<SignedFr
     let (certificate, key) = (home.file("edge-client.pem"), home.file("edge-client.key"));
     let client = http2_client(tls::client_config(&home.file("ca.pem"), Some((&certificate, &key))).unwrap());
     let body = json!({ "services": services }).to_string().into_bytes();
-    let uri = format!("https://{}/v1/heartbeats", node.edge.origin);
+    let uri = format!("https://{}/v1/heartbeats", node.running.address());
     let request = http::Request::post(uri).body(Full::new(Bytes::from(body))).unwrap();
     let response = in_time(client.request(request)).await.unwrap();
     assert_eq!(response.status().as_u16(), 200);
