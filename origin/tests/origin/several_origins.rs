@@ -47,9 +47,9 @@ async fn a_service_moves_with_the_configuration_files() {
         let (mut text, url) = (String::new(), hub.upstream.url());
         for name in &names {
             let of = moved.filter(|(from, _)| *from == name).map_or(name, |(_, to)| to);
-            text += &format!("[[repositories]]\nname = \"{name}\"\nurl = \"{url}\"\n");
+            text += &format!("[[repository]]\nname = \"{name}\"\nurl = \"{url}\"\n");
             text += "poll_interval = \"1h\"\nmin_poll_interval = \"100ms\"\n";
-            text += &format!("[[services]]\nname = \"{name}\"\nrepository = \"{of}\"\n");
+            text += &format!("[[service]]\nname = \"{name}\"\nrepository = \"{of}\"\n");
             text += "ref = \"main\"\nfolder = \"deploy\"\n";
         }
         let file = hub.home.write_config(&text);
