@@ -14,6 +14,8 @@ use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents};
 use tokio::net::TcpListener;
 use weir_edge::config::{AuthMode, IssuerConfig, KeySource};
+use weir_protocol::access_list::AccessList;
+use weir_protocol::event::EventKind;
 use weir_protocol::token::unix_seconds;
 use weir_runtime::certificates;
 use weir_runtime::identity::TrustDomain;
@@ -108,6 +110,7 @@ async fn projected_tokens_of_clusters_that_share_an_issuer_name_are_told_apart()
     fs::write(&one, jwks(&[&first])).unwrap();
     fs::write(&two, jwks(&[&second])).unwrap();
     fs::write(&denied, "").unwrap();
+    site.origin.serve_events();
     site.config.auth.deny = Some(denied.clone());
     site.config.auth.issuers = vec![
         issuer(KeySource::File(one), "cluster-1"),
@@ -149,8 +152,13 @@ async fn projected_tokens_of_clusters_that_share_an_issuer_name_are_told_apart()
     let failing = || site.metric("weir_edge_access_issuers_failing", &[]);
     site.until("the set is refused", async || failing() == 1.0).await;
     assert_eq!((status(&mut client, &b).await, status(&mut client, &first.bearer("weir", "weir")).await), (200, 200));
-    let (_, ready) = site.admin("/readyz").await;
-    assert!(ready.contains("`key-1`") && ready.contains("last valid keys apply"), "{ready}");
+    // Ready once the origin has sent its list.
+    site.origin.send_event(EventKind::Access(AccessList::default().json().get().as_bytes().to_vec().into()));
+    site.until("it says why it is degraded", async || {
+        let (_, ready) = site.admin("/readyz").await;
+        ready.contains("`key-1`") && ready.contains("last valid keys apply")
+    })
+    .await;
     let mut second_edge = site.config.clone();
     second_edge.cache.dir = site.pki().join("second");
     let error = format!("{:#}", weir_edge::start(second_edge).await.map(|_| ()).unwrap_err());
