@@ -29,13 +29,13 @@ pub(crate) enum Coding {
 /// Decodes a body into an unnamed file, which leaves nothing behind; returns it with its digest and size.
 pub(super) fn write(
     parts: Receiver<Bytes>,
-    coding: Coding,
+    coding: &Coding,
     incoming: &Path,
     max_bytes: u64,
 ) -> Result<(File, TarballDigest, u64), FetchError> {
     let mut file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?;
     let parts = BodyReader { parts, part: Bytes::new() };
-    let (digest, size) = match &coding {
+    let (digest, size) = match coding {
         Coding::Identity => copy(parts, &mut file, incoming, max_bytes)?,
         Coding::Zstd => {
             let mut decoder =
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use tokio::sync::mpsc;
 
-    fn write_all(parts: &[&[u8]], coding: Coding, max_bytes: u64) -> Result<(TarballDigest, u64), FetchError> {
+    fn write_all(parts: &[&[u8]], coding: &Coding, max_bytes: u64) -> Result<(TarballDigest, u64), FetchError> {
         let (sender, receiver) = mpsc::channel(parts.len().max(1));
         for part in parts {
             sender.try_send(Bytes::copy_from_slice(part)).unwrap();
@@ -118,20 +118,20 @@ mod tests {
         let frames = [zstd::encode_all(&b"one"[..], 3).unwrap(), zstd::encode_all(&b"two"[..], 3).unwrap()].concat();
         for cut in 0..frames.len() {
             let (a, b) = frames.split_at(cut);
-            let (digest, size) = write_all(&[a, b], Coding::Zstd, 100).unwrap();
+            let (digest, size) = write_all(&[a, b], &Coding::Zstd, 100).unwrap();
             assert_eq!((digest, size), (TarballDigest::of(b"onetwo"), 6));
             if cut > 0 && !a.is_empty() && a != zstd::encode_all(&b"one"[..], 3).unwrap() {
-                assert!(matches!(write_all(&[a], Coding::Zstd, 100), Err(FetchError::Decode(_))), "cut at {cut}");
+                assert!(matches!(write_all(&[a], &Coding::Zstd, 100), Err(FetchError::Decode(_))), "cut at {cut}");
             }
         }
-        assert_eq!(write_all(&[b"on", b"", b"e"], Coding::Identity, 3).unwrap().0, TarballDigest::of(b"one"));
+        assert_eq!(write_all(&[b"on", b"", b"e"], &Coding::Identity, 3).unwrap().0, TarballDigest::of(b"one"));
     }
 
     #[test]
     fn a_bomb_stops_at_the_limit() {
         let bomb = zstd::encode_all(io::repeat(0).take(64 << 20), 3).unwrap();
         assert!(bomb.len() < 10_000);
-        assert!(matches!(write_all(&[&bomb], Coding::Zstd, 1 << 20), Err(FetchError::TooLarge(_))));
-        assert!(matches!(write_all(&[b"1234"], Coding::Identity, 3), Err(FetchError::TooLarge(3))));
+        assert!(matches!(write_all(&[&bomb], &Coding::Zstd, 1 << 20), Err(FetchError::TooLarge(_))));
+        assert!(matches!(write_all(&[b"1234"], &Coding::Identity, 3), Err(FetchError::TooLarge(3))));
     }
 }

@@ -101,7 +101,7 @@ pub(crate) async fn fetch(
     let (parts, received) = mpsc::channel::<Bytes>(MAX_QUEUED_PARTS);
     // Decoding and hashing block.
     let into = incoming.clone();
-    let writer = tokio::task::spawn_blocking(move || decode::write(received, coding, &into, max_bytes));
+    let writer = tokio::task::spawn_blocking(move || decode::write(received, &coding, &into, max_bytes));
     let started = Instant::now();
     let received = async {
         let mut coded = 0u64;
