@@ -1,9 +1,8 @@
 //! An agent that has the version before fetches what has changed, and no more.
 
 use std::fs;
-use std::sync::{Mutex, PoisonError};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use http_body_util::BodyExt;
 use weir_loadtest::git_repository::GitRepository;
 use weir_loadtest::processes::until;
@@ -30,22 +29,12 @@ fn write_file(upstream: &GitRepository, file: usize, version: usize) -> anyhow::
     upstream.write(format!("deploy/prod/part-{}/file-{file}", file % 9), text(file, version))
 }
 
-/// The edge's descriptor, once it has a delta for the version of `commit`.
-async fn descriptor_with_delta(client: &Client, commit: &str) -> anyhow::Result<Descriptor> {
-    let found = Mutex::new(None);
-    until("the edge knows a delta of the version", async || {
-        let Ok(answer) = client.send("GET", "/v1/services/shop-prod", &[]).await else { return false };
-        let Ok(body) = answer.into_body().collect().await else { return false };
-        let descriptor = Descriptor::parse(body.to_bytes()).ok().filter(|descriptor| {
-            descriptor.publication().commit.as_str() == commit && descriptor.representations().iter().any(is_delta)
-        });
-        let is_found = descriptor.is_some();
-        *found.lock().unwrap_or_else(PoisonError::into_inner) = descriptor;
-        is_found
-    })
-    .await?;
-    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    found.ok_or_else(|| anyhow::anyhow!("it was just found"))
+/// The edge's descriptor of a commit, if it has a delta.
+async fn descriptor_with_delta(client: &Client, commit: &str) -> Option<Descriptor> {
+    let answer = client.send("GET", "/v1/services/shop-prod", &[]).await.ok()?;
+    let descriptor = Descriptor::parse(answer.into_body().collect().await.ok()?.to_bytes()).ok()?;
+    let is_of_commit = descriptor.publication().commit.as_str() == commit;
+    (is_of_commit && descriptor.representations().iter().any(is_delta)).then_some(descriptor)
 }
 
 fn is_delta(representation: &Representation) -> bool {
@@ -69,7 +58,9 @@ async fn commits_of_one_file_cost_an_agent_a_twentieth() -> anyhow::Result<()> {
         let file = 17 * version % FILES;
         write_file(&site.upstream, file, version)?;
         let commit = site.upstream.commit_and_push("a change")?;
-        let descriptor = descriptor_with_delta(&client, &commit).await?;
+        let made = async || descriptor_with_delta(&client, &commit).await.is_some();
+        until("the edge knows a delta of the version", made).await.with_context(|| site.logs())?;
+        let descriptor = descriptor_with_delta(&client, &commit).await.context("it has just been there")?;
         site.agent.start().await?;
         site.until_released("shop-prod", &format!("part-{}/file-{file}", file % 9), &text(file, version)).await?;
         let metrics = Metrics::read(site.agent.admin()).await?;
