@@ -62,10 +62,12 @@ def check_agent(pod, container, config_maps, folder):
         if probe in container:
             port = ports[container[probe]["httpGet"]["port"]]
             assert config["admin_listen"] == f"[::]:{port}", probe
-    return config
+    for service in config["service"]:
+        if line := service.get("exec"):
+            check_exec(line, container, folder / service["name"])
 
 
-def check_exec(line, folder):
+def check_exec(line, container, folder):
     """Runs a command in a release, with an API server that does not answer: that it asks says that all else is right."""
     folder.mkdir()
     kubeconfig = folder / "kubeconfig"
@@ -73,7 +75,8 @@ def check_exec(line, folder):
     cluster = {"name": "none", "cluster": {"server": "http://127.0.0.1:1"}}
     config = {"kind": "Config", "current-context": "none", "contexts": [context], "clusters": [cluster]}
     kubeconfig.write_text(yaml.safe_dump(config))
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "KUBECONFIG": str(kubeconfig)}
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    environment |= {"PATH": os.environ["PATH"], "KUBECACHEDIR": str(folder), "KUBECONFIG": str(kubeconfig)}
     done = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode != 0 and "127.0.0.1:1: connect: connection refused" in done.stderr, done.stderr
 
@@ -100,10 +103,8 @@ def check(name, authority, folder):
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes, container["name"]
             assert container["resources"]["requests"].keys() == {"cpu", "memory"}, container["name"]
             if "/weir-agent" in container["image"]:
-                agents.append(check_agent(pod, container, config_maps, folder / f"agent-{len(agents)}"))
-    for number, service in enumerate(service for config in agents for service in config["service"]):
-        if line := service.get("exec"):
-            check_exec(line, folder / f"release-{number}")
+                agents.append(container["name"])
+                check_agent(pod, container, config_maps, folder / f"agent-{len(agents)}")
     print(f"{name}: {len(objects)} objects, {len(agents)} agents")
 
 
