@@ -98,6 +98,7 @@ impl Tarball {
             let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(header, 1, &old.tar).unwrap();
             // The dictionary is within the window.
             encoder.window_log(24).unwrap();
+            encoder.long_distance_matching(true).unwrap();
             encoder.write_all(tar).unwrap();
             encoder.finish().unwrap()
         };
