@@ -103,7 +103,7 @@ impl ServiceStatus {
 
     /// With `trust`: what is proved about the freshness of the release at this time.
     pub fn freshness(&self, now: SystemTime) -> Option<Assessment> {
-        self.proof.as_ref().map(|(proof, max_age)| proof.assess(self.held(), *max_age, now))
+        self.proof.as_ref().map(|(proof, max_age)| proof.assess(self.held(), self.pinned.is_some(), *max_age, now))
     }
 
     /// The value in `/status`.

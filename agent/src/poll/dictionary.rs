@@ -31,13 +31,13 @@ impl DictionaryMemory {
         self.max
     }
 
-    /// Waits until a tar of `size` bytes has room.
-    async fn reserve(&self, size: u64) -> Option<OwnedSemaphorePermit> {
+    /// Room for a tar of `size` bytes. `None`: others use it, and may do so for long.
+    fn reserve(&self, size: u64) -> Option<OwnedSemaphorePermit> {
         if size > self.max {
             return None;
         }
         let units = u32::try_from(size.div_ceil(UNIT)).ok()?;
-        self.units.clone().acquire_many_owned(units).await.ok()
+        self.units.clone().try_acquire_many_owned(units).ok()
     }
 }
 
@@ -57,10 +57,10 @@ pub(crate) struct OfferedDictionary {
 
 impl Dictionaries {
     /// The tar of the current release. `None`: none, or one that this agent cannot rebuild.
-    pub(crate) async fn offer(&self) -> Option<OfferedDictionary> {
+    pub(crate) fn offer(&self) -> Option<OfferedDictionary> {
         let release = self.directory.state().release?;
         let TarRecord { sha256, size, .. } = release.tar.filter(TarRecord::can_be_rebuilt)?;
-        let memory = self.memory.reserve(size).await?;
+        let memory = self.memory.reserve(size)?;
         Some(OfferedDictionary { sha256, size, release: release.directory, memory })
     }
 

@@ -256,6 +256,14 @@ impl Follower {
         {
             return Some(Err(error));
         }
+        // Somebody may have pinned the service while it was fetched or checked.
+        let digest = record.directory.digest();
+        let pinned = self.on_disk(move |directory| directory.is_pinned_elsewhere(digest)).await;
+        match pinned {
+            Ok(false) => {}
+            Ok(true) => return Some(Ok(Outcome::Unchanged)),
+            Err(error) => return Some(Err(error.into())),
+        }
         self.veto = None;
         let switched = self.on_disk(move |directory| directory.switch(&record)).await;
         Some(switched.map(|()| Outcome::Switched(why)).map_err(PollError::from))

@@ -165,7 +165,12 @@ impl Poller {
                 return Ok((PollResult::Held(answer), protocol));
             }
             if offered.is_some() && offered == local.unpacked {
-                return Ok((PollResult::Unpacked(answer), protocol));
+                // What was signed when it was fetched may have been replaced since.
+                let Some(proofs) = &self.proofs else { return Ok((PollResult::Unpacked(answer), protocol)) };
+                let signed = self.signed(edge, proofs, local).await?;
+                if Some(signed.digest) == local.unpacked {
+                    return Ok((PollResult::Unpacked(headers(signed)), protocol));
+                }
             }
             if offered.is_some() && offered == local.digest {
                 match &self.proofs {
@@ -277,7 +282,7 @@ impl Poller {
         let mut tarball_request = self.tarball_request(Method::GET, None, no_cache);
         let mut accepts_delta = !no_cache;
         loop {
-            let offered = if accepts_delta { self.dictionaries.offer().await } else { None };
+            let offered = if accepts_delta { self.dictionaries.offer() } else { None };
             tarball_request.dictionary = offered.as_ref().map(|offered| offered.sha256);
             let response = edge.send(&tarball_request).await?;
             let (protocol, headers) = (response.protocol, response.headers.clone());

@@ -179,6 +179,15 @@ impl ServiceDirectory {
         self.switch_at(&self.state().record_of(newest), None)
     }
 
+    /// Whether the service is pinned at another release.
+    ///
+    /// # Errors
+    /// The pin cannot be read.
+    pub(crate) fn is_pinned_elsewhere(&self, digest: TarballDigest) -> Result<bool, ReleaseError> {
+        let pin = pins::pin_of(&self.root, self.service.as_str()).map_err(disk("read the pin in", &self.root))?;
+        Ok(pin.is_some_and(|pin| pin.digest != digest))
+    }
+
     fn switch_at(&self, record: &ReleaseRecord, confirmed: Option<SystemTime>) -> Result<(), ReleaseError> {
         {
             let _writer = self.writer();

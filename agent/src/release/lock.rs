@@ -54,7 +54,7 @@ impl RootLock {
         };
         if modes.group_write {
             // Only the owner can, who did so before.
-            let _ = rustix::fs::chmod(&path, modes.file(false));
+            let _ = rustix::fs::fchmod(file.as_file(), modes.file(false));
         }
         Ok(Some(Self { _file: file }))
     }

@@ -4,11 +4,13 @@
 //! directory every second. So it works without a listener, and survives restarts of both.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
@@ -19,6 +21,9 @@ use super::tree::{make_directory, remove_file, sync_directory};
 
 const PINS: &str = ".pins";
 
+/// The most bytes of a pin that are read.
+const MAX_PIN_BYTES: u64 = 128;
+
 /// The release at which a service stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pin {
@@ -28,7 +33,10 @@ pub(crate) struct Pin {
 
 pub(crate) type Pins = BTreeMap<ServiceName, Pin>;
 
-/// All pins of a root. A file that is no pin is ignored, and named in the log.
+/// All pins of a root.
+///
+/// # Errors
+/// One cannot be read: that it is none would be a guess, and would switch back to what somebody has left.
 pub(crate) fn read_pins(root: &Path) -> io::Result<Pins> {
     let mut pins = Pins::new();
     let entries = match fs::read_dir(root.join(PINS)) {
@@ -39,10 +47,8 @@ pub(crate) fn read_pins(root: &Path) -> io::Result<Pins> {
         let entry = entry?;
         // Temporary files begin with a dot, names of services do not.
         let Some(service) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        match read_pin(&entry.path()) {
-            Ok(Some(pin)) => drop(pins.insert(service, pin)),
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%service, %error, "a pin cannot be read; it is ignored"),
+        if let Some(pin) = read_pin(&entry.path())? {
+            pins.insert(service, pin);
         }
     }
     Ok(pins)
@@ -53,14 +59,21 @@ pub(super) fn pin_of(root: &Path, service: &str) -> io::Result<Option<Pin>> {
 }
 
 fn read_pin(path: &Path) -> io::Result<Option<Pin>> {
-    let text = match fs::read_to_string(path) {
+    // Others may write to the directory: neither a link nor a pipe is followed.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = match File::options().read(true).custom_flags(flags).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text?,
+        file => file?,
     };
+    let (metadata, mut text) = (file.metadata()?, String::new());
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is no file", path.display())));
+    }
+    file.take(MAX_PIN_BYTES).read_to_string(&mut text)?;
     let digest = text.trim().parse().map_err(|error| {
         io::Error::new(io::ErrorKind::InvalidData, format!("{} contains no digest: {error}", path.display()))
     })?;
-    Ok(Some(Pin { digest, since: fs::metadata(path)?.modified()? }))
+    Ok(Some(Pin { digest, since: metadata.modified()? }))
 }
 
 /// Pins a service, durably.
@@ -114,9 +127,10 @@ mod tests {
         for digest in digests {
             write_pin(dir.path(), &shop, digest, Modes::default()).unwrap();
         }
-        fs::write(dir.path().join(".pins/other"), "by hand").unwrap();
         let pins = read_pins(dir.path()).unwrap();
         assert_eq!((pins.len(), pins[&shop].digest), (1, digests[1]));
+        fs::write(dir.path().join(".pins/other"), "by hand").unwrap();
+        assert!(read_pins(dir.path()).is_err());
         assert!(pin_of(dir.path(), other.as_str()).unwrap_err().to_string().contains("other contains no digest"));
         assert!(remove_pin(dir.path(), &shop).unwrap());
         assert_eq!(pin_of(dir.path(), "shop").unwrap(), None);

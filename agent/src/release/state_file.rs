@@ -31,7 +31,9 @@ pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
 /// Writes the state durably.
 pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseError> {
     let (new, path) = (service.join(STATE_NEW), service.join(STATE));
-    let mut file = File::create(&new).map_err(disk("write", &new))?;
+    // Others may write to the directory: nothing that they put there is written to.
+    remove_file(&new)?;
+    let mut file = File::create_new(&new).map_err(disk("write", &new))?;
     file.write_all(&state.to_bytes()).and_then(|()| file.sync_all()).map_err(disk("write", &new))?;
     fs::rename(&new, &path).map_err(disk("rename", &new))?;
     sync_directory(service)

@@ -129,7 +129,7 @@ impl Monitor {
             keys.find_map(|key| Freshness::signed_by(&signed.envelope, key)).ok_or(StatementError::NotTrusted)
         });
         watched.status.send_modify(|status| {
-            let held = status.held();
+            let (held, pinned) = (status.held(), status.pinned.is_some());
             let Some((proof, max_age)) = &mut status.proof else { return };
             let accepted = match statement {
                 Ok(statement) => statement.and_then(|statement| proof.accept(statement, service, held, now)),
@@ -143,7 +143,7 @@ impl Monitor {
                 watched.metrics.refused(error.reason());
                 proof.refuse(&error);
             }
-            let assessed = proof.assess(held, *max_age, now);
+            let assessed = proof.assess(held, pinned, *max_age, now);
             watched.metrics.current_at.set(assessed.current_at.map_or(0.0, unix_seconds));
             watched.metrics.degraded.set(f64::from(u8::from(assessed.problem.is_some())));
             let unreachable = assessed.upstream_unreachable_since.is_some();

@@ -126,7 +126,9 @@ impl Proof {
             if statement.generation < newest.generation {
                 return Err(StatementError::Regressed { offered: statement.generation, newest: newest.generation });
             }
-            if statement.generation == newest.generation {
+            // An update that is withheld stays so, however many follow it.
+            if statement.generation == newest.generation || held.is_some_and(|held| held.generation < newest.generation)
+            {
                 known_since = *since;
             }
         }
@@ -158,13 +160,15 @@ impl Proof {
     }
 
     /// What is proved about a release. `max_age`: how long it may be without proof.
-    pub(crate) fn assess(&self, held: Option<Held>, max_age: Duration, now: SystemTime) -> Assessment {
+    ///
+    /// `pinned`: the agent was told to stay at its release, so that it has no later one withholds nothing.
+    pub(crate) fn assess(&self, held: Option<Held>, pinned: bool, max_age: Duration, now: SystemTime) -> Assessment {
         let newest = self.newest.as_ref().map(|newest| &newest.statement);
         Assessment {
             current_at: self.current_at(held),
             newest_generation: newest.map(|newest| newest.generation),
             upstream_unreachable_since: newest.and_then(|newest| newest.upstream_unreachable_since),
-            problem: self.problem(held, max_age, now),
+            problem: self.problem(held.filter(|_| !pinned), max_age, now),
         }
     }
 
@@ -239,20 +243,20 @@ mod tests {
     #[test]
     fn a_release_is_current_as_of_the_newest_statement() {
         let mut proof = Proof::new(at(0));
-        assert_eq!(proof.assess(held(7), LIMIT, at(600)).problem, None);
-        let reason = proof.assess(held(7), LIMIT, at(601)).problem.unwrap();
+        assert_eq!(proof.assess(held(7), false, LIMIT, at(600)).problem, None);
+        let reason = proof.assess(held(7), false, LIMIT, at(601)).problem.unwrap();
         assert!(reason.contains("no statement of freshness since the start"), "{reason}");
         proof.accept(statement(7, 100), &shop(), held(7), at(101)).unwrap();
-        let assessed = proof.assess(held(7), LIMIT, at(700));
+        let assessed = proof.assess(held(7), false, LIMIT, at(700));
         assert_eq!((assessed.current_at, assessed.newest_generation, assessed.problem), (Some(at(100)), Some(7), None));
         proof.miss("503".to_owned());
-        let reason = proof.assess(held(7), LIMIT, at(701)).problem.unwrap();
+        let reason = proof.assess(held(7), false, LIMIT, at(701)).problem.unwrap();
         assert!(reason.contains("2027-01-15T08:01:40Z: 503"), "{reason}");
         // A newer release was as current then.
-        assert_eq!(proof.assess(held(8), LIMIT, at(700)).current_at, Some(at(100)));
+        assert_eq!(proof.assess(held(8), false, LIMIT, at(700)).current_at, Some(at(100)));
         let unreachable = Freshness { upstream_unreachable_since: Some(at(50)), ..statement(7, 160) };
         proof.accept(unreachable, &shop(), held(7), at(161)).unwrap();
-        assert_eq!(proof.assess(held(7), LIMIT, at(161)).upstream_unreachable_since, Some(at(50)));
+        assert_eq!(proof.assess(held(7), false, LIMIT, at(161)).upstream_unreachable_since, Some(at(50)));
     }
 
     #[test]
@@ -261,16 +265,16 @@ mod tests {
         proof.accept(statement(7, 100), &shop(), held(7), at(100)).unwrap();
         for seconds in (160..=760).step_by(60) {
             proof.accept(statement(9, seconds), &shop(), held(7), at(seconds)).unwrap();
-            let assessed = proof.assess(held(7), LIMIT, at(seconds));
+            let assessed = proof.assess(held(7), false, LIMIT, at(seconds));
             assert_eq!((assessed.current_at, assessed.problem), (Some(at(100)), None));
         }
-        let reason = proof.assess(held(7), LIMIT, at(761)).problem.unwrap();
+        let reason = proof.assess(held(7), false, LIMIT, at(761)).problem.unwrap();
         assert!(reason.contains("withheld") && reason.contains("generation 9") && reason.contains("has 7"), "{reason}");
-        assert_eq!(proof.assess(held(9), LIMIT, at(761)).problem, None, "it has arrived");
-        assert_eq!(proof.assess(held(9), LIMIT, at(761)).current_at, Some(at(760)));
+        assert_eq!(proof.assess(held(9), false, LIMIT, at(761)).problem, None, "it has arrived");
+        assert_eq!(proof.assess(held(9), false, LIMIT, at(761)).current_at, Some(at(760)));
         // Another newer one starts the wait again.
         proof.accept(statement(10, 770), &shop(), held(9), at(770)).unwrap();
-        assert_eq!(proof.assess(held(9), LIMIT, at(1300)).problem, None);
+        assert_eq!(proof.assess(held(9), false, LIMIT, at(1300)).problem, None);
     }
 
     #[test]
@@ -296,9 +300,9 @@ mod tests {
         assert_eq!(Proof::new(at(0)).accept(other, &shop(), held(7), at(1010)).unwrap_err().reason(), "digest");
         // A refusal degrades until one is accepted.
         proof.refuse(&StatementError::NotTrusted);
-        assert!(proof.assess(held(7), LIMIT, at(1010)).problem.unwrap().contains("no key of `trust`"));
+        assert!(proof.assess(held(7), false, LIMIT, at(1010)).problem.unwrap().contains("no key of `trust`"));
         proof.accept(statement(7, 1070), &shop(), held(7), at(1070)).unwrap();
-        assert_eq!(proof.assess(held(7), LIMIT, at(1070)).problem, None);
+        assert_eq!(proof.assess(held(7), false, LIMIT, at(1070)).problem, None);
     }
 
     proptest! {
@@ -321,7 +325,7 @@ mod tests {
                 held_generation = held_generation.max(generation_at(now).min(switch as Generation));
                 let held = held(held_generation);
                 let accepted = proof.accept(statement(generation_at(signed), signed), &shop(), held, at(now));
-                let assessed = proof.assess(held, LIMIT, at(now));
+                let assessed = proof.assess(held, false, LIMIT, at(now));
                 let contradicts =
                     matches!(accepted, Err(StatementError::Contradiction { .. } | StatementError::Regressed { .. }));
                 prop_assert!(!contradicts);
@@ -333,7 +337,7 @@ mod tests {
                 prop_assert!(assessed.current_at >= last, "a proof never goes back");
                 last = assessed.current_at;
                 // Silence from here on.
-                prop_assert!(proof.assess(held, LIMIT, at(now + 601)).problem.is_some());
+                prop_assert!(proof.assess(held, false, LIMIT, at(now + 601)).problem.is_some());
             }
         }
 
@@ -346,7 +350,7 @@ mod tests {
             let statement = Freshness { time: time(signed), ..statement(generation, 0) };
             let _ = proof.accept(statement.clone(), &shop(), held(held_generation), time(now));
             let _ = proof.accept(statement, &shop(), None, time(signed));
-            let _ = proof.assess(held(held_generation), LIMIT, time(now));
+            let _ = proof.assess(held(held_generation), false, LIMIT, time(now));
         }
     }
 }

@@ -225,7 +225,7 @@ impl Access {
         !self.inner.lists().origin_lists.is_empty()
     }
 
-    /// What operators say of agents. Changes with each change of any list, of keys and denials too.
+    /// What operators say of agents. 
     pub(crate) fn fleet(&self) -> watch::Receiver<Arc<Fleet>> {
         self.inner.fleet.subscribe()
     }
@@ -308,7 +308,13 @@ impl Inner {
                 tracing::error!(origin, %error, "an origin's agents and assignments are too many; they are ignored");
             }
         }
-        self.fleet.send_replace(Arc::new(fleet));
+        self.fleet.send_if_modified(|before| {
+            let is_new = **before != fleet;
+            if is_new {
+                *before = Arc::new(fleet);
+            }
+            is_new
+        });
     }
 }
 

@@ -131,7 +131,7 @@ impl ApiError {
                 "This is about the agent that asks, and needs a token or a client certificate of an agent.",
             ),
             ApiError::NoAssignmentsYet => {
-                problem(NOT_YET, "No origin has told this edge yet which services are assigned.")
+                problem(NOT_YET, "This edge does not know yet which services there are and which are assigned: its origins have not told it.")
                     .retry_after(RETRY_AFTER)
             }
             ApiError::TooManyServices(reason) => {

@@ -191,7 +191,7 @@ impl Catalog {
     }
 
     /// Whether the event stream of every origin would announce a new service.
-    pub(super) fn all_streams_in_sync(&self) -> bool {
+    pub(crate) fn all_streams_in_sync(&self) -> bool {
         let followed = self.origins.followed();
         !followed.is_empty() && followed.into_iter().all(|id| self.lease(id).is_in_sync())
     }

@@ -69,8 +69,9 @@ impl Inner {
                     oldest = oldest.max(found.age);
                     Row::Current(found.version)
                 }
-                Err(LookupError::Expired(_)) => Row::TooStale,
-                Err(_) => Row::NotPublished,
+                Err(LookupError::Absent) => Row::NotPublished,
+                // Nothing that is fresh enough: what there is now is not known.
+                Err(_) => Row::TooStale,
             };
         }
         (states, oldest)

@@ -127,9 +127,7 @@ impl Writer {
         let kind =
             if since.as_deref() == Some(&self.rows.tag) { AgentEventKind::Heartbeat } else { AgentEventKind::Resync };
         self.send(kind).await?;
-        for seen in self.inner.catalog.revisions().all().iter().filter(|seen| !seen.upstream.reachable) {
-            self.upstream(seen).await?;
-        }
+        self.all_upstreams().await?;
         let session = self.session.clone();
         let ended = session.ended();
         tokio::pin!(ended);
@@ -168,18 +166,28 @@ impl Writer {
             self.following = following;
             return Ok(());
         }
+        let is_other_list = following.services != self.following.services;
         let events = differences((&self.following.services, &self.rows.states), (&following.services, &rows.states));
         (self.following, self.rows) = (following, rows);
         for event in events {
             self.send(event).await?;
         }
-        Ok(())
+        if is_other_list { self.all_upstreams().await } else { Ok(()) }
     }
 
     /// Tells the agent to poll.
     async fn resync(&mut self) -> Result<(), End> {
         (self.following, self.rows) = self.state()?;
-        self.send(AgentEventKind::Resync).await
+        self.send(AgentEventKind::Resync).await?;
+        self.all_upstreams().await
+    }
+
+    /// Sends what the agent does not know of the upstreams. At the start of a stream all are taken for reachable.
+    async fn all_upstreams(&mut self) -> Result<(), End> {
+        for seen in self.inner.catalog.revisions().all() {
+            self.upstream(&seen).await?;
+        }
+        Ok(())
     }
 
     fn state(&self) -> Result<(Arc<Following>, Arc<Rows>), End> {

@@ -40,6 +40,14 @@ impl Wanted {
         Ok(Self::Matching(services.split(',').map(str::parse).collect::<Result<_, _>>()?))
     }
 
+    /// Whether the services depend on which there are.
+    pub(crate) fn needs_names(&self) -> bool {
+        match self {
+            Self::Assigned => true,
+            Self::Matching(patterns) => patterns.iter().any(|pattern| pattern.as_str().contains('*')),
+        }
+    }
+
     /// The services, sorted. A pattern without `*` is a service even if it is not known.
     pub(crate) fn services(&self, agent: &Agent, fleet: &Fleet, known: &[ServiceName]) -> Vec<ServiceName> {
         let patterns: BTreeSet<&NameGlob> = match self {

@@ -13,6 +13,8 @@ mod reports;
 mod rows;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use http::{Method, Request, Response};
 use moka::sync::Cache;
@@ -35,8 +37,11 @@ use crate::catalog::{Catalog, Freshness, Lookup};
 use crate::config::AgentsConfig;
 use crate::heartbeats::Heartbeats;
 
-/// The most agents whose lists of services are kept ready. For more, the list is made for each request.
-const MAX_FOLLOWING: u64 = 10_000;
+/// The most memory for what agents follow and were told, in bytes, about. What has no room is made for each request.
+const MAX_FOLLOWING_BYTES: u64 = 256 << 20;
+
+/// What an agent follows is forgotten when it has not asked for this long.
+const FOLLOWING_IDLE: Duration = Duration::from_secs(600);
 
 /// The requests of agents about themselves. Cheap to clone.
 #[derive(Clone)]
@@ -50,6 +55,7 @@ struct Inner {
     access: Access,
     heartbeats: Heartbeats,
     following: Cache<(Agent, Wanted), Arc<Following>>,
+    knew_names: AtomicBool,
     streams: Arc<Semaphore>,
     max_streams: usize,
     reports: Reports,
@@ -70,11 +76,16 @@ impl SelfApi {
         let max_streams = config.streams.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             inner: Arc::new(Inner {
+                knew_names: AtomicBool::new(!catalog.is_empty()),
                 lookup,
                 catalog,
                 access,
                 heartbeats,
-                following: Cache::new(MAX_FOLLOWING),
+                following: Cache::builder()
+                    .max_capacity(MAX_FOLLOWING_BYTES)
+                    .weigher(|_, following: &Arc<Following>| following.weight())
+                    .time_to_idle(FOLLOWING_IDLE)
+                    .build(),
                 streams: Arc::new(Semaphore::new(max_streams)),
                 max_streams,
                 reports: Reports::new(config.report_bytes.as_u64()),
@@ -152,10 +163,11 @@ impl Inner {
     /// No origin has said yet what is assigned: an empty list would be wrong.
     fn following(&self, agent: &Agent, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
         let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
-        if *wanted == Wanted::Assigned && !self.access.knows_fleet() {
+        if wanted.needs_names() && !self.knows_names() || *wanted == Wanted::Assigned && !self.access.knows_fleet() {
             return Err(ApiError::NoAssignmentsYet);
         }
-        let key = (agent.clone(), wanted.clone());
+        // Another token of the same agent opens the same.
+        let key = (Agent { valid_until: None, ..agent.clone() }, wanted.clone());
         let is_current =
             |known: &Arc<Following>| known.names_version == names_version && Arc::ptr_eq(&known.fleet, &fleet);
         if let Some(known) = self.following.get(&key).filter(is_current) {
@@ -166,6 +178,16 @@ impl Inner {
         let following = Arc::new(Following::new(services, fleet, names_version));
         self.following.insert(key, following.clone());
         Ok(following)
+    }
+
+    /// Whether the names in the catalog are those that there are: the origins' snapshots were complete once, here or
+    /// before a restart.
+    fn knows_names(&self) -> bool {
+        let knows = self.knew_names.load(Ordering::Relaxed) || self.catalog.all_streams_in_sync();
+        if knows {
+            self.knew_names.store(true, Ordering::Relaxed);
+        }
+        knows
     }
 
     /// The states of services as the catalog has them, without a query.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{Request, Response, StatusCode};
 use moka::ops::compute::Op;
+use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, ServiceName};
@@ -86,6 +87,7 @@ impl Agent {
 impl Reports {
     pub(super) fn new(max_bytes: u64) -> Self {
         let agents = Cache::builder().max_capacity(max_bytes).weigher(|_, agent: &Arc<Agent>| agent.weight());
+        let agents = agents.eviction_policy(EvictionPolicy::lru());
         Self { agents: agents.build(), max_bytes, duplicated: Arc::default() }
     }
 

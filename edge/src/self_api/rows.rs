@@ -82,6 +82,11 @@ impl Following {
         Self { services, fleet, names_version, last: Mutex::default() }
     }
 
+    /// The memory of the rows, approximately, in bytes.
+    pub(super) fn weight(&self) -> u32 {
+        u32::try_from(1_000 + 400 * self.services.len()).unwrap_or(u32::MAX)
+    }
+
     /// The rows of these states, one for each service. The body is made only when a state differs from the last.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// An exclusive `flock` on a file, until it is dropped.
@@ -17,7 +18,9 @@ impl FileLock {
     /// # Errors
     /// The lock is held already, or the file cannot be created or locked.
     pub fn try_take(path: &Path) -> Result<Self, TryLockError> {
-        let file = match File::options().create(true).truncate(false).write(true).open(path) {
+        // Others may write to the directory: a link that they put there is an error.
+        let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        let file = match File::options().create(true).truncate(false).write(true).custom_flags(no_link).open(path) {
             // An existing file can be locked all the same.
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
             opened => opened,
@@ -25,6 +28,13 @@ impl FileLock {
         let file = file.map_err(TryLockError::Error)?;
         file.try_lock()?;
         Ok(Self(file))
+    }
+}
+
+impl FileLock {
+    /// The locked file.
+    pub fn as_file(&self) -> &File {
+        &self.0
     }
 }
 
