@@ -225,7 +225,7 @@ impl Access {
         !self.inner.lists().origin_lists.is_empty()
     }
 
-    /// What operators say of agents. 
+    /// What operators say of agents.
     pub(crate) fn fleet(&self) -> watch::Receiver<Arc<Fleet>> {
         self.inner.fleet.subscribe()
     }

@@ -251,7 +251,10 @@ async fn keys_are_fetched_for_an_unknown_kid_once_a_minute() {
     site.start_edge().await;
     let mut client = site.client("h3").await;
     let (present, next) = (old.bearer("weir", "weir"), new.bearer("weir", "weir"));
-    site.until("the keys are fetched", async || status(&mut client, &present).await == 200).await;
+    // A token of an unknown key would be a reason to fetch them again.
+    let applied = || site.metric("weir_edge_access_key_set_fetches_total", &[("result", "applied")]);
+    site.until("the keys are fetched", async || applied() == 1.0).await;
+    assert_eq!(status(&mut client, &present).await, 200);
     assert_eq!(server.requests.load(Ordering::Relaxed), 1);
 
     *server.keys.lock().unwrap() = jwks(&[&old, &new]);

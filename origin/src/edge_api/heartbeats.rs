@@ -48,6 +48,10 @@ impl EdgeApi {
     fn statement(&self, snapshot: &Snapshot, name: ServiceName, now: SystemTime) -> Option<Freshness> {
         let service = snapshot.services.get(&name).filter(|service| self.is_owner(snapshot, &service.repository))?;
         let current = service.current()?;
+        // Another repository may have published it since it was withdrawn here.
+        if !self.publisher.unheld(&service.repository, std::slice::from_ref(&name)).is_empty() {
+            return None;
+        }
         let worker = snapshot.workers.get(&service.repository)?;
         let unreachable = match worker.revision(current.followed_ref()) {
             Some(RevisionSeen { upstream, .. }) => (!upstream.reachable).then_some(upstream.since),

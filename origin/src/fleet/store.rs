@@ -148,8 +148,12 @@ impl FleetStore {
 
     /// Reads a record and shows its documents. The caller changes nothing meanwhile, so that an older read shows nothing.
     async fn read<T: Kind>(&self) -> Result<Stored<T>, FleetError> {
-        let stored = Stored::<T>::of(self.inner.records.get(&T::key()).await)?;
+        let mut stored = Stored::<T>::of(self.inner.records.get(&T::key()).await)?;
         let current = T::of(&self.inner.current.borrow()).clone();
+        if stored.revision < current.revision() {
+            // The record was lost, or its previous copy is read: what this origin has seen is newer, and is kept.
+            (stored.revision, stored.documents) = (current.revision(), current.documents().cloned().collect());
+        }
         if stored.revision != current.revision() {
             let documents = stored.documents.iter().cloned();
             let entries = Entries::new(stored.revision, documents, current.file().cloned());

@@ -291,20 +291,23 @@ impl<'a> Draft<'a> {
     }
 
     /// Supersedes the current version without a successor. Returns its last generation; `None` if the service was never
-    /// published, or has moved: then it is not gone.
+    /// published, or has moved: then it is not gone. `is_gone`: it is, also if a move began and did not come to its end.
     pub(super) fn retire(
         &mut self,
         service: &ServiceName,
+        is_gone: bool,
         now: SystemTime,
     ) -> Result<Option<Generation>, PublishError> {
         let mut row = self.row(service)?;
         let was_pinned = row.pin.take().is_some();
+        let was_moving = row.is_moving;
+        row.is_moving &= !is_gone;
         let generation = row.last_generation().filter(|_| !row.is_moving);
         let had_version = row.current.is_some();
         if had_version {
             self.dropped_versions += supersede(&mut row, None, now, self.rules.versions);
         }
-        if had_version || was_pinned {
+        if had_version || was_pinned || was_moving != row.is_moving {
             self.put(row);
         }
         Ok(generation)

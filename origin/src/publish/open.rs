@@ -266,7 +266,7 @@ fn apply_update(
     let signs = draft.record.signed_with != keys;
     for service in services {
         if gone.contains(service) {
-            retired.extend(draft.retire(service, now)?.map(|generation| (service.clone(), generation)));
+            retired.extend(draft.retire(service, true, now)?.map(|generation| (service.clone(), generation)));
         }
         raised += usize::from(draft.raise_to_floor(service, now)?);
         if signs {

@@ -143,11 +143,13 @@ impl Publisher {
     ) -> Result<HashMap<ServiceName, Generation>, PublishError> {
         services.iter().for_each(|service| service.withdraw());
         let names: Vec<ServiceName> = services.iter().map(|service| service.name.clone()).collect();
-        let gone = names.clone();
+        // A service of another repository has moved there.
+        let is_home = |service: &Arc<Service>| (service.name.clone(), service.repository == *repository);
+        let gone: Vec<_> = services.iter().map(is_home).collect();
         let retire = move |draft: &mut Draft<'_>| {
             let mut retired = HashMap::new();
-            for service in gone {
-                let generation = draft.retire(&service, now)?;
+            for (service, is_home) in gone {
+                let generation = draft.retire(&service, is_home, now)?;
                 retired.extend(generation.map(|generation| (service, generation)));
             }
             Ok::<_, PublishError>((retired, Vec::new()))
@@ -166,7 +168,7 @@ impl Publisher {
         let retire = move |draft: &mut Draft<'_>| {
             for (service, generation) in services {
                 if draft.row(&service)?.generation == generation {
-                    draft.retire(&service, now)?;
+                    draft.retire(&service, false, now)?;
                 }
             }
             Ok::<_, PublishError>(((), Vec::new()))
@@ -190,14 +192,22 @@ impl Publisher {
         }
     }
 
+    /// When the documents of a service were written, in all repositories, in Unix milliseconds.
+    fn defined_at(&self, service: &ServiceName) -> Vec<u64> {
+        let written = |name: &RepositoryName| self.known_service(name, service, |known| known.defined_at).flatten();
+        self.handles().keys().filter_map(written).collect()
+    }
+
     /// Stores a change of operators' definitions.
     pub(crate) async fn define(
         &self,
         repository: &RepositoryName,
         change: DefinitionChange,
     ) -> Result<(), PublishError> {
-        let services = change.services.iter().map(|(service, _)| service.clone()).collect();
-        let written_at = unix_milliseconds(SystemTime::now());
+        let services: Vec<ServiceName> = change.services.iter().map(|(service, _)| service.clone()).collect();
+        // The newest document of a service decides. What this origin has seen is older, whatever the clocks say.
+        let seen = services.iter().flat_map(|service| self.defined_at(service)).max().unwrap_or_default();
+        let written_at = unix_milliseconds(SystemTime::now()).max(seen.saturating_add(1));
         let define = move |draft: &mut Draft<'_>| {
             let mut rows = Vec::with_capacity(change.services.len());
             for (service, document) in change.services {
