@@ -172,7 +172,7 @@ impl Settings {
                 .services
                 .into_iter()
                 .map(|name| {
-                    let known = known.iter().find(|service| service.name == name).cloned();
+                    let known = known.iter().find(|service| service.name.as_str() == name.as_str()).cloned();
                     known.unwrap_or_else(|| ServiceConfig::new(name))
                 })
                 .collect();

@@ -27,6 +27,7 @@ pub struct Drain {
     finish: CancellationToken,
     cut: CancellationToken,
     tasks: TaskTracker,
+    is_part: bool,
     last: Option<Arc<Drain>>,
 }
 
@@ -59,7 +60,32 @@ impl Drain {
 
     /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.has_begun.load(Ordering::Relaxed)
+        self.has_begun.load(Ordering::Relaxed) || self.is_part && self.finish.is_cancelled()
+    }
+
+    /// A part of this shutdown that can also end by itself. This one begins and cuts it, and waits for its tasks.
+    #[must_use]
+    pub fn part(&self) -> Self {
+        let part = Self {
+            finish: self.finish.child_token(),
+            cut: self.cut.child_token(),
+            is_part: true,
+            ..Self::default()
+        };
+        let ended = part.clone();
+        self.tasks.spawn(async move {
+            ended.finish.cancelled().await;
+            ended.tasks.close();
+            ended.tasks.wait().await;
+        });
+        part
+    }
+
+    /// Begins the drain of a part, and waits until its tasks have ended.
+    pub async fn end(&self) {
+        self.finish.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Begins the drain and waits until all tasks have ended; `deadline` aborts the rest. The tasks of [`last`](Self::last)
