@@ -27,6 +27,7 @@ use crate::poll::{
 use crate::readiness::readiness;
 use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
 use crate::reload::{self, Reloader};
+use crate::report::Reporter;
 use crate::roster::{Roster, Service, Services, followed_before};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
@@ -226,6 +227,10 @@ impl Composition {
                 drain: self.drain.clone(),
             };
             self.drain.spawn(supervise(stream, self.drain.clone()));
+            let (services, metrics) = (services.clone(), self.metrics.clone());
+            let (timeout, drain) = (config.request_timeout, self.drain.clone());
+            let reporter = Reporter::new(services, self.edges.clone(), timeout, self.started, metrics, drain);
+            self.drain.spawn(supervise(reporter, self.drain.clone()));
         }
         let batch = Batch {
             roster: Roster::new(self.clone(), services.clone()),

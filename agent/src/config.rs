@@ -328,9 +328,9 @@ impl Config {
             let is_name = service.service().is_some() || service.name.as_str().contains('*');
             refuse(!is_name, &format!("`{}` is neither the name of a service nor a pattern with `*`", service.name));
             hook::errors(service).iter().for_each(|error| refuse(true, error));
-            let is_named = service.service().is_none_or(|name| {
-                self.trust.iter().any(|entry| entry.services.matches(name.as_str()))
-            });
+            let is_named = service
+                .service()
+                .is_none_or(|name| self.trust.iter().any(|entry| entry.services.matches(name.as_str())));
             let why =
                 format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
             refuse(!self.trust.is_empty() && !is_named, &why);

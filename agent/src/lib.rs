@@ -24,6 +24,7 @@ mod poll;
 mod readiness;
 mod release;
 mod reload;
+mod report;
 mod roster;
 mod status;
 mod supervise;

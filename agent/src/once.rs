@@ -20,7 +20,9 @@ pub enum OnceError {
     #[error("{0:#}")]
     Start(anyhow::Error),
     /// No edge said in time which services there are.
-    #[error("no edge said in time which services this agent is to follow: it must know the agent by a token or a certificate")]
+    #[error(
+        "no edge said in time which services this agent is to follow: it must know the agent by a token or a certificate"
+    )]
     NoList,
     /// A service failed.
     #[error("{service}: {reason}")]

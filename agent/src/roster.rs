@@ -207,12 +207,7 @@ pub(crate) fn followed_before(root: &Path) -> std::io::Result<Vec<ServiceName>> 
     Ok(found.filter(|(_, ended)| ended.is_none()).map(|(service, _)| service).collect())
 }
 
-fn remove_ended(
-    root: &Path,
-    in_use: &BTreeSet<ServiceName>,
-    keep: Duration,
-    now: SystemTime,
-) -> std::io::Result<()> {
+fn remove_ended(root: &Path, in_use: &BTreeSet<ServiceName>, keep: Duration, now: SystemTime) -> std::io::Result<()> {
     for (service, ended) in directories(root)? {
         let is_old = ended.is_some_and(|ended| now.duration_since(ended).is_ok_and(|since| since >= keep));
         if is_old && !in_use.contains(&service) {
@@ -252,7 +247,11 @@ mod tests {
         }
         assert_eq!(followed_before(root.path()).unwrap(), ["followed".parse().unwrap()]);
         let (keep, in_use) = (Duration::from_secs(3600), names(&["again"]));
-        let left = || names(&["again", "ended", "followed"].map(|name| if root.path().join(name).exists() { name } else { "gone" }));
+        let left = || {
+            names(
+                &["again", "ended", "followed"].map(|name| if root.path().join(name).exists() { name } else { "gone" }),
+            )
+        };
         remove_ended(root.path(), &in_use, keep, at + keep - Duration::from_secs(1)).unwrap();
         assert_eq!(left(), names(&["again", "ended", "followed"]));
         remove_ended(root.path(), &in_use, keep, at + keep).unwrap();

@@ -34,11 +34,7 @@ impl BatchSchedule {
     pub(crate) fn answered(&mut self, now: Instant, random: f64) {
         let is_in_phase = self.answered_before && self.errors == 0;
         self.next = now
-            + if is_in_phase {
-                jittered(self.interval, random)
-            } else {
-                self.interval.mul_f64(0.1 + 0.9 * self.phase)
-            };
+            + if is_in_phase { jittered(self.interval, random) } else { self.interval.mul_f64(0.1 + 0.9 * self.phase) };
         self.answered_before = true;
         self.errors = 0;
     }

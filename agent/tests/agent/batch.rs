@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use http::Method;
+use weir_agent::HookState;
 use weir_agent::config::ServiceConfig;
 use weir_protocol::agent_event::AgentEventKind;
+use weir_protocol::report::HookState as ReportedHook;
 
 use crate::agent_under_test::{Agent, NEVER, World, shop};
 use crate::edge::Answers;
@@ -113,6 +115,37 @@ async fn an_event_is_followed_at_once_and_a_stream_that_ends_is_opened_again() {
     edge.answers.send(AgentEventKind::Resync);
     agent.until("it has switched", |status| status.switches == 4).await;
     assert_eq!(world.read("content").as_deref(), Some("four"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_reports_what_is_in_place() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.services[0].exec = Some("false".into());
+    let mut agent = Agent::with_release(config).await;
+    agent.until("its hook has failed", |status| status.hook == HookState::Failed).await;
+    agent.until_metric("weir_agent_reports_total", &[("result", "accepted")], 1.0).await;
+    let first = edge.answers.reports().remove(0);
+    assert_eq!((first.seq, first.version.as_str()), (1, env!("CARGO_PKG_VERSION")));
+    let row = &first.services[0];
+    assert_eq!((row.digest, row.generation, row.pinned), (Some(digest), Some(generation), false));
+    assert!(row.hook == ReportedHook::Failed && row.error.as_ref().unwrap().contains("exec"), "{row:?}");
+    edge.answers.publish(&shop(), with_content("two"));
+    agent.poll().await;
+    let reported = |digest| edge.answers.reports().iter().any(|report| report.services[0].digest == Some(digest));
+    let two = agent.status.borrow().release.as_ref().unwrap().digest;
+    let again = async {
+        while !reported(two) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(crate::edge::PATIENCE, again).await.expect("a change is reported");
+    let reports = edge.answers.reports();
+    assert!(reports.windows(2).all(|pair| pair[0].seq < pair[1].seq && pair[0].instance == pair[1].instance));
     agent.stop().await;
 }
 

@@ -66,12 +66,8 @@ impl Drain {
     /// A part of this shutdown that can also end by itself. This one begins and cuts it, and waits for its tasks.
     #[must_use]
     pub fn part(&self) -> Self {
-        let part = Self {
-            finish: self.finish.child_token(),
-            cut: self.cut.child_token(),
-            is_part: true,
-            ..Self::default()
-        };
+        let part =
+            Self { finish: self.finish.child_token(), cut: self.cut.child_token(), is_part: true, ..Self::default() };
         let ended = part.clone();
         self.tasks.spawn(async move {
             ended.finish.cancelled().await;
