@@ -13,12 +13,14 @@ use crate::origin_client::OriginMetrics;
 use crate::origin_follower::FollowerMetrics;
 use crate::peer_api::PeerMetrics;
 use crate::reload::ReloadMetrics;
+use crate::self_api::SelfMetrics;
 
 /// The table of an edge's families, for the reference.
 pub fn families() -> Vec<Family> {
     let of_agents = [ApiFamilies::FAMILIES, AccessFamilies::FAMILIES, CatalogMetrics::FAMILIES, CacheMetrics::FAMILIES];
     let of_origins = [OriginMetrics::FAMILIES, FollowerMetrics::FAMILIES];
     let others = [
+        SelfMetrics::FAMILIES,
         HeartbeatFamilies::FAMILIES,
         PeerMetrics::FAMILIES,
         PurgeMetrics::FAMILIES,

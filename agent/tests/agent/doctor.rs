@@ -80,9 +80,13 @@ async fn each_obstacle_is_named_with_what_to_do() {
     let relay = tokio::net::TcpListener::bind(("127.0.0.2", edge.address.port())).await.unwrap();
     let to = edge.address;
     let relayed = tokio::spawn(async move {
-        let (mut from, _) = relay.accept().await.unwrap();
-        let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
-        let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+        loop {
+            let (mut from, _) = relay.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+            });
+        }
     });
     let found = findings(&config).await;
     let (_, verdict, text) = of(&found, "tls");

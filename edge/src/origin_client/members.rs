@@ -81,6 +81,13 @@ impl MemberTable {
         one == other || self.0[one].cluster == self.0[other].cluster
     }
 
+    /// Whether a list names an origin that has not named its sender yet. They are one cluster once it does: members that
+    /// have just started do not know of each other.
+    pub(super) fn is_unsettled(&self) -> bool {
+        let named = |(id, row): (OriginId, &Row)| row.named.iter().any(|other| !self.share_a_cluster(id, *other));
+        self.0.iter().enumerate().any(named)
+    }
+
     /// Whether there is one cluster only.
     pub(super) fn is_one_cluster(&self) -> bool {
         let mut in_use = (0..self.0.len()).filter(|id| self.is_in_use(*id));
@@ -206,10 +213,12 @@ mod tests {
         assert_eq!(follow(&mut table), [0, 1, 2, 3]);
         assert!(table.share_a_cluster(1, 3) && !table.share_a_cluster(0, 1) && !table.is_one_cluster());
         assert_eq!(table.order(Some(3)), [3, 1, 0, 2]);
+        assert!(!table.is_unsettled());
         table.apply(0, &list(&[0, 1, 3]));
+        assert!(table.is_unsettled());
         assert!(!table.share_a_cluster(0, 1) && !table.share_a_cluster(0, 3), "nobody there has named it");
         table.apply(1, &list(&[0, 1]));
-        assert!(table.share_a_cluster(0, 3), "both name each other");
+        assert!(table.share_a_cluster(0, 3) && !table.is_unsettled(), "both name each other");
         assert_eq!(follow(&mut table), [0, 1, 2]);
     }
 }

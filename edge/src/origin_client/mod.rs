@@ -163,6 +163,11 @@ impl Origins {
         self.table().member(id).cloned()
     }
 
+    /// Whether origins that belong together may not be known as one cluster yet.
+    pub(crate) fn are_unsettled(&self) -> bool {
+        self.table().is_unsettled()
+    }
+
     /// Whether both are members of one cluster, or the same.
     pub(crate) fn share_a_cluster(&self, one: OriginId, other: OriginId) -> bool {
         one == other || self.table().share_a_cluster(one, other)

@@ -22,6 +22,10 @@ use crate::origin_client::{Origin, OriginId, Origins, probe};
 /// The time between two requests for the list, ±50 %, unless a stream ends or an origin releases a repository.
 const INTERVAL: Duration = Duration::from_secs(15);
 
+/// The same while members that have just started do not know of each other: if one of them died now, no other could take
+/// its services over here.
+const UNSETTLED_INTERVAL: Duration = Duration::from_secs(2);
+
 /// The least time between two requests for the list.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -103,7 +107,8 @@ pub(super) async fn follow(context: FollowerContext, prefetcher: Prefetcher, fil
             }
             written = learnt;
             tokio::time::sleep(MIN_INTERVAL).await;
-            let interval = INTERVAL.mul_f64(0.5 + fastrand::f64());
+            let interval = if context.origins.are_unsettled() { UNSETTLED_INTERVAL } else { INTERVAL };
+            let interval = interval.mul_f64(0.5 + fastrand::f64());
             let _ = tokio::time::timeout(interval, context.members_changed.notified()).await;
         }
     };

@@ -25,7 +25,8 @@ use weir_runtime::serve::{Body, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
 
 use self::following::Wanted;
-use self::metrics::SelfMetrics;
+
+pub(crate) use self::metrics::SelfMetrics;
 pub(crate) use self::reports::Reports;
 use self::rows::{Following, Row};
 use crate::access::{Access, Agent};

@@ -141,7 +141,7 @@ mod tests {
             ("agents = \"cluster-*\"", "", "assignment `shop-to-all` names no agents: set `agents`"),
             ("[\"shop-*\"]", "[]", "assignment `shop-to-all` names no services"),
             ("labels = {", "label = {", "unknown field `label`"),
-            ("region", "re gion", "`re gion` is not a label's key"),
+            ("region", "\"re gion\"", "`re gion` is not a label's key"),
             (
                 "[[assignment]]",
                 "[[agent]]\nname = \"cluster-1\"\n[[assignment]]",

@@ -114,7 +114,7 @@ fn once_ends_when_the_newest_release_is_current() -> anyhow::Result<()> {
     assert!(out.contains("published"), "{out}");
     let (code, out, error) = once("echo HOOK''OUT")?;
     assert_eq!(code, Some(0), "{out}\n{error}");
-    assert!(error.contains("HOOKOUT") && error.contains("exec succeeded"), "{out}\n{error}");
+    assert!(error.contains("HOOKOUT") && error.contains("the hooks succeeded"), "{out}\n{error}");
     // The same again: nothing to do.
     let (code, out, error) = once("echo HOOK''OUT")?;
     assert_eq!((code, error.contains("HOOKOUT")), (Some(0), false), "{out}\n{error}");

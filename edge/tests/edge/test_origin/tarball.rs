@@ -96,6 +96,8 @@ impl Tarball {
         let encode = |tar: &[u8]| {
             let header = dcz::header(&old.sha256()).to_vec();
             let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(header, 1, &old.tar).unwrap();
+            // The dictionary is within the window.
+            encoder.window_log(24).unwrap();
             encoder.write_all(tar).unwrap();
             encoder.finish().unwrap()
         };
