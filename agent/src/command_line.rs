@@ -173,7 +173,7 @@ impl Settings {
                 .into_iter()
                 .map(|name| {
                     let known = known.iter().find(|service| service.name.as_str() == name.as_str()).cloned();
-                    known.unwrap_or_else(|| ServiceConfig::new(name))
+                    known.unwrap_or_else(|| ServiceConfig::new(&name))
                 })
                 .collect();
         }

@@ -92,7 +92,7 @@ pub struct ServiceConfig {
 
 impl ServiceConfig {
     /// A service without hooks.
-    pub fn new(name: ServiceName) -> Self {
+    pub fn new(name: &ServiceName) -> Self {
         Self::of(name.as_str().parse().expect("a name is a pattern"))
     }
 
@@ -296,7 +296,7 @@ impl Config {
     pub(crate) fn hooks_of(&self, service: &ServiceName) -> ServiceConfig {
         let by_name = self.services.iter().find(|entry| entry.name.as_str() == service.as_str());
         let found = by_name.or_else(|| self.services.iter().find(|entry| entry.name.matches(service.as_str())));
-        found.cloned().unwrap_or_else(|| ServiceConfig::new(service.clone()))
+        found.cloned().unwrap_or_else(|| ServiceConfig::new(service))
     }
 
     /// Whether services begin and end while the agent runs.
@@ -401,7 +401,7 @@ mod tests {
         expected.admin_listen = Some("127.0.0.1:7492".parse().unwrap());
         expected.services = vec![ServiceConfig {
             exec: Some("kubectl apply -k .".into()),
-            ..ServiceConfig::new("shop-prod".parse().unwrap())
+            ..ServiceConfig::new(&"shop-prod".parse().unwrap())
         }];
         assert_eq!(config, expected);
 

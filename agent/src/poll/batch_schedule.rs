@@ -85,7 +85,7 @@ mod tests {
             assert!(times.iter().all(|time| (INTERVAL / 10..=INTERVAL).contains(time)));
             for third in 0..3 {
                 let (from, to) = (INTERVAL * (1 + 3 * third) / 10, INTERVAL * (4 + 3 * third) / 10);
-                let share = times.iter().filter(|time| (from..to).contains(time)).count();
+                let share = times.iter().filter(|time| (from..to).contains(*time)).count();
                 assert!((250..=420).contains(&share), "{share} of 1000 in the third {third}");
             }
         }

@@ -36,7 +36,7 @@ async fn a_batch_poll_takes_the_place_of_single_ones() {
     let bakery = "bakery".parse().unwrap();
     edge.answers.publish(&bakery, with_content("bread"));
     let mut config = world.config(&[edge.url()]);
-    config.services.push(ServiceConfig::new(bakery.clone()));
+    config.services.push(ServiceConfig::new(&bakery));
     config.poll_interval = Duration::from_secs(1);
     config.spread = Duration::ZERO;
     let mut agent = Agent::with_release(config).await;

@@ -130,3 +130,28 @@ pub async fn requested() -> std::io::Result<()> {
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_part_ends_alone_or_with_the_whole() {
+        let whole = Drain::new();
+        let (one, other) = (whole.part(), whole.part());
+        for part in [&one, &other] {
+            let begun = part.begun();
+            part.spawn(async { begun.await });
+        }
+        one.end().await;
+        assert!(one.has_begun() && !other.has_begun() && !whole.has_begun());
+        assert!(whole.finish(PATIENCE).await, "it waits for its parts");
+        assert!(other.has_begun());
+
+        let whole = Drain::new();
+        whole.part().spawn(std::future::pending());
+        assert!(!whole.finish(Duration::from_millis(1)).await, "it cuts its parts");
+    }
+}
