@@ -1,6 +1,6 @@
 //! Composition: builds the parts of an agent from its configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,14 +16,19 @@ use weir_runtime::process_metrics;
 use weir_runtime::serve::HttpMetrics;
 use weir_runtime::shutdown::Drain;
 
-use crate::config::{Config, ServiceConfig};
+use crate::config::{Config, ServiceList};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, unix_seconds};
-use crate::poll::{Command, Dictionaries, DictionaryMemory, Follower, Poller, Schedule, release_of};
+use crate::poll::{
+    Batch, BatchSchedule, Command, Dictionaries, DictionaryMemory, EventStream, Follower, Poller, Schedule, Selection,
+    release_of,
+};
 use crate::readiness::readiness;
 use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
 use crate::reload::{self, Reloader};
+use crate::report::Reporter;
+use crate::roster::{Roster, Service, Services, followed_before};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::supervise;
 use crate::verify::{Monitor, Trust};
@@ -36,17 +41,12 @@ const PIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A running agent.
 pub struct Running {
-    services: Arc<BTreeMap<ServiceName, Service>>,
+    services: Arc<Services>,
     admin_address: Option<SocketAddr>,
     registry: Registry,
     reloader: Arc<WatchedFiles<Reloader>>,
     monitor: Option<Monitor>,
     drain: Drain,
-}
-
-struct Service {
-    status: watch::Receiver<ServiceStatus>,
-    commands: mpsc::Sender<Command>,
 }
 
 /// Starts an agent: locks the root, reads the state on disk, and starts polling. Does not wait for edges.
@@ -85,7 +85,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let monitored = trust.clone().filter(|_| !config.max_proof_age.is_zero());
     let monitor = monitored
         .map(|trust| Monitor::new(trust, edges.clone(), config.request_timeout, config.max_proof_age, drain.clone()));
-    let composition = Composition {
+    let composition = Arc::new(Composition {
         lock: Arc::new(lock),
         downloads: Arc::new(Semaphore::new(config.max_downloads)),
         dictionaries: DictionaryMemory::new(config.max_dictionary.as_u64()),
@@ -98,19 +98,21 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         config,
         once,
         started,
-    };
+    });
     let mut opened = Vec::new();
     // All directories are opened before the first task starts: an agent that cannot start has no effects.
-    for service in &composition.config.services {
-        opened.push((service.clone(), composition.open(service).await?));
+    for (service, is_fixed) in composition.at_start().await? {
+        opened.push((composition.open(&service).await?, service, is_fixed));
     }
     composition.drain.spawn(watch_pins(composition.config.root.clone(), pins_read, composition.drain.clone()));
     let mut services = BTreeMap::new();
-    for (service, directory) in opened {
-        let name = service.name.clone();
-        services.insert(name, composition.follow(service, directory));
+    for (directory, name, is_fixed) in opened {
+        let service = composition.follow(&name, directory, is_fixed, Duration::ZERO);
+        services.insert(name, service);
     }
-    let services = Arc::new(services);
+    composition.metrics.services.set(i64::try_from(services.len()).unwrap_or(i64::MAX));
+    let services = Arc::new(Services::new(services, !composition.config.is_dynamic()));
+    composition.follow_lists(&services);
     if let Some(monitor) = composition.monitor.clone() {
         composition.drain.spawn(supervise(monitor, composition.drain.clone()));
     }
@@ -129,24 +131,24 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
             }
         }
     };
-    let Composition { monitor, drain, .. } = composition;
+    let (monitor, drain) = (composition.monitor.clone(), composition.drain.clone());
     reloader.follow(&drain);
     Ok(Running { services, admin_address, registry, reloader, monitor, drain })
 }
 
 /// The parts that all services share.
-struct Composition {
-    config: Config,
+pub(crate) struct Composition {
+    pub(crate) config: Config,
     once: bool,
     lock: Arc<RootLock>,
     edges: Arc<EdgeClient>,
     downloads: Arc<Semaphore>,
     dictionaries: DictionaryMemory,
-    metrics: Metrics,
+    pub(crate) metrics: Metrics,
     trust: Option<Arc<Trust>>,
-    monitor: Option<Monitor>,
+    pub(crate) monitor: Option<Monitor>,
     pins: watch::Receiver<Arc<Pins>>,
-    drain: Drain,
+    pub(crate) drain: Drain,
     started: SystemTime,
 }
 
@@ -180,17 +182,89 @@ async fn watch_pins(root: PathBuf, pins: watch::Sender<Arc<Pins>>, drain: Drain)
 }
 
 impl Composition {
-    async fn open(&self, service: &ServiceConfig) -> anyhow::Result<Arc<ServiceDirectory>> {
+    /// The services that are followed from the start, and whether each is named by the configuration: of others, those that
+    /// an earlier process followed, so that an agent without an edge runs on.
+    async fn at_start(&self) -> anyhow::Result<BTreeMap<ServiceName, bool>> {
+        let is_assigned = self.config.list == ServiceList::Assigned;
+        let named = self.config.services.iter().filter(|_| !is_assigned).filter_map(|entry| entry.service());
+        let named: BTreeSet<ServiceName> = named.collect();
+        let mut all: BTreeMap<_, _> = BTreeMap::new();
+        if self.config.is_dynamic()
+            && let Some(selection) = Selection::of(&self.config)
+        {
+            let root = self.config.root.clone();
+            let before = tokio::task::spawn_blocking(move || followed_before(&root)).await?;
+            let before = before.context("cannot read `root`")?.into_iter();
+            all.extend(before.filter(|service| selection.takes(service)).map(|service| (service, false)));
+        }
+        all.extend(named.into_iter().map(|service| (service, true)));
+        Ok(all)
+    }
+
+    /// Starts what asks for all services at once. `--once` needs it only to know the services.
+    fn follow_lists(self: &Arc<Self>, services: &Arc<Services>) {
+        if self.once && !self.config.is_dynamic() {
+            return;
+        }
+        let Some(selection) = Selection::of(&self.config) else {
+            tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
+            return;
+        };
+        let (want, wanted) = mpsc::channel(MAX_COMMANDS);
+        let (cursor, cursor_read) = watch::channel(None);
+        let config = &self.config;
+        if !self.once {
+            let stream = EventStream {
+                services: services.clone(),
+                edges: self.edges.clone(),
+                selection: selection.clone(),
+                timeout: config.request_timeout,
+                spread: config.spread,
+                wanted: want,
+                cursor: cursor_read,
+                errors: 0,
+                metrics: self.metrics.clone(),
+                drain: self.drain.clone(),
+            };
+            self.drain.spawn(supervise(stream, self.drain.clone()));
+            let (services, metrics) = (services.clone(), self.metrics.clone());
+            let (timeout, drain) = (config.request_timeout, self.drain.clone());
+            let reporter = Reporter::new(services, self.edges.clone(), timeout, self.started, metrics, drain);
+            self.drain.spawn(supervise(reporter, self.drain.clone()));
+        }
+        let batch = Batch {
+            roster: Roster::new(self.clone(), services.clone()),
+            edges: self.edges.clone(),
+            selection,
+            timeout: config.request_timeout,
+            schedule: BatchSchedule::new(&config.name, config.poll_interval, Instant::now()),
+            wanted,
+            cursor,
+            known: None,
+            metrics: self.metrics.clone(),
+            drain: self.drain.clone(),
+        };
+        self.drain.spawn(supervise(batch, self.drain.clone()));
+    }
+
+    pub(crate) async fn open(&self, service: &ServiceName) -> anyhow::Result<Arc<ServiceDirectory>> {
         let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
-        let (root, name, keep) = (self.config.root.clone(), service.name.clone(), self.config.keep_releases);
+        let (root, name, keep) = (self.config.root.clone(), service.clone(), self.config.keep_releases);
         let (lock, modes) = (self.lock.clone(), Modes { group_write: self.config.group_write });
         let opened =
             tokio::task::spawn_blocking(move || ServiceDirectory::open(&root, &name, keep, limits, modes, lock));
         Ok(Arc::new(opened.await??))
     }
 
-    fn follow(&self, service: ServiceConfig, directory: Arc<ServiceDirectory>) -> Service {
-        let name = service.name.clone();
+    /// Starts the tasks of a service. `is_fixed`: the configuration names it. `within`: the first poll is spread over this.
+    pub(crate) fn follow(
+        &self,
+        name: &ServiceName,
+        directory: Arc<ServiceDirectory>,
+        is_fixed: bool,
+        within: Duration,
+    ) -> Service {
+        let (name, service, drain) = (name.clone(), self.config.hooks_of(name), self.drain.part());
         let metrics = self.metrics.service(&name);
         let state = directory.state();
         let pending = directory.hook_job().is_some();
@@ -232,18 +306,22 @@ impl Composition {
                 needs_confirmation: self.once,
                 status: status.clone(),
                 metrics: hook_metrics,
-                drain: self.drain.clone(),
+                drain: drain.clone(),
             };
-            self.drain.spawn(supervise(hook, self.drain.clone()));
+            drain.spawn(supervise(hook, drain.clone()));
             switched
         });
         if let Some(monitor) = &self.monitor {
             monitor.watch(name.clone(), status.clone(), self.metrics.proof(&name));
         }
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
-        let config = &self.config;
+        let (config, now) = (&self.config, Instant::now());
+        let mut schedule = Schedule::new(&config.name, &name, config.poll_interval, config.refresh_interval, now);
+        schedule.begin_within(now, within);
         let follower = Follower {
-            schedule: Schedule::new(&config.name, &name, config.poll_interval, config.refresh_interval, Instant::now()),
+            spread: config.spread,
+            row: None,
+            schedule,
             poller: Poller::new(
                 name,
                 config,
@@ -262,21 +340,22 @@ impl Composition {
             veto: None,
             pins: self.pins.clone(),
             rejected: None,
-            drain: self.drain.clone(),
+            drain: drain.clone(),
         };
-        self.drain.spawn(supervise(follower, self.drain.clone()));
-        Service { status: watched, commands }
+        drain.spawn(supervise(follower, drain.clone()));
+        Service { status: watched, commands, part: drain, is_fixed }
     }
 }
 
-fn admin(composition: &Composition, registry: Registry, services: Arc<BTreeMap<ServiceName, Service>>) -> Admin {
+fn admin(composition: &Composition, registry: Registry, services: Arc<Services>) -> Admin {
     let (name, edges, started) = (composition.config.name.clone(), composition.edges.clone(), composition.started);
     let (drain, all) = (composition.drain.clone(), services.clone());
     let ready = move || {
         if drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
-        readiness(all.iter().map(|(name, service)| (name, service.status.borrow().clone())), SystemTime::now())
+        let are_known = *all.are_known.borrow();
+        readiness(&all.statuses(), are_known, SystemTime::now())
     };
     let status_readiness = ready.clone();
     Admin {
@@ -288,9 +367,9 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<BTreeMap<S
                 serde_json::json!({ "url": url, "preferred": preferred, "http3_usable": http3_usable })
             });
             let now = SystemTime::now();
-            let all = services.iter();
+            let all = services.statuses().into_iter();
             let services: serde_json::Map<_, _> =
-                all.map(|(name, service)| (name.to_string(), service.status.borrow().to_json(now))).collect();
+                all.map(|(name, status)| (name.to_string(), status.to_json(now))).collect();
             let (ready, reasons) = status_readiness().into_parts();
             Ok(serde_json::json!({
                 "role": "agent",
@@ -320,12 +399,18 @@ impl Running {
 
     /// Watches the status of a service; `None` when it is not followed.
     pub fn service(&self, service: &ServiceName) -> Option<watch::Receiver<ServiceStatus>> {
-        self.services.get(service).map(|service| service.status.clone())
+        self.services.status(service)
     }
 
-    /// The names of the followed services.
-    pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
-        self.services.keys()
+    /// The names of the services that are followed now.
+    pub fn services(&self) -> Vec<ServiceName> {
+        self.services.names()
+    }
+
+    /// Waits until an edge has said which services there are, if the configuration does not.
+    pub(crate) async fn services_are_known(&self) {
+        // The sender lives as long as the agent.
+        let _ = self.services.are_known.subscribe().wait_for(|known| *known).await;
     }
 
     /// Polls a service as soon as its task is free; the status shows when that is done. Ignores services that are not
@@ -345,10 +430,7 @@ impl Running {
     }
 
     fn command(&self, service: &ServiceName, command: Command) {
-        if let Some(service) = self.services.get(service) {
-            // A full queue already has the same command.
-            let _ = service.commands.try_send(command);
-        }
+        self.services.command(service, command);
     }
 
     /// Applies a new configuration: edges, certificates, keys and CA. Requests in flight are not affected. Keys that
@@ -365,7 +447,7 @@ impl Running {
         };
         tokio::task::spawn_blocking(reload).await??;
         // A back-off was for the old edges.
-        self.services.keys().for_each(|service| self.poll_now(service));
+        self.services.names().iter().for_each(|service| self.poll_now(service));
         Ok(())
     }
 

@@ -172,8 +172,8 @@ impl Settings {
                 .services
                 .into_iter()
                 .map(|name| {
-                    let known = known.iter().find(|service| service.name == name).cloned();
-                    known.unwrap_or_else(|| ServiceConfig::new(name))
+                    let known = known.iter().find(|service| service.name.as_str() == name.as_str()).cloned();
+                    known.unwrap_or_else(|| ServiceConfig::new(&name))
                 })
                 .collect();
         }

@@ -54,12 +54,24 @@ pub enum HttpMode {
     H2,
 }
 
-/// A service to follow. At least one is needed.
+/// Which services are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceList {
+    /// Those of the tables `[[service]]`.
+    #[default]
+    Listed,
+    /// Those that operators assign to this agent.
+    Assigned,
+}
+
+/// A service to follow, or services. With `services = "assigned"` only the hooks of what is assigned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// Name of the service at the edge, and of its folder in `root`.
-    pub name: ServiceName,
+    /// Name of the service at the edge, and of its folder in `root`; or a pattern with `*`, for all services of the edge that
+    /// match. The table with a service's own name decides on its hooks, then the first pattern that matches.
+    pub name: NameGlob,
     /// Command, run in the new release before the switch. Unless it succeeds, nothing is switched.
     #[serde(default)]
     pub check: Option<HookCommand>,
@@ -80,8 +92,18 @@ pub struct ServiceConfig {
 
 impl ServiceConfig {
     /// A service without hooks.
-    pub fn new(name: ServiceName) -> Self {
+    pub fn new(name: &ServiceName) -> Self {
+        Self::of(name.as_str().parse().expect("a name is a pattern"))
+    }
+
+    /// The services that match a pattern, without hooks.
+    pub fn of(name: NameGlob) -> Self {
         Self { name, check: None, exec: None, touch: None, signal: None, webhook: None }
+    }
+
+    /// The one service that is meant; `None`: a pattern.
+    pub(crate) fn service(&self) -> Option<ServiceName> {
+        self.name.as_str().parse().ok()
     }
 
     /// Whether something runs after each switch.
@@ -181,6 +203,20 @@ pub struct Config {
     /// not arrive, before the service is degraded. `0s`: no statements are requested.
     #[serde(with = "duration")]
     pub max_proof_age: Duration,
+    /// `"listed"`: the services of the tables `[[service]]`. `"assigned"`: those that operators assign to this agent, which its
+    /// edges must know by a token or a certificate. They begin and end while the agent runs. One that is no longer assigned
+    /// keeps its directory, and runs no hook.
+    #[serde(rename = "services")]
+    pub list: ServiceList,
+    /// Patterns of the services that are taken at most, of those that are assigned or match a pattern. Empty: all.
+    pub allow: Vec<NameGlob>,
+    /// Within this, a fetch follows an event of an edge; at a part of it that the names of agent and service decide. `0s`: at
+    /// once.
+    #[serde(with = "duration")]
+    pub spread: Duration,
+    /// How long the directory stays of a service that is no longer assigned. `0s`: for ever.
+    #[serde(with = "duration")]
+    pub remove_unassigned_after: Duration,
     /// Services to follow.
     #[serde(rename = "service")]
     pub services: Vec<ServiceConfig>,
@@ -216,6 +252,10 @@ impl Default for Config {
             metrics_by_service: false,
             trust: Vec::new(),
             max_proof_age: Duration::from_secs(600),
+            list: ServiceList::Listed,
+            allow: Vec::new(),
+            spread: Duration::from_secs(10),
+            remove_unassigned_after: Duration::ZERO,
             services: Vec::new(),
         }
     }
@@ -252,6 +292,18 @@ impl Config {
         Ok(config)
     }
 
+    /// What runs before and after a switch of a service.
+    pub(crate) fn hooks_of(&self, service: &ServiceName) -> ServiceConfig {
+        let by_name = self.services.iter().find(|entry| entry.name.as_str() == service.as_str());
+        let found = by_name.or_else(|| self.services.iter().find(|entry| entry.name.matches(service.as_str())));
+        found.cloned().unwrap_or_else(|| ServiceConfig::new(service))
+    }
+
+    /// Whether services begin and end while the agent runs.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.list == ServiceList::Assigned || self.services.iter().any(|entry| entry.service().is_none())
+    }
+
     /// Validates all keys.
     ///
     /// # Errors
@@ -266,12 +318,19 @@ impl Config {
         refuse(self.edges.is_empty(), "`edges` is missing or empty: name at least one, or give `--edge URL`");
         refuse(self.ca.as_os_str().is_empty(), "`ca` is missing: name a PEM file, or give `--ca FILE`");
         refuse(self.root.as_os_str().is_empty(), "`root` is missing: name a folder, or give `--root DIR`");
-        refuse(self.services.is_empty(), "there is no service to follow: add a `[[service]]`, or `--service NAME`");
+        refuse(
+            self.services.is_empty() && self.list == ServiceList::Listed,
+            "there is no service to follow: add a `[[service]]`, or `--service NAME`, or set `services = \"assigned\"`",
+        );
         for (index, service) in self.services.iter().enumerate() {
             let is_twice = self.services[..index].iter().any(|other| other.name == service.name);
             refuse(is_twice, &format!("the service `{}` is listed twice", service.name));
+            let is_name = service.service().is_some() || service.name.as_str().contains('*');
+            refuse(!is_name, &format!("`{}` is neither the name of a service nor a pattern with `*`", service.name));
             hook::errors(service).iter().for_each(|error| refuse(true, error));
-            let is_named = self.trust.iter().any(|entry| entry.services.matches(service.name.as_str()));
+            let is_named = service
+                .service()
+                .is_none_or(|name| self.trust.iter().any(|entry| entry.services.matches(name.as_str())));
             let why =
                 format!("no entry of `trust` names the service `{}`: nothing of it would be accepted", service.name);
             refuse(!self.trust.is_empty() && !is_named, &why);
@@ -283,6 +342,8 @@ impl Config {
             is_too_short,
             "`max_proof_age` is shorter than 2m: a statement is requested once a minute (`0s`: never)",
         );
+        refuse(self.spread > MAX_INTERVAL, "`spread` is longer than a year");
+        refuse(self.remove_unassigned_after > MAX_INTERVAL, "`remove_unassigned_after` is longer than a year");
         refuse(self.max_proof_age > MAX_INTERVAL, "`max_proof_age` is longer than a year");
         for (key, value) in [
             ("poll_interval", self.poll_interval),
@@ -340,7 +401,7 @@ mod tests {
         expected.admin_listen = Some("127.0.0.1:7492".parse().unwrap());
         expected.services = vec![ServiceConfig {
             exec: Some("kubectl apply -k .".into()),
-            ..ServiceConfig::new("shop-prod".parse().unwrap())
+            ..ServiceConfig::new(&"shop-prod".parse().unwrap())
         }];
         assert_eq!(config, expected);
 

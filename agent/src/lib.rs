@@ -1,9 +1,10 @@
 //! The agent: follows services, verifies their tarballs, and switches releases atomically.
 //!
 //! ```text
-//! poll (schedule, follower) ── requests ──> edge_client (HTTP/3, HTTP/2, which of them) ──> edges
+//! poll (batch, events, follower) ── requests ──> edge_client (HTTP/3, HTTP/2, which of them) ──> edges
 //!      │ something changed
 //!      └─> fetch (decode, hash) ─> release (unpack, switch, compare, prune) ─> hook (exec)
+//! roster (which services begin and end), report (what is in place)
 //! verify (signatures of publications, statements of freshness): with `trust`
 //! ```
 //!
@@ -24,6 +25,8 @@ mod poll;
 mod readiness;
 mod release;
 mod reload;
+mod report;
+mod roster;
 mod status;
 mod supervise;
 mod verify;

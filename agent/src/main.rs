@@ -117,7 +117,7 @@ async fn run(config: Config, args: &Args) -> anyhow::Result<()> {
         agent = %name,
         root = %root.display(),
         admin = running.admin_address().map(tracing::field::display),
-        services = running.services().count(),
+        services = running.services().len(),
         "the agent is running"
     );
     let mut stop = pin!(shutdown::requested());

@@ -19,6 +19,11 @@ pub enum OnceError {
     /// The agent did not start.
     #[error("{0:#}")]
     Start(anyhow::Error),
+    /// No edge said in time which services there are.
+    #[error(
+        "no edge said in time which services this agent is to follow: it must know the agent by a token or a certificate"
+    )]
+    NoList,
     /// A service failed.
     #[error("{service}: {reason}")]
     Service {
@@ -42,7 +47,10 @@ pub async fn once(config: Config, timeout: Duration) -> Result<(), OnceError> {
 }
 
 async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
-    for service in running.services() {
+    if tokio::time::timeout_at(deadline, running.services_are_known()).await.is_err() {
+        return Err(OnceError::NoList);
+    }
+    for service in &running.services() {
         let Some(mut status) = running.service(service) else { continue };
         let failed = |reason| OnceError::Service { service: service.clone(), reason };
         loop {

@@ -7,16 +7,17 @@ use weir_runtime::admin::Readiness;
 
 use crate::status::ServiceStatus;
 
-/// An agent is ready once every service has a release. Failing polls and hooks, and a release that is not proved to be
+/// An agent is ready once it knows its services and every one has a release. One that no edge has, perhaps because its name is
+/// wrong, only degrades an agent that has a release of another. Failing polls and hooks, and a release that is not proved to be
 /// current, degrade it, because the release in force stays in force.
-pub(crate) fn readiness<'s>(
-    services: impl Iterator<Item = (&'s ServiceName, ServiceStatus)>,
-    now: SystemTime,
-) -> Readiness {
+pub(crate) fn readiness(services: &[(ServiceName, ServiceStatus)], are_known: bool, now: SystemTime) -> Readiness {
     let (mut missing, mut warnings) = (Vec::new(), Vec::new());
+    let has_any = services.iter().any(|(_, status)| status.release.is_some());
     for (name, status) in services {
-        if status.release.is_none() {
-            missing.push(name.as_str());
+        match (&status.release, status.is_unpublished && has_any) {
+            (Some(_), _) => {}
+            (None, true) => warnings.push(format!("no edge has {name}: is it published, and is its name right?")),
+            (None, false) => missing.push(name.as_str()),
         }
         if let Some(error) = &status.last_error {
             warnings.push(format!("the last poll of {name} failed: {}", one_line(error)));
@@ -27,6 +28,10 @@ pub(crate) fn readiness<'s>(
         if let Some(problem) = status.freshness(now).and_then(|assessed| assessed.problem) {
             warnings.push(format!("{name} is not proved to be current: {problem}"));
         }
+    }
+    if services.is_empty() && !are_known {
+        let reason = "no edge has said yet which services this agent is to follow";
+        return Readiness::NotReady(vec![reason.to_owned()]);
     }
     if !missing.is_empty() {
         return Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]);
@@ -58,7 +63,7 @@ mod tests {
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
         let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };
         let both = |one: &ServiceStatus, other: &ServiceStatus| {
-            readiness([(&shop, one.clone()), (&bakery, other.clone())].into_iter(), SystemTime::UNIX_EPOCH)
+            readiness(&[(shop.clone(), one.clone()), (bakery.clone(), other.clone())], true, SystemTime::UNIX_EPOCH)
         };
         assert_eq!(both(&well, &well), Readiness::Ready);
         let reasons = ["the last poll of shop failed: 401: a token", "a hook of bakery: status 1"].map(str::to_owned);
@@ -71,5 +76,11 @@ mod tests {
         let none = ServiceStatus::default();
         let reason = "no release yet of bakery".to_owned();
         assert_eq!(both(&failing, &none), Readiness::NotReady(vec![reason]));
+        let misspelt = ServiceStatus { is_unpublished: true, ..none };
+        let Readiness::Degraded(reasons) = both(&well, &misspelt) else { panic!("it is not degraded") };
+        assert_eq!(reasons, ["no edge has bakery: is it published, and is its name right?"]);
+        assert!(matches!(both(&misspelt, &misspelt), Readiness::NotReady(_)));
+        assert!(matches!(readiness(&[], false, SystemTime::UNIX_EPOCH), Readiness::NotReady(_)));
+        assert_eq!(readiness(&[], true, SystemTime::UNIX_EPOCH), Readiness::Ready);
     }
 }

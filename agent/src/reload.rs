@@ -94,7 +94,7 @@ mod tests {
     fn keys_that_need_a_restart_are_named() {
         let config = || {
             let mut config = Config::new(vec!["https://edge.example".parse().unwrap()], "ca.pem", "root");
-            config.services = vec![crate::config::ServiceConfig::new("shop".parse().unwrap())];
+            config.services = vec![crate::config::ServiceConfig::new(&"shop".parse().unwrap())];
             config
         };
         let mut now = config();

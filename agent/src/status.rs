@@ -77,6 +77,8 @@ pub struct ServiceStatus {
     pub last_error: Option<String>,
     /// Whether a retry may succeed without a change of configuration.
     pub last_error_retryable: bool,
+    /// Whether no edge has a publication of the service, as far as they said.
+    pub is_unpublished: bool,
     /// The end of the last poll.
     pub last_poll: Option<SystemTime>,
     /// When an edge last confirmed the release or sent a new one.

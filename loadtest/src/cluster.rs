@@ -131,8 +131,7 @@ impl Cluster {
             config.name = format!("cluster-{number}").parse()?;
             config.admin_listen = Some(([127, 0, 0, 1], 0).into());
             config.poll_interval = plan.poll_interval;
-            config.services =
-                plan.services.iter().map(|s| weir_agent::config::ServiceConfig::new(s.name.clone())).collect();
+            config.services = plan.services.iter().map(|s| weir_agent::config::ServiceConfig::new(&s.name)).collect();
             agents.push(weir_agent::start(config).await.context("an agent does not start")?);
         }
         Ok(Self { origin, edges, agents, relay, dir })

@@ -14,7 +14,7 @@ use weir_protocol::token::CLOCK_LEEWAY;
 use weir_runtime::tls;
 
 use super::{Finding, Findings};
-use crate::config::{Config, EdgeUrl, HttpMode};
+use crate::config::{Config, EdgeUrl, HttpMode, ServiceConfig};
 use crate::edge_client::{Edges, RequestError, TarballRequest};
 use crate::fetch::problem_detail;
 use crate::metrics::Metrics;
@@ -160,7 +160,8 @@ async fn identity_and_clock(findings: &mut Findings, url: &EdgeUrl, config: &Con
     };
     let edge = client.first();
     let (mut unseen, mut readable, mut clock) = (Vec::new(), 0, None);
-    for service in config.services.iter().map(|service| &service.name) {
+    let services: Vec<_> = config.services.iter().filter_map(ServiceConfig::service).collect();
+    for service in &services {
         // A response to HEAD has no body, and the reason of a refusal is in the body.
         let request = |method| TarballRequest {
             service,

@@ -122,6 +122,25 @@ impl Edge {
         self.exchange(request.expect("a checked host and a checked path make a request"), timeout, false).await
     }
 
+    /// Requests a document, unless its entity tag is this one. `target`: path and query, of checked texts.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) async fn get(
+        &self,
+        target: &str,
+        if_none_match: Option<&HeaderValue>,
+        timeout: Duration,
+    ) -> Result<Response, RequestError> {
+        let request = Request::builder().uri(format!("{}{target}", self.url)).header(header::USER_AGENT, USER_AGENT);
+        let request = match if_none_match {
+            Some(tag) => request.header(header::IF_NONE_MATCH, tag),
+            None => request,
+        };
+        let request = request.body(Bytes::new()).expect("a checked host and a checked path make a request");
+        self.exchange(request, timeout, false).await
+    }
+
     async fn exchange(
         &self,
         mut request: Request<Bytes>,

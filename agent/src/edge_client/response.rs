@@ -58,6 +58,11 @@ impl ResponseBody {
         Self { source: Source::H3(stream), idle }
     }
 
+    /// The same body, of which parts arrive at least this often.
+    pub(crate) fn with_idle(self, idle: Duration) -> Self {
+        Self { idle, ..self }
+    }
+
     /// The next bytes; `None` at the end. Fails when nothing arrives for the idle timeout, or the body breaks off.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, RequestError> {
         let idle = self.idle;

@@ -18,6 +18,9 @@ use crate::verify::ProofError;
 /// The label that `metrics_by_service` adds.
 const SERVICE: &str = "service";
 
+/// The kinds of events, as on the wire.
+const EVENTS: [&str; 6] = ["changed", "assigned", "unassigned", "upstream", "heartbeat", "resync"];
+
 /// The results of a hook.
 const HOOK_RESULTS: [&str; 4] = ["success", "failure", "timeout", "error"];
 
@@ -27,6 +30,18 @@ metric_families! {
     pub(crate) struct AgentMetrics {
         /// Polls and forced refreshes.
         polls: IntCounterVec = "weir_agent_polls_total" { service, result: ["unchanged", "changed", "error"] };
+        /// Batch polls: one request for all services. `unavailable`: no edge has them for this agent, because it is older, or
+        /// does not know who asks; services are polled one by one then, as they are after an `error`.
+        batch_polls: IntCounterVec = "weir_agent_batch_polls_total"
+            { result: ["changed", "unchanged", "unavailable", "error"] };
+        /// Events that were received.
+        events: IntCounterVec = "weir_agent_events_total" { event: EVENTS };
+        /// 1 while an edge sends events. Without them changes arrive with the next poll.
+        pub(crate) event_stream_connected: IntGauge = "weir_agent_event_stream_connected";
+        /// Reports to edges. `unavailable`: no edge takes them from this agent.
+        reports: IntCounterVec = "weir_agent_reports_total" { result: ["accepted", "unavailable", "error"] };
+        /// Services that are followed.
+        pub(crate) services: IntGauge = "weir_agent_services";
         /// Requests that edges answered, by protocol.
         requests: IntCounterVec = "weir_agent_requests_total" { protocol: ["h3", "h2"] };
         /// Failed attempts at one edge; the poll may succeed at the next edge. `token`: the token's file cannot be used.
@@ -171,6 +186,37 @@ impl Metrics {
     /// An edge sent a delta.
     pub(crate) fn delta(&self, result: &str) {
         self.deltas.with_label_values(&[result]).inc();
+    }
+
+    /// A batch poll has ended.
+    pub(crate) fn batch_polled(&self, result: &str) {
+        self.batch_polls.with_label_values(&[result]).inc();
+    }
+
+    /// An event has arrived.
+    pub(crate) fn event(&self, event: &str) {
+        self.events.with_label_values(&[event]).inc();
+    }
+
+    /// A report was sent.
+    pub(crate) fn reported(&self, result: &str) {
+        self.reports.with_label_values(&[result]).inc();
+    }
+
+    /// Ends the gauges of a service that is no longer followed.
+    pub(crate) fn forget(&self, service: &ServiceName) {
+        let gauges = [
+            &self.last_success,
+            &self.hook_last_success,
+            &self.hook_pending,
+            &self.proof_current_at,
+            &self.proof_degraded,
+            &self.upstream_unreachable,
+            &self.pinned,
+        ];
+        gauges.iter().for_each(|gauges| gauges.forget(service));
+        // A service that never began has no series.
+        let _ = self.generation.remove_label_values(&[service.as_str()]);
     }
 
     /// An attempt at an edge failed.

@@ -33,6 +33,20 @@ impl ServiceGauges {
         ServiceGauge { family: self.clone(), service: service.clone() }
     }
 
+    /// Removes the value of a service.
+    pub(super) fn forget(&self, service: &ServiceName) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        if values.remove(service).is_none() {
+            return;
+        }
+        let shown = if self.by_service { vec![service.as_str()] } else { Vec::new() };
+        match values.values().copied().reduce(self.fold).filter(|_| !self.by_service) {
+            Some(all) => self.shown.with_label_values(&shown).set(all),
+            // It has a series, because it had a value.
+            None => drop(self.shown.remove_label_values(&shown)),
+        }
+    }
+
     fn change(&self, service: &ServiceName, change: impl FnOnce(&mut f64)) {
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         let value = values.entry(service.clone()).or_default();

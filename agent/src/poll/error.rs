@@ -64,6 +64,12 @@ pub(crate) struct AllEdgesFailed {
 }
 
 impl AllEdgesFailed {
+    /// Whether every edge answers that it has no such service.
+    pub(super) fn is_not_found(&self) -> bool {
+        let is_404 = |error: &PollError| matches!(error, PollError::Status { status: StatusCode::NOT_FOUND, .. });
+        self.errors.iter().all(|(_, error)| is_404(error))
+    }
+
     /// The error of the last edge, which decides on retries.
     pub(super) fn last(&self) -> Option<&PollError> {
         self.errors.last().map(|(_, error)| error)

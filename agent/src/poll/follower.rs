@@ -1,7 +1,7 @@
 //! The task that follows one service and owns its directory.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::digest::TarballDigest;
@@ -9,6 +9,7 @@ use weir_runtime::shutdown::Drain;
 
 use super::error::{AllEdgesFailed, PollError};
 use super::poller::{LocalState, PollResult, Poller};
+use super::row::{Held, Meaning, ReceivedRow, is_not_published, meaning, offered};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::{Tarball, TarballHeaders};
@@ -19,16 +20,22 @@ use crate::status::{HookState, Pinned, Release, ServiceStatus};
 use crate::supervise::Task;
 
 /// A command to the task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Command {
     Poll,
     Refresh,
+    /// What an edge says about the service, in a batch poll or an event.
+    Row(Box<ReceivedRow>),
 }
 
 pub(crate) struct Follower {
     pub(crate) poller: Poller,
     pub(crate) directory: Arc<ServiceDirectory>,
     pub(crate) schedule: Schedule,
+    /// Within this, a poll follows the row of another release.
+    pub(crate) spread: Duration,
+    /// What the last row offered.
+    pub(crate) row: Option<(TarballDigest, u64)>,
     pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) metrics: ServiceMetrics,
@@ -93,7 +100,12 @@ impl Task for Follower {
                 Due::At(when) => tokio::select! {
                     () = self.drain.begun() => return,
                     command = self.commands.recv() => match command {
-                        Some(command) => command == Command::Refresh,
+                        Some(Command::Poll) => false,
+                        Some(Command::Refresh) => true,
+                        Some(Command::Row(received)) => match self.take_row(*received).await {
+                            Some(()) => continue,
+                            None => return,
+                        },
                         None => return,
                     },
                     // Perhaps the pin of another service.
@@ -169,6 +181,57 @@ impl Follower {
                 }
                 self.record_failure(error.to_string(), error.is_retryable());
             }
+        }
+        Some(())
+    }
+
+    /// A row confirms the release, or is a reason to poll; `None` when the drain began meanwhile.
+    async fn take_row(&mut self, received: ReceivedRow) -> Option<()> {
+        let ReceivedRow { row, protocol } = received;
+        let state = self.directory.state();
+        let release = state.release.as_ref();
+        let held = Held {
+            release: release.map(|release| (release.directory.digest(), release.generation)),
+            highest_generation: state.highest_generation,
+            pinned: self.status.borrow().pinned.as_ref().map(|pinned| pinned.offered),
+            is_failing: self.schedule.is_failing(),
+            row_before: self.row,
+        };
+        let meaning = match (meaning(&row, held), release) {
+            (Meaning::Confirmed, Some(release)) if !self.poller.is_proved(release) && held.pinned.is_none() => {
+                Meaning::Poll
+            }
+            (meaning, _) => meaning,
+        };
+        self.row = offered(&row);
+        self.status.send_if_modified(|status| {
+            std::mem::replace(&mut status.is_unpublished, is_not_published(&row)) != status.is_unpublished
+        });
+        match (meaning, release) {
+            (Meaning::Confirmed, Some(release)) => {
+                let answer = TarballHeaders {
+                    digest: Some(release.directory.digest()),
+                    generation: release.generation,
+                    commit: release.commit.clone(),
+                    revision_id: release.revision_id.clone(),
+                };
+                let found = match held.pinned {
+                    None => PollResult::Unchanged(answer),
+                    Some(digest) => PollResult::Held(TarballHeaders { digest, ..answer }),
+                };
+                match self.apply(found, false).await? {
+                    Ok(outcome) => {
+                        self.schedule.confirmed(Instant::now(), fastrand::f64());
+                        self.succeeded(outcome, false, Some(protocol));
+                    }
+                    Err(error) => {
+                        self.schedule.failed(false, None, Instant::now(), fastrand::f64());
+                        self.record_failure(error.to_string(), error.is_retryable());
+                    }
+                }
+            }
+            (Meaning::Poll, _) => self.schedule.announced(Instant::now(), self.spread),
+            (Meaning::Confirmed | Meaning::Nothing, _) => {}
         }
         Some(())
     }
@@ -348,6 +411,7 @@ impl Follower {
             status.unchanged += u64::from(outcome == Outcome::Unchanged);
             status.last_error = None;
             status.last_error_retryable = false;
+            status.is_unpublished = false;
             status.last_poll = Some(now);
             status.last_success = Some(now);
             status.protocol = protocol;
@@ -360,6 +424,9 @@ impl Follower {
             (Some(PollError::RejectedBefore), Some((_, why))) => why.clone(),
             _ => failed.to_string(),
         };
+        if failed.is_not_found() {
+            self.status.send_modify(|status| status.is_unpublished = true);
+        }
         self.record_failure(message, failed.last().is_none_or(PollError::is_retryable));
     }
 

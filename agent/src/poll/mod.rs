@@ -1,13 +1,26 @@
 //! Polls services: one task each, which polls, fetches and switches.
+//!
+//! One task polls for all of them with one request, and one reads the events of an edge; both pass rows on. A row that says
+//! what is on disk takes the place of a poll, and another one causes it.
 
+mod batch;
+mod batch_schedule;
 mod dictionary;
 mod error;
+mod events;
 mod follower;
 mod poller;
+mod row;
 mod schedule;
+mod selection;
 
+pub(crate) use batch::Batch;
+pub(crate) use batch_schedule::BatchSchedule;
 pub(crate) use dictionary::{Dictionaries, DictionaryMemory};
 pub(crate) use error::PollError;
+pub(crate) use events::EventStream;
 pub(crate) use follower::{Command, Follower, release_of};
 pub(crate) use poller::Poller;
+pub(crate) use row::ReceivedRow;
 pub(crate) use schedule::Schedule;
+pub(crate) use selection::Selection;

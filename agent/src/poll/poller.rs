@@ -20,6 +20,7 @@ use crate::fetch::{
     Coding, FetchError, InvalidHeader, Tarball, TarballHeaders, coding, fetch, is_delta, problem_detail, retry_after,
 };
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
+use crate::release::ReleaseRecord;
 use crate::verify::{ProofError, SignedPublication, Trust};
 
 /// How often a publication may change between its descriptor and its tarball.
@@ -213,6 +214,17 @@ impl Poller {
         Ok((Some(signed.digest) == local.digest).then(|| headers(signed)))
     }
 
+    /// Whether the present keys have verified the publication of a release; without `trust` nothing has to.
+    pub(crate) fn is_proved(&self, release: &ReleaseRecord) -> bool {
+        let Some(proofs) = &self.proofs else { return true };
+        let Ok(keys) = proofs.keys(&self.service) else { return false };
+        let last = proofs.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().is_some_and(|(signed, by)| {
+            let is_same = signed.digest == release.directory.digest() && signed.generation == release.generation;
+            is_same && Arc::ptr_eq(by, &keys)
+        })
+    }
+
     /// Requests the descriptor, and verifies its publication. Unsigned numbers beside it decide nothing.
     async fn signed(&self, edge: &Edge, proofs: &Proofs, local: LocalState) -> Result<SignedPublication, PollError> {
         let keys = proofs.keys(&self.service)?;
@@ -373,7 +385,7 @@ impl Poller {
 }
 
 /// The response, if its status is a success or `304`.
-async fn succeeded(edge: &Edge, response: Response) -> Result<Response, PollError> {
+pub(super) async fn succeeded(edge: &Edge, response: Response) -> Result<Response, PollError> {
     if response.status == StatusCode::UNAUTHORIZED {
         let detail = problem_detail(&response.headers, response.body).await;
         return Err(PollError::Unauthorized { detail, advice: advice(edge.token_file()) });

@@ -10,8 +10,11 @@ use weir_protocol::name::{NodeName, ServiceName};
 /// The first back-off after an error.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 
+/// How many intervals pass before a service is polled by itself after a batch poll confirmed its release.
+const SINGLE_AFTER: u32 = 2;
+
 /// The longest `Retry-After` that is honoured.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -88,6 +91,28 @@ impl Schedule {
         }
     }
 
+    /// A batch poll confirmed the release. The service is polled by itself when the next ones do not.
+    pub(crate) fn confirmed(&mut self, now: Instant, random: f64) {
+        self.errors = 0;
+        self.polled_before = true;
+        self.next_poll = now + jittered(self.poll_interval.saturating_mul(SINGLE_AFTER), random);
+    }
+
+    /// An edge said that there is another release: a poll is due within `spread`, always at the same part of it.
+    pub(crate) fn announced(&mut self, now: Instant, spread: Duration) {
+        self.next_poll = self.next_poll.min(now + spread.mul_f64(self.phase));
+    }
+
+    /// The service was assigned to many agents at once: the first poll is due within `spread`.
+    pub(crate) fn begin_within(&mut self, now: Instant, spread: Duration) {
+        self.next_poll = now + spread.mul_f64(self.phase);
+    }
+
+    /// Whether the last poll failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.errors > 0
+    }
+
     /// Reports a failure at every edge, with the longest `Retry-After`.
     ///
     /// Failed refreshes back off by themselves, up to their interval: each is a full download, and a successful poll
@@ -103,18 +128,18 @@ impl Schedule {
 }
 
 /// Counts an error and returns the back-off: doubled with each up to `longest`, with 50 % jitter.
-fn back_off(errors: &mut u32, longest: Duration, random: f64) -> Duration {
+pub(super) fn back_off(errors: &mut u32, longest: Duration, random: f64) -> Duration {
     let doubled = FIRST_BACKOFF.saturating_mul(1u32.checked_shl(*errors).unwrap_or(u32::MAX));
     *errors = errors.saturating_add(1);
     doubled.min(longest).mul_f64(0.5 + 0.5 * random)
 }
 
-fn jittered(interval: Duration, random: f64) -> Duration {
+pub(super) fn jittered(interval: Duration, random: f64) -> Duration {
     interval.mul_f64(0.9 + 0.2 * random)
 }
 
 /// A hash of the words from 0 to 1, the same on every machine.
-fn phase(words: &[&str]) -> f64 {
+pub(super) fn phase(words: &[&str]) -> f64 {
     let hash = blake3::hash(words.join("/").as_bytes());
     let (first, _) = hash.as_bytes().split_first_chunk::<4>().expect("a hash has 32 bytes");
     f64::from(u32::from_le_bytes(*first)) / f64::from(u32::MAX)

@@ -28,7 +28,7 @@ use super::tree::{make_directory, remove_tree, sync_directory};
 use super::unpack::{Limits, unpack};
 use super::{prune, rebuild, state_file, switch};
 
-pub(super) const RELEASES: &str = "releases";
+pub(crate) const RELEASES: &str = "releases";
 pub(super) const INCOMING: &str = "incoming";
 
 /// The directory of one service.

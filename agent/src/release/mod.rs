@@ -30,7 +30,7 @@ mod tree;
 mod unpack;
 
 pub(crate) use changes::Changes;
-pub(crate) use directory::ServiceDirectory;
+pub(crate) use directory::{RELEASES, ServiceDirectory};
 pub(crate) use error::ReleaseError;
 pub(crate) use kept::KeptReleases;
 pub(crate) use lock::RootLock;
@@ -40,4 +40,5 @@ pub(crate) use pins::{Pins, read_pins, remove_pin, write_pin};
 pub(crate) use state::{HookJob, ReleaseRecord, State};
 pub(crate) use tar_reader::TarError;
 pub(crate) use tar_record::TarRecord;
+pub(crate) use tree::remove_tree;
 pub(crate) use unpack::Limits;

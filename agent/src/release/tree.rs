@@ -34,7 +34,7 @@ pub(super) fn remove_file(path: &Path) -> Result<(), ReleaseError> {
 }
 
 /// Removes a directory with its contents, or a file, if it exists.
-pub(super) fn remove_tree(path: &Path) -> Result<(), ReleaseError> {
+pub(crate) fn remove_tree(path: &Path) -> Result<(), ReleaseError> {
     let removed = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

@@ -65,6 +65,11 @@ impl Monitor {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(service, watched);
     }
 
+    /// Ends the monitoring of a service.
+    pub(crate) fn unwatch(&self, service: &ServiceName) {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(service);
+    }
+
     /// Requests statements as soon as the task is free.
     pub(crate) fn request_now(&self) {
         self.now.notify_one();

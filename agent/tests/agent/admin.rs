@@ -76,7 +76,7 @@ async fn metrics_have_no_service_label_by_default() {
     let edge = world.edge().await;
     let mut config = world.config(&[edge.url()]);
     config.services[0].exec = Some("true".into());
-    config.services.push(ServiceConfig::new("bakery".parse().unwrap()));
+    config.services.push(ServiceConfig::new(&"bakery".parse().unwrap()));
     let mut agent = Agent::start(config).await;
     let bakery = "bakery".parse().unwrap();
     let mut other = agent.running.service(&bakery).unwrap();

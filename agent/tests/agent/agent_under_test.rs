@@ -49,7 +49,7 @@ impl World {
         let edges = edges.iter().map(|url| url.parse().expect("a URL")).collect();
         let mut config = Config::new(edges, self.path().join("ca.pem"), self.path().join("root"));
         config.name = "cluster-1".parse().expect("a name");
-        config.services = vec![ServiceConfig::new(shop())];
+        config.services = vec![ServiceConfig::new(&shop())];
         config.poll_interval = NEVER;
         config.refresh_interval = NEVER;
         config.h3_connect_timeout = Duration::from_secs(10);

@@ -38,8 +38,8 @@ async fn the_group_may_write_if_it_is_told_so() {
     // Other modes are asked for: the next refresh makes them so.
     config.group_write = false;
     let mut agent = Agent::with_release(config).await;
-    agent.refresh().await;
-    agent.until("the modes are repaired", |status| status.switches == 1).await;
+    agent.until("the first poll has ended", |status| status.polls == 1).await;
+    assert_eq!(agent.refresh().await.switches, 1);
     assert_eq!(mode(&service.join("current/dir/file")), 0o644);
     agent.stop().await;
 }

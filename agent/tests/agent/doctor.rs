@@ -34,7 +34,7 @@ async fn a_good_edge_is_ok_in_every_line() {
     let machine = doctor(&config).await;
     assert!(!machine.has_failed() && !world.path().join("root").exists(), "{machine}");
 
-    config.services.push(ServiceConfig::new("unknown".parse().unwrap()));
+    config.services.push(ServiceConfig::new(&"unknown".parse().unwrap()));
     let found = findings(&config).await;
     let (_, verdict, text) = of(&found, "identity");
     assert!(*verdict == Verdict::Warn && text.contains("unknown"), "{text}");

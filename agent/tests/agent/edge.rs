@@ -14,13 +14,19 @@ use http_body_util::StreamBody;
 use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use weir_protocol::agent_event::{AgentEvent, AgentEventKind};
+use weir_protocol::batch_poll::{BatchPoll, BatchRow, RowState};
 use weir_protocol::conditional::{if_none_match, tarball_etag};
 use weir_protocol::dcz::available_dictionary;
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::envelope::{Envelope, PUBLICATION_TYPE};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
+use weir_protocol::name_glob::NameGlob;
 use weir_protocol::problem::Problem;
+use weir_protocol::query;
+use weir_protocol::report::{MAX_REPORT_BYTES, Report};
 use weir_protocol::route::Route;
 use weir_protocol::token::SigningKey;
 use weir_runtime::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
@@ -88,6 +94,20 @@ struct State {
     /// The statement of each service, whatever is published.
     statements: BTreeMap<ServiceName, Envelope>,
     seen: Vec<Seen>,
+    /// What agents ask about themselves; `None`: an edge that does not know who asks.
+    own: Option<Own>,
+}
+
+/// What an edge says to an agent about itself.
+#[derive(Default)]
+struct Own {
+    assigned: Vec<ServiceName>,
+    /// Answers with this status.
+    fails: Option<u16>,
+    /// The status and query of each answer.
+    polls: Vec<(u16, String)>,
+    streams: Vec<mpsc::UnboundedSender<Bytes>>,
+    reports: Vec<Report>,
 }
 
 #[derive(Clone, Default)]
@@ -369,11 +389,129 @@ impl Handler for Answers {
         if Route::parse(request.uri().path()) == Ok(Route::AgentHeartbeats) {
             return self.heartbeats(request).await;
         }
+        match Route::parse(request.uri().path()) {
+            Ok(Route::AgentServices) => return self.batch_poll(&request),
+            Ok(Route::AgentEvents) => return self.events(),
+            Ok(Route::AgentReport) => return self.report(request).await,
+            _ => {}
+        }
         let (response, late) = self.answer(&request);
         if let Some(late) = late {
             tokio::time::sleep(late).await;
         }
         response
+    }
+}
+
+fn status(status: u16) -> Response<Body> {
+    Response::builder().status(status).body(Body::Empty).expect("a response")
+}
+
+impl Answers {
+    /// Knows the agent from now on, and assigns these services to it.
+    pub(crate) fn assign(&self, services: &[&ServiceName]) {
+        let assigned = services.iter().map(|service| (*service).clone()).collect();
+        self.state().own.get_or_insert_default().assigned = assigned;
+    }
+
+    /// Batch polls have this status from now on.
+    pub(crate) fn fail_batch_polls(&self, status: impl Into<Option<u16>>) {
+        self.state().own.get_or_insert_default().fails = status.into();
+    }
+
+    /// The status and query of each batch poll.
+    pub(crate) fn batch_polls(&self) -> Vec<(u16, String)> {
+        self.state().own.as_ref().map_or_else(Vec::new, |own| own.polls.clone())
+    }
+
+    pub(crate) fn reports(&self) -> Vec<Report> {
+        self.state().own.as_ref().map_or_else(Vec::new, |own| own.reports.clone())
+    }
+
+    /// The event streams that are open.
+    pub(crate) fn streams(&self) -> usize {
+        self.state().own.as_ref().map_or(0, |own| own.streams.iter().filter(|stream| !stream.is_closed()).count())
+    }
+
+    /// Ends all event streams.
+    pub(crate) fn end_streams(&self) {
+        self.state().own.iter_mut().for_each(|own| own.streams.clear());
+    }
+
+    /// Sends an event to all agents.
+    pub(crate) fn send(&self, kind: AgentEventKind) {
+        let line = AgentEvent { cursor: "a1".parse().expect("a cursor"), kind }.line();
+        let state = self.state();
+        state.own.iter().flat_map(|own| &own.streams).for_each(|stream| drop(stream.send(line.clone())));
+    }
+
+    /// The row of a service.
+    pub(crate) fn row(&self, service: &ServiceName) -> BatchRow {
+        row(&self.state(), service)
+    }
+
+    fn batch_poll(&self, request: &Request<RequestBody>) -> Response<Body> {
+        let mut state = self.state();
+        let Some(own) = &state.own else { return status(404) };
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let patterns = query::pairs(&query).find(|(key, _)| *key == "services").map(|(_, value)| value);
+        let services: Vec<ServiceName> = match patterns {
+            None => own.assigned.clone(),
+            Some(patterns) => {
+                let patterns: Vec<NameGlob> = patterns.split(',').map(|glob| glob.parse().expect("a glob")).collect();
+                let is_known = |service: &&ServiceName| patterns.iter().any(|glob| glob.matches(service.as_str()));
+                let known = state.published.keys().filter(is_known).cloned();
+                known.chain(patterns.iter().filter_map(|glob| glob.as_str().parse().ok())).collect()
+            }
+        };
+        let rows = BatchPoll::new(services.iter().map(|service| row(&state, service)).collect()).expect("a few");
+        let (body, fails) = (rows.to_json(), own.fails);
+        let tag = BatchPoll::etag(&body);
+        let is_known = request.headers().get("if-none-match").is_some_and(|known| *known == tag);
+        let code = fails.unwrap_or(if is_known { 304 } else { 200 });
+        state.own.as_mut().expect("it is there").polls.push((code, query));
+        let body = if code == 200 { Body::from(body) } else { Body::Empty };
+        Response::builder().status(code).header("etag", tag).body(body).expect("a response")
+    }
+
+    fn events(&self) -> Response<Body> {
+        let Some(own) = &mut self.state().own else { return status(404) };
+        let (sender, received) = mpsc::unbounded_channel();
+        let cursor = "a1".parse().expect("a cursor");
+        sender.send(AgentEvent { cursor, kind: AgentEventKind::Heartbeat }.line()).expect("it is open");
+        own.streams.push(sender);
+        let next = |mut received: mpsc::UnboundedReceiver<Bytes>| async {
+            let line = received.recv().await?;
+            Some((Ok::<_, BoxError>(Frame::data(line)), received))
+        };
+        Response::new(Body::stream(StreamBody::new(stream::unfold(received, next).boxed())))
+    }
+
+    async fn report(&self, request: Request<RequestBody>) -> Response<Body> {
+        let body = request.into_body().read(MAX_REPORT_BYTES).await.expect("a small body");
+        let Some(own) = &mut self.state().own else { return status(404) };
+        own.reports.push(Report::parse(&body).expect("a report"));
+        status(204)
+    }
+}
+
+fn row(state: &State, service: &ServiceName) -> BatchRow {
+    let absent = BatchRow {
+        service: service.clone(),
+        state: RowState::NotPublished,
+        digest: None,
+        generation: None,
+        revision_id: None,
+        etag: None,
+    };
+    let Some(published) = state.published.get(service) else { return absent };
+    BatchRow {
+        state: RowState::Current,
+        digest: Some(published.digest),
+        generation: Some(published.generation),
+        revision_id: Some(format!("sha1:{}", commit(published.generation)).parse().expect("a revision")),
+        etag: Some(format!("\"{}\"", published.generation)),
+        ..absent
     }
 }
 

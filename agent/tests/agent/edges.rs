@@ -98,7 +98,7 @@ async fn an_error_of_one_service_does_not_change_the_preferred_edge() {
     first.answers.publish(&shop(), with_content("one"));
     second.answers.publish(&bakery, with_content("two"));
     let mut config = world.config(&[first.url(), second.url()]);
-    config.services.push(ServiceConfig::new(bakery.clone()));
+    config.services.push(ServiceConfig::new(&bakery));
     let mut agent = Agent::with_release(config).await;
     let mut other = agent.running.service(&bakery).unwrap();
     tokio::time::timeout(PATIENCE, other.wait_for(|status| status.switches == 1)).await.unwrap().unwrap();

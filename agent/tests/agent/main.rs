@@ -7,6 +7,8 @@ mod relay;
 mod tarball;
 
 mod admin;
+mod assigned;
+mod batch;
 mod command_line;
 mod disk;
 mod doctor;

@@ -27,6 +27,7 @@ pub struct Drain {
     finish: CancellationToken,
     cut: CancellationToken,
     tasks: TaskTracker,
+    is_part: bool,
     last: Option<Arc<Drain>>,
 }
 
@@ -59,7 +60,28 @@ impl Drain {
 
     /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
-        self.has_begun.load(Ordering::Relaxed)
+        self.has_begun.load(Ordering::Relaxed) || self.is_part && self.finish.is_cancelled()
+    }
+
+    /// A part of this shutdown that can also end by itself. This one begins and cuts it, and waits for its tasks.
+    #[must_use]
+    pub fn part(&self) -> Self {
+        let part =
+            Self { finish: self.finish.child_token(), cut: self.cut.child_token(), is_part: true, ..Self::default() };
+        let ended = part.clone();
+        self.tasks.spawn(async move {
+            ended.finish.cancelled().await;
+            ended.tasks.close();
+            ended.tasks.wait().await;
+        });
+        part
+    }
+
+    /// Begins the drain of a part, and waits until its tasks have ended.
+    pub async fn end(&self) {
+        self.finish.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Begins the drain and waits until all tasks have ended; `deadline` aborts the rest. The tasks of [`last`](Self::last)
@@ -107,4 +129,28 @@ pub async fn requested() -> std::io::Result<()> {
         std::process::exit(130);
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_part_ends_alone_or_with_the_whole() {
+        let whole = Drain::new();
+        let (one, other) = (whole.part(), whole.part());
+        for part in [&one, &other] {
+            part.spawn(part.begun());
+        }
+        one.end().await;
+        assert!(one.has_begun() && !other.has_begun() && !whole.has_begun());
+        assert!(whole.finish(PATIENCE).await, "it waits for its parts");
+        assert!(other.has_begun());
+
+        let whole = Drain::new();
+        whole.part().spawn(std::future::pending());
+        assert!(!whole.finish(Duration::from_millis(1)).await, "it cuts its parts");
+    }
 }

@@ -116,7 +116,7 @@ impl Roles {
         let mut agent = weir_agent::config::Config::new(vec![edge_url], &ca, agent_root);
         agent.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[2]));
         agent.poll_interval = QUICK;
-        let mut followed = weir_agent::config::ServiceConfig::new(service.clone());
+        let mut followed = weir_agent::config::ServiceConfig::new(&service);
         followed.exec = arguments.exec.clone().map(Into::into);
         agent.services = vec![followed];
         let started = if arguments.once { weir_agent::start_once(agent).await } else { weir_agent::start(agent).await };

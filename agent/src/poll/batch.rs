@@ -1,0 +1,172 @@
+//! The batch poll: one request for all services, whose rows go to the tasks that follow them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, StatusCode, header};
+use tokio::sync::{mpsc, watch};
+use weir_protocol::batch_poll::{BatchPoll, BatchPollError, MAX_BATCH_BYTES};
+use weir_protocol::event::Cursor;
+use weir_protocol::route::Route;
+use weir_runtime::shutdown::Drain;
+
+use super::batch_schedule::BatchSchedule;
+use super::error::PollError;
+use super::poller::succeeded;
+use super::row::ReceivedRow;
+use super::selection::Selection;
+use crate::edge_client::{Edge, EdgeClient, Protocol};
+use crate::metrics::Metrics;
+use crate::roster::Roster;
+use crate::supervise::Task;
+
+/// The task that polls for all services.
+pub(crate) struct Batch {
+    pub(crate) roster: Roster,
+    pub(crate) edges: Arc<EdgeClient>,
+    pub(crate) selection: Selection,
+    pub(crate) timeout: Duration,
+    pub(crate) schedule: BatchSchedule,
+    /// A poll is due within this.
+    pub(crate) wanted: mpsc::Receiver<Duration>,
+    /// Where the event stream begins; `None` while edges have no batch poll for this agent.
+    pub(crate) cursor: watch::Sender<Option<Cursor>>,
+    pub(crate) known: Option<Known>,
+    pub(crate) metrics: Metrics,
+    pub(crate) drain: Drain,
+}
+
+/// The last answer.
+pub(crate) struct Known {
+    tag: Option<HeaderValue>,
+    rows: Arc<BatchPoll>,
+}
+
+/// What an edge answered.
+enum Answer {
+    Same(Protocol),
+    New(Known, Protocol),
+}
+
+/// Why an edge gave no rows.
+#[derive(Debug, thiserror::Error)]
+enum BatchError {
+    #[error(transparent)]
+    Poll(#[from] PollError),
+    #[error(transparent)]
+    Malformed(#[from] BatchPollError),
+}
+
+/// Why no edge gave rows.
+struct Failed {
+    /// The preferred edge is older, or does not know who asks.
+    is_unavailable: bool,
+    retry_after: Option<Duration>,
+    errors: Vec<String>,
+}
+
+impl Task for Batch {
+    async fn run(&mut self) {
+        loop {
+            tokio::select! {
+                () = self.drain.begun() => return,
+                Some(spread) = self.wanted.recv() => {
+                    self.schedule.wanted(Instant::now(), spread);
+                    continue;
+                }
+                () = tokio::time::sleep_until(self.schedule.next().into()) => {}
+            }
+            tokio::select! {
+                () = self.drain.begun() => return,
+                polled = self.poll() => self.take(polled).await,
+            }
+        }
+    }
+
+    fn panicked(&mut self, message: &str) {
+        self.schedule.failed(None, Instant::now(), fastrand::f64());
+        tracing::error!(message, "the batch poll panicked, which is a bug");
+    }
+}
+
+impl Batch {
+    /// Tries the edges in turn until one answers.
+    async fn poll(&self) -> Result<Answer, Failed> {
+        let (edges, mut edge_failed) = (self.edges.current(), false);
+        let mut failed = Failed { is_unavailable: false, retry_after: None, errors: Vec::new() };
+        for (index, edge) in edges.in_order().enumerate() {
+            match self.ask(edge).await {
+                Ok(answer) => {
+                    if edge_failed {
+                        edges.prefer(edge);
+                    }
+                    return Ok(answer);
+                }
+                Err(error) => {
+                    tracing::debug!(edge = %edge.url(), %error, "a batch poll of an edge failed");
+                    if let BatchError::Poll(error) = &error {
+                        let is_404 = matches!(error, PollError::Status { status: StatusCode::NOT_FOUND, .. });
+                        failed.is_unavailable |= index == 0 && is_404;
+                        failed.retry_after = failed.retry_after.max(error.retry_after());
+                        edge_failed |= error.is_edge_failure();
+                    }
+                    failed.errors.push(format!("{}: {error}", edge.url()));
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    async fn ask(&self, edge: &Edge) -> Result<Answer, BatchError> {
+        let target = self.selection.target(&Route::AgentServices, None);
+        let tag = self.known.as_ref().and_then(|known| known.tag.as_ref());
+        let response = edge.get(&target, tag, self.timeout).await.map_err(PollError::from)?;
+        let mut response = succeeded(edge, response).await?;
+        if response.status == StatusCode::NOT_MODIFIED && tag.is_some() {
+            return Ok(Answer::Same(response.protocol));
+        }
+        let bytes = response.body.read(MAX_BATCH_BYTES).await.map_err(PollError::from)?;
+        let rows = Arc::new(BatchPoll::parse(&bytes.ok_or(BatchPollError::TooLong)?)?);
+        Ok(Answer::New(Known { tag: response.headers.remove(header::ETAG), rows }, response.protocol))
+    }
+
+    /// Passes the rows on.
+    async fn take(&mut self, polled: Result<Answer, Failed>) {
+        let (now, random) = (Instant::now(), fastrand::f64());
+        let protocol = match polled {
+            Ok(Answer::Same(protocol)) => {
+                self.metrics.batch_polled("unchanged");
+                protocol
+            }
+            Ok(Answer::New(known, protocol)) => {
+                self.metrics.batch_polled("changed");
+                self.known = Some(known);
+                protocol
+            }
+            Err(Failed { is_unavailable: true, .. }) => {
+                self.metrics.batch_polled("unavailable");
+                if self.cursor.borrow().is_some() || self.known.is_none() {
+                    tracing::info!("no edge has the batch poll for this agent: services are polled one by one");
+                }
+                self.known = None;
+                self.cursor.send_replace(None);
+                return self.schedule.unavailable(now, random);
+            }
+            Err(Failed { retry_after, errors, .. }) => {
+                self.metrics.batch_polled("error");
+                tracing::debug!(errors = errors.join("; "), "a batch poll failed at every edge");
+                return self.schedule.failed(retry_after, now, random);
+            }
+        };
+        self.schedule.answered(now, random);
+        let Some(known) = &self.known else { return };
+        let tag = known.tag.as_ref().and_then(|tag| tag.to_str().ok()).unwrap_or_default();
+        // A tag of another form is none that an event stream can begin at.
+        self.cursor.send_replace(tag.trim_matches('"').parse().ok().or_else(|| "none".parse().ok()));
+        let rows = known.rows.clone();
+        self.roster.apply(rows.services().iter().map(|row| &row.service), &self.selection).await;
+        for row in rows.services() {
+            self.roster.services.tell(ReceivedRow { row: row.clone(), protocol });
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The event stream: one request that stays open, and says at once what changed. The batch poll is its net.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::sync::{mpsc, watch};
+use weir_protocol::agent_event::{AgentEvent, AgentEventError, AgentEventKind, HEARTBEAT_SECONDS, MAX_LINE_BYTES};
+use weir_protocol::event::{Cursor, EventError, Lines};
+use weir_protocol::route::Route;
+use weir_runtime::shutdown::Drain;
+
+use super::error::PollError;
+use super::poller::succeeded;
+use super::row::ReceivedRow;
+use super::schedule::back_off;
+use super::selection::Selection;
+use crate::edge_client::{EdgeClient, Edges, RequestError, Response};
+use crate::metrics::Metrics;
+use crate::roster::Services;
+use crate::supervise::Task;
+
+/// A stream that says nothing for this long is dead.
+const SILENT_AFTER: Duration = Duration::from_secs(3 * HEARTBEAT_SECONDS);
+
+/// The longest pause between two streams.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The task that keeps the stream open.
+pub(crate) struct EventStream {
+    pub(crate) services: Arc<Services>,
+    pub(crate) edges: Arc<EdgeClient>,
+    pub(crate) selection: Selection,
+    pub(crate) timeout: Duration,
+    /// Within this, a batch poll follows a change of what is followed.
+    pub(crate) spread: Duration,
+    /// Asks for a batch poll.
+    pub(crate) wanted: mpsc::Sender<Duration>,
+    /// Where the stream begins.
+    pub(crate) cursor: watch::Receiver<Option<Cursor>>,
+    pub(crate) errors: u32,
+    pub(crate) metrics: Metrics,
+    pub(crate) drain: Drain,
+}
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+enum StreamEnd {
+    #[error("no edge sends events: {0}")]
+    NoEdge(String),
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error(transparent)]
+    Line(#[from] EventError),
+    #[error(transparent)]
+    Event(#[from] AgentEventError),
+    #[error("the edge ended it")]
+    Ended,
+    #[error("the edges were configured anew")]
+    Reloaded,
+}
+
+impl Task for EventStream {
+    async fn run(&mut self) {
+        loop {
+            let drain = self.drain.clone();
+            let end = tokio::select! {
+                () = drain.begun() => return,
+                end = self.follow() => end,
+            };
+            self.metrics.event_stream_connected.set(0);
+            let pause = back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64());
+            tracing::debug!(%end, ?pause, "the event stream has ended");
+            tokio::select! {
+                () = self.drain.begun() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn panicked(&mut self, message: &str) {
+        self.metrics.event_stream_connected.set(0);
+        tracing::error!(message, "the event stream panicked, which is a bug");
+    }
+}
+
+impl EventStream {
+    /// Reads one stream to its end.
+    async fn follow(&mut self) -> StreamEnd {
+        // While there is no batch poll, there are no events either.
+        let known = self.cursor.wait_for(Option::is_some).await.map(|cursor| cursor.clone());
+        let Ok(since) = known else { return StreamEnd::Ended };
+        let edges = self.edges.current();
+        match self.open(&edges, since.as_ref()).await {
+            Ok(response) => self.read(response, &edges).await.err().unwrap_or(StreamEnd::Ended),
+            Err(end) => end,
+        }
+    }
+
+    async fn open(&self, edges: &Edges, since: Option<&Cursor>) -> Result<Response, StreamEnd> {
+        let target = self.selection.target(&Route::AgentEvents, since);
+        let mut errors = Vec::new();
+        for edge in edges.in_order() {
+            let opened = match edge.get(&target, None, self.timeout).await {
+                Ok(response) => succeeded(edge, response).await,
+                Err(error) => Err(PollError::from(error)),
+            };
+            match opened {
+                Ok(response) if response.status == StatusCode::OK => return Ok(response),
+                Ok(response) => errors.push(format!("{}: {}", edge.url(), response.status)),
+                Err(error) => errors.push(format!("{}: {error}", edge.url())),
+            }
+        }
+        Err(StreamEnd::NoEdge(errors.join("; ")))
+    }
+
+    async fn read(&mut self, response: Response, edges: &Arc<Edges>) -> Result<(), StreamEnd> {
+        let (protocol, mut body) = (response.protocol, response.body.with_idle(SILENT_AFTER));
+        let mut lines = Lines::with_limit(MAX_LINE_BYTES);
+        self.metrics.event_stream_connected.set(1);
+        while let Some(part) = body.chunk().await? {
+            lines.push(&part);
+            while let Some(line) = lines.next_line()? {
+                // An event of a later version says nothing to this one.
+                let Some(event) = AgentEvent::parse(&line)? else { continue };
+                self.errors = 0;
+                self.metrics.event(event.kind.as_str());
+                match event.kind {
+                    AgentEventKind::Changed(row) => self.services.tell(ReceivedRow { row, protocol }),
+                    AgentEventKind::Assigned(_) | AgentEventKind::Unassigned(_) => self.want(self.spread),
+                    AgentEventKind::Resync => self.want(Duration::ZERO),
+                    AgentEventKind::Upstream { .. } | AgentEventKind::Heartbeat => {}
+                }
+            }
+            if !Arc::ptr_eq(edges, &self.edges.current()) {
+                return Err(StreamEnd::Reloaded);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a batch poll; a full queue already has such requests.
+    fn want(&self, spread: Duration) {
+        let _ = self.wanted.try_send(spread);
+    }
+}

@@ -1,0 +1,198 @@
+//! Tells the edges which releases are in place: on a change, and every ten minutes. Nothing depends on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::StatusCode;
+use weir_protocol::labels::Labels;
+use weir_protocol::name::ServiceName;
+use weir_protocol::report::{HookState as ReportedHook, INTERVAL_SECONDS, Instance, Report, ServiceReport};
+use weir_protocol::route::Route;
+use weir_runtime::shutdown::Drain;
+
+use crate::edge_client::EdgeClient;
+use crate::metrics::Metrics;
+use crate::roster::Services;
+use crate::status::{HookState, ServiceStatus};
+use crate::supervise::Task;
+
+/// The time between two looks for changes. Those in between are one report.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The time between two reports without a change.
+const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);
+
+/// The task that sends the reports.
+pub(crate) struct Reporter {
+    services: Arc<Services>,
+    edges: Arc<EdgeClient>,
+    timeout: Duration,
+    instance: Instance,
+    seq: u64,
+    /// When the agent started.
+    started: SystemTime,
+    /// What was sent last, and when.
+    sent: Option<(Vec<ServiceReport>, Instant)>,
+    /// No report before: the last one failed.
+    not_before: Instant,
+    metrics: Metrics,
+    drain: Drain,
+}
+
+/// Whether a report is due. Failed ones are repeated every ten minutes, or with the next change after a minute.
+fn is_due(now: Instant, not_before: Instant, sent: Option<Instant>, is_changed: bool) -> bool {
+    now >= not_before && (is_changed || sent.is_none_or(|sent| now.duration_since(sent) >= INTERVAL))
+}
+
+/// The row of a service. `before`: its last row.
+fn row(
+    service: ServiceName,
+    status: ServiceStatus,
+    before: Option<&ServiceReport>,
+    since: SystemTime,
+) -> ServiceReport {
+    let release = status.release.as_ref();
+    let digest = release.map(|release| release.digest);
+    ServiceReport {
+        since: before.filter(|before| before.digest == digest).map_or(since, |before| before.since),
+        service,
+        digest,
+        generation: release.map(|release| release.generation),
+        pinned: status.pinned.is_some(),
+        hook: match status.hook {
+            HookState::None | HookState::Pending => ReportedHook::None,
+            HookState::Running => ReportedHook::Running,
+            HookState::Done => ReportedHook::Succeeded,
+            HookState::Failed => ReportedHook::Failed,
+        },
+        error: status.last_error.or(status.hook_error),
+    }
+}
+
+/// When a release was switched to: `current` was made then.
+fn switched_at(status: &ServiceStatus) -> Option<SystemTime> {
+    let service = status.release.as_ref()?.directory.parent()?.parent()?;
+    std::fs::symlink_metadata(service.join("current")).ok()?.modified().ok()
+}
+
+impl Reporter {
+    pub(crate) fn new(
+        services: Arc<Services>,
+        edges: Arc<EdgeClient>,
+        timeout: Duration,
+        started: SystemTime,
+        metrics: Metrics,
+        drain: Drain,
+    ) -> Self {
+        let instance = format!("{:016x}", fastrand::u64(..)).parse().expect("hex digits");
+        let not_before = Instant::now();
+        Self { services, edges, timeout, instance, seq: 0, started, sent: None, not_before, metrics, drain }
+    }
+
+    fn rows(&self) -> Vec<ServiceReport> {
+        let before: BTreeMap<_, _> =
+            self.sent.iter().flat_map(|(rows, _)| rows).map(|row| (&row.service, row)).collect();
+        let statuses = self.services.statuses().into_iter();
+        let row = |(service, status): (ServiceName, ServiceStatus)| {
+            let known = before.get(&service).copied();
+            let is_known = known.is_some_and(|row| row.digest == status.release.as_ref().map(|release| release.digest));
+            let since = if is_known { None } else { switched_at(&status) };
+            row(service, status, known, since.unwrap_or(self.started))
+        };
+        statuses.map(row).collect()
+    }
+
+    /// Sends a report to the first edge that takes it.
+    async fn send(&mut self, rows: Vec<ServiceReport>) {
+        self.seq += 1;
+        let report = Report {
+            instance: self.instance.clone(),
+            seq: self.seq,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            labels: Labels::default(),
+            services: rows.clone(),
+        };
+        let result = match report.to_json() {
+            Ok(json) => self.post(json).await,
+            Err(error) => {
+                tracing::debug!(%error, "there is no report");
+                "error"
+            }
+        };
+        self.metrics.reported(result);
+        let now = Instant::now();
+        match result {
+            "accepted" => {}
+            "unavailable" => self.not_before = now + INTERVAL.mul_f64(0.9 + 0.2 * fastrand::f64()),
+            _ => self.not_before = now + Duration::from_secs(60).mul_f64(0.5 + fastrand::f64()),
+        }
+        // Also a report that failed is not repeated before its time.
+        self.sent = Some((rows, now));
+    }
+
+    async fn post(&self, json: Vec<u8>) -> &'static str {
+        let mut result = "error";
+        for edge in self.edges.current().in_order() {
+            match edge.document(&Route::AgentReport, Some(json.clone()), self.timeout).await {
+                Ok(response) if response.status.is_success() => return "accepted",
+                Ok(response) if response.status == StatusCode::NOT_FOUND => result = "unavailable",
+                Ok(response) => tracing::debug!(edge = %edge.url(), status = %response.status, "a report is refused"),
+                Err(error) => tracing::debug!(edge = %edge.url(), %error, "a report was not sent"),
+            }
+        }
+        result
+    }
+}
+
+impl Task for Reporter {
+    async fn run(&mut self) {
+        loop {
+            tokio::select! {
+                () = self.drain.begun() => return,
+                () = tokio::time::sleep(LOOK_INTERVAL.mul_f64(0.8 + 0.4 * fastrand::f64())) => {}
+            }
+            let rows = self.rows();
+            let is_changed = self.sent.as_ref().is_none_or(|(sent, _)| *sent != rows);
+            let last = self.sent.as_ref().map(|(_, at)| *at);
+            if !is_due(Instant::now(), self.not_before, last, is_changed) {
+                continue;
+            }
+            let drain = self.drain.clone();
+            tokio::select! {
+                () = drain.begun() => return,
+                () = self.send(rows) => {}
+            }
+        }
+    }
+
+    fn panicked(&mut self, message: &str) {
+        tracing::error!(message, "the task that sends reports panicked, which is a bug");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_and_silence_make_a_report_due() {
+        let now = Instant::now() + INTERVAL;
+        assert!(is_due(now, now, None, true));
+        assert!(is_due(now, now, Some(now), true) && !is_due(now, now, Some(now), false));
+        assert!(is_due(now, now, Some(now - INTERVAL), false));
+        assert!(!is_due(now, now + LOOK_INTERVAL, Some(now - INTERVAL), true), "the last one failed a moment ago");
+    }
+
+    #[test]
+    fn a_row_begins_with_its_release() {
+        let (at, later) = (SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LOOK_INTERVAL);
+        let waiting = row("shop".parse().unwrap(), ServiceStatus::default(), None, at);
+        assert_eq!((waiting.digest, waiting.since, waiting.hook), (None, at, ReportedHook::None));
+        let failing = ServiceStatus { last_error: Some("503".to_owned()), ..ServiceStatus::default() };
+        let again = row("shop".parse().unwrap(), failing, Some(&waiting), later);
+        assert_eq!((again.since, again.error.as_deref()), (at, Some("503")));
+        let other = ServiceReport { digest: Some(weir_protocol::digest::TarballDigest::of(b"one")), ..waiting };
+        assert_eq!(row("shop".parse().unwrap(), ServiceStatus::default(), Some(&other), later).since, later);
+    }
+}

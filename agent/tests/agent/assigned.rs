@@ -1,0 +1,133 @@
+//! What operators assign begins and ends while the agent runs.
+
+use std::time::Duration;
+
+use weir_agent::config::{ServiceConfig, ServiceList};
+use weir_agent::{Config, Running, start};
+use weir_protocol::agent_event::AgentEventKind;
+use weir_protocol::name::ServiceName;
+
+use crate::agent_under_test::{Agent, World, shop};
+use crate::edge::{PATIENCE, TestEdge};
+use crate::tarball::with_content;
+
+fn bakery() -> ServiceName {
+    "bakery".parse().unwrap()
+}
+
+fn assigned(world: &World, edge: &TestEdge) -> Config {
+    let mut config = world.config(&[edge.url()]);
+    config.services.clear();
+    config.list = ServiceList::Assigned;
+    config.spread = Duration::ZERO;
+    config
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waited = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
+}
+
+async fn until_released(running: &Running, service: &ServiceName) {
+    until("it is followed", || running.service(service).is_some()).await;
+    let mut status = running.service(service).unwrap();
+    let released = status.wait_for(|status| status.release.is_some());
+    tokio::time::timeout(PATIENCE, released).await.expect("a release").expect("it runs");
+}
+
+#[tokio::test]
+async fn services_begin_and_end_with_their_assignment() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    edge.answers.publish(&bakery(), with_content("bread"));
+    edge.answers.assign(&[&shop()]);
+    let log = world.path().join("hooks");
+    let mut config = assigned(&world, &edge);
+    let mut every = ServiceConfig::of("*".parse().unwrap());
+    every.exec = Some(format!("echo $WEIR_SERVICE >> {}", log.display()).into());
+    config.services = vec![every];
+    let running = start(config.clone()).await.unwrap();
+    until_released(&running, &shop()).await;
+    assert!(running.service(&bakery()).is_none());
+
+    edge.answers.assign(&[&bakery()]);
+    until("the stream is open", || edge.answers.streams() == 1).await;
+    edge.answers.send(AgentEventKind::Unassigned(shop()));
+    until_released(&running, &bakery()).await;
+    assert_eq!(running.services(), [bakery()]);
+    assert_eq!(world.read("content").as_deref(), Some("one"), "the directory stays");
+    let ran = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("both hooks have run", || ran().lines().count() == 2).await;
+    edge.answers.publish(&shop(), with_content("two"));
+
+    // Errors end nothing, also not those of an edge that has lost its memory.
+    for status in [503, 404, 401] {
+        edge.answers.fail_batch_polls(status);
+        let polls = edge.answers.batch_polls().len();
+        edge.answers.send(AgentEventKind::Resync);
+        until("it has polled", || edge.answers.batch_polls().len() > polls).await;
+        assert_eq!(running.services(), [bakery()]);
+        edge.answers.fail_batch_polls(None);
+        if status != 404 {
+            edge.answers.send(AgentEventKind::Resync);
+        }
+    }
+    assert!(running.drain(PATIENCE).await);
+
+    // The next process knows what was followed, without an edge.
+    edge.answers.fail_batch_polls(503);
+    let running = start(config.clone()).await.unwrap();
+    assert_eq!(running.services(), [bakery()]);
+    edge.answers.fail_batch_polls(None);
+    edge.answers.assign(&[&bakery(), &shop()]);
+    until_released(&running, &shop()).await;
+    until("its hook has run", || ran().lines().filter(|line| *line == "shop").count() == 2).await;
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    assert!(running.drain(PATIENCE).await);
+}
+
+#[tokio::test]
+async fn a_pattern_is_followed_and_allow_limits_it() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let shops: Vec<ServiceName> = ["shop-a", "shop-b", "shop-test"].map(|name| name.parse().unwrap()).into();
+    for service in shops.iter().chain([&shop(), &bakery()]) {
+        edge.answers.publish(service, with_content(service.as_str()));
+    }
+    edge.answers.assign(&[]);
+    let mut config = world.config(&[edge.url()]);
+    config.spread = Duration::ZERO;
+    config.services.push(ServiceConfig::of("shop-*".parse().unwrap()));
+    config.allow = ["shop-a", "*-b"].map(|glob| glob.parse().unwrap()).into();
+    let agent = Agent::with_release(config).await;
+    until_released(&agent.running, &shops[0]).await;
+    until_released(&agent.running, &shops[1]).await;
+    assert_eq!(agent.running.services(), [shop(), shops[0].clone(), shops[1].clone()]);
+    assert_eq!(agent.metric("weir_agent_services", &[]), 3.0);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_is_removed_when_it_was_unassigned_for_long() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    edge.answers.assign(&[&shop()]);
+    let mut config = assigned(&world, &edge);
+    config.poll_interval = Duration::from_secs(1);
+    config.remove_unassigned_after = Duration::from_secs(1);
+    let running = start(config).await.unwrap();
+    until_released(&running, &shop()).await;
+    edge.answers.assign(&[]);
+    until("it has ended", || running.services().is_empty()).await;
+    until("its directory is gone", || !world.service_dir().exists()).await;
+    edge.answers.assign(&[&shop()]);
+    until_released(&running, &shop()).await;
+    assert_eq!(world.read("content").as_deref(), Some("one"));
+    assert!(running.drain(PATIENCE).await);
+}

@@ -1,0 +1,187 @@
+//! One request for all services, and the events of an edge.
+
+use std::time::Duration;
+
+use http::Method;
+use weir_agent::HookState;
+use weir_agent::config::ServiceConfig;
+use weir_protocol::agent_event::AgentEventKind;
+use weir_protocol::report::HookState as ReportedHook;
+
+use crate::agent_under_test::{Agent, NEVER, World, shop};
+use crate::edge::Answers;
+use crate::tarball::with_content;
+
+/// Waits until there are as many batch polls as wanted.
+async fn until_polls(agent: &Agent, result: &str, wanted: f64) {
+    agent.until_metric("weir_agent_batch_polls_total", &[("result", result)], wanted).await;
+}
+
+/// Waits for open streams.
+async fn until_streams(answers: &Answers, wanted: usize) {
+    let open = async {
+        while answers.streams() != wanted {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(crate::edge::PATIENCE, open).await.expect("the streams are open");
+}
+
+#[tokio::test]
+async fn a_batch_poll_takes_the_place_of_single_ones() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    edge.answers.publish(&shop(), with_content("one"));
+    let bakery = "bakery".parse().unwrap();
+    edge.answers.publish(&bakery, with_content("bread"));
+    let mut config = world.config(&[edge.url()]);
+    config.services.push(ServiceConfig::new(&bakery));
+    config.poll_interval = Duration::from_secs(1);
+    config.spread = Duration::ZERO;
+    let mut agent = Agent::with_release(config).await;
+    let mut other = agent.running.service(&bakery).unwrap();
+    other.wait_for(|status| status.release.is_some()).await.unwrap();
+    agent.until("it was confirmed", |status| status.unchanged >= 1).await;
+    other.wait_for(|status| status.unchanged >= 1).await.unwrap();
+    edge.answers.forget();
+    let confirmed = agent.status.borrow().polls;
+    agent.until("it is confirmed again and again", |status| status.polls >= confirmed + 3).await;
+    assert_eq!(edge.answers.seen().len(), 0, "no service was polled by itself");
+    let polls = edge.answers.batch_polls();
+    assert!(polls.iter().all(|(_, query)| query == "services=shop,bakery"), "{polls:?}");
+    assert_eq!(polls.iter().filter(|(status, _)| *status == 200).count(), 1, "{polls:?}");
+    assert!(polls.iter().filter(|(status, _)| *status == 304).count() >= 3, "{polls:?}");
+
+    // The row of one changes: that one is polled.
+    edge.answers.publish(&shop(), with_content("two"));
+    agent.until("it has switched", |status| status.switches == 2).await;
+    assert!(edge.answers.seen().iter().all(|seen| seen.path == "/v1/services/shop/tarball"));
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_unsigned_generation_is_never_the_highest() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    let digest = edge.answers.publish_at(&shop(), with_content("one"), 5);
+    let mut config = world.config(&[edge.url()]);
+    config.spread = Duration::ZERO;
+    let mut agent = Agent::with_release(config).await;
+    until_streams(&edge.answers, 1).await;
+    let lie = |generation| {
+        let mut row = edge.answers.row(&shop());
+        (row.generation, row.digest) = (Some(generation), Some(digest));
+        AgentEventKind::Changed(row)
+    };
+    let polls = agent.status.borrow().polls;
+    edge.answers.send(lie(u64::MAX));
+    agent.until("it has polled by itself", |status| status.polls > polls && status.last_error.is_none()).await;
+    // It would be refused, had the row counted.
+    edge.answers.publish_at(&shop(), with_content("two"), 6);
+    edge.answers.send(AgentEventKind::Changed(edge.answers.row(&shop())));
+    agent.until("it has switched", |status| status.switches == 2).await;
+    // An older generation is refused, and not confirmed.
+    edge.answers.publish_at(&shop(), with_content("two"), 4);
+    edge.answers.send(AgentEventKind::Changed(edge.answers.row(&shop())));
+    let refused = agent.until("it is refused", |status| status.last_error.is_some()).await;
+    assert!(refused.last_error.unwrap().contains("generation 4"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_is_followed_at_once_and_a_stream_that_ends_is_opened_again() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.spread = Duration::ZERO;
+    assert_eq!(config.poll_interval, NEVER);
+    let mut agent = Agent::with_release(config).await;
+    for (number, content) in ["two", "three"].into_iter().enumerate() {
+        until_streams(&edge.answers, 1).await;
+        agent.until_metric("weir_agent_event_stream_connected", &[], 1.0).await;
+        edge.answers.publish(&shop(), with_content(content));
+        edge.answers.send(AgentEventKind::Changed(edge.answers.row(&shop())));
+        agent.until("it has switched", |status| status.switches == number as u64 + 2).await;
+        edge.answers.end_streams();
+    }
+    // What happened in between is found by a batch poll.
+    until_streams(&edge.answers, 1).await;
+    edge.answers.publish(&shop(), with_content("four"));
+    edge.answers.send(AgentEventKind::Resync);
+    agent.until("it has switched", |status| status.switches == 4).await;
+    assert_eq!(world.read("content").as_deref(), Some("four"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_reports_what_is_in_place() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.services[0].exec = Some("false".into());
+    let mut agent = Agent::with_release(config).await;
+    agent.until("its hook has failed", |status| status.hook == HookState::Failed).await;
+    agent.until_metric("weir_agent_reports_total", &[("result", "accepted")], 1.0).await;
+    let first = edge.answers.reports().remove(0);
+    assert_eq!((first.seq, first.version.as_str()), (1, env!("CARGO_PKG_VERSION")));
+    let row = &first.services[0];
+    assert_eq!((row.digest, row.generation, row.pinned), (Some(digest), Some(generation), false));
+    assert!(row.hook == ReportedHook::Failed && row.error.as_ref().unwrap().contains("exec"), "{row:?}");
+    edge.answers.publish(&shop(), with_content("two"));
+    agent.poll().await;
+    let reported = |digest| edge.answers.reports().iter().any(|report| report.services[0].digest == Some(digest));
+    let two = agent.status.borrow().release.as_ref().unwrap().digest;
+    let again = async {
+        while !reported(two) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(crate::edge::PATIENCE, again).await.expect("a change is reported");
+    let reports = edge.answers.reports();
+    assert!(reports.windows(2).all(|pair| pair[0].seq < pair[1].seq && pair[0].instance == pair[1].instance));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn without_batch_polls_each_service_is_polled_by_itself() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.poll_interval = Duration::from_secs(1);
+    let mut agent = Agent::with_release(config).await;
+    until_polls(&agent, "unavailable", 1.0).await;
+    edge.answers.publish(&shop(), with_content("two"));
+    agent.until("a single poll has found it", |status| status.switches == 2).await;
+    assert!(edge.answers.count(&Method::HEAD, http::Version::HTTP_3) > 0);
+    assert_eq!(agent.metric("weir_agent_batch_polls_total", &[("result", "unavailable")]), 1.0, "not asked again");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn while_batch_polls_fail_services_are_polled_by_themselves() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.poll_interval = Duration::from_secs(1);
+    config.spread = Duration::ZERO;
+    let mut agent = Agent::with_release(config).await;
+    agent.until("it was confirmed", |status| status.unchanged >= 1).await;
+    edge.answers.fail_batch_polls(503);
+    edge.answers.publish(&shop(), with_content("two"));
+    agent.until("a single poll has found it", |status| status.switches == 2).await;
+    edge.answers.fail_batch_polls(None);
+    let before = agent.metric("weir_agent_batch_polls_total", &[("result", "unchanged")]);
+    agent.until("it is confirmed", |status| status.unchanged > 3).await;
+    assert!(agent.metric("weir_agent_batch_polls_total", &[("result", "unchanged")]) > before);
+    agent.stop().await;
+}
