@@ -69,13 +69,25 @@ async fn each_obstacle_is_named_with_what_to_do() {
     config.http = HttpMode::H3;
     assert_eq!(of(&findings(&config).await, "udp").1, Verdict::Fail);
 
-    // Another authority.
+    // Another authority, another name.
     let other = World::new();
     let mut config = world.config(&[edge.url()]);
     config.ca = other.path().join("ca.pem");
     let found = findings(&config).await;
     let (_, verdict, text) = of(&found, "tls");
     assert!(*verdict == Verdict::Fail && text.contains("`ca`"), "{text}");
+    let config = world.config(&[format!("https://127.0.0.2:{}", edge.address.port())]);
+    let relay = tokio::net::TcpListener::bind(("127.0.0.2", edge.address.port())).await.unwrap();
+    let to = edge.address;
+    let relayed = tokio::spawn(async move {
+        let (mut from, _) = relay.accept().await.unwrap();
+        let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+    });
+    let found = findings(&config).await;
+    let (_, verdict, text) = of(&found, "tls");
+    assert!(*verdict == Verdict::Fail && text.contains("Issue a certificate for `127.0.0.2`"), "{text}");
+    relayed.abort();
 }
 
 #[tokio::test]
