@@ -55,7 +55,7 @@ struct Inner {
     lists: Mutex<Lists>,
     /// The lists to persist.
     persisted: watch::Sender<Arc<OriginLists>>,
-    /// What operators say of agents, of all lists. Marked as changed whenever a list changes.
+    /// The [`Lists::fleet`] that applies.
     fleet: watch::Sender<Arc<Fleet>>,
     key_failures: KeyFailures,
     metrics: AccessMetrics,
@@ -67,19 +67,35 @@ struct Lists {
     /// The issuers of the configuration, in its order.
     issuers: Vec<IssuerEntry>,
     origin_lists: OriginLists,
-    /// The issuers of `origin_lists`.
+    /// What operators say of agents, of all `origin_lists`.
+    fleet: Arc<Fleet>,
+    /// Its issuers.
     origin_issuers: Vec<IssuerEntry>,
 }
 
 impl Lists {
     fn new(own: Arc<AccessList>, issuers: Vec<IssuerEntry>, origin_lists: OriginLists) -> Self {
-        let origin_issuers = issuers::of_origins(&origin_lists);
-        Self { own, issuers, origin_lists, origin_issuers }
+        let mut lists = Self { own, issuers, origin_lists, fleet: Arc::default(), origin_issuers: Vec::new() };
+        lists.join_fleets();
+        lists
     }
 
     fn set_origin_list(&mut self, origin: &str, list: AccessList) {
         self.origin_lists.insert(origin.to_owned(), list);
-        self.origin_issuers = issuers::of_origins(&self.origin_lists);
+        self.join_fleets();
+    }
+
+    fn join_fleets(&mut self) {
+        let mut fleet = Fleet::default();
+        for (origin, list) in &self.origin_lists {
+            if let Err(error) = fleet.merge(list.fleet()) {
+                tracing::error!(origin, %error, "an origin's agents, assignments and issuers are too many; they are ignored");
+            }
+        }
+        if fleet != *self.fleet {
+            self.origin_issuers = issuers::of_origins(&fleet);
+            self.fleet = Arc::new(fleet);
+        }
     }
 
     /// The issuers of the configuration come first: a key that two entries have is that of the first.
@@ -302,16 +318,10 @@ impl Inner {
         );
         self.metrics.set_key_set(&after);
         self.key_set.send_replace(Arc::new(after));
-        let mut fleet = Fleet::default();
-        for (origin, list) in &lists.origin_lists {
-            if let Err(error) = fleet.merge(list.fleet()) {
-                tracing::error!(origin, %error, "an origin's agents and assignments are too many; they are ignored");
-            }
-        }
         self.fleet.send_if_modified(|before| {
-            let is_new = **before != fleet;
+            let is_new = !Arc::ptr_eq(before, &lists.fleet);
             if is_new {
-                *before = Arc::new(fleet);
+                before.clone_from(&lists.fleet);
             }
             is_new
         });

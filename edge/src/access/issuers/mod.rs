@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::Semaphore;
-use weir_protocol::access_list::AccessList;
+use weir_protocol::access_list::Fleet;
 use weir_protocol::issuer::Issuer;
 use weir_protocol::token::{IssuerPolicy, JwkSet, MAX_JWK_SET_BYTES};
 use weir_runtime::shutdown::Drain;
 
 use super::Inner;
-use super::origin_lists::OriginLists;
 use crate::config::{IssuerConfig, KeySource};
 
 pub(crate) use table::{IssuerEntry, IssuerTable, KeyConflict};
@@ -74,16 +73,8 @@ pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>>
 }
 
 /// The issuers that origins announce. One that this version cannot use is left out.
-pub(super) fn of_origins(lists: &OriginLists) -> Vec<IssuerEntry> {
-    let mut all = AccessList::default();
-    for list in lists.values() {
-        let mut fleet = AccessList::default();
-        fleet.set_fleet(list.fleet().clone());
-        if let Err(error) = all.merge(&fleet) {
-            tracing::error!(%error, "the issuers of an origin are ignored");
-        }
-    }
-    all.fleet().issuers.iter().filter_map(announced).collect()
+pub(super) fn of_origins(fleet: &Fleet) -> Vec<IssuerEntry> {
+    fleet.issuers.iter().filter_map(announced).collect()
 }
 
 fn announced(issuer: &Issuer) -> Option<IssuerEntry> {
