@@ -5,29 +5,23 @@
 //! snapshot, and so does one for which something is no longer vouched for.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use http::{HeaderValue, Method, Request, Response, header};
-use http_body::{Body as HttpBody, Frame};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use weir_protocol::event::{CONTENT_TYPE, Cursor, Event, EventKind, RelayedHeartbeat};
 use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
-use weir_runtime::serve::{Body, BoxError, RequestBody, until};
+use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody, until};
 use weir_runtime::shutdown::Drain;
 
 use super::error::PeerError;
 use super::metrics::PeerMetrics;
 use crate::access::{Access, FollowedLists};
 use crate::catalog::{Catalog, CatalogChange, Entry, OldestHeartbeat};
-
-/// The longest time without progress of a reader that has data waiting.
-const STALLED_AFTER: Duration = Duration::from_secs(30);
 
 /// The size of a part of a snapshot, in bytes.
 const PART_BYTES: usize = 64 << 10;
@@ -48,12 +42,8 @@ pub(crate) struct Events {
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum End {
-    #[error("the reader disconnected")]
-    Disconnected,
-    #[error("the edge is draining")]
-    Drained,
-    #[error("the reader took no data for too long")]
-    Stalled,
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
     #[error("the reader fell behind")]
     Behind,
     #[error("a service may have changed unseen")]
@@ -95,7 +85,7 @@ impl Events {
         let mut response = Response::new(Body::Empty);
         if request.method() == Method::GET {
             let permit = self.streams.clone().try_acquire_owned().map_err(|_| PeerError::TooManyStreams)?;
-            *response.body_mut() = Body::stream(self.stream(changes, heartbeat, permit, certificate_ends));
+            *response.body_mut() = self.stream(changes, heartbeat, permit, certificate_ends);
         }
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
@@ -109,8 +99,8 @@ impl Events {
         heartbeat: OldestHeartbeat,
         permit: OwnedSemaphorePermit,
         certificate_ends: Option<SystemTime>,
-    ) -> Stream {
-        let (parts, received) = mpsc::channel(1);
+    ) -> Body {
+        let (parts, body) = PartWriter::new(&self.drain);
         let writer = Writer { events: self.clone(), parts, changes, access: self.access.origin_lists() };
         let metrics = self.metrics.clone();
         self.drain.spawn(async move {
@@ -119,14 +109,14 @@ impl Events {
             tracing::debug!(why = %end, "an event stream to an edge ended");
             drop(permit);
         });
-        Stream { received }
+        body
     }
 }
 
 /// Writes the events of one stream in order.
 struct Writer {
     events: Events,
-    parts: mpsc::Sender<Result<Bytes, End>>,
+    parts: PartWriter,
     changes: broadcast::Receiver<CatalogChange>,
     access: FollowedLists,
 }
@@ -139,10 +129,9 @@ impl Writer {
             () = until(certificate_ends) => End::CredentialEnded,
         };
         match end {
-            End::Disconnected => {}
-            End::Drained => drop(self.parts.try_send(Ok(Bytes::new()))),
-            // If there is no room for the error, the closed channel is an error of the body too.
-            error => drop(self.parts.try_send(Err(error))),
+            End::NotTaken(NotTaken::Disconnected) => {}
+            End::NotTaken(NotTaken::Drained) => self.parts.finish(),
+            error => self.parts.fail(error),
         }
         end
     }
@@ -153,8 +142,8 @@ impl Writer {
         loop {
             let kind = tokio::select! {
                 biased;
-                () = self.events.drain.begun() => return Err(End::Drained),
-                () = self.parts.closed() => return Err(End::Disconnected),
+                () = self.events.drain.begun() => return Err(NotTaken::Drained.into()),
+                () = self.parts.closed() => return Err(NotTaken::Disconnected.into()),
                 // Before further changes: a revocation must not wait.
                 () = self.access.changed() => self.access_list()?,
                 change = self.changes.recv() => match change {
@@ -164,7 +153,7 @@ impl Writer {
                     Ok(CatalogChange::Heartbeat(heartbeat)) => Some(self.heartbeat(&heartbeat)),
                     Ok(CatalogChange::Suspect) => return Err(End::Suspect),
                     Err(RecvError::Lagged(_)) => return Err(End::Behind),
-                    Err(RecvError::Closed) => return Err(End::Drained),
+                    Err(RecvError::Closed) => return Err(NotTaken::Drained.into()),
                 },
             };
             if let Some(kind) = kind {
@@ -188,11 +177,11 @@ impl Writer {
         for kind in descriptors.chain(revisions.into_iter().map(EventKind::Revision)) {
             self.add(&mut part, kind);
             if part.len() >= PART_BYTES {
-                self.send_part(part.split().freeze()).await?;
+                self.parts.send(part.split().freeze()).await?;
             }
         }
         self.add(&mut part, EventKind::SnapshotEnd);
-        self.send_part(part.freeze()).await
+        Ok(self.parts.send(part.freeze()).await?)
     }
 
     /// The event of a changed entry. `None`: no stream of an origin has announced it yet, and heartbeats come after that.
@@ -226,21 +215,7 @@ impl Writer {
     async fn send(&self, kind: EventKind) -> Result<(), End> {
         let mut part = BytesMut::new();
         self.add(&mut part, kind);
-        self.send_part(part.freeze()).await
-    }
-
-    /// Sends a part once the reader has taken the previous one.
-    async fn send_part(&self, part: Bytes) -> Result<(), End> {
-        let sent = tokio::time::timeout(STALLED_AFTER, self.parts.send(Ok(part)));
-        tokio::select! {
-            biased;
-            sent = sent => match sent {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) => Err(End::Disconnected),
-                Err(_) => Err(End::Stalled),
-            },
-            () = self.events.drain.begun() => Err(End::Drained),
-        }
+        Ok(self.parts.send(part.freeze()).await?)
     }
 }
 
@@ -254,32 +229,11 @@ fn event(service: ServiceName, entry: &Entry) -> EventKind {
 impl End {
     fn label(self) -> &'static str {
         match self {
-            End::Disconnected => "reader_gone",
-            End::Drained => "drained",
-            End::Stalled => "stalled",
+            End::NotTaken(why) => why.as_str(),
             End::Behind => "behind",
             End::Suspect => "suspect",
             End::AccessLists => "access_list",
             End::CredentialEnded => "credential_ended",
         }
-    }
-}
-
-/// The response body of a stream.
-struct Stream {
-    received: mpsc::Receiver<Result<Bytes, End>>,
-}
-
-impl HttpBody for Stream {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.received.poll_recv(cx).map(|part| match part {
-            Some(Ok(part)) if part.is_empty() => None,
-            Some(Ok(part)) => Some(Ok(Frame::data(part))),
-            Some(Err(end)) => Some(Err(end.into())),
-            None => Some(Err("the stream ended without a reason".into())),
-        })
     }
 }

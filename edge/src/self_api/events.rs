@@ -5,22 +5,18 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
-use http_body::{Body as HttpBody, Frame};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::MissedTickBehavior;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind, HEARTBEAT_SECONDS, MAX_SERVICES};
 use weir_protocol::event::{CONTENT_TYPE, RevisionSeen, Upstream};
 use weir_protocol::name::{RepositoryName, ServiceName};
-use weir_runtime::serve::{Body, BoxError, RequestBody};
+use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody};
 
 use super::following::Wanted;
 use super::rows::{Following, Row, Rows};
@@ -29,18 +25,11 @@ use crate::access::{Agent, Session};
 use crate::agent_api::ApiError;
 use crate::catalog::CatalogChange;
 
-/// The longest time without progress of an agent that has data waiting.
-const STALLED_AFTER: Duration = Duration::from_secs(30);
-
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum End {
-    #[error("the agent disconnected")]
-    Disconnected,
-    #[error("the edge is draining")]
-    Drained,
-    #[error("the agent took no data for too long")]
-    Stalled,
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
     #[error("the credential has ended or was denied")]
     Credential,
     #[error("the rows cannot be made")]
@@ -56,7 +45,7 @@ impl SelfApi {
         // Subscribed before the rows are made: what changes meanwhile is compared with them.
         let (changes, fleet) = (inner.catalog.changes(), inner.access.fleet());
         let (following, rows) = inner.state(&session.agent, &wanted)?;
-        let (parts, received) = mpsc::channel(1);
+        let (parts, body) = PartWriter::new(&inner.drain);
         let writer = Writer {
             inner: inner.clone(),
             session: Arc::new(session),
@@ -67,7 +56,7 @@ impl SelfApi {
             parts,
         };
         inner.drain.spawn(writer.run(since, changes, fleet, permit));
-        let mut response = Response::new(Body::stream(Stream { received }));
+        let mut response = Response::new(body);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -94,7 +83,7 @@ struct Writer {
     rows: Arc<Rows>,
     /// What the agent has been told of the upstreams.
     upstreams: HashMap<RepositoryName, Upstream>,
-    parts: mpsc::Sender<Result<Bytes, End>>,
+    parts: PartWriter,
 }
 
 impl Writer {
@@ -107,14 +96,14 @@ impl Writer {
         permit: OwnedSemaphorePermit,
     ) {
         let Err(end) = self.write(since, changes, fleet).await;
+        let (inner, session) = (self.inner.clone(), self.session.clone());
         match end {
-            End::Disconnected => {}
-            End::Drained => drop(self.parts.try_send(Ok(Bytes::new()))),
-            // If there is no room for the error, the closed channel is an error of the body too.
-            error => drop(self.parts.try_send(Err(error))),
+            End::NotTaken(NotTaken::Disconnected) => {}
+            End::NotTaken(NotTaken::Drained) => self.parts.finish(),
+            error => self.parts.fail(error),
         }
-        self.inner.metrics.stream_ended(end.label());
-        tracing::debug!(agent = %self.session.agent.name, why = %end, "the event stream of an agent ended");
+        inner.metrics.stream_ended(end.label());
+        tracing::debug!(agent = %session.agent.name, why = %end, "the event stream of an agent ended");
         drop(permit);
     }
 
@@ -137,8 +126,8 @@ impl Writer {
         loop {
             tokio::select! {
                 biased;
-                () = self.inner.drain.begun() => return Err(End::Drained),
-                () = self.parts.closed() => return Err(End::Disconnected),
+                () = self.inner.drain.begun() => return Err(NotTaken::Drained.into()),
+                () = self.parts.closed() => return Err(NotTaken::Disconnected.into()),
                 // Before further changes: a denial must not wait.
                 _ = &mut ended => return Err(End::Credential),
                 Ok(()) = fleet.changed() => self.compare().await?,
@@ -152,7 +141,7 @@ impl Writer {
                     Ok(CatalogChange::Revision(seen)) => self.upstream(&seen).await?,
                     Ok(CatalogChange::Suspect) | Err(RecvError::Lagged(_)) => self.resync().await?,
                     Ok(CatalogChange::Released(_) | CatalogChange::Heartbeat(_)) => {}
-                    Err(RecvError::Closed) => return Err(End::Drained),
+                    Err(RecvError::Closed) => return Err(NotTaken::Drained.into()),
                 },
                 _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,
             }
@@ -219,16 +208,7 @@ impl Writer {
     async fn send(&self, kind: AgentEventKind) -> Result<(), End> {
         self.inner.metrics.sent(kind.as_str());
         let cursor = self.rows.tag.parse().expect("hex digits are a cursor");
-        let sent = tokio::time::timeout(STALLED_AFTER, self.parts.send(Ok(AgentEvent { cursor, kind }.line())));
-        tokio::select! {
-            biased;
-            sent = sent => match sent {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) => Err(End::Disconnected),
-                Err(_) => Err(End::Stalled),
-            },
-            () = self.inner.drain.begun() => Err(End::Drained),
-        }
+        Ok(self.parts.send(AgentEvent { cursor, kind }.line()).await?)
     }
 }
 
@@ -249,31 +229,10 @@ fn differences((before, old): (&[ServiceName], &[Row]), (after, new): (&[Service
 impl End {
     fn label(self) -> &'static str {
         match self {
-            End::Disconnected => "agent_gone",
-            End::Drained => "drained",
-            End::Stalled => "stalled",
+            End::NotTaken(why) => why.as_str(),
             End::Credential => "credential",
             End::Rows => "too_many_services",
         }
-    }
-}
-
-/// The response body of a stream.
-struct Stream {
-    received: mpsc::Receiver<Result<Bytes, End>>,
-}
-
-impl HttpBody for Stream {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.received.poll_recv(cx).map(|part| match part {
-            Some(Ok(part)) if part.is_empty() => None,
-            Some(Ok(part)) => Some(Ok(Frame::data(part))),
-            Some(Err(end)) => Some(Err(end.into())),
-            None => Some(Err("the stream ended without a reason".into())),
-        })
     }
 }
 

@@ -11,7 +11,7 @@ metric_families! {
             { event: ["changed", "assigned", "unassigned", "upstream", "heartbeat", "resync"] };
         /// Event streams to agents that ended. `credential`: it has ended or was denied.
         ended: IntCounterVec = "weir_edge_agent_streams_ended_total"
-            { reason: ["agent_gone", "drained", "stalled", "credential", "too_many_services"] };
+            { reason: ["reader_gone", "drained", "stalled", "credential", "too_many_services"] };
         /// Reports of agents.
         pub(super) reports: IntCounter = "weir_edge_agent_reports_total";
     }

@@ -1,21 +1,18 @@
 //! `GET /v1/events`: streams changes to edges.
 //!
 //! Each stream has a task that reads the log at the reader's speed and passes on one part at a time to the response
-//! body. A reader that takes nothing for [`STALLED_AFTER`], or that falls behind the log, is disconnected with an
+//! body. A reader that takes nothing for [`PART_TIMEOUT`](weir_runtime::serve::PART_TIMEOUT), or that falls behind the log, is disconnected with an
 //! error, never a clean end. It reconnects with its last cursor.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, header};
-use http_body::{Body as HttpBody, Frame};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use weir_protocol::event::{CONTENT_TYPE, Event, EventKind, HEARTBEAT_SECONDS, RevisionSeen};
-use weir_runtime::serve::{Body, BoxError, RequestBody, until};
+use weir_runtime::serve::{Body, NotTaken, PartWriter, RequestBody, until};
 use weir_runtime::shutdown::Drain;
 
 use super::failure::Failure;
@@ -25,9 +22,6 @@ use crate::cluster::Validity;
 use crate::event_log::{EventLog, Read, Sequence};
 use crate::metrics::Metrics;
 use crate::publish::Retired;
-
-/// The longest time without progress of a reader that has data waiting.
-const STALLED_AFTER: Duration = Duration::from_secs(30);
 
 /// The size of a part of a snapshot, in bytes.
 const PART_BYTES: usize = 64 << 10;
@@ -42,7 +36,6 @@ pub(crate) struct Events {
     catalog: Arc<Catalog>,
     access: Access,
     permits: Arc<Semaphore>,
-    stalled_after: Duration,
     /// Until when this origin may vouch for what it owns.
     validity: Validity,
     metrics: Metrics,
@@ -52,12 +45,8 @@ pub(crate) struct Events {
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum End {
-    #[error("the reader disconnected")]
-    Disconnected,
-    #[error("the origin is draining")]
-    Drained,
-    #[error("the reader took no data for too long")]
-    Stalled,
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
     #[error("the reader fell behind the event log")]
     Behind,
     #[error("the reader's certificate has expired")]
@@ -77,7 +66,7 @@ impl Events {
     ) -> Self {
         metrics.event_streams_limit.set(i64::try_from(limit).unwrap_or(i64::MAX));
         let permits = Arc::new(Semaphore::new(limit));
-        Self { log, catalog, access, permits, stalled_after: STALLED_AFTER, validity, metrics, drain: drain.clone() }
+        Self { log, catalog, access, permits, validity, metrics, drain: drain.clone() }
     }
 
     fn may_vouch(&self) -> bool {
@@ -95,7 +84,7 @@ impl Events {
             Body::Empty
         } else {
             let permit = self.permits.clone().try_acquire_owned().map_err(|_| Failure::TooManyStreams)?;
-            Body::stream(self.stream(since(request.uri().query()), permit, certificate_ends))
+            self.stream(since(request.uri().query()), permit, certificate_ends)
         };
         let mut response = Response::new(body);
         let headers = response.headers_mut();
@@ -104,18 +93,13 @@ impl Events {
         Ok(response)
     }
 
-    fn stream(
-        &self,
-        since: Option<&str>,
-        permit: OwnedSemaphorePermit,
-        certificate_ends: Option<SystemTime>,
-    ) -> Stream {
+    fn stream(&self, since: Option<&str>, permit: OwnedSemaphorePermit, certificate_ends: Option<SystemTime>) -> Body {
         let begin = since.and_then(|cursor| self.log.offset(cursor));
         if begin.is_none() {
             let why = if since.is_some() { "cursor_unknown" } else { "no_cursor" };
             self.metrics.event_snapshots.with_label_values(&[why]).inc();
         }
-        let (parts, received) = mpsc::channel(1);
+        let (parts, body) = PartWriter::new(&self.drain);
         let mut heartbeat = interval(Duration::from_secs(HEARTBEAT_SECONDS));
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (newest, access) = (self.log.follow(), self.access.clone());
@@ -129,7 +113,7 @@ impl Events {
             metrics.event_streams_ended.with_label_values(&[end.as_str()]).inc();
             tracing::debug!(why = %end, "an event stream ended");
         });
-        Stream { received }
+        body
     }
 }
 
@@ -141,7 +125,7 @@ fn since(query: Option<&str>) -> Option<&str> {
 /// Writes the events of one stream in order.
 struct Writer {
     events: Events,
-    parts: mpsc::Sender<Result<Bytes, End>>,
+    parts: PartWriter,
     newest: watch::Receiver<Sequence>,
     access: Access,
     /// The sender of the access list is gone.
@@ -156,11 +140,10 @@ impl Writer {
             Err(end) = self.write_events(begin) => end,
             () = until(certificate_ends) => End::CredentialEnded,
         };
-        if matches!(end, End::Stalled | End::Behind | End::CredentialEnded) {
-            // If there is no room for the error, the closed channel is an error of the body too.
-            let _ = self.parts.try_send(Err(end));
-        } else if end == End::Drained {
-            let _ = self.parts.try_send(Ok(Bytes::new()));
+        match end {
+            End::NotTaken(NotTaken::Disconnected) => {}
+            End::NotTaken(NotTaken::Drained) => self.parts.finish(),
+            error => self.parts.fail(error),
         }
         end
     }
@@ -181,7 +164,7 @@ impl Writer {
             match log.read(offset) {
                 Read::Lines(lines, next) => {
                     for line in lines {
-                        self.send(line).await?;
+                        self.parts.send(line).await?;
                     }
                     offset = next;
                     continue;
@@ -192,8 +175,8 @@ impl Writer {
             let at_offset = |kind| Event { cursor: log.cursor(offset), kind };
             let event = tokio::select! {
                 biased;
-                () = self.events.drain.begun() => return Err(End::Drained),
-                () = self.parts.closed() => return Err(End::Disconnected),
+                () = self.events.drain.begun() => return Err(NotTaken::Drained.into()),
+                () = self.parts.closed() => return Err(NotTaken::Disconnected.into()),
                 changed = self.access.changed(), if !self.access_ended => {
                     self.access_ended = changed.is_err();
                     match self.access().filter(|_| changed.is_ok()) {
@@ -236,7 +219,7 @@ impl Writer {
                 add(&mut part, &event(EventKind::Descriptor(current.bytes().clone())));
             }
             if part.len() >= PART_BYTES {
-                self.send(part.split().freeze()).await?;
+                self.parts.send(part.split().freeze()).await?;
             }
         }
         // What this origin may not vouch for now has another owner, or will have.
@@ -247,14 +230,14 @@ impl Writer {
             }
             add(&mut part, &event(EventKind::Revision(seen)));
             if part.len() >= PART_BYTES {
-                self.send(part.split().freeze()).await?;
+                self.parts.send(part.split().freeze()).await?;
             }
         }
         for Retired { service, generation, .. } in catalog.retired() {
             add(&mut part, &event(EventKind::Tombstone { service, generation }));
         }
         add(&mut part, &Event { cursor: self.events.log.cursor(offset), kind: EventKind::SnapshotEnd });
-        self.send(part.freeze()).await?;
+        self.parts.send(part.freeze()).await?;
         Ok(offset)
     }
 
@@ -266,21 +249,7 @@ impl Writer {
     async fn send_event(&mut self, event: &Event) -> Result<(), End> {
         let mut part = BytesMut::new();
         add(&mut part, event);
-        self.send(part.freeze()).await
-    }
-
-    /// Sends a part once the reader has taken the previous one.
-    async fn send(&self, part: Bytes) -> Result<(), End> {
-        let sent = tokio::time::timeout(self.events.stalled_after, self.parts.send(Ok(part)));
-        tokio::select! {
-            biased;
-            sent = sent => match sent {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) => Err(End::Disconnected),
-                Err(_) => Err(End::Stalled),
-            },
-            () = self.events.drain.begun() => Err(End::Drained),
-        }
+        Ok(self.parts.send(part.freeze()).await?)
     }
 }
 
@@ -294,9 +263,7 @@ fn add(part: &mut BytesMut, event: &Event) {
 impl End {
     fn as_str(self) -> &'static str {
         match self {
-            End::Disconnected => "reader_gone",
-            End::Drained => "drained",
-            End::Stalled => "stalled",
+            End::NotTaken(why) => why.as_str(),
             End::Behind => "behind",
             End::CredentialEnded => "credential_ended",
         }
@@ -309,26 +276,6 @@ struct OpenStream(Metrics);
 impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.event_streams.dec();
-    }
-}
-
-/// The response body of a stream.
-struct Stream {
-    received: mpsc::Receiver<Result<Bytes, End>>,
-}
-
-impl HttpBody for Stream {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.received.poll_recv(cx).map(|part| match part {
-            // An empty part marks a clean end after a drain.
-            Some(Ok(part)) if part.is_empty() => None,
-            Some(Ok(part)) => Some(Ok(Frame::data(part))),
-            Some(Err(end)) => Some(Err(end.into())),
-            None => Some(Err("the stream was cut off".into())),
-        })
     }
 }
 
@@ -494,7 +441,7 @@ mod tests {
         assert!(matches!(events.begin(&request, None), Err(Failure::TooManyStreams)));
         assert_eq!(events.metrics.event_streams.get(), 1);
         // Only the paused clock advances.
-        tokio::time::sleep(3 * STALLED_AFTER).await;
+        tokio::time::sleep(3 * weir_runtime::serve::PART_TIMEOUT).await;
         assert_eq!(events.metrics.event_streams.get(), 0);
         let end = loop {
             if let Err(end) = reader.next().await {

@@ -54,7 +54,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a request that waits for the rebuild of an object | {origin/src/edge_api/object.rs REBUILD_WAIT} |  | 503 |
 | event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
 | events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |
-| an event stream whose edge reads nothing | {origin/src/edge_api/events.rs STALLED_AFTER} |  | the stream is ended |
+| an event stream whose reader takes nothing | {shared/runtime/src/serve/part_writer.rs PART_TIMEOUT} |  | the stream is ended |
 | changes of operators that wait | {origin/src/catalog/owner.rs QUEUE} | `edits` | 503 |
 | dry runs | `limits.concurrent_dry_runs` | `dry_runs` | 503 |
 | a dry run | {origin/src/operator_api/dry_run.rs DEADLINE} |  | 503 |

@@ -14,6 +14,7 @@ mod lingering;
 mod listener;
 mod metrics;
 mod minimum_rate;
+mod part_writer;
 mod quic_metrics;
 mod request_counters;
 mod server_tls;
@@ -33,6 +34,7 @@ pub use body::{Body, BoxError, RequestBody, RequestBodyError};
 pub use http3::fuzzing;
 pub use http3::{QuicOptions, quic};
 pub use metrics::{HttpMetrics, ListenerMetrics};
+pub use part_writer::{NotTaken, PART_TIMEOUT, PartWriter};
 pub use server_tls::ServerTls;
 pub use tcp::{TcpOptions, tcp, tcp_with};
 
