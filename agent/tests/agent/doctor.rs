@@ -29,7 +29,7 @@ async fn a_good_edge_is_ok_in_every_line() {
     let mut config = world.config(&[edge.url()]);
     let found = findings(&config).await;
     let checks: Vec<_> = found.iter().map(|(check, ..)| *check).collect();
-    assert_eq!(checks, ["dns", "tcp", "udp", "tls", "identity", "clock"]);
+    assert_eq!(checks, ["dns", "tcp", "tls", "udp", "identity", "clock"]);
     assert!(found.iter().all(|(_, verdict, _)| *verdict == Verdict::Ok), "{found:?}");
     let machine = doctor(&config).await;
     assert!(!machine.has_failed() && !world.path().join("root").exists(), "{machine}");
