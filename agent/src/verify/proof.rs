@@ -27,6 +27,8 @@ pub(crate) struct Proof {
     newest: Option<Newest>,
     /// The newest signed time at which a release was current that was in force here before `newest` arrived.
     current_at: Option<SystemTime>,
+    /// The generation that is held here, and when it was first seen to be.
+    held_since: Option<(Generation, SystemTime)>,
     /// Why the last statement was refused; `None` once one is accepted.
     refused: Option<String>,
     /// Why there was no statement at the last attempt.
@@ -87,7 +89,7 @@ impl StatementError {
 impl Proof {
     /// Nothing is proved yet.
     pub(crate) fn new(since: SystemTime) -> Self {
-        Self { since, newest: None, current_at: None, refused: None, missing: None }
+        Self { since, newest: None, current_at: None, held_since: None, refused: None, missing: None }
     }
 
     /// Takes a statement whose signature was verified. One that is a little older than the newest changes nothing: edges
@@ -112,6 +114,19 @@ impl Proof {
         let contradicts = |seen: &Held| seen.generation == statement.generation && seen.digest != statement.digest;
         if let Some(Held { generation, digest: one }) = [seen, held].into_iter().flatten().find(contradicts) {
             return Err(StatementError::Contradiction { generation, one, other: statement.digest });
+        }
+        if let Some(Held { generation, .. }) = held
+            && self.held_since.is_none_or(|(before, _)| before != generation)
+        {
+            self.held_since = Some((generation, now));
+        }
+        // An older statement may have been on its way. One that is signed after the release was held is of an origin that
+        // went back, also when this agent has just started and knows no other statement.
+        if let Some((newest, since)) = self.held_since
+            && statement.generation < newest
+            && statement.time > since + CLOCK_LEEWAY
+        {
+            return Err(StatementError::Regressed { offered: statement.generation, newest });
         }
         let mut known_since = now;
         if let Some(Newest { statement: newest, known_since: since }) = &self.newest {
@@ -298,6 +313,12 @@ mod tests {
         // The first statement contradicts what is held.
         let other = Freshness { digest: TarballDigest::of(b"other"), ..statement(7, 1005) };
         assert_eq!(Proof::new(at(0)).accept(other, &shop(), held(7), at(1010)).unwrap_err().reason(), "digest");
+        // After a start: an origin that went back says so in the next minutes.
+        let mut restarted = Proof::new(at(0));
+        restarted.accept(statement(6, 1000), &shop(), held(7), at(1000)).unwrap();
+        let error = restarted.accept(statement(6, 1061), &shop(), held(7), at(1061)).unwrap_err();
+        assert_eq!(error.reason(), "generation", "{error}");
+        restarted.accept(statement(7, 1100), &shop(), held(7), at(1100)).unwrap();
         // A refusal degrades until one is accepted.
         proof.refuse(&StatementError::NotTrusted);
         assert!(proof.assess(held(7), false, LIMIT, at(1010)).problem.unwrap().contains("no key of `trust`"));
