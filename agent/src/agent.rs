@@ -220,6 +220,7 @@ impl Composition {
                 selection: selection.clone(),
                 timeout: config.request_timeout,
                 spread: config.spread,
+                agent: config.name.clone(),
                 wanted: want,
                 cursor: cursor_read,
                 errors: 0,

@@ -7,13 +7,14 @@ use http::StatusCode;
 use tokio::sync::{mpsc, watch};
 use weir_protocol::agent_event::{AgentEvent, AgentEventError, AgentEventKind, HEARTBEAT_SECONDS, MAX_LINE_BYTES};
 use weir_protocol::event::{Cursor, EventError, Lines};
+use weir_protocol::name::NodeName;
 use weir_protocol::route::Route;
 use weir_runtime::shutdown::Drain;
 
 use super::error::PollError;
 use super::poller::succeeded;
 use super::row::ReceivedRow;
-use super::schedule::back_off;
+use super::schedule::{back_off, phase};
 use super::selection::Selection;
 use crate::edge_client::{EdgeClient, Edges, RequestError, Response};
 use crate::metrics::Metrics;
@@ -32,8 +33,9 @@ pub(crate) struct EventStream {
     pub(crate) edges: Arc<EdgeClient>,
     pub(crate) selection: Selection,
     pub(crate) timeout: Duration,
-    /// Within this, a batch poll follows a change of what is followed.
+    /// Within this, a batch poll follows a change of what is followed, and the next stream one that ended.
     pub(crate) spread: Duration,
+    pub(crate) agent: NodeName,
     /// Asks for a batch poll.
     pub(crate) wanted: mpsc::Sender<Duration>,
     /// Where the stream begins.
@@ -69,7 +71,9 @@ impl Task for EventStream {
                 end = self.follow() => end,
             };
             self.metrics.event_stream_connected.set(0);
-            let pause = back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64());
+            // An edge that ends drops all agents at once, and they come back in the order of their phases.
+            let turn = self.spread.mul_f64(phase(&[self.agent.as_str(), "events"]));
+            let pause = back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64()).max(turn);
             tracing::debug!(%end, ?pause, "the event stream has ended");
             tokio::select! {
                 () = self.drain.begun() => return,
@@ -127,8 +131,7 @@ impl EventStream {
                 self.metrics.event(event.kind.as_str());
                 match event.kind {
                     AgentEventKind::Changed(row) => self.services.tell(ReceivedRow { row, protocol }),
-                    AgentEventKind::Assigned(_) | AgentEventKind::Unassigned(_) => self.want(self.spread),
-                    AgentEventKind::Resync => self.want(Duration::ZERO),
+                    AgentEventKind::Assigned(_) | AgentEventKind::Unassigned(_) | AgentEventKind::Resync => self.want(),
                     AgentEventKind::Upstream { .. } | AgentEventKind::Heartbeat => {}
                 }
             }
@@ -139,8 +142,8 @@ impl EventStream {
         Ok(())
     }
 
-    /// Asks for a batch poll; a full queue already has such requests.
-    fn want(&self, spread: Duration) {
-        let _ = self.wanted.try_send(spread);
+    /// Asks for a batch poll; a full queue already has such requests. The same event reaches all agents of an edge at once.
+    fn want(&self) {
+        let _ = self.wanted.try_send(self.spread);
     }
 }
