@@ -10,6 +10,9 @@ use hyper::body::Incoming;
 use super::error::{RequestError, chain};
 use super::h3::{self, Http3Stream};
 
+/// The longest time for the body of a document: an edge that sends a byte now and then must not hold up the agent.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The version of HTTP of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -69,16 +72,19 @@ impl ResponseBody {
         tokio::time::timeout(idle, self.next()).await.map_err(|_| RequestError::Silent(idle))?
     }
 
-    /// The whole body. `None`: it is longer than `limit` bytes.
+    /// The whole body of a document. `None`: it is longer than `limit` bytes.
     pub(crate) async fn read(&mut self, limit: usize) -> Result<Option<Vec<u8>>, RequestError> {
-        let mut bytes = Vec::new();
-        while let Some(part) = self.chunk().await? {
-            if bytes.len() + part.len() > limit {
-                return Ok(None);
+        let read = async {
+            let mut bytes = Vec::new();
+            while let Some(part) = self.chunk().await? {
+                if bytes.len() + part.len() > limit {
+                    return Ok(None);
+                }
+                bytes.extend_from_slice(&part);
             }
-            bytes.extend_from_slice(&part);
-        }
-        Ok(Some(bytes))
+            Ok(Some(bytes))
+        };
+        tokio::time::timeout(DOCUMENT_TIMEOUT, read).await.map_err(|_| RequestError::Slow(DOCUMENT_TIMEOUT))?
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {

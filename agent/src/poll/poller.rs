@@ -241,7 +241,6 @@ impl Poller {
 
     /// Fetches the tarball; with `trust` the one that an origin signed.
     async fn get(&self, edge: &Edge, local: LocalState, no_cache: bool) -> Result<(PollResult, Protocol), PollError> {
-        let _permit = self.downloads.acquire().await.expect("the semaphore is never closed");
         let Some(proofs) = &self.proofs else { return self.get_tarball(edge, local, no_cache, None).await };
         let mut races = 0;
         loop {
@@ -268,6 +267,7 @@ impl Poller {
         no_cache: bool,
         signed: Option<&SignedPublication>,
     ) -> Result<(PollResult, Protocol), PollError> {
+        let _permit = self.downloads.acquire().await.expect("the semaphore is never closed");
         match self.download(edge, local, no_cache, signed).await {
             Err(PollError::Fetch(error)) if error.is_corrupt() => {
                 self.service_metrics.verify_failures.inc();
