@@ -1,5 +1,6 @@
 //! Writes the output of a command to the log, within bounds.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -14,19 +15,25 @@ const MAX_LINE: usize = 2 << 10;
 /// How long output is read after the command has ended: a background process may keep it open.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// Logs a stream to its end.
+/// Logs a stream to its end, and keeps the last line that was logged.
 pub(super) async fn log(
-    mut stream: impl AsyncRead + Unpin,
+    stream: Option<impl AsyncRead + Unpin>,
     what: &'static str,
     service: ServiceName,
     name: &'static str,
+    last: &Mutex<String>,
 ) {
+    let Some(mut stream) = stream else { return };
+    let put = |line: &str| {
+        tracing::info!(%service, stream = name, "{what}: {line}");
+        line.clone_into(&mut last.lock().unwrap_or_else(PoisonError::into_inner));
+    };
     let mut lines = Lines::default();
     let mut buffer = vec![0; 4 << 10];
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-        lines.push(&buffer[..read], |line| tracing::info!(%service, stream = name, "{what}: {line}"));
+        lines.push(&buffer[..read], put);
     }
-    lines.finish(|line| tracing::info!(%service, stream = name, "{what}: {line}"));
+    lines.finish(put);
 }
 
 #[derive(Default)]

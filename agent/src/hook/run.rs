@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -19,8 +20,9 @@ const TERM_GRACE: Duration = Duration::from_secs(5);
 pub(crate) enum HookError {
     #[error("{what} cannot be started: {source}")]
     Start { what: &'static str, source: std::io::Error },
-    #[error("{what} ended with {status}")]
-    Failed { what: &'static str, status: ExitStatus },
+    /// `last_line`: of what it wrote to stderr.
+    #[error("{what} ended with {status}: {}", if last_line.is_empty() { "it wrote nothing to stderr" } else { last_line })]
+    Failed { what: &'static str, status: ExitStatus, last_line: String },
     #[error("{what} ran longer than {after:?} and was ended")]
     TimedOut { what: &'static str, after: Duration },
     #[error("webhook failed: {0}")]
@@ -103,22 +105,11 @@ impl Run<'_> {
             .map_err(|source| HookError::Start { what, source })?;
         // The group has the number of its first process.
         let mut group = ProcessGroup(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
-        let out = child.stdout.take().map(|stream| output::log(stream, what, service.clone(), "stdout"));
-        let err = child.stderr.take().map(|stream| output::log(stream, what, service.clone(), "stderr"));
-        let output = async {
-            tokio::join!(
-                async {
-                    if let Some(out) = out {
-                        out.await;
-                    }
-                },
-                async {
-                    if let Some(err) = err {
-                        err.await;
-                    }
-                }
-            );
-        };
+        let (out, err) = <(Mutex<String>, Mutex<String>)>::default();
+        let output = futures_util::future::join(
+            output::log(child.stdout.take(), what, service.clone(), "stdout", &out),
+            output::log(child.stderr.take(), what, service.clone(), "stderr", &err),
+        );
         tokio::pin!(output);
         let mut read_to_end = false;
         let ended = {
@@ -126,7 +117,7 @@ impl Run<'_> {
             tokio::pin!(wait);
             tokio::select! {
                 ended = &mut wait => ended,
-                () = &mut output => {
+                _ = &mut output => {
                     read_to_end = true;
                     wait.await
                 }
@@ -144,7 +135,10 @@ impl Run<'_> {
         match ended.map_err(|source| HookError::Start { what, source })? {
             None => Err(HookError::TimedOut { what, after: self.timeout }),
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(HookError::Failed { what, status }),
+            Some(status) => {
+                let last_line = std::mem::take(&mut *err.lock().unwrap_or_else(PoisonError::into_inner));
+                Err(HookError::Failed { what, status, last_line })
+            }
         }
     }
 }

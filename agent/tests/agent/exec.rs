@@ -62,13 +62,19 @@ async fn a_failed_exec_is_retried_for_the_newest_release() {
     let world = World::new();
     let edge = world.edge().await;
     let (log, gate) = (world.path().join("log"), world.path().join("gate"));
-    let exec = format!("cat content >> {}; echo >> {}; test -e {}", log.display(), log.display(), gate.display());
+    let exec = format!(
+        "cat content >> {}; echo >> {}; echo no gate >&2; test -e {}",
+        log.display(),
+        log.display(),
+        gate.display()
+    );
     edge.answers.publish(&shop(), with_content("1"));
     let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
     let status = agent
         .until("exec has failed twice", |status| status.hook_failures >= 2 && status.hook == HookState::Failed)
         .await;
-    assert!(status.hook_error.unwrap().contains("exit status: 1"));
+    let error = status.hook_error.unwrap();
+    assert!(error.contains("exit status: 1: no gate"), "with the last line of stderr: {error}");
     assert!(agent.metric("weir_agent_hook_runs_total", &[("result", "failure")]) >= 2.0);
     edge.answers.publish(&shop(), with_content("2"));
     std::fs::write(&gate, "").unwrap();
