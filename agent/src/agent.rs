@@ -229,8 +229,8 @@ impl Composition {
             };
             self.drain.spawn(supervise(stream, self.drain.clone()));
             let (services, metrics) = (services.clone(), self.metrics.clone());
-            let (timeout, drain) = (config.request_timeout, self.drain.clone());
-            let reporter = Reporter::new(services, self.edges.clone(), timeout, self.started, metrics, drain);
+            let (timeout, labels, drain) = (config.request_timeout, config.labels.clone(), self.drain.clone());
+            let reporter = Reporter::new(services, self.edges.clone(), timeout, labels, self.started, metrics, drain);
             self.drain.spawn(supervise(reporter, self.drain.clone()));
         }
         let batch = Batch {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
+use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::{self, ConfigError, duration, size};
@@ -217,6 +218,9 @@ pub struct Config {
     /// How long the directory stays of a service that is no longer assigned. `0s`: for ever.
     #[serde(with = "duration")]
     pub remove_unassigned_after: Duration,
+    /// Labels that the agent reports, for display alone: `labels = { rack = "b2" }`. Those that decide anything are in its
+    /// token, or given by operators.
+    pub labels: Labels,
     /// Services to follow.
     #[serde(rename = "service")]
     pub services: Vec<ServiceConfig>,
@@ -256,6 +260,7 @@ impl Default for Config {
             allow: Vec::new(),
             spread: Duration::from_secs(10),
             remove_unassigned_after: Duration::ZERO,
+            labels: Labels::default(),
             services: Vec::new(),
         }
     }

@@ -28,6 +28,7 @@ pub(crate) struct Reporter {
     services: Arc<Services>,
     edges: Arc<EdgeClient>,
     timeout: Duration,
+    labels: Labels,
     instance: Instance,
     seq: u64,
     /// When the agent started.
@@ -81,13 +82,14 @@ impl Reporter {
         services: Arc<Services>,
         edges: Arc<EdgeClient>,
         timeout: Duration,
+        labels: Labels,
         started: SystemTime,
         metrics: Metrics,
         drain: Drain,
     ) -> Self {
         let instance = format!("{:016x}", fastrand::u64(..)).parse().expect("hex digits");
         let not_before = Instant::now();
-        Self { services, edges, timeout, instance, seq: 0, started, sent: None, not_before, metrics, drain }
+        Self { services, edges, timeout, labels, instance, seq: 0, started, sent: None, not_before, metrics, drain }
     }
 
     fn rows(&self) -> Vec<ServiceReport> {
@@ -110,7 +112,7 @@ impl Reporter {
             instance: self.instance.clone(),
             seq: self.seq,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            labels: Labels::default(),
+            labels: self.labels.clone(),
             services: rows.clone(),
         };
         let result = match report.to_json() {

@@ -150,6 +150,7 @@ impl Reports {
             let mut row = serde_json::to_value(row).expect("plain data");
             row["agent"] = json!(name.as_str());
             row["version"] = json!(last.report.version);
+            row["labels"] = json!(last.report.labels);
             row["reported"] = json!(humantime::format_rfc3339_seconds(last.at).to_string());
             rows.push((name.clone(), row));
             if rows.len() == MAX_LISTED {

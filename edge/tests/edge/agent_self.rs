@@ -222,9 +222,9 @@ async fn streams_are_bounded_and_end_with_the_credential() {
 #[tokio::test]
 async fn the_last_report_of_an_agent_is_shown() {
     let site = assigned(|_| {}).await;
-    let report = |seq: u64, error: Value| {
+    let of = |instance: &str, seq: u64, error: Value| {
         json!({
-            "instance": "a1", "seq": seq, "version": "0.2.0", "labels": {"region": "eu"},
+            "instance": instance, "seq": seq, "version": "0.2.0", "labels": {"region": "eu"},
             "services": [{
                 "service": "shop-a", "digest": Tarball::random(1, 1000).digest().to_string(), "generation": 7,
                 "since": "2026-01-01T00:00:00Z", "pinned": false, "hook": "failed", "error": error,
@@ -232,6 +232,7 @@ async fn the_last_report_of_an_agent_is_shown() {
         })
         .to_string()
     };
+    let report = |seq, error| of("a1", seq, error);
     for (seq, version) in [(1, "h1"), (2, "h2"), (3, "h3")] {
         let mut client = site.client_as("agent", version).await;
         let reply = client.post(REPORT, &[], report(seq, json!(format!("by {version}")))).await;
@@ -242,8 +243,13 @@ async fn the_last_report_of_an_agent_is_shown() {
     let explained: Value = serde_json::from_str(&site.admin("/v1/explain?service=shop-a").await.1).unwrap();
     let shown = &explained["agents"][0];
     assert_eq!((&shown["error"], &shown["hook"]), (&json!("by h3"), &json!("failed")), "the lower number is dropped");
+    assert_eq!(shown["labels"], json!({"region": "eu"}));
+    // A second agent of the same name, while the first lives.
+    for (instance, seq) in [("b1", 1), ("a1", 4)] {
+        assert_eq!(client.post(REPORT, &[], of(instance, seq, Value::Null)).await.status, 204);
+    }
     let status: Value = serde_json::from_str(&site.admin("/status").await.1).unwrap();
-    assert_eq!(status["agents"]["reporting"], 1);
+    assert_eq!(status["agents"], json!({"reporting": 1, "failing": [], "duplicated": ["cluster-1"]}));
     for (body, expected) in [("{}".to_owned(), 400), ("x".repeat(300 << 10), 413)] {
         assert_eq!(client.post(REPORT, &[], body).await.status, expected);
     }
