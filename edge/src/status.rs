@@ -229,7 +229,9 @@ impl Status {
         let aged = entry.zip(age);
         let origin = entry.and_then(|entry| entry.origin).map(|id| self.origins.get(id));
         let publication = version.map(|version| version.descriptor().publication());
-        let seen = version.and_then(|version| self.catalog.revision_status(name, version)).map(|seen| {
+        let seen = version.and_then(|version| self.catalog.revision_status(name, version));
+        let is_cut_off = seen.as_ref().is_some_and(|seen| seen.upstream_unreachable_since.is_some());
+        let seen = seen.map(|seen| {
             let since = seen.upstream_unreachable_since;
             let since = since.map(|since| humantime::format_rfc3339_seconds(since).to_string());
             json!({ "revision_id": seen.revision_id, "upstream_unreachable_since": since })
@@ -241,6 +243,7 @@ impl Status {
             (Some(_), None, _) => "the origin removed the service",
             (Some(_), _, None) => "its origin is no longer configured; all origins are queried",
             (_, _, Some(origin)) if !origin.is_up() => "the origin is down; the cached version is served",
+            _ if is_cut_off => "the newest that the origin has; it does not reach Git",
             (Some(entry), ..) if self.catalog.is_leased(entry) => "the origin's event stream confirms it",
             _ => "as of the last revalidation",
         };

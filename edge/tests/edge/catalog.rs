@@ -53,6 +53,10 @@ async fn a_descriptor_has_its_revision_status() {
     let since = async |client: &mut _| read(client).await["seen"]["upstream_unreachable_since"].clone();
     site.until("the upstream is away", async || since(&mut client).await == "1970-01-01T00:01:00Z").await;
     assert_eq!(client.get(SERVICE, &[("if-none-match", &tag)]).await.status, 200, "that is news, too");
+    let explained: Value = serde_json::from_str(&site.admin("/v1/explain?service=shop").await.1).unwrap();
+    let expected = serde_json::json!({"revision_id": "sha1:aa", "upstream_unreachable_since": "1970-01-01T00:01:00Z"});
+    assert_eq!(explained["seen"], expected);
+    assert!(explained["why"].as_str().unwrap().contains("does not reach Git"), "{explained}");
     assert_eq!(site.origin.requests("service").len(), 0);
 }
 
