@@ -1,10 +1,5 @@
 //! The admin listener.
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
-
 use weir_agent::HookState;
 use weir_agent::config::ServiceConfig;
 
@@ -21,24 +16,16 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     config.metrics_by_service = true;
     config.services[0].exec = Some("true".into());
     let mut agent = Agent::start(config).await;
-    let address = agent.running.admin_address().unwrap();
-    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    let get = async |path: &str| {
-        let response = client.get(format!("http://{address}{path}").parse().unwrap()).await.unwrap();
-        let status = response.status().as_u16();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, String::from_utf8(body.to_vec()).unwrap())
-    };
     agent.until("the first poll has ended", |status| status.polls > 0).await;
-    assert_eq!(get("/livez").await.0, 200);
-    let (status, body) = get("/readyz").await;
+    assert_eq!(agent.admin("/livez").await.0, 200);
+    let (status, body) = agent.admin("/readyz").await;
     assert!(status == 503 && body.contains("shop"), "{body}");
 
     let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
     agent.poll().await;
     agent.until("exec has run", |status| status.hook_runs == 1).await;
-    assert_eq!(get("/readyz").await, (200, "ready\n".to_owned()));
-    let status: serde_json::Value = serde_json::from_str(&get("/status").await.1).unwrap();
+    assert_eq!(agent.admin("/readyz").await, (200, "ready\n".to_owned()));
+    let status = agent.shown().await;
     let service = &status["services"]["shop"];
     assert_eq!(status["name"], "cluster-1");
     let first: Vec<_> = status.as_object().unwrap().keys().take(6).map(String::as_str).collect();
@@ -50,10 +37,10 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     assert_eq!(service["release"]["generation"], generation);
     assert_eq!(service["protocol"], "h3");
     assert_eq!(service["hook"]["state"], "done");
-    let metrics = get("/metrics").await.1;
+    let metrics = agent.admin("/metrics").await.1;
     edge.answers.fail_always(Fault::Status(401, None));
     agent.poll().await;
-    let (status, body) = get("/readyz").await;
+    let (status, body) = agent.admin("/readyz").await;
     assert!(
         status == 200 && body.contains("degraded: the last poll of shop failed: ") && body.contains("401"),
         "{body}"

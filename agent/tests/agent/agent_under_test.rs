@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use weir_agent::config::ServiceConfig;
@@ -132,6 +136,21 @@ impl Agent {
         let before = self.status.borrow().polls;
         self.running.refresh_now(&shop());
         self.until("a refresh has ended", |status| status.polls > before).await
+    }
+
+    /// The status and body of a document of the admin listener.
+    pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+        let address = self.running.admin_address().expect("`admin_listen` is set");
+        let response = client.get(format!("http://{address}{path}").parse().unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// `/status`.
+    pub(crate) async fn shown(&self) -> serde_json::Value {
+        serde_json::from_str(&self.admin("/status").await.1).unwrap()
     }
 
     /// The value of a metric, summed over its labels but for those given.

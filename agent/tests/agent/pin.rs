@@ -19,6 +19,7 @@ async fn command(world: &World, arguments: &[&str]) -> Output {
 async fn three(world: &World) -> (TestEdge, Vec<String>, Agent) {
     let edge = world.edge().await;
     let mut config = world.config(&[edge.url()]);
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     let log = world.path().join("log");
     config.services[0].exec = Some(format!("echo \"$(cat content) $WEIR_REVISION\" >> {}", log.display()).into());
     let mut digests = vec![edge.answers.publish(&shop(), with_content("1")).0.to_string()];
@@ -44,6 +45,8 @@ async fn a_running_agent_goes_back_stays_there_and_follows_again() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(world.current().as_ref(), Some(&digests[1]));
     let status = agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Done).await;
+    let shown = agent.shown().await;
+    assert_eq!(shown["services"]["shop"]["pinned"]["digest"], digests[1], "{shown}");
     assert_eq!(status.pinned.unwrap().digest.to_string(), digests[1]);
     assert_eq!(last_line(&world), format!("2 sha1:{}", crate::edge::commit(2)), "with what is known of it");
     assert_eq!(agent.metric("weir_agent_pinned", &[]), 1.0);
