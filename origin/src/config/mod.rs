@@ -41,6 +41,7 @@ pub use repository::RepositoryConfig;
 pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
+pub(crate) use store::AccessKeyFiles;
 pub use store::StoreConfig;
 pub(crate) use store::StoreLocation;
 pub use upstreams::{DefinedBy, UpstreamsConfig};

@@ -22,7 +22,7 @@ pub struct StoreConfig {
     pub endpoint: Option<String>,
     /// Allow `http://` in `endpoint`.
     pub allow_http: bool,
-    /// File with the ID of an S3 access key; together with `secret_access_key_file`. Read at the start. `gs://` and `az://`
+    /// File with the ID of an S3 access key; together with `secret_access_key_file`. Both are read for each request. `gs://` and `az://`
     /// use the variables `GOOGLE_*` and `AZURE_*`. Default: the usual environment of the provider.
     pub access_key_id_file: Option<PathBuf>,
     /// File with the secret of the S3 access key.
@@ -131,21 +131,15 @@ impl StoreConfig {
         errors
     }
 
-    /// Reads the access key, if the configuration names one.
-    ///
-    /// # Errors
-    /// A file cannot be read, or holds no key; the message names the key of the configuration, and no secret.
-    pub(crate) fn access_key(&self) -> Result<Option<AccessKey>, String> {
-        let (Some(id), Some(secret)) = (&self.access_key_id_file, &self.secret_access_key_file) else {
-            return Ok(None);
-        };
-        let id = read_line("access_key_id_file", id)?;
-        Ok(Some(AccessKey { id, secret: read_line("secret_access_key_file", secret)? }))
+    /// The files of the access key, if the configuration names them.
+    pub(crate) fn access_key(&self) -> Option<AccessKeyFiles> {
+        let (id, secret) = self.access_key_id_file.clone().zip(self.secret_access_key_file.clone())?;
+        Some(AccessKeyFiles { id, secret })
     }
 
     /// Checks the files and folders of this section, for `--check-config`.
     pub(super) fn check_files(&self, check: &mut FileCheck) {
-        check.errors.extend(self.access_key().err());
+        check.errors.extend(self.access_key().and_then(|files| files.read().err()));
         if let Ok(StoreLocation::Folder(folder)) = self.location()
             && !folder.is_dir()
         {
@@ -155,9 +149,28 @@ impl StoreConfig {
 }
 
 /// An access key of S3. It has no `Debug`, so that no log shows it.
+#[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "only S3 has keys in files"))]
 pub(crate) struct AccessKey {
     pub(crate) id: String,
     pub(crate) secret: String,
+}
+
+/// The files with an access key of S3.
+#[derive(Debug, Clone)]
+pub(crate) struct AccessKeyFiles {
+    id: PathBuf,
+    secret: PathBuf,
+}
+
+impl AccessKeyFiles {
+    /// Reads the access key. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be read, or holds no key; the message names the key of the configuration, and no secret.
+    pub(crate) fn read(&self) -> Result<AccessKey, String> {
+        let id = read_line("access_key_id_file", &self.id)?;
+        Ok(AccessKey { id, secret: read_line("secret_access_key_file", &self.secret)? })
+    }
 }
 
 fn read_line(key: &str, file: &Path) -> Result<String, String> {
@@ -239,7 +252,7 @@ mod tests {
             (found.errors.join("; "), config.access_key())
         };
         let (errors, key) = check("s3://b", "s3cret\n");
-        assert_eq!((errors.as_str(), key.unwrap().unwrap().secret.as_str()), ("", "s3cret"));
+        assert_eq!((errors.as_str(), key.unwrap().read().unwrap().secret.as_str()), ("", "s3cret"));
         for (secret, why) in [("\n", "is empty"), ("s3cret\nmore", "more than one line")] {
             let (errors, _) = check("s3://b", secret);
             assert!(errors.starts_with("[store] secret_access_key_file: ") && errors.contains(why), "{errors}");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use reqwest::Url;
 
-use crate::config::StoreConfig;
+use crate::config::{AccessKeyFiles, StoreConfig};
 
 /// The prefixes of the environment variables that the providers' own tools read.
 const OF_PROVIDERS: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
@@ -35,15 +35,13 @@ pub(super) fn open(config: &StoreConfig, url: &Url, once: Option<Duration>) -> R
         set("base_url", endpoint.clone());
         set("allow_http", config.allow_http.to_string());
     }
-    if let Some(key) = config.access_key()? {
-        set("access_key_id", key.id);
-        set("secret_access_key", key.secret);
-    }
+    let access_key = config.access_key();
+    access_key.as_ref().map(AccessKeyFiles::read).transpose()?;
     #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
-    return client::build(url, options, once);
+    return client::build(url, options, access_key, once);
     #[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
     {
-        let _ = (options, once);
+        let _ = (options, access_key, once);
         Err(unsupported(url))
     }
 }

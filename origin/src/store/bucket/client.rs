@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "s3")]
-use object_store::aws::AmazonS3Builder;
+use object_store::CredentialProvider;
+#[cfg(feature = "s3")]
+use object_store::aws::{AmazonS3Builder, AwsCredential};
 #[cfg(feature = "azure")]
 use object_store::azure::MicrosoftAzureBuilder;
 #[cfg(feature = "gcs")]
@@ -13,12 +15,17 @@ use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreScheme, RetryConfig};
 use reqwest::Url;
 
+use crate::config::AccessKeyFiles;
+
 /// Creates a client with the options of its provider. `once`: see [`super::open`].
 pub(in crate::store) fn build(
     url: &Url,
     mut options: Vec<(String, String)>,
+    access_key: Option<AccessKeyFiles>,
     once: Option<Duration>,
 ) -> Result<Arc<dyn ObjectStore>, String> {
+    #[cfg(not(feature = "s3"))]
+    let _ = access_key;
     // The HTTP client uses the installed cryptography provider. An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut retry = RetryConfig::default();
@@ -31,26 +38,49 @@ pub(in crate::store) fn build(
     let (_, prefix) = ObjectStoreScheme::parse(url).map_err(|error| wrong(error.into()))?;
     // Each provider has a builder of its own type, with the same methods.
     macro_rules! client {
-        ($builder:ty) => {{
+        ($builder:ty, $finish:expr) => {{
             let builder = <$builder>::new().with_url(url.as_str()).with_retry(retry);
             let builder =
                 options.into_iter().fold(builder, |builder, (key, value)| match key.to_ascii_lowercase().parse() {
                     Ok(key) => builder.with_config(key, value),
                     Err(_) => builder,
                 });
-            Ok(Arc::new(PrefixStore::new(builder.build().map_err(wrong)?, prefix)))
+            Ok(Arc::new(PrefixStore::new($finish(builder).build().map_err(wrong)?, prefix)))
         }};
     }
     match url.scheme() {
         #[cfg(feature = "s3")]
-        "s3" => client!(AmazonS3Builder),
+        "s3" => client!(AmazonS3Builder, |builder: AmazonS3Builder| match access_key {
+            Some(files) => builder.with_credentials(Arc::new(FromFiles(files))),
+            None => builder,
+        }),
         #[cfg(feature = "gcs")]
-        "gs" => client!(GoogleCloudStorageBuilder),
+        "gs" => client!(GoogleCloudStorageBuilder, std::convert::identity),
         #[cfg(feature = "azure")]
-        "az" => client!(MicrosoftAzureBuilder),
+        "az" => client!(MicrosoftAzureBuilder, std::convert::identity),
         #[cfg(not(all(feature = "s3", feature = "gcs", feature = "azure")))]
         _ => Err(super::unsupported(url)),
         #[cfg(all(feature = "s3", feature = "gcs", feature = "azure"))]
         scheme => Err(format!("[store] url: {scheme}:// names no bucket")),
+    }
+}
+
+/// Reads the access key for each request, so that a rotated one takes effect at once.
+#[cfg(feature = "s3")]
+#[derive(Debug)]
+pub(in crate::store) struct FromFiles(pub(in crate::store) AccessKeyFiles);
+
+#[cfg(feature = "s3")]
+#[async_trait::async_trait]
+impl CredentialProvider for FromFiles {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let files = self.0.clone();
+        let wrong =
+            |source: Box<dyn std::error::Error + Send + Sync>| object_store::Error::Generic { store: "S3", source };
+        let read = tokio::task::spawn_blocking(move || files.read()).await.map_err(|error| wrong(error.into()))?;
+        let key = read.map_err(|why| wrong(why.into()))?;
+        Ok(Arc::new(AwsCredential { key_id: key.id, secret_key: key.secret, token: None }))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use object_store::ObjectStoreExt;
+use object_store::{CredentialProvider, ObjectStoreExt};
 use prometheus::Registry;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
@@ -74,6 +74,18 @@ async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
     assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "frame", "from the cache");
     let away = objects.get(&shop, Area::Public, &absent).await;
     assert!(matches!(away, Err(ObjectError::Unavailable(_))), "{away:?}");
+}
+
+#[tokio::test]
+async fn a_rotated_access_key_needs_no_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let credentials = client::FromFiles(config(dir.path(), "s3://b", "http://s3.example").access_key().unwrap());
+    assert_eq!(credentials.get_credential().await.unwrap().key_id, "id");
+    std::fs::write(dir.path().join("id"), "rotated\n").unwrap();
+    assert_eq!(credentials.get_credential().await.unwrap().key_id, "rotated");
+    std::fs::remove_file(dir.path().join("id")).unwrap();
+    let error = credentials.get_credential().await.unwrap_err().to_string();
+    assert!(error.contains("[store] access_key_id_file"), "{error}");
 }
 
 #[test]

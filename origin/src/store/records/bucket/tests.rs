@@ -54,7 +54,7 @@ async fn the_contract_holds_on_azure() {
     create_container(&endpoint, "weir-hub").await;
     let options = [("account_name", ACCOUNT), ("account_key", KEY), ("endpoint", &endpoint), ("allow_http", "true")];
     let options = options.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-    let bucket = build(&"az://weir-hub/prod".parse().unwrap(), options, Some(REQUEST_TIMEOUT)).unwrap();
+    let bucket = build(&"az://weir-hub/prod".parse().unwrap(), options, None, Some(REQUEST_TIMEOUT)).unwrap();
     contract::holds(Engine::Bucket(BucketEngine { bucket, by_generation: false })).await;
 }
 
