@@ -40,6 +40,8 @@ pub(crate) struct LoadedCertificates {
     edges: ListenerTls,
     /// `None`: there is no listener for operators.
     operators: Option<ListenerTls>,
+    /// The ends of what is used with etcd, by the key of `[cluster] etcd`.
+    etcd: Vec<(&'static str, SystemTime)>,
 }
 
 impl LoadedCertificates {
@@ -56,7 +58,15 @@ impl LoadedCertificates {
             .operator_listen
             .map(|_| ListenerTls::new(config.operator.server_tls(of_edges)?, &config.operator.tls(of_edges)));
         let operators = operators.transpose().context("[operator]")?;
-        Ok(Self { trust_domain: config.trust_domain.clone(), edges, operators })
+        let mut etcd = Vec::new();
+        if let Some(files) = config.cluster.as_ref().and_then(|cluster| cluster.etcd.as_ref()) {
+            let certificate = files.certificate.as_deref().map(tls::not_after).transpose()?;
+            let authority = files.ca.as_deref().map(tls::authority_ends).transpose()?;
+            etcd.extend(
+                certificate.map(|ends| ("certificate", ends)).into_iter().chain(authority.map(|ends| ("ca", ends))),
+            );
+        }
+        Ok(Self { trust_domain: config.trust_domain.clone(), edges, operators, etcd })
     }
 
     /// Checks that all certificates are valid at a time.
@@ -97,7 +107,23 @@ metric_families! {
         /// before.
         authority_not_after: IntGaugeVec = "weir_origin_authority_not_after_timestamp_seconds"
             { listener: ["edge", "operators"] };
+        /// When the certificate that this origin shows etcd ends, or the authority of etcd's certificates, in Unix seconds.
+        /// Alert two weeks before.
+        etcd_not_after: IntGaugeVec = "weir_origin_etcd_certificate_not_after_timestamp_seconds" { file };
     }
+}
+
+impl CertificateMetrics {
+    fn show_etcd(&self, ends: &[(&'static str, SystemTime)]) {
+        for (file, ends) in ends {
+            self.etcd_not_after.with_label_values(&[file]).set(unix_seconds(*ends));
+        }
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> i64 {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 /// The current certificates of the listeners.
@@ -119,6 +145,7 @@ impl Certificates {
         for file in expired(&shown, SystemTime::now()).map(|(_, shown)| shown.certificate.display()) {
             tracing::warn!(%file, "the certificate has expired: clients will refuse to connect; replace it");
         }
+        metrics.show_etcd(&read.etcd);
         let trust_domain = read.trust_domain;
         let server = |read: ListenerTls| ServerTls::new(read.tls, trust_domain.clone());
         let (edges, operators) = (server(read.edges), read.operators.map(server));
@@ -140,6 +167,7 @@ impl Certificates {
     /// Replaces the certificates for all later handshakes.
     pub(crate) fn replace(&self, read: LoadedCertificates) {
         let now = read.each().map(|(listener, shown)| (listener, shown.clone())).collect();
+        self.metrics.show_etcd(&read.etcd);
         self.edges.replace(read.edges.tls);
         if let (Some(operators), Some(read)) = (&self.operators, read.operators) {
             operators.replace(read.tls);
@@ -160,8 +188,7 @@ impl Certificates {
             let families =
                 [(&self.metrics.not_after, shown.not_after), (&self.metrics.authority_not_after, shown.authority_ends)];
             for (family, ends) in families {
-                let ends = ends.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-                family.with_label_values(&[listener]).set(i64::try_from(ends).unwrap_or(i64::MAX));
+                family.with_label_values(&[listener]).set(unix_seconds(ends));
             }
         }
     }
@@ -175,7 +202,9 @@ impl Certificates {
 pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
     let operators = config.operator_listen.map(|_| config.operator.tls(&config.tls));
     let each = [Some(config.tls.clone()), operators].into_iter().flatten();
-    each.flat_map(|tls| [tls.certificate, tls.key, tls.client_ca]).collect()
+    let etcd = config.cluster.iter().filter_map(|cluster| cluster.etcd.as_ref());
+    let etcd = etcd.flat_map(|files| files.certificate.iter().chain(&files.ca).cloned());
+    each.flat_map(|tls| [tls.certificate, tls.key, tls.client_ca]).chain(etcd).collect()
 }
 
 /// All that uses certificates of the configuration.
