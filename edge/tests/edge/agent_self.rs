@@ -201,7 +201,7 @@ async fn events_say_what_changed_what_is_assigned_and_whether_the_upstream_answe
 }
 
 #[tokio::test]
-async fn streams_are_bounded_and_end_with_the_credential() {
+async fn streams_are_bounded_and_a_drain_ends_them_cleanly() {
     let mut site = assigned(|config| config.agents.streams = 1).await;
     let mut client = site.client_as("agent", "h2").await;
     let mut stream = client.begin("GET", EVENTS, &[]).await;
@@ -217,6 +217,38 @@ async fn streams_are_bounded_and_end_with_the_credential() {
     while let Some(part) = stream.next().await {
         assert!(part.is_ok(), "a drain ends it cleanly");
     }
+}
+
+#[tokio::test]
+async fn the_streams_of_a_denied_agent_end() {
+    let mut denied = std::path::PathBuf::new();
+    let site = assigned(|config| {
+        denied = config.cache.dir.with_file_name("denied");
+        std::fs::write(&denied, "").unwrap();
+        config.auth.deny = Some(denied.clone());
+    })
+    .await;
+    let mut streams = Vec::new();
+    for version in ["h1", "h2", "h3"] {
+        let mut client = site.client_as("agent", version).await;
+        let mut stream = client.begin("GET", EVENTS, &[]).await;
+        next(&mut stream).await;
+        streams.push((client, stream));
+    }
+    std::fs::write(&denied, "agent cluster-1\n").unwrap();
+    for (_, stream) in &mut streams {
+        let end = async {
+            while let Some(part) = stream.next().await {
+                if part.is_err() {
+                    return;
+                }
+            }
+            panic!("it ended as if nothing had been wrong");
+        };
+        tokio::time::timeout(crate::site::PATIENCE, end).await.unwrap();
+    }
+    site.until("all have ended", async || site.in_use("agent_streams") == 0.0).await;
+    assert_eq!(site.metric("weir_edge_agent_streams_ended_total", &[("reason", "credential")]), 3.0);
 }
 
 #[tokio::test]
