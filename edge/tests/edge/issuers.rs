@@ -14,7 +14,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents};
 use tokio::net::TcpListener;
 use weir_edge::config::{AuthMode, IssuerConfig, KeySource};
-use weir_protocol::access_list::AccessList;
+use weir_protocol::access_list::{AccessList, Entries, Fleet};
 use weir_protocol::event::EventKind;
 use weir_protocol::token::unix_seconds;
 use weir_runtime::certificates;
@@ -163,6 +163,34 @@ async fn projected_tokens_of_clusters_that_share_an_issuer_name_are_told_apart()
     second_edge.cache.dir = site.pki().join("second");
     let error = format!("{:#}", weir_edge::start(second_edge).await.map(|_| ()).unwrap_err());
     assert!(error.contains("`key-1`") && error.contains("two entries"), "{error}");
+}
+
+#[tokio::test]
+async fn a_thousand_issuers_that_an_origin_announces_are_told_apart() {
+    let mut site = prepare().await;
+    site.origin.serve_events();
+    site.config.auth.keys_from_origins = true;
+    site.start_edge().await;
+    site.in_step().await;
+    let (key, next) = (ClusterKey::new("key-1"), ClusterKey::new("key-2"));
+    let keys: serde_json::Value = serde_json::from_str(&jwks(&[&key, &next])).unwrap();
+    // The last one is that of the tokens.
+    let entries = (0..1000).map(|n| {
+        let entry = serde_json::json!({
+            "name": format!("cluster-{n}"), "issuer": if n == 999 { ISSUER.to_owned() } else { format!("{ISSUER}/{n}") },
+            "audience": "weir", "subjects": ["system:serviceaccount:weir:agent"], "jwks": keys,
+            "agent": format!("cluster-{n}"), "services": ["shop*"],
+        });
+        serde_json::from_value(entry).unwrap()
+    });
+    let mut list = AccessList::default();
+    list.set_fleet(Fleet { issuers: Entries::new(1, entries, []).unwrap(), ..Fleet::default() });
+    site.origin.send_event(EventKind::Access(list.json().get().as_bytes().to_vec().into()));
+    let mut client = site.client("h2").await;
+    let bearers = [key.bearer("weir", "weir"), next.bearer("weir", "weir")];
+    site.until("they are known", async || status(&mut client, &bearers[0]).await == 200).await;
+    assert_eq!((status(&mut client, &bearers[1]).await, site.in_use("issuers")), (200, 1000.0));
+    assert_eq!(status(&mut client, &key.bearer("other", "weir")).await, 401, "its subject is another");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
