@@ -75,11 +75,12 @@ impl Schedule {
         }
     }
 
-    /// Reports a success. `random` is from 0 to 1.
+    /// Reports a success. `random` is from 0 to 1. After the start, and after an outage, agents go back to their phases.
     pub(crate) fn succeeded(&mut self, refreshed: bool, now: Instant, random: f64) {
+        let is_in_phase = self.polled_before && self.errors == 0;
         self.errors = 0;
         self.next_poll = now
-            + if self.polled_before {
+            + if is_in_phase {
                 jittered(self.poll_interval, random)
             } else {
                 self.poll_interval.mul_f64(0.1 + 0.9 * self.phase)
@@ -164,19 +165,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_first_poll_is_immediate_and_the_second_spreads_the_fleet() {
+    /// The waits of a fleet after something that all agents of an edge see at once are spread from `least` to `most`.
+    fn assert_spread(least: Duration, most: Duration, at_once: impl Fn(&mut Schedule, Instant)) {
         let now = Instant::now();
         let mut tenths = [0; 10];
         for agent in 0..1000 {
             let mut schedule = schedule(&format!("agent-{agent}"), now);
-            assert_eq!(schedule.due(now), Due::Poll);
-            schedule.succeeded(false, now, 0.5);
+            assert_eq!(schedule.due(now), Due::Poll, "the first poll is immediate");
+            at_once(&mut schedule, now);
             let wait = wait(&schedule, now);
-            assert!(wait >= POLL / 10 && wait <= POLL);
-            tenths[((wait - POLL / 10).as_secs_f64() / (POLL * 9 / 10).as_secs_f64() * 9.999) as usize] += 1;
+            assert!((least..=most).contains(&wait), "{wait:?}");
+            tenths[((wait - least).as_secs_f64() / (most - least).as_secs_f64() * 9.999) as usize] += 1;
         }
         assert!(tenths.iter().all(|count| (60..=140).contains(count)), "{tenths:?}");
+    }
+
+    #[test]
+    fn starts_outages_and_events_do_not_make_a_herd() {
+        assert_spread(POLL / 10, POLL, |schedule, now| schedule.succeeded(false, now, 0.5));
+        assert_spread(POLL / 10, POLL, |schedule, now| {
+            schedule.succeeded(false, now, 0.5);
+            schedule.failed(false, None, now, 0.5);
+            schedule.succeeded(false, now, 0.5);
+        });
+        let spread = POLL / 3;
+        assert_spread(Duration::ZERO, spread, |schedule, now| {
+            schedule.confirmed(now, 0.5);
+            schedule.announced(now, spread);
+        });
+        assert_spread(Duration::ZERO, spread, |schedule, now| schedule.begin_within(now, spread));
     }
 
     #[test]
