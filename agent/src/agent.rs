@@ -269,7 +269,7 @@ impl Composition {
         let metrics = self.metrics.service(&name);
         let state = directory.state();
         let pending = directory.hook_job().is_some();
-        let (status, watched) = watch::channel(ServiceStatus {
+        let status = watch::Sender::new(ServiceStatus {
             release: release_of(&directory, &state),
             last_success: state.last_success(),
             hook: match (service.has_hook(), &state.release) {
@@ -312,6 +312,7 @@ impl Composition {
             drain.spawn(supervise(hook, drain.clone()));
             switched
         });
+        let upstream_unreachable = self.monitor.is_none().then(|| self.metrics.upstream_unreachable(&name));
         if let Some(monitor) = &self.monitor {
             monitor.watch(name.clone(), status.clone(), self.metrics.proof(&name));
         }
@@ -333,7 +334,7 @@ impl Composition {
                 self.trust.clone(),
             ),
             directory,
-            status,
+            status: status.clone(),
             commands: received,
             metrics,
             hook,
@@ -344,7 +345,7 @@ impl Composition {
             drain: drain.clone(),
         };
         drain.spawn(supervise(follower, drain.clone()));
-        Service { status: watched, commands, part: drain, is_fixed }
+        Service { status, upstream_unreachable, commands, part: drain, is_fixed }
     }
 }
 

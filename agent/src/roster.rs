@@ -14,6 +14,7 @@ use weir_protocol::name::ServiceName;
 use weir_runtime::shutdown::Drain;
 
 use crate::agent::Composition;
+use crate::metrics::ServiceGauge;
 use crate::poll::{Command, ReceivedRow, Selection};
 use crate::release::remove_tree;
 use crate::status::ServiceStatus;
@@ -23,10 +24,12 @@ const ENDED: &str = "unassigned-since";
 
 /// A service that is followed.
 pub(crate) struct Service {
-    pub(crate) status: watch::Receiver<ServiceStatus>,
+    pub(crate) status: watch::Sender<ServiceStatus>,
     pub(crate) commands: mpsc::Sender<Command>,
     /// The tasks of this service.
     pub(crate) part: Drain,
+    /// Whether the origin cannot reach the upstream, by the events of an edge. `None`: signed statements say it.
+    pub(crate) upstream_unreachable: Option<ServiceGauge>,
     /// Named by the configuration: it never ends.
     pub(crate) is_fixed: bool,
 }
@@ -54,7 +57,7 @@ impl Services {
 
     /// The status of one.
     pub(crate) fn status(&self, service: &ServiceName) -> Option<watch::Receiver<ServiceStatus>> {
-        self.read().get(service).map(|service| service.status.clone())
+        self.read().get(service).map(|service| service.status.subscribe())
     }
 
     /// The present status of each.
@@ -66,6 +69,19 @@ impl Services {
     pub(crate) fn command(&self, service: &ServiceName, command: Command) {
         if let Some(service) = self.read().get(service) {
             let _ = service.commands.try_send(command);
+        }
+    }
+
+    /// An edge says since when the upstream of these services is unreachable.
+    pub(crate) fn tell_upstream<'s>(&self, services: impl Iterator<Item = &'s ServiceName>, since: Option<SystemTime>) {
+        let followed = self.read();
+        for service in services.filter_map(|service| followed.get(service)) {
+            service.upstream_unreachable.iter().for_each(|gauge| gauge.set(f64::from(u8::from(since.is_some()))));
+            service.status.send_if_modified(|status| {
+                let is_new = status.upstream_unreachable_since != since;
+                status.upstream_unreachable_since = since;
+                is_new
+            });
         }
     }
 

@@ -93,6 +93,8 @@ pub struct ServiceStatus {
     pub hook_failures: u64,
     /// The last error of `exec` for the release in force.
     pub hook_error: Option<String>,
+    /// Since when the origin has not reached the upstream, as an edge's events say. Not signed.
+    pub upstream_unreachable_since: Option<SystemTime>,
     /// With `trust`: what is proved about the freshness of the release, and `max_proof_age`.
     pub(crate) proof: Option<(Proof, Duration)>,
 }
@@ -134,6 +136,7 @@ impl ServiceStatus {
                 "failures": self.hook_failures,
                 "last_error": self.hook_error,
             },
+            "upstream_unreachable_since": time(self.upstream_unreachable_since),
             "proof": self.freshness(now).map(|assessed| serde_json::json!({
                 "current_at": time(assessed.current_at),
                 "newest_generation": assessed.newest_generation,

@@ -10,7 +10,8 @@ use weir_protocol::name::ServiceName;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
 
-use self::service_gauge::{ServiceGauge, ServiceGauges};
+pub(crate) use self::service_gauge::ServiceGauge;
+use self::service_gauge::ServiceGauges;
 use crate::edge_client::Protocol;
 use crate::poll::PollError;
 use crate::verify::ProofError;
@@ -90,7 +91,8 @@ metric_families! {
         /// Services with `trust` that are degraded because statements of freshness are refused, old or missing, or because an
         /// update is withheld.
         proof_degraded: GaugeVec = "weir_agent_proof_degraded" { service };
-        /// Services with `trust` whose origin cannot reach the upstream, by its newest statement.
+        /// Services whose origin cannot reach the upstream: with `trust` by its newest statement, else by the events of an
+        /// edge.
         upstream_unreachable: GaugeVec = "weir_agent_upstream_unreachable" { service };
         /// 1 when the file of keys was read, 0 when its last change cannot be used.
         pub(crate) trust_file_readable: IntGaugeVec = "weir_agent_trust_file_readable" { file };
@@ -246,12 +248,17 @@ impl Metrics {
         }
     }
 
+    /// Whether the origin of a service cannot reach the upstream.
+    pub(crate) fn upstream_unreachable(&self, service: &ServiceName) -> ServiceGauge {
+        self.upstream_unreachable.of(service)
+    }
+
     /// The series of one service with `trust`.
     pub(crate) fn proof(&self, service: &ServiceName) -> ProofMetrics {
         ProofMetrics {
             current_at: self.proof_current_at.of(service),
             degraded: self.proof_degraded.of(service),
-            upstream_unreachable: self.upstream_unreachable.of(service),
+            upstream_unreachable: self.upstream_unreachable(service),
             failures: ProofError::REASONS
                 .map(|reason| (reason, self.counter_of(&self.proof_failures, service, Some(reason))))
                 .into(),

@@ -122,6 +122,8 @@ impl EventStream {
         let (protocol, mut body) = (response.protocol, response.body.with_idle(SILENT_AFTER));
         let mut lines = Lines::with_limit(MAX_LINE_BYTES);
         self.metrics.event_stream_connected.set(1);
+        // The edge tells of those that are not reachable.
+        self.services.tell_upstream(self.services.names().iter(), None);
         while let Some(part) = body.chunk().await? {
             lines.push(&part);
             while let Some(line) = lines.next_line()? {
@@ -132,7 +134,11 @@ impl EventStream {
                 match event.kind {
                     AgentEventKind::Changed(row) => self.services.tell(ReceivedRow { row, protocol }),
                     AgentEventKind::Assigned(_) | AgentEventKind::Unassigned(_) | AgentEventKind::Resync => self.want(),
-                    AgentEventKind::Upstream { .. } | AgentEventKind::Heartbeat => {}
+                    AgentEventKind::Upstream { services, upstream } => {
+                        let since = (!upstream.reachable).then_some(upstream.since);
+                        self.services.tell_upstream(services.iter(), since);
+                    }
+                    AgentEventKind::Heartbeat => {}
                 }
             }
             if !Arc::ptr_eq(edges, &self.edges.current()) {

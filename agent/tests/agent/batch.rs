@@ -6,6 +6,7 @@ use http::Method;
 use weir_agent::HookState;
 use weir_agent::config::ServiceConfig;
 use weir_protocol::agent_event::AgentEventKind;
+use weir_protocol::event::Upstream;
 use weir_protocol::report::HookState as ReportedHook;
 
 use crate::agent_under_test::{Agent, NEVER, World, shop};
@@ -58,6 +59,27 @@ async fn a_batch_poll_takes_the_place_of_single_ones() {
     agent.until("it has switched", |status| status.switches == 2).await;
     assert!(edge.answers.seen().iter().all(|seen| seen.path == "/v1/services/shop/tarball"));
     assert_eq!(world.read("content").as_deref(), Some("two"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn that_git_is_unreachable_is_seen_without_trust() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.spread = Duration::ZERO;
+    let mut agent = Agent::with_release(config).await;
+    until_streams(&edge.answers, 1).await;
+    let since = std::time::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    for reachable in [false, true] {
+        let upstream = Upstream { reachable, since };
+        edge.answers.send(AgentEventKind::Upstream { services: vec![shop()], upstream });
+        let expected = (!reachable).then_some(since);
+        agent.until("it is told", |status| status.upstream_unreachable_since == expected).await;
+        agent.until_metric("weir_agent_upstream_unreachable", &[], f64::from(u8::from(!reachable))).await;
+    }
     agent.stop().await;
 }
 
