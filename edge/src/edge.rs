@@ -177,7 +177,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         drain,
     )?;
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), own: own.clone() };
-    let peers = peer_api(&config, &catalog, &sources, &access, &registry, drain)?;
+    let peers = peer_api(&config, &catalog, &sources, &access, &heartbeats, &registry, drain)?;
     let listener = |port| EdgeListener {
         name: config.name.clone(),
         agents: AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), drain),
@@ -242,6 +242,7 @@ fn peer_api(
     catalog: &Arc<Catalog>,
     sources: &Sources,
     access: &Access,
+    heartbeats: &Heartbeats,
     registry: &Registry,
     drain: &Drain,
 ) -> anyhow::Result<Option<PeerApi>> {
@@ -251,7 +252,7 @@ fn peer_api(
     let metrics = PeerMetrics::register(registry)?;
     let events = Events::new(catalog.clone(), access.clone(), config.peers.streams, metrics.clone(), drain);
     let Sources { lookup, cache, .. } = sources.clone();
-    Ok(Some(PeerApi::new(config.name.clone(), lookup, cache, events, metrics)))
+    Ok(Some(PeerApi::new(config.name.clone(), lookup, cache, events, heartbeats.clone(), metrics)))
 }
 
 fn operator_api(

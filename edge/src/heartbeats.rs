@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use http::{HeaderValue, Request, Response, header};
 use prometheus::{IntCounterVec, Registry};
 use tokio::sync::oneshot;
-use weir_protocol::freshness::SignedFreshness;
+use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
 use weir_runtime::metric_families;
+use weir_runtime::serve::{Body, RequestBody};
 use weir_runtime::shutdown::Drain;
 
+use crate::agent_api::ApiError;
 use crate::catalog::Catalog;
 use crate::clock::{Clock, Moment};
 use crate::origin_client::{OriginId, Origins};
@@ -29,7 +32,7 @@ const MAX_CACHED: usize = 20_000;
 metric_families! {
     /// The families of statements.
     pub(crate) struct HeartbeatFamilies {
-        /// Statements of freshness that agents requested. `shared`: another request had already brought them. `absent`: the
+        /// Statements of freshness that agents and other edges requested. `shared`: another request had already brought them. `absent`: the
         /// origin gives none, or too many services were requested.
         statements: IntCounterVec = "weir_edge_freshness_statements_total" { result: ["fetched", "shared", "absent"] };
     }
@@ -66,8 +69,30 @@ impl Heartbeats {
         ("freshness_statements", self.requested().len() as u64, MAX_CACHED as u64)
     }
 
+    /// Answers a request of an agent or another edge: the statements, unchanged, of services that exist and that the client
+    /// may read. The others are absent, whatever the reason.
+    ///
+    /// # Errors
+    /// The body is no request for statements.
+    pub(crate) async fn answer(
+        &self,
+        request: &mut Request<RequestBody>,
+        may_read: impl Fn(&ServiceName) -> bool,
+    ) -> Result<Response<Body>, ApiError> {
+        let body = std::mem::replace(request.body_mut(), RequestBody::Empty).read(MAX_REQUEST_BYTES).await?;
+        let wanted = HeartbeatRequest::parse(&body).map_err(|error| ApiError::Malformed(error.to_string()))?;
+        let mut services = wanted.services;
+        services.retain(may_read);
+        let answer = HeartbeatAnswer { services: self.of(services).await };
+        let mut response = Response::new(Body::from(answer.to_json()));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
     /// The statements of these services, sorted by name, as far as their origins give one.
-    pub(crate) async fn of(&self, services: BTreeSet<ServiceName>) -> Vec<SignedFreshness> {
+    async fn of(&self, services: BTreeSet<ServiceName>) -> Vec<SignedFreshness> {
         let (batches, missing) = self.batches(&services);
         let count = |result, number: usize| self.metrics.statements.with_label_values(&[result]).inc_by(number as u64);
         let mut found = Vec::new();

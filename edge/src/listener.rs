@@ -55,12 +55,15 @@ impl Handler for EdgeListener {
         }
     }
 
-    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
+    async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         if let Some(refused) = self.refuse_loop(&request) {
             return refused;
         }
         match self.of_peer(&request, &peer) {
-            Some(peers) => peers.answer(&request, &peer, CdnLoop::of(request.headers())).await,
+            Some(peers) => {
+                let passed = CdnLoop::of(request.headers());
+                peers.answer(&mut request, &peer, passed).await
+            }
             None => self.agents.handle(request, peer).await,
         }
     }

@@ -1,6 +1,7 @@
-//! Answers other edges, for which this edge is a shield, as an origin does: descriptors, objects and the event stream.
+//! Answers other edges, for which this edge is a shield, as an origin does: descriptors, objects, the event stream
+//! and signed statements of freshness.
 //!
-//! A client certificate of an edge opens all of it. Descriptors and objects come from the catalog and the cache, which
+//! A client certificate of an edge opens all of it. All but the event stream comes from the catalog and the caches, which
 //! query the origins once for all who ask.
 
 mod descriptor;
@@ -25,6 +26,7 @@ use crate::agent_api::ApiError;
 use crate::cache::{Cache, cache_status};
 use crate::catalog::Lookup;
 use crate::cdn_loop::CdnLoop;
+use crate::heartbeats::Heartbeats;
 
 /// The request handler for edges. Cheap to clone.
 #[derive(Clone)]
@@ -37,6 +39,7 @@ struct Inner {
     lookup: Lookup,
     cache: Cache,
     events: Events,
+    heartbeats: Heartbeats,
     metrics: PeerMetrics,
 }
 
@@ -44,8 +47,15 @@ struct Inner {
 type Answer = Result<Response<Body>, PeerError>;
 
 impl PeerApi {
-    pub(crate) fn new(name: NodeName, lookup: Lookup, cache: Cache, events: Events, metrics: PeerMetrics) -> Self {
-        Self { inner: Arc::new(Inner { name, lookup, cache, events, metrics }) }
+    pub(crate) fn new(
+        name: NodeName,
+        lookup: Lookup,
+        cache: Cache,
+        events: Events,
+        heartbeats: Heartbeats,
+        metrics: PeerMetrics,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { name, lookup, cache, events, heartbeats, metrics }) }
     }
 
     /// The fill level of the bound on event streams.
@@ -54,12 +64,21 @@ impl PeerApi {
     }
 
     /// Answers an edge. `passed`: the edges that the request has passed.
-    pub(crate) async fn answer(&self, request: &Request<RequestBody>, peer: &Peer, passed: CdnLoop) -> Response<Body> {
+    pub(crate) async fn answer(
+        &self,
+        request: &mut Request<RequestBody>,
+        peer: &Peer,
+        passed: CdnLoop,
+    ) -> Response<Body> {
         let inner = &*self.inner;
         let route = Route::parse(request.uri().path());
         let label = route.as_ref().map_or("unknown", Route::label);
         let answered = match route {
             Err(error) => Err(PeerError::Api(error.into())),
+            Ok(Route::Heartbeats) if *request.method() == Method::POST => {
+                inner.heartbeats.answer(request, |_| true).await.map_err(PeerError::Api)
+            }
+            Ok(Route::Heartbeats) => Err(PeerError::Api(ApiError::MethodNotAllowed("POST"))),
             Ok(_) if !matches!(*request.method(), Method::GET | Method::HEAD) => {
                 Err(PeerError::Api(ApiError::MethodNotAllowed("GET, HEAD")))
             }

@@ -7,7 +7,6 @@
 mod batch;
 mod events;
 mod following;
-mod heartbeats;
 mod metrics;
 mod reports;
 mod rows;
@@ -122,7 +121,9 @@ impl SelfApi {
             Route::AgentServices if is_read => self.inner.batch_poll(request, agent).await,
             Route::AgentEvents if *request.method() == Method::GET => self.events(request, session),
             Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, agent).await,
-            Route::AgentHeartbeats if *request.method() == Method::POST => self.inner.heartbeats(request, agent).await,
+            Route::AgentHeartbeats if *request.method() == Method::POST => {
+                self.inner.heartbeats.answer(request, |service| agent.may_read(service)).await
+            }
             Route::AgentServices => Err(ApiError::MethodNotAllowed("GET, HEAD")),
             Route::AgentEvents => Err(ApiError::MethodNotAllowed("GET")),
             Route::AgentReport | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),

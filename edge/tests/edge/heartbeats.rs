@@ -15,9 +15,9 @@ use crate::cluster::{cluster, followed};
 use crate::site::Site;
 use crate::test_origin::Tarball;
 
-const PATH: &str = "/v1/agents/self/heartbeats";
+pub(crate) const PATH: &str = "/v1/agents/self/heartbeats";
 
-fn statement(service: &str, generation: u64) -> Freshness {
+pub(crate) fn statement(service: &str, generation: u64) -> Freshness {
     Freshness {
         service: service.parse().unwrap(),
         selector: Selector,
@@ -28,12 +28,12 @@ fn statement(service: &str, generation: u64) -> Freshness {
     }
 }
 
-fn key() -> SigningKey {
+pub(crate) fn key() -> SigningKey {
     SigningKey::generate().unwrap().0
 }
 
 /// Makes an edge require tokens. Returns one that opens `shop*`.
-fn guard(config: &mut Config, pki: &std::path::Path) -> String {
+pub(crate) fn guard(config: &mut Config, pki: &std::path::Path) -> String {
     let issuer = key();
     config.auth.mode = AuthMode::Required;
     config.auth.keys = vec![pki.join("keys")];
@@ -50,7 +50,7 @@ fn guard(config: &mut Config, pki: &std::path::Path) -> String {
     format!("Bearer {}", issuer.issue(&claims).unwrap())
 }
 
-fn request(services: &[&str]) -> Vec<u8> {
+pub(crate) fn request(services: &[&str]) -> Vec<u8> {
     json!({ "services": services }).to_string().into_bytes()
 }
 

@@ -9,9 +9,11 @@ use weir_edge::config::{AuthMode, CertificateRule, Config, OriginConfig};
 use weir_protocol::access_list::AccessList;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::event::{Event, EventKind, Lines, RelayedHeartbeat};
+use weir_protocol::freshness::{HeartbeatAnswer, SignedFreshness};
 
 use crate::client::{Client, Download};
 use crate::cluster::{all, cluster, followed, released};
+use crate::heartbeats;
 use crate::site::{PATIENCE, Site, TARBALL, ZSTD, metric_of};
 use crate::test_origin::Tarball;
 
@@ -392,4 +394,48 @@ async fn a_shield_that_hangs_is_not_waited_for_again() {
     site.until("the poll finds the new version", is_new).await;
     assert_eq!(client.get(TARBALL, &[ZSTD]).await.bytes(), &second.zstd);
     assert_eq!((failed(), site.origin.requests("object").len()), (1.0, 2), "it is not asked");
+}
+
+#[tokio::test]
+async fn agents_behind_an_edge_that_reaches_a_shield_alone_get_statements_of_freshness() {
+    let site = Site::following(
+        |site| {
+            for service in ["shop", "shop-mute"] {
+                site.origin.publish(service, 7, 1, &Tarball::random(1, 1000));
+            }
+        },
+        shielding,
+    )
+    .await;
+    let signed = heartbeats::statement("shop", 7).sign(&[heartbeats::key()]);
+    site.origin.state_freshness("shop", signed.clone());
+    let shield = site.edge().address();
+    let mut edges = Vec::new();
+    for name in ["edge-2", "edge-3"] {
+        let mut config = another(&site, name, &[]);
+        config.origins = vec![as_shield(&site, shield)];
+        let bearer = heartbeats::guard(&mut config, site.pki());
+        let edge = start(config).await;
+        let (mut agent, authorization) = (client_of(&site, &edge).await, [("authorization", bearer.as_str())]);
+        let names = ["shop", "shop-mute", "shop-none"];
+        for name in names {
+            agent.get(&format!("/v1/services/{name}"), &authorization).await;
+        }
+        let reply = agent.post(heartbeats::PATH, &authorization, heartbeats::request(&names)).await;
+        let answer = HeartbeatAnswer::parse(reply.bytes()).unwrap();
+        let unchanged = SignedFreshness { service: "shop".parse().unwrap(), envelope: signed.clone() };
+        assert_eq!(answer.services, [unchanged], "{name}");
+        edges.push(edge);
+    }
+    assert_eq!(site.origin.requests("heartbeats").len(), 1, "the shield has asked once for both");
+    let answered = [("route", "heartbeats"), ("status", "200")];
+    assert_eq!(site.metric("weir_edge_peer_requests_total", &answered), 2.0);
+    // For edges alone, and as the protocol has it.
+    let request = || heartbeats::request(&["shop"]);
+    assert_eq!(site.client("h2").await.post("/v1/heartbeats", &[], request()).await.status, 404);
+    let mut edge = site.client_as("edge-client", "h2").await;
+    assert_eq!(edge.get("/v1/heartbeats", &[]).await.status, 405);
+    assert_eq!(edge.post("/v1/heartbeats", &[], b"{".to_vec()).await.status, 400);
+    let loops = [("cdn-loop", "weir;id=edge-1")];
+    assert_eq!(edge.post("/v1/heartbeats", &loops, request()).await.status, 508);
 }
