@@ -11,7 +11,7 @@ use weir_protocol::token::{
 };
 
 use super::decision::Refusal;
-use super::issuers::{IssuerEntry, IssuerTable};
+use super::issuers::{IssuerEntry, IssuerTable, KeyRequest};
 
 /// The keys and denials of all lists; immutable.
 pub(super) struct KeySet {
@@ -119,6 +119,12 @@ impl KeySet {
         }
         let key = self.keys.get(token.key_id()).ok_or(Refusal::UnknownKey)?;
         token.verify(key).map_err(refusal)
+    }
+
+    /// The requests for the keys of a token's issuer.
+    pub(super) fn key_requests(&self, token: &str) -> &[Arc<KeyRequest>] {
+        let token = UnverifiedToken::parse(token).ok();
+        token.and_then(|token| Some(self.issuers.key_requests(token.issuer()?))).unwrap_or_default()
     }
 
     /// Whether an agent is denied, whatever its credential.

@@ -12,8 +12,9 @@ mod origin_lists;
 mod session;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use http::HeaderMap;
 use prometheus::Registry;
 use tokio::sync::watch;
@@ -38,6 +39,9 @@ use self::metrics::AccessMetrics;
 use self::origin_lists::OriginLists;
 use crate::config::{AuthConfig, AuthMode, CertificateRule, MAX_ISSUERS};
 use crate::origin_client::MAX_ORIGINS;
+
+/// How long a request waits for the keys of its token's issuer.
+const MAX_KEY_WAIT: Duration = Duration::from_secs(5);
 
 /// Access control. Cheap to clone.
 #[derive(Clone)]
@@ -234,6 +238,15 @@ impl Access {
         } else {
             AccessDecision::OPEN
         }
+    }
+
+    /// Waits for the keys of the issuer of a request's token, if they are being fetched: it may be the first token of a new key.
+    pub(crate) async fn key_fetched(&self, headers: &HeaderMap) {
+        let Credential::Token(token) = Credential::of(headers) else { return };
+        let requests = self.inner.key_set().key_requests(token).to_vec();
+        let answered = join_all(requests.iter().map(|request| request.answered()));
+        // Whatever comes of it, the request is decided again.
+        let _ = tokio::time::timeout(MAX_KEY_WAIT, answered).await;
     }
 
     /// Whether an origin has said what operators say of agents, now or before a restart.

@@ -24,7 +24,7 @@ use self::headers::CommonHeaders;
 pub(crate) use self::headers::joined;
 use self::tarball::TarballRef;
 use self::timing::Timing;
-use crate::access::{Access, AccessDecision};
+use crate::access::{Access, AccessDecision, Refusal};
 use crate::cache::Cache;
 use crate::catalog::{Lookup, RevalidateMode};
 use crate::self_api::SelfApi;
@@ -132,7 +132,9 @@ impl Handler for AgentApi {
         let (authorized, target) = api.admit(request, peer);
         let answered = match target {
             Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
-            Ok(Target::Descriptor(_) | Target::Own(_)) => return None,
+            Ok(Target::Descriptor(_) | Target::Own(_)) | Err(ApiError::Unauthorized(Refusal::UnknownKey)) => {
+                return None;
+            }
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, authorized, answered))
@@ -140,7 +142,11 @@ impl Handler for AgentApi {
 
     async fn handle(&self, mut request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let api = &*self.inner;
-        let (authorized, target) = api.admit(&request, &peer);
+        let (mut authorized, mut target) = api.admit(&request, &peer);
+        if let Err(ApiError::Unauthorized(Refusal::UnknownKey)) = target {
+            api.access.key_fetched(request.headers()).await;
+            (authorized, target) = api.admit(&request, &peer);
+        }
         let answered = match target {
             Ok(Target::Tarball(tarball)) => api.tarball(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,

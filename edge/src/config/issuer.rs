@@ -23,8 +23,8 @@ pub struct IssuerConfig {
     /// What `aud` of a token must be or contain.
     pub audience: String,
     /// Its public keys, as a JWK set: a file, or an `https://` URL. At most 64 KiB and 32 keys. A file is read again within 5
-    /// seconds of a change. A URL is fetched every 10 minutes, and for a token with an unknown `kid`, but for that at most once
-    /// a minute; redirects are not followed. The last valid set stays in use.
+    /// seconds of a change. A URL is fetched every 10 minutes, and for a token with an unknown `kid`, which waits for it up to
+    /// 5 s, but for that at most once a minute; redirects are not followed. The last valid set stays in use.
     pub jwks: KeySource,
     /// PEM file of the authority that signed the certificate of the URL's host. Needed with a URL.
     #[serde(default)]

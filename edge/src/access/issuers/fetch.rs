@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::Empty;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use weir_protocol::token::{JwkSet, MAX_JWK_SET_BYTES};
 use weir_runtime::http_client::{https_client, read_body, root_cause};
@@ -28,11 +28,46 @@ const UNKNOWN_KEY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a fetch may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A wish for the keys of one issuer, because of a token whose key is not among them.
+#[derive(Debug)]
+pub(crate) struct KeyRequest {
+    wanted: Notify,
+    /// No fetch follows a wish before this. Sent at the end of each fetch.
+    rests_until: watch::Sender<Instant>,
+}
+
+impl Default for KeyRequest {
+    fn default() -> Self {
+        Self { wanted: Notify::new(), rests_until: watch::Sender::new(Instant::now()) }
+    }
+}
+
+impl KeyRequest {
+    /// A token has an unknown key.
+    pub(super) fn notify(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Waits for the end of the fetch that follows a wish; not at all when none follows soon.
+    pub(in crate::access) async fn answered(&self) {
+        let mut rests_until = self.rests_until.subscribe();
+        if *rests_until.borrow_and_update() <= Instant::now() {
+            // The sender is `self`.
+            let _ = rests_until.changed().await;
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) async fn notified(&self) {
+        self.wanted.notified().await;
+    }
+}
+
 /// Fetches the keys of one issuer.
 pub(super) struct Fetcher {
     pub(super) url: Uri,
     pub(super) ca: PathBuf,
-    pub(super) unknown_key: Arc<Notify>,
+    pub(super) unknown_key: Arc<KeyRequest>,
     /// The fetches of all issuers.
     pub(super) permits: Arc<Semaphore>,
 }
@@ -49,11 +84,13 @@ impl Fetcher {
             };
             let applied = inner.keys_read(position, fetched);
             inner.metrics.key_set_fetches.with_label_values(&[if applied { "applied" } else { "failed" }]).inc();
+            let rests_until = for_unknown_key.map_or_else(Instant::now, |last| last + UNKNOWN_KEY_INTERVAL);
+            self.unknown_key.rests_until.send_replace(rests_until);
             let pause = if applied { REFRESH_INTERVAL } else { RETRY_INTERVAL };
             // All edges of a fleet would ask at once.
             let pause = pause.mul_f64(fastrand::f64().mul_add(0.2, 0.9));
             let unknown_key = async {
-                self.unknown_key.notified().await;
+                self.unknown_key.wanted.notified().await;
                 if let Some(last) = for_unknown_key {
                     tokio::time::sleep_until(last + UNKNOWN_KEY_INTERVAL).await;
                 }

@@ -20,6 +20,7 @@ use weir_runtime::shutdown::Drain;
 use super::Inner;
 use crate::config::{IssuerConfig, KeySource};
 
+pub(super) use fetch::KeyRequest;
 pub(crate) use table::{IssuerEntry, IssuerTable, KeyConflict};
 
 /// How often the files of keys are read.

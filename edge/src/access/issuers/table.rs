@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
 use weir_protocol::token::{IssuerPolicy, JwkSet, VerifyingKey};
+
+use super::fetch::KeyRequest;
 
 /// An issuer with its keys.
 #[derive(Debug, Clone)]
@@ -12,7 +13,7 @@ pub(crate) struct IssuerEntry {
     pub(crate) issuer: Arc<IssuerPolicy>,
     pub(crate) keys: Arc<JwkSet>,
     /// Notified of an unknown `kid`. `None`: the keys are not fetched.
-    pub(crate) unknown_key: Option<Arc<Notify>>,
+    pub(crate) unknown_key: Option<Arc<KeyRequest>>,
 }
 
 impl PartialEq for IssuerEntry {
@@ -41,7 +42,7 @@ pub(crate) struct IssuerTable {
 struct Keys {
     /// `kid` → position of the entry.
     entries: HashMap<String, usize>,
-    unknown_key: Vec<Arc<Notify>>,
+    unknown_key: Vec<Arc<KeyRequest>>,
 }
 
 impl IssuerTable {
@@ -73,11 +74,16 @@ impl IssuerTable {
     pub(crate) fn find(&self, issuer: &str, kid: &str) -> Option<(&IssuerPolicy, &VerifyingKey)> {
         let keys = self.by_name.get(issuer)?;
         let Some(position) = keys.entries.get(kid) else {
-            keys.unknown_key.iter().for_each(|fetcher| fetcher.notify_one());
+            keys.unknown_key.iter().for_each(|request| request.notify());
             return None;
         };
         let entry = &self.entries[*position];
         Some((&entry.issuer, entry.keys.get(kid)?))
+    }
+
+    /// The requests for keys of an issuer.
+    pub(crate) fn key_requests(&self, issuer: &str) -> &[Arc<KeyRequest>] {
+        self.by_name.get(issuer).map_or(&[], |keys| &keys.unknown_key)
     }
 
     /// The number of keys.
