@@ -10,8 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::{Request, Response};
 use prometheus::Registry;
+use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair, RsaPublicKeyComponents};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use weir_edge::config::{AuthMode, IssuerConfig, KeySource};
 use weir_protocol::access_list::{AccessList, Entries, Fleet};
@@ -52,21 +54,37 @@ impl ClusterKey {
 
     /// `Authorization` with a projected token of the service account `agent` in a namespace.
     fn bearer(&self, namespace: &str, audience: &str) -> String {
-        let now = unix_seconds(std::time::SystemTime::now());
-        let header = format!(r#"{{"alg":"RS256","kid":"{}"}}"#, self.kid);
-        let payload = serde_json::json!({
-            "aud": [audience], "exp": now + 3607, "iat": now, "nbf": now, "iss": ISSUER,
-            "jti": "0d2b4b4c-5c35-4d4b-8b8c-9b0c6b7b7d6e", "sub": format!("system:serviceaccount:{namespace}:agent"),
-            "kubernetes.io": {
-                "namespace": namespace, "node": {"name": "n1", "uid": "4c1e"}, "pod": {"name": "agent-0", "uid": "58b3"},
-                "serviceaccount": {"name": "agent", "uid": "21cd"}, "warnafter": now,
-            },
-        });
-        let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload.to_string()));
-        let mut signature = vec![0; self.pair.public().modulus_len()];
-        self.pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message.as_bytes(), &mut signature).unwrap();
-        format!("Bearer {message}.{}", URL_SAFE_NO_PAD.encode(signature))
+        self.signed(&claims(namespace, audience))
     }
+
+    /// The same with any claims.
+    fn signed(&self, claims: &Value) -> String {
+        bearer(&json!({ "alg": "RS256", "kid": self.kid }), claims, |message| {
+            let mut signature = vec![0; self.pair.public().modulus_len()];
+            self.pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature).unwrap();
+            signature
+        })
+    }
+}
+
+/// The claims of a projected token.
+fn claims(namespace: &str, audience: &str) -> Value {
+    let now = unix_seconds(std::time::SystemTime::now());
+    json!({
+        "aud": [audience], "exp": now + 3607, "iat": now, "nbf": now, "iss": ISSUER,
+        "jti": "0d2b4b4c-5c35-4d4b-8b8c-9b0c6b7b7d6e", "sub": format!("system:serviceaccount:{namespace}:agent"),
+        "kubernetes.io": {
+            "namespace": namespace, "node": {"name": "n1", "uid": "4c1e"}, "pod": {"name": "agent-0", "uid": "58b3"},
+            "serviceaccount": {"name": "agent", "uid": "21cd"}, "warnafter": now,
+        },
+    })
+}
+
+/// `Authorization` with a token of any kind.
+fn bearer(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
+    let message = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
+    let signature = URL_SAFE_NO_PAD.encode(sign(message.as_bytes()));
+    format!("Bearer {message}.{signature}")
 }
 
 fn jwks(keys: &[&ClusterKey]) -> String {
@@ -191,6 +209,80 @@ async fn a_thousand_issuers_that_an_origin_announces_are_told_apart() {
     site.until("they are known", async || status(&mut client, &bearers[0]).await == 200).await;
     assert_eq!((status(&mut client, &bearers[1]).await, site.in_use("issuers")), (200, 1000.0));
     assert_eq!(status(&mut client, &key.bearer("other", "weir")).await, 401, "its subject is another");
+}
+
+#[tokio::test]
+async fn one_projected_token_is_accepted_and_every_other_one_refused_with_its_reason() {
+    let mut site = prepare().await;
+    let (key, other) = (ClusterKey::new("key-1"), ClusterKey::new("other-1"));
+    for (name, keys) in [("one.json", &key), ("other.json", &other)] {
+        fs::write(site.pki().join(name), jwks(&[keys])).unwrap();
+    }
+    let file = |name: &str| KeySource::File(site.pki().join(name));
+    let elsewhere = IssuerConfig { issuer: "https://oidc.example".to_owned(), ..issuer(file("other.json"), "laptop") };
+    let subjects = vec!["system:serviceaccount:weir:agent".to_owned()];
+    let own = IssuerConfig { subjects, ..issuer(file("one.json"), "cluster-1") };
+    site.config.auth.issuers = vec![own, elsewhere];
+    site.start_edge().await;
+
+    let now = unix_seconds(std::time::SystemTime::now());
+    let with = |changes: Value| {
+        let mut claims = claims("weir", "weir");
+        for (name, value) in changes.as_object().unwrap() {
+            claims[name] = value.clone();
+        }
+        claims
+    };
+    let without = |name: &str| {
+        let mut claims = claims("weir", "weir");
+        claims.as_object_mut().unwrap().remove(name).unwrap();
+        claims
+    };
+    let algorithm = |name: &str, sign: &dyn Fn(&[u8]) -> Vec<u8>| {
+        bearer(&json!({ "alg": name, "kid": "key-1" }), &claims("weir", "weir"), sign)
+    };
+    // A public key as everybody may read it, used as the secret of an HMAC.
+    let der = key.pair.public().as_ref().to_vec();
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(&der));
+    let hmac = |secret: &[u8]| {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        algorithm("HS256", &|message| hmac::sign(&secret, message).as_ref().to_vec())
+    };
+    let mut client = site.client("h2").await;
+    for (token, result) in [
+        (key.signed(&claims("weir", "weir")), "token"),
+        (key.signed(&with(json!({ "aud": ["https://kubernetes.default.svc", "weir"] }))), "token"),
+        (key.signed(&with(json!({ "aud": ["https://kubernetes.default.svc"] }))), "wrong_audience"),
+        (key.signed(&without("aud")), "malformed"),
+        (key.signed(&with(json!({ "sub": "system:serviceaccount:weir:other" }))), "wrong_subject"),
+        (key.signed(&with(json!({ "sub": "system:serviceaccount:other:agent" }))), "wrong_subject"),
+        (key.signed(&with(json!({ "sub": "system:serviceaccount:weir:agent:x" }))), "wrong_subject"),
+        (key.signed(&with(json!({ "exp": now - 120, "iat": now - 3600, "nbf": now - 3600 }))), "expired"),
+        (key.signed(&without("exp")), "malformed"),
+        (key.signed(&with(json!({ "iat": now + 600, "nbf": now + 600 }))), "not_yet_valid"),
+        (ClusterKey { kid: "key-2", ..ClusterKey::new("") }.signed(&claims("weir", "weir")), "unknown_key"),
+        (ClusterKey { kid: "key-1", ..ClusterKey::new("") }.signed(&claims("weir", "weir")), "bad_signature"),
+        // The key of another issuer, by its own id and by that of this one; and the other way round.
+        (other.signed(&claims("weir", "weir")), "unknown_key"),
+        (ClusterKey { kid: "key-1", pair: other.pair }.signed(&claims("weir", "weir")), "bad_signature"),
+        (key.signed(&with(json!({ "iss": "https://oidc.example" }))), "unknown_key"),
+        (key.signed(&with(json!({ "iss": "https://nobody.example" }))), "unknown_key"),
+        (hmac(&der), "malformed"),
+        (hmac(pem.as_bytes()), "malformed"),
+        (hmac(key.jwk().as_bytes()), "malformed"),
+        (algorithm("none", &|_| Vec::new()), "malformed"),
+        (algorithm("nOnE", &|_| Vec::new()), "malformed"),
+        (algorithm("RS256", &|_| Vec::new()), "bad_signature"),
+        (algorithm("ES256", &|_| vec![1; 64]), "malformed"),
+    ] {
+        let before = decided(&site, result);
+        let expected = if result == "token" { 200 } else { 401 };
+        assert_eq!(
+            (status(&mut client, &token).await, decided(&site, result)),
+            (expected, before + 1.0),
+            "{result}: {token}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
