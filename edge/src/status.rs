@@ -15,7 +15,7 @@ use weir_runtime::shutdown::Drain;
 
 use crate::access::Access;
 use crate::cache::Cache;
-use crate::catalog::{Catalog, Entry, Lookup, LookupError};
+use crate::catalog::{Catalog, Entry, Failure, Lookup};
 use crate::clock::Clock;
 use crate::heartbeats::Heartbeats;
 use crate::origin_client::{MAX_ORIGINS, OriginId, Origins, Shields};
@@ -34,7 +34,7 @@ const MAX_NAMED: usize = 3;
 const MAX_REASONS: usize = 5;
 
 /// The errors of the last failed queries.
-type Failures = HashMap<ServiceName, LookupError>;
+type Failures = HashMap<ServiceName, Failure>;
 
 pub(crate) struct Status {
     pub(crate) name: String,
@@ -265,7 +265,8 @@ impl Status {
                 "encoding": r.encoding.as_str(),
                 "held": self.cache.tier(&r.digest),
             })).collect::<Vec<_>>(),
-            "last_failure": failures.get(name).map(LookupError::reason),
+            "last_failure": failures.get(name).map(|failure| failure.error.reason()),
+            "last_failed_at": failures.get(name).map(|it| humantime::format_rfc3339_seconds(it.time).to_string()),
             "refused_generation": entry.and_then(Entry::rejected_generation),
             "why": why,
         })

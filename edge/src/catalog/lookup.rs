@@ -15,7 +15,7 @@ use super::entry::{Entry, PurgeMode};
 use super::error::LookupError;
 use super::freshness::{Freshness, FreshnessPolicies, FreshnessPolicy};
 use super::metrics::{CatalogMetrics, StaleReason};
-use super::negative_cache::NegativeCache;
+use super::negative_cache::{EXPLAINED_FOR, Failure, NegativeCache};
 use super::past_versions::{PastVersion, PastVersions};
 use super::revisions::RevisionStatus;
 use super::store::Catalog;
@@ -90,7 +90,7 @@ impl Lookup {
         Self {
             past: PastVersions::new(catalog.clone(), origins.clone(), clock, drain),
             queries: SingleFlight::new(MAX_QUERIES, drain),
-            negative: NegativeCache::new(),
+            negative: NegativeCache::new(EXPLAINED_FOR),
             policies: catalog.policies.clone(),
             metrics: catalog.metrics.clone(),
             clock,
@@ -104,8 +104,8 @@ impl Lookup {
         self.past.select(wanted)
     }
 
-    /// The negative cache.
-    pub(crate) fn failures(&self) -> HashMap<ServiceName, LookupError> {
+    /// Why the last queries of services failed.
+    pub(crate) fn failures(&self) -> HashMap<ServiceName, Failure> {
         self.negative.all()
     }
 

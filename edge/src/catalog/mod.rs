@@ -33,6 +33,7 @@ pub(crate) use freshness::{Freshness, FreshnessPolicies};
 pub(crate) use lease::FreshnessLease;
 pub(crate) use lookup::{Lookup, LookupResult, RevalidateMode};
 pub(crate) use metrics::CatalogMetrics;
+pub(crate) use negative_cache::Failure;
 pub(crate) use revisions::RevisionStatus;
 pub(crate) use store::Catalog;
 pub(crate) use update::{Update, UpdateContent, UpdateSource};

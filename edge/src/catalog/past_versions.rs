@@ -1,6 +1,7 @@
 //! Past versions of services: requested by their digest, and cached in memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use moka::sync::Cache;
 use weir_protocol::descriptor::Descriptor;
@@ -57,7 +58,7 @@ impl PastVersions {
             u32::try_from(1024 + 2 * past.version.descriptor().bytes().len()).unwrap_or(u32::MAX)
         };
         let stored = Cache::builder().max_capacity(MAX_BYTES).weigher(weigh).build();
-        let (queries, negative) = (SingleFlight::new(MAX_QUERIES, drain), NegativeCache::new());
+        let (queries, negative) = (SingleFlight::new(MAX_QUERIES, drain), NegativeCache::new(Duration::ZERO));
         Self { stored, queries, negative, catalog, origins, clock }
     }
 
