@@ -279,14 +279,23 @@ async fn an_older_generation_is_rejected_from_any_source() {
     site.origin.heartbeat();
     let service = status(&site).await["services"][0].clone();
     assert!(!service["why"].as_str().unwrap().contains("event stream"), "{service}");
+    // It is not quiet about it, also after a restart, until it is over.
+    let is_degraded = async |site: &Site| {
+        let ready = site.admin("/readyz").await.1;
+        let refused = status(site).await["services"][0]["refused_generation"].clone();
+        ready.contains("an older generation of shop than was seen") && refused == 8
+    };
+    assert!(is_degraded(&site).await);
     // Nor does a snapshot bring it back after a crash.
     site.cut_edge().await;
     site.start_edge().await;
     site.until("the snapshot was refused too", async || site.metric(alarm, &[]) >= 1.0).await;
     let mut client = site.client("h2").await;
     assert_eq!(generation(&mut client).await, "9");
+    assert!(is_degraded(&site).await);
     site.origin.push("shop", 10, 1, &old);
     site.until("a higher one is taken", async || generation(&mut client).await == "10").await;
+    assert!(!is_degraded(&site).await && status(&site).await["services"][0]["refused_generation"].is_null());
 }
 
 #[tokio::test]
