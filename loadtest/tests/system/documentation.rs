@@ -183,6 +183,30 @@ fn the_architecture_names_files_that_exist() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A row of the comparison with git-sync is believed because a test shows it: `file::function`, of the agent or `origin/`.
+#[test]
+fn the_comparison_names_tests_that_exist() -> anyhow::Result<()> {
+    let page = fs::read_to_string(root().join("docs/comparison.md"))?;
+    let (_, section) = page.split_once("| git-sync | agent | shown by |\n").context("the table of git-sync")?;
+    let rows: Vec<&str> = section.lines().take_while(|line| line.starts_with('|')).skip(1).collect();
+    assert!(rows.len() > 20, "{} rows were found", rows.len());
+    for row in rows {
+        let shown = row.split('|').nth(3).with_context(|| row.to_owned())?;
+        let tests: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty() || row.contains("because"), "neither a test nor a reason: {row}");
+        for test in tests {
+            let (file, function) = test.split_once("::").with_context(|| format!("{test} is no file::function"))?;
+            let path = match file.strip_prefix("origin/") {
+                Some(file) => format!("origin/tests/origin/{file}.rs"),
+                None => format!("agent/tests/agent/{file}.rs"),
+            };
+            let text = fs::read_to_string(root().join(&path)).with_context(|| path.clone())?;
+            assert!(text.contains(&format!("fn {function}()")), "{path} has no test {function}");
+        }
+    }
+    Ok(())
+}
+
 /// The names of metrics in a text of any kind, without the suffixes of a histogram's series.
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
