@@ -10,7 +10,7 @@ use weir_loadtest::processes::binary;
 use crate::site::{Plan, Site};
 
 /// Runs `weir token` in a folder.
-fn token(dir: &Path, arguments: &str) -> anyhow::Result<()> {
+pub(crate) fn token(dir: &Path, arguments: &str) -> anyhow::Result<()> {
     let run = Command::new(binary("weir")?).arg("token").args(arguments.split(' ')).current_dir(dir).output()?;
     ensure!(run.status.success(), "weir token {arguments}: {}", String::from_utf8_lossy(&run.stderr));
     Ok(())

@@ -1,6 +1,7 @@
 //! Weir as a whole: a real Git server, real TLS and QUIC, the real binaries, real signals.
 
 mod access;
+mod assignments;
 mod cluster;
 mod deltas;
 mod documentation;

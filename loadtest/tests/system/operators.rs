@@ -1,6 +1,7 @@
 //! An origin that starts with nothing: operators define with curl what it mirrors and publishes, and agents follow.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -11,7 +12,7 @@ use weir_loadtest::processes::{free_address, until};
 
 use crate::site::{Plan, Site};
 
-const TOKEN: &str = "the-operators-own-token";
+pub(crate) const TOKEN: &str = "the-operators-own-token";
 const REPOSITORY: &str = "/v1/repositories/shop";
 const SERVICE: &str = "/v1/services/shop-prod";
 
@@ -38,10 +39,15 @@ async fn site() -> anyhow::Result<(Site, String)> {
 }
 
 /// What curl was answered: the status, and the document.
-async fn curl(site: &Site, method: &str, url: String, document: Option<Value>) -> anyhow::Result<(u16, Value)> {
+pub(crate) async fn curl(
+    ca: &Path,
+    method: &str,
+    url: String,
+    document: Option<Value>,
+) -> anyhow::Result<(u16, Value)> {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--write-out", "\n%{http_code}", "--request", method]);
-    curl.arg("--cacert").arg(site.path("ca.pem")).args(["--header", &format!("Authorization: Bearer {TOKEN}")]);
+    curl.arg("--cacert").arg(ca).args(["--header", &format!("Authorization: Bearer {TOKEN}")]);
     if let Some(document) = document {
         curl.args(["--data", &document.to_string()]);
     }
@@ -62,28 +68,29 @@ async fn an_operator_defines_changes_and_deletes_services_that_agents_follow() -
         "url": url, "poll_interval": "1s", "ca": "ca.pem", "username": git_server::USERNAME, "password_file": "password",
     });
     let service = |folder: &str| json!({ "repository": "shop", "ref": "main", "folder": folder });
-    let put = async |site: &Site, path: &str, document: Value| {
-        anyhow::Ok(curl(site, "PUT", format!("{base}{path}"), Some(document)).await?.0)
+    let ca = site.path("ca.pem");
+    let put = async |path: &str, document: Value| {
+        anyhow::Ok(curl(&ca, "PUT", format!("{base}{path}"), Some(document)).await?.0)
     };
 
-    assert_eq!(put(&site, SERVICE, service("deploy/prod")).await?, 409, "it has no repository");
-    assert_eq!(put(&site, REPOSITORY, repository.clone()).await?, 201);
-    assert_eq!(put(&site, SERVICE, service("deploy/prod")).await?, 201);
+    assert_eq!(put(SERVICE, service("deploy/prod")).await?, 409, "it has no repository");
+    assert_eq!(put(REPOSITORY, repository.clone()).await?, 201);
+    assert_eq!(put(SERVICE, service("deploy/prod")).await?, 201);
     site.until_released("shop-prod", "version", "1").await?;
-    assert_eq!(put(&site, SERVICE, service("deploy/stage")).await?, 200);
+    assert_eq!(put(SERVICE, service("deploy/stage")).await?, 200);
     site.until_released("shop-prod", "version", "stage").await?;
 
     // A restart that nobody prepared.
     site.origin.kill()?;
     site.origin.start().await?;
-    let (status, read) = curl(&site, "GET", format!("{base}{SERVICE}"), None).await?;
+    let (status, read) = curl(&ca, "GET", format!("{base}{SERVICE}"), None).await?;
     assert_eq!((status, &read["folder"], &read["defined_by"]), (200, &json!("deploy/stage"), &json!("api")));
     site.upstream.write("deploy/stage/version", "later")?;
     site.upstream.commit_and_push("later")?;
     site.until_released("shop-prod", "version", "later").await?;
 
     // A deletion reaches those who ask the edge; what the agent has stays.
-    let deleted = curl(&site, "DELETE", format!("{base}{REPOSITORY}?cascade=true"), None).await?;
+    let deleted = curl(&ca, "DELETE", format!("{base}{REPOSITORY}?cascade=true"), None).await?;
     assert_eq!(deleted.0, 204, "{deleted:?}");
     let client = site.client()?;
     until("the edge says that it is gone", async || {
@@ -100,8 +107,8 @@ async fn an_operator_defines_changes_and_deletes_services_that_agents_follow() -
     assert_eq!(fs::read_to_string(site.current("shop-prod").join("version"))?, "later");
 
     // It comes again, newer than before.
-    assert_eq!(put(&site, REPOSITORY, repository).await?, 201);
-    assert_eq!(put(&site, SERVICE, service("deploy/prod")).await?, 201);
+    assert_eq!(put(REPOSITORY, repository).await?, 201);
+    assert_eq!(put(SERVICE, service("deploy/prod")).await?, 201);
     site.until_released("shop-prod", "version", "1").await?;
     assert!(![git_server::PASSWORD, TOKEN].iter().any(|secret| site.logs().contains(secret)), "{}", site.logs());
     Ok(())
