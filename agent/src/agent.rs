@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -356,8 +357,8 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
         if drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
-        let are_known = *all.are_known.borrow();
-        readiness(&all.statuses(), are_known, SystemTime::now())
+        let (are_known, is_doubted) = (*all.are_known.borrow(), all.is_list_doubted.load(Ordering::Relaxed));
+        readiness(&all.statuses(), are_known, is_doubted, SystemTime::now())
     };
     let status_readiness = ready.clone();
     Admin {

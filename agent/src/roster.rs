@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
@@ -39,11 +40,16 @@ pub(crate) struct Services {
     followed: RwLock<BTreeMap<ServiceName, Service>>,
     /// Whether an edge has said which services there are, if that matters.
     pub(crate) are_known: watch::Sender<bool>,
+    /// Services of which an event said that they ended, since the last list with services.
+    ended: Mutex<BTreeSet<ServiceName>>,
+    /// The last list was empty, and no event has said why.
+    pub(crate) is_list_doubted: AtomicBool,
 }
 
 impl Services {
     pub(crate) fn new(followed: BTreeMap<ServiceName, Service>, are_known: bool) -> Self {
-        Self { followed: followed.into(), are_known: watch::Sender::new(are_known) }
+        let are_known = watch::Sender::new(are_known);
+        Self { followed: followed.into(), are_known, ended: Mutex::default(), is_list_doubted: AtomicBool::new(false) }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ServiceName, Service>> {
@@ -85,6 +91,15 @@ impl Services {
         }
     }
 
+    /// An event says that a service is no longer assigned. The next list ends it.
+    pub(crate) fn tell_ended(&self, service: ServiceName) {
+        self.ended().insert(service);
+    }
+
+    fn ended(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Passes a row on to the task of its service, if it is followed.
     pub(crate) fn tell(&self, received: ReceivedRow) {
         let service = received.row.service.clone();
@@ -107,9 +122,15 @@ struct Changes {
     end: Vec<ServiceName>,
 }
 
-/// `followed`: the services, and whether each is fixed. `listed`: sorted.
-fn changes(followed: &BTreeMap<ServiceName, bool>, listed: &BTreeSet<ServiceName>) -> Changes {
+/// `followed`: the services, and whether each is fixed. `listed`: sorted. `ended`: those of which an event has said it. An
+/// empty list alone ends nothing: an edge that has lost its memory gives one, too.
+fn changes(
+    followed: &BTreeMap<ServiceName, bool>,
+    listed: &BTreeSet<ServiceName>,
+    ended: &BTreeSet<ServiceName>,
+) -> Changes {
     let gone = followed.iter().filter(|(service, is_fixed)| !**is_fixed && !listed.contains(*service));
+    let gone = gone.filter(|(service, _)| !listed.is_empty() || ended.contains(*service));
     Changes {
         begin: listed.iter().filter(|service| !followed.contains_key(*service)).cloned().collect(),
         end: gone.map(|(service, _)| service.clone()).collect(),
@@ -125,7 +146,10 @@ impl Roster {
     pub(crate) async fn apply(&self, rows: impl Iterator<Item = &ServiceName>, selection: &Selection) {
         let listed: BTreeSet<_> = rows.filter(|service| selection.takes(service)).cloned().collect();
         let followed = self.services.read().iter().map(|(name, service)| (name.clone(), service.is_fixed)).collect();
-        let Changes { begin, end } = changes(&followed, &listed);
+        let Changes { begin, end } = changes(&followed, &listed, &self.services.ended());
+        if !listed.is_empty() {
+            self.services.ended().clear();
+        }
         for service in end {
             self.end(service);
         }
@@ -138,6 +162,13 @@ impl Roster {
                 tracing::error!(%service, error = format!("{error:#}"), "a service cannot be followed");
             }
         }
+        let is_doubted = listed.is_empty() && self.services.read().values().any(|service| !service.is_fixed);
+        if is_doubted && !self.services.is_list_doubted.swap(is_doubted, Ordering::Relaxed) {
+            tracing::warn!(
+                "an edge lists no service for this agent; those that it follows stay until an event ends them"
+            );
+        }
+        self.services.is_list_doubted.store(is_doubted, Ordering::Relaxed);
         self.composition.metrics.services.set(i64::try_from(self.services.read().len()).unwrap_or(i64::MAX));
         self.services.are_known.send_replace(true);
         self.remove_old().await;
@@ -246,8 +277,13 @@ mod tests {
     fn a_list_begins_and_ends_all_but_what_the_configuration_names() {
         let followed = [("fixed", true), ("old", false), ("stays", false)];
         let followed = followed.map(|(name, is_fixed)| (name.parse().unwrap(), is_fixed)).into();
-        let Changes { begin, end } = changes(&followed, &names(&["new", "stays"]));
-        assert_eq!((begin.into_iter().collect(), end.into_iter().collect()), (names(&["new"]), names(&["old"])));
+        let changed = |listed: &[&str], ended: &[&str]| {
+            let Changes { begin, end } = changes(&followed, &names(listed), &names(ended));
+            (begin.into_iter().collect(), end.into_iter().collect())
+        };
+        assert_eq!(changed(&["new", "stays"], &[]), (names(&["new"]), names(&["old"])));
+        assert_eq!(changed(&[], &[]), (names(&[]), names(&[])), "an empty list alone ends nothing");
+        assert_eq!(changed(&[], &["fixed", "old"]), (names(&[]), names(&["old"])));
     }
 
     #[test]

@@ -133,7 +133,11 @@ impl EventStream {
                 self.metrics.event(event.kind.as_str());
                 match event.kind {
                     AgentEventKind::Changed(row) => self.services.tell(ReceivedRow { row, protocol }),
-                    AgentEventKind::Assigned(_) | AgentEventKind::Unassigned(_) | AgentEventKind::Resync => self.want(),
+                    AgentEventKind::Unassigned(service) => {
+                        self.services.tell_ended(service);
+                        self.want();
+                    }
+                    AgentEventKind::Assigned(_) | AgentEventKind::Resync => self.want(),
                     AgentEventKind::Upstream { services, upstream } => {
                         let since = (!upstream.reachable).then_some(upstream.since);
                         self.services.tell_upstream(services.iter(), since);

@@ -97,6 +97,16 @@ pub(crate) fn shop() -> ServiceName {
     "shop".parse().expect("a name")
 }
 
+/// The status and body of a document of an agent's admin listener.
+pub(crate) async fn admin(agent: &Running, path: &str) -> (u16, String) {
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let address = agent.admin_address().expect("`admin_listen` is set");
+    let response = client.get(format!("http://{address}{path}").parse().unwrap()).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
 /// An agent that runs, and its one service.
 pub(crate) struct Agent {
     pub(crate) running: Running,
@@ -140,12 +150,7 @@ impl Agent {
 
     /// The status and body of a document of the admin listener.
     pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
-        let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-        let address = self.running.admin_address().expect("`admin_listen` is set");
-        let response = client.get(format!("http://{address}{path}").parse().unwrap()).await.unwrap();
-        let status = response.status().as_u16();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, String::from_utf8(body.to_vec()).unwrap())
+        admin(&self.running, path).await
     }
 
     /// `/status`.

@@ -7,7 +7,7 @@ use weir_agent::{Config, Running, start};
 use weir_protocol::agent_event::AgentEventKind;
 use weir_protocol::name::ServiceName;
 
-use crate::agent_under_test::{Agent, World, shop};
+use crate::agent_under_test::{Agent, World, admin, shop};
 use crate::edge::{PATIENCE, TestEdge};
 use crate::tarball::with_content;
 
@@ -121,9 +121,18 @@ async fn a_directory_is_removed_when_it_was_unassigned_for_long() {
     let mut config = assigned(&world, &edge);
     config.poll_interval = Duration::from_secs(1);
     config.remove_unassigned_after = Duration::from_secs(1);
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     let running = start(config).await.unwrap();
     until_released(&running, &shop()).await;
+    until("the stream is open", || edge.answers.streams() == 1).await;
+    // An edge that has lost its memory ends nothing.
     edge.answers.assign(&[]);
+    let polls = edge.answers.batch_polls().len();
+    until("it has polled twice", || edge.answers.batch_polls().len() > polls + 1).await;
+    assert_eq!(running.services(), [shop()]);
+    let (status, ready) = admin(&running, "/readyz").await;
+    assert!(status == 200 && ready.contains("degraded: the edge lists no service"), "{ready}");
+    edge.answers.send(AgentEventKind::Unassigned(shop()));
     until("it has ended", || running.services().is_empty()).await;
     until("its directory is gone", || !world.service_dir().exists()).await;
     edge.answers.assign(&[&shop()]);
