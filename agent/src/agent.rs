@@ -20,7 +20,7 @@ use weir_runtime::shutdown::Drain;
 use crate::config::{Config, ServiceList};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::{Check, Hook};
-use crate::metrics::{Metrics, unix_seconds};
+use crate::metrics::{Metrics, register_edges, unix_seconds};
 use crate::poll::{
     Batch, BatchSchedule, Command, Dictionaries, DictionaryMemory, EventStream, Follower, Poller, Schedule, Selection,
     release_of,
@@ -75,6 +75,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let metrics = Metrics::register(&registry, config.metrics_by_service)?;
     let read = fingerprint(&reload::files(&config));
     let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
+    register_edges(&registry, edges.clone())?;
     let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone());
     let reloader = Arc::new(WatchedFiles::new(reloader, read));
     let (root, modes) = (config.root.clone(), Modes { group_write: config.group_write });
@@ -366,9 +367,6 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
         ready: Arc::new(ready),
         status: Arc::new(move |_| {
             let edges = edges.current();
-            let edges = edges.overview().map(|(url, preferred, http3_usable)| {
-                serde_json::json!({ "url": url, "preferred": preferred, "http3_usable": http3_usable })
-            });
             let now = SystemTime::now();
             let all = services.statuses().into_iter();
             let services: serde_json::Map<_, _> =
@@ -382,7 +380,7 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
                 "ready": ready,
                 "reasons": reasons,
                 "services": services,
-                "edges": edges.collect::<Vec<_>>(),
+                "edges": edges.overview().collect::<Vec<_>>(),
             }))
         }),
         drain: composition.drain.clone(),

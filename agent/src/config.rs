@@ -32,6 +32,8 @@ pub const MAX_DOWNLOADS: usize = 1024;
 /// The keys that SIGHUP applies.
 pub const RELOADABLE: &[&str] = &[
     "edges",
+    "edge_order",
+    "edge_retry_interval",
     "ca",
     "client_certificate",
     "client_key",
@@ -53,6 +55,17 @@ pub enum HttpMode {
     H3,
     /// HTTP/2 only.
     H2,
+}
+
+/// The order in which an agent prefers its edges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EdgeOrder {
+    /// By a hash of the agent's name and the edge's URL: agents with the same list spread over all edges.
+    #[default]
+    Spread,
+    /// As listed, best first.
+    Listed,
 }
 
 /// Which services are followed.
@@ -136,12 +149,18 @@ pub struct TrustConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The agent's name. It spreads polls and refreshes of a fleet over time. Default: the host name.
+    /// The agent's name. It spreads a fleet over edges, and its polls and refreshes over time. Default: the host name.
     pub name: NodeName,
     /// Listener of `/livez`, `/readyz`, `/metrics` and `/status`: plain HTTP.
     pub admin_listen: Option<SocketAddr>,
-    /// Required. URLs of edges, best first: `https://host[:port]`. The agent uses one until it fails.
+    /// Required. URLs of edges: `https://host[:port]`. The agent uses the best; while that fails, the next one that works.
     pub edges: Vec<EdgeUrl>,
+    /// Which of the edges is best.
+    pub edge_order: EdgeOrder,
+    /// How long the best edge is not tried after it failed, ±50 %; doubled up to ten times this while it goes on failing. At
+    /// least `1s`.
+    #[serde(with = "duration")]
+    pub edge_retry_interval: Duration,
     /// Required. PEM file of the authority that signs the edges' certificates. No other is trusted.
     pub ca: PathBuf,
     /// PEM file of the agent's certificate, for edges that need one; together with `client_key`.
@@ -233,6 +252,8 @@ impl Default for Config {
             name: host_name(),
             admin_listen: None,
             edges: Vec::new(),
+            edge_order: EdgeOrder::Spread,
+            edge_retry_interval: Duration::from_secs(60),
             ca: PathBuf::new(),
             client_certificate: None,
             client_key: None,
@@ -353,6 +374,7 @@ impl Config {
         for (key, value) in [
             ("poll_interval", self.poll_interval),
             ("refresh_interval", self.refresh_interval),
+            ("edge_retry_interval", self.edge_retry_interval),
             ("h3_retry_interval", self.h3_retry_interval),
             ("request_timeout", self.request_timeout),
             ("fetch_timeout", self.fetch_timeout),

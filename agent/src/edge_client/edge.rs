@@ -217,9 +217,6 @@ impl Edge {
             ),
             None => {}
         }
-        if let Some(usable) = self.http3_usable() {
-            self.metrics.http3_usable.set(usable.into());
-        }
     }
 
     fn selector(&self) -> std::sync::MutexGuard<'_, ProtocolSelector> {

@@ -1,5 +1,6 @@
 //! The metrics of an agent: aggregated over all services, or per service with `metrics_by_service`.
 
+mod edge_collector;
 mod service_gauge;
 
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use weir_protocol::name::ServiceName;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
 
+use self::edge_collector::EdgeMetrics;
+pub(crate) use self::edge_collector::register as register_edges;
 pub(crate) use self::service_gauge::ServiceGauge;
 use self::service_gauge::ServiceGauges;
 use crate::edge_client::Protocol;
@@ -55,8 +58,6 @@ metric_families! {
         /// Deltas (`dcz`) that edges sent. `modified`: the release on disk was changed, so the delta is of no use. `refused`:
         /// the bytes were wrong. After both the whole tarball is fetched.
         deltas: IntCounterVec = "weir_agent_deltas_total" { result: ["applied", "modified", "refused"] };
-        /// 1 when the last connection used HTTP/3. 0 when only HTTP/2 worked, or nothing was tried yet.
-        pub(crate) http3_usable: IntGauge = "weir_agent_http3_usable";
         /// Responses refused because their generation was lower than one seen before.
         generation_regressions: IntCounterVec = "weir_agent_generation_regressions_total" { service };
         /// Tarballs refused because their bytes did not have their digest.
@@ -116,7 +117,7 @@ metric_families! {
 
 /// The table of an agent's families, for the reference.
 pub fn families() -> Vec<Family> {
-    [AgentMetrics::FAMILIES, GenerationMetrics::FAMILIES].concat()
+    [AgentMetrics::FAMILIES, EdgeMetrics::FAMILIES, GenerationMetrics::FAMILIES].concat()
 }
 
 /// An agent's metrics. Clones share them.

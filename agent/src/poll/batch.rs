@@ -92,14 +92,13 @@ impl Task for Batch {
 impl Batch {
     /// Tries the edges in turn until one answers.
     async fn poll(&self) -> Result<Answer, Failed> {
-        let (edges, mut edge_failed) = (self.edges.current(), false);
+        let edges = self.edges.current();
+        let mut attempt = edges.attempt();
         let mut failed = Failed { is_unavailable: false, retry_after: None, errors: Vec::new() };
-        for (index, edge) in edges.in_order().enumerate() {
+        for (index, edge) in attempt.in_order().enumerate() {
             match self.ask(edge).await {
                 Ok(answer) => {
-                    if edge_failed {
-                        edges.prefer(edge);
-                    }
+                    attempt.succeeded();
                     return Ok(answer);
                 }
                 Err(error) => {
@@ -108,7 +107,9 @@ impl Batch {
                         let is_404 = matches!(error, PollError::Status { status: StatusCode::NOT_FOUND, .. });
                         failed.is_unavailable |= index == 0 && is_404;
                         failed.retry_after = failed.retry_after.max(error.retry_after());
-                        edge_failed |= error.is_edge_failure();
+                        if error.is_edge_failure() {
+                            attempt.failed(edge);
+                        }
                     }
                     failed.errors.push(format!("{}: {error}", edge.url()));
                 }

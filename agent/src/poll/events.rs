@@ -16,7 +16,7 @@ use super::poller::succeeded;
 use super::row::ReceivedRow;
 use super::schedule::{back_off, phase};
 use super::selection::Selection;
-use crate::edge_client::{EdgeClient, Edges, RequestError, Response};
+use crate::edge_client::{Edge, EdgeClient, Edges, RequestError, Response};
 use crate::metrics::Metrics;
 use crate::roster::Services;
 use crate::supervise::Task;
@@ -60,6 +60,8 @@ enum StreamEnd {
     Ended,
     #[error("the edges were configured anew")]
     Reloaded,
+    #[error("another edge is in use")]
+    OtherEdge,
 }
 
 impl Task for EventStream {
@@ -95,8 +97,9 @@ impl EventStream {
         let known = self.cursor.wait_for(Option::is_some).await.map(|cursor| cursor.clone());
         let Ok(since) = known else { return StreamEnd::Ended };
         let edges = self.edges.current();
+        let preferred = edges.preferred();
         match self.open(&edges, since.as_ref()).await {
-            Ok(response) => self.read(response, &edges).await.err().unwrap_or(StreamEnd::Ended),
+            Ok(response) => self.read(response, &edges, preferred).await.err().unwrap_or(StreamEnd::Ended),
             Err(end) => end,
         }
     }
@@ -118,7 +121,8 @@ impl EventStream {
         Err(StreamEnd::NoEdge(errors.join("; ")))
     }
 
-    async fn read(&mut self, response: Response, edges: &Arc<Edges>) -> Result<(), StreamEnd> {
+    /// `preferred`: the edge in use when the stream was opened.
+    async fn read(&mut self, response: Response, edges: &Arc<Edges>, preferred: &Edge) -> Result<(), StreamEnd> {
         let (protocol, mut body) = (response.protocol, response.body.with_idle(SILENT_AFTER));
         let mut lines = Lines::with_limit(MAX_LINE_BYTES);
         self.metrics.event_stream_connected.set(1);
@@ -147,6 +151,9 @@ impl EventStream {
             }
             if !Arc::ptr_eq(edges, &self.edges.current()) {
                 return Err(StreamEnd::Reloaded);
+            }
+            if !std::ptr::eq(preferred, edges.preferred()) {
+                return Err(StreamEnd::OtherEdge);
             }
         }
         Ok(())

@@ -115,17 +115,14 @@ impl Poller {
     /// # Errors
     /// The errors of all edges.
     pub(crate) async fn run(&self, local: LocalState, refresh: bool) -> Result<(PollResult, Protocol), AllEdgesFailed> {
-        let (mut errors, mut retry_after, mut edge_failed) = (Vec::new(), None, false);
+        let (mut errors, mut retry_after) = (Vec::new(), None);
         let edges = self.edges.current();
-        for edge in edges.in_order() {
+        let mut attempt = edges.attempt();
+        for edge in attempt.in_order() {
             let result = if refresh { self.get(edge, local, true).await } else { self.poll(edge, local).await };
             match result {
                 Ok(found) => {
-                    // The preference is shared by all services, so an error about this service alone does not change
-                    // it.
-                    if edge_failed {
-                        edges.prefer(edge);
-                    }
+                    attempt.succeeded();
                     return Ok(found);
                 }
                 Err(error) => {
@@ -135,7 +132,9 @@ impl Poller {
                         proofs.metrics.refused(error.reason());
                     }
                     tracing::debug!(service = %self.service, edge = %edge.url(), %error, "a poll of an edge failed");
-                    edge_failed |= error.is_edge_failure();
+                    if error.is_edge_failure() {
+                        attempt.failed(edge);
+                    }
                     retry_after = retry_after.max(error.retry_after());
                     errors.push((edge.url().clone(), error));
                 }

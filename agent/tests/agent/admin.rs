@@ -48,7 +48,8 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     for line in [
         "weir_agent_polls_total{result=\"changed\",service=\"shop\"} 1",
         "weir_agent_hook_runs_total{result=\"success\",service=\"shop\"} 1",
-        "weir_agent_http3_usable 1",
+        &format!("weir_agent_http3_usable{{edge=\"{}\"}} 1", edge.url()),
+        &format!("weir_agent_edge_preferred{{edge=\"{}\"}} 1", edge.url()),
         "weir_agent_switches_total{service=\"shop\"} 1",
         "weir_agent_last_success_timestamp_seconds{service=\"shop\"} ",
     ] {

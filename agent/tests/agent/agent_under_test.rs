@@ -9,7 +9,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
 use tokio::sync::watch;
-use weir_agent::config::ServiceConfig;
+use weir_agent::config::{EdgeOrder, ServiceConfig};
 use weir_agent::{Config, Running, ServiceStatus, start};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
@@ -53,6 +53,7 @@ impl World {
         let edges = edges.iter().map(|url| url.parse().expect("a URL")).collect();
         let mut config = Config::new(edges, self.path().join("ca.pem"), self.path().join("root"));
         config.name = "cluster-1".parse().expect("a name");
+        config.edge_order = EdgeOrder::Listed;
         config.services = vec![ServiceConfig::new(&shop())];
         config.poll_interval = NEVER;
         config.refresh_interval = NEVER;

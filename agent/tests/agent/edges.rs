@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use weir_agent::config::ServiceConfig;
+use weir_protocol::agent_event::AgentEventKind;
 
 use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::{Fault, PATIENCE};
+use crate::edge::{Answers, Fault, PATIENCE, TestEdge};
 use crate::tarball::with_content;
 
 #[tokio::test]
@@ -113,5 +114,69 @@ async fn an_error_of_one_service_does_not_change_the_preferred_edge() {
     agent.running.poll_now(&bakery);
     tokio::time::timeout(PATIENCE, other.wait_for(|status| status.polls == 2)).await.unwrap().unwrap();
     assert_eq!(first.answers.seen().len(), 0);
+    agent.stop().await;
+}
+
+/// Sends events of an edge until its streams have gone to another one.
+async fn until_streams_move(from: &Answers, to: &Answers) {
+    let moved = async {
+        while to.streams() == 0 {
+            from.send(AgentEventKind::Heartbeat);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, moved).await.expect("the stream follows the preference");
+}
+
+#[tokio::test]
+async fn an_agent_goes_back_to_its_first_edge_with_its_stream() {
+    let world = World::new();
+    let (first, second) = (world.edge().await, world.edge().await);
+    for edge in [&first, &second] {
+        edge.answers.assign(&[]);
+        edge.answers.publish(&shop(), with_content("one"));
+    }
+    let mut config = world.config(&[first.url(), second.url()]);
+    config.edge_retry_interval = Duration::from_secs(1);
+    let mut agent = Agent::with_release(config).await;
+    let preferred =
+        |agent: &Agent, edge: &TestEdge| agent.metric("weir_agent_edge_preferred", &[("edge", &edge.url())]);
+    assert_eq!((preferred(&agent, &first), preferred(&agent, &second)), (1.0, 0.0));
+
+    first.answers.fail_always(Fault::Status(503, None));
+    agent.running.poll_now(&shop());
+    agent.until_metric("weir_agent_edge_preferred", &[("edge", &second.url())], 1.0).await;
+    assert_eq!(preferred(&agent, &first), 0.0);
+    until_streams_move(&first.answers, &second.answers).await;
+
+    // It is tried again and again, by polls that succeed at the other one.
+    first.answers.forget();
+    let probed = async {
+        while first.answers.seen().len() < 2 {
+            assert_eq!(agent.poll().await.errors, 0);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, probed).await.expect("the first edge is tried again");
+    assert_eq!(preferred(&agent, &second), 1.0);
+
+    first.answers.fail_always(None);
+    let back = async {
+        while preferred(&agent, &first) != 1.0 {
+            assert_eq!(agent.poll().await.errors, 0);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, back).await.expect("the agent goes back");
+    second.answers.forget();
+    assert_eq!(agent.poll().await.errors, 0);
+    assert_eq!(second.answers.seen().len(), 0);
+    let gone = async {
+        while second.answers.streams() > 0 {
+            second.answers.send(AgentEventKind::Heartbeat);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("the stream goes back");
     agent.stop().await;
 }

@@ -1,0 +1,173 @@
+//! Which edge is asked first. Pure: the time and chance are arguments.
+//!
+//! Each agent has an order of its own. It uses the first edge; when that fails, the next one that works. After a back-off
+//! one poll goes through the edges in their order again, and so finds its way back.
+
+use std::cmp::Reverse;
+use std::time::{Duration, Instant};
+
+use super::edge_url::EdgeUrl;
+use crate::config::EdgeOrder;
+
+/// The longest back-off, as a multiple of the configured interval.
+const MAX_BACKOFF_FACTOR: u32 = 10;
+
+/// The edges of an agent, best first. `Spread` orders them by a hash of both names (rendezvous hashing): agents spread evenly,
+/// and an edge that is added or removed changes the order of no others.
+pub(super) fn ordered(order: EdgeOrder, agent: &str, edges: &[EdgeUrl]) -> Vec<EdgeUrl> {
+    let mut edges = edges.to_vec();
+    if order == EdgeOrder::Spread {
+        edges.sort_by_cached_key(|edge| Reverse(*blake3::hash(format!("{agent} {edge}").as_bytes()).as_bytes()));
+    }
+    edges
+}
+
+/// The edge in use, as an index in the agent's order.
+#[derive(Debug)]
+pub(super) struct Preference {
+    retry_interval: Duration,
+    current: usize,
+    /// `None` while the first is in use.
+    fail_back: Option<FailBack>,
+}
+
+#[derive(Debug)]
+struct FailBack {
+    backoff: Duration,
+    due: Instant,
+    /// A poll is on its way.
+    is_probed: bool,
+}
+
+impl FailBack {
+    fn after(backoff: Duration, now: Instant, random: f64) -> Self {
+        Self { backoff, due: now + backoff.mul_f64(0.5 + random), is_probed: false }
+    }
+}
+
+impl Preference {
+    /// The first is in use. `retry_interval`: when it has failed, it is not tried for this long, ±50 %; doubled while it goes
+    /// on failing, up to ten times this.
+    pub(super) fn new(retry_interval: Duration) -> Self {
+        Self { retry_interval, current: 0, fail_back: None }
+    }
+
+    /// The edge in use.
+    pub(super) fn current(&self) -> usize {
+        self.current
+    }
+
+    /// Begins a poll. Returns whether it probes: it then asks the edges in their order, and ends with
+    /// [`answered`](Self::answered) or [`probe_ended`](Self::probe_ended). One does at a time.
+    pub(super) fn begin(&mut self, now: Instant) -> bool {
+        let Some(fail_back) = self.fail_back.as_mut().filter(|fail_back| !fail_back.is_probed && now >= fail_back.due)
+        else {
+            return false;
+        };
+        fail_back.is_probed = true;
+        true
+    }
+
+    /// A probe ended without an answer of any edge, which says nothing about the first: the next poll probes.
+    pub(super) fn probe_ended(&mut self) {
+        self.fail_back.iter_mut().for_each(|fail_back| fail_back.is_probed = false);
+    }
+
+    /// An edge works, after edges that failed or for a probe. Returns the edge that was in use, if it was another.
+    /// `random` is from 0 to 1.
+    pub(super) fn answered(&mut self, edge: usize, is_probe: bool, now: Instant, random: f64) -> Option<usize> {
+        let before = std::mem::replace(&mut self.current, edge);
+        self.fail_back = match self.fail_back.take() {
+            _ if edge == 0 => None,
+            None => Some(FailBack::after(self.retry_interval, now, random)),
+            Some(FailBack { backoff, .. }) if is_probe => {
+                let longest = self.retry_interval * MAX_BACKOFF_FACTOR;
+                Some(FailBack::after((backoff * 2).min(longest), now, random))
+            }
+            waiting => waiting,
+        };
+        (before != edge).then_some(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn edges(count: usize) -> Vec<EdgeUrl> {
+        (1..=count).map(|n| format!("https://edge-{n}.example").parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_fleet_spreads_and_a_new_edge_changes_no_order() {
+        let (three, four) = (edges(3), edges(4));
+        let mut ways = std::collections::BTreeMap::<_, usize>::new();
+        let mut moved = 0;
+        for agent in 0..3000 {
+            let before = ordered(EdgeOrder::Spread, &format!("cluster-{agent}"), &three);
+            let after = ordered(EdgeOrder::Spread, &format!("cluster-{agent}"), &four);
+            moved += usize::from(before[0] != after[0]);
+            assert_eq!(after.into_iter().filter(|edge| *edge != four[3]).collect::<Vec<_>>(), before);
+            *ways.entry(before.iter().map(ToString::to_string).collect::<Vec<_>>()).or_default() += 1;
+        }
+        // Of 6 orders each has 500, so also the agents of an edge that fails spread over the others.
+        assert!(ways.len() == 6 && ways.values().all(|agents| (400..600).contains(agents)), "{ways:?}");
+        assert!((600..900).contains(&moved), "{moved} of 3000 have the new edge first");
+        assert_eq!(ordered(EdgeOrder::Listed, "cluster-1", &four), four);
+    }
+
+    #[test]
+    fn the_first_edge_is_tried_again_after_a_back_off_that_grows() {
+        let mut preference = Preference::new(MINUTE);
+        let mut now = Instant::now();
+        assert!(!preference.begin(now));
+        assert_eq!(preference.answered(1, false, now, 0.5), Some(0));
+        assert_eq!(preference.answered(1, false, now, 0.5), None, "another service found the same");
+        let mut backoffs = Vec::new();
+        for _ in 0..6 {
+            let due = preference.fail_back.as_ref().unwrap().due;
+            backoffs.push((due - now).as_secs());
+            assert!(!preference.begin(due - Duration::from_millis(1)));
+            now = due;
+            assert!(preference.begin(now));
+            assert!(!preference.begin(now), "one at a time");
+            assert_eq!(preference.answered(1, true, now, 0.5), None);
+        }
+        assert_eq!(backoffs, [60, 120, 240, 480, 600, 600]);
+        now += 10 * MINUTE;
+        assert!(preference.begin(now));
+        assert_eq!((preference.answered(0, true, now, 0.5), preference.current()), (Some(1), 0));
+        assert!(!preference.begin(now + 10 * MINUTE));
+        preference.answered(2, false, now, 0.5);
+        assert_eq!(preference.fail_back.as_ref().unwrap().due, now + MINUTE, "the back-off starts over");
+    }
+
+    #[test]
+    fn agents_that_fell_back_together_return_apart() {
+        let now = Instant::now();
+        let mut preference = Preference::new(MINUTE);
+        for (random, seconds) in [(0.0, 30), (1.0, 90)] {
+            preference.answered(0, false, now, 0.5);
+            preference.answered(1, false, now, random);
+            assert_eq!(preference.fail_back.as_ref().unwrap().due, now + Duration::from_secs(seconds));
+        }
+    }
+
+    #[test]
+    fn a_probe_without_an_answer_is_repeated_and_a_better_edge_is_taken() {
+        let now = Instant::now();
+        let later = now + 10 * MINUTE;
+        let mut preference = Preference::new(MINUTE);
+        preference.answered(2, false, now, 0.5);
+        assert!(preference.begin(later));
+        preference.probe_ended();
+        assert!(preference.begin(later));
+        assert_eq!(preference.answered(1, true, later, 0.5), Some(2));
+        assert_eq!(preference.fail_back.as_ref().unwrap().due, later + 2 * MINUTE, "the first still fails");
+        // The one in use fails: the wait for the first stays.
+        assert_eq!(preference.answered(2, false, later + MINUTE, 0.5), Some(1));
+        assert_eq!(preference.fail_back.as_ref().unwrap().due, later + 2 * MINUTE);
+    }
+}
