@@ -1,19 +1,22 @@
-//! Opens the connections of a client: TCP, then TLS.
+//! Opens the connections of a client: TCP, perhaps a tunnel through a proxy, then TLS.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use http::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::CONNECT_TIMEOUT;
 use super::buffered_stream::BufferedStream;
+use super::name_lookup::NameLookup;
+use super::{CONNECT_TIMEOUT, ClientOptions};
 use crate::serve::BoxError;
 
 /// A peer accepted a connection and did not finish the TLS handshake.
@@ -28,21 +31,27 @@ pub struct Connector(HttpsConnector<TcpConnector>);
 
 impl Connector {
     /// Over TLS for HTTP/2. `tls` has no ALPN protocols.
-    pub(super) fn new(tls: ClientConfig) -> Self {
+    pub(super) fn new(tls: ClientConfig, options: ClientOptions) -> Self {
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
-        Self(builder.https_only().enable_http2().wrap_connector(TcpConnector::new()))
+        Self(builder.https_only().enable_http2().wrap_connector(TcpConnector::new(options)))
     }
 
     /// Over TLS for HTTP/1.1 and 2. `tls` has no ALPN protocols.
     pub(super) fn of_https(tls: ClientConfig) -> Self {
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
-        Self(builder.https_only().enable_http1().enable_http2().wrap_connector(TcpConnector::new()))
+        Self(
+            builder
+                .https_only()
+                .enable_http1()
+                .enable_http2()
+                .wrap_connector(TcpConnector::new(ClientOptions::default())),
+        )
     }
 
     /// For HTTP/1.1, over TLS where the URL says so. `tls` has no ALPN protocols.
     pub(super) fn of_webhooks(tls: ClientConfig) -> Self {
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
-        Self(builder.https_or_http().enable_http1().wrap_connector(TcpConnector::new()))
+        Self(builder.https_or_http().enable_http1().wrap_connector(TcpConnector::new(ClientOptions::default())))
     }
 }
 
@@ -67,11 +76,21 @@ impl Service<Uri> for Connector {
 /// Connects with a timeout, `TCP_NODELAY` and a read buffer. Names are looked up for each connection, and their addresses
 /// are tried one after the other: the timeout is divided among them.
 #[derive(Debug, Clone)]
-struct TcpConnector(HttpConnector);
+enum TcpConnector {
+    Direct(HttpConnector<NameLookup>),
+    /// The proxy looks the server's name up.
+    Proxied(Tunnel<HttpConnector<NameLookup>>),
+}
 
 impl TcpConnector {
-    fn new() -> Self {
-        Self(configured(HttpConnector::new()))
+    fn new(options: ClientOptions) -> Self {
+        let tcp = configured(HttpConnector::new_with_resolver(options.lookup));
+        let Some(proxy) = options.proxy else { return Self::Direct(tcp) };
+        let tunnel = Tunnel::new(proxy.uri().clone(), tcp);
+        Self::Proxied(match proxy.authorization() {
+            Some(authorization) => tunnel.with_auth(authorization.clone()),
+            None => tunnel,
+        })
     }
 }
 
@@ -88,47 +107,32 @@ impl Service<Uri> for TcpConnector {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(cx).map_err(Into::into)
+        match self {
+            Self::Direct(tcp) => tcp.poll_ready(cx).map_err(Into::into),
+            Self::Proxied(tunnel) => tunnel.poll_ready(cx).map_err(Into::into),
+        }
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = self.0.call(uri);
+        let connecting: Pin<Box<dyn Future<Output = Result<TokioIo<TcpStream>, BoxError>> + Send>> = match self {
+            Self::Direct(tcp) => Box::pin(tcp.call(uri).map_err(Into::into)),
+            Self::Proxied(tunnel) => Box::pin(tunnel.call(uri).map_err(Into::into)),
+        };
         Box::pin(async move { Ok(TokioIo::new(BufferedStream::new(connecting.await?.into_inner()))) })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-    use std::future::{Ready, ready};
     use std::net::{Ipv4Addr, SocketAddr};
 
     use bytes::Bytes;
     use http_body_util::Empty;
-    use hyper_util::client::legacy::connect::dns::Name;
     use rustls::RootCertStore;
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::http_client::{http2_client, root_cause};
-
-    /// What a name resolves to.
-    #[derive(Clone)]
-    struct Addresses([SocketAddr; 3]);
-
-    impl Service<Name> for Addresses {
-        type Response = std::array::IntoIter<SocketAddr, 3>;
-        type Error = Infallible;
-        type Future = Ready<Result<Self::Response, Infallible>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, _: Name) -> Self::Future {
-            ready(Ok(self.0.into_iter()))
-        }
-    }
 
     #[tokio::test]
     async fn all_addresses_of_a_name_are_tried() {
@@ -136,7 +140,8 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         // Nothing listens at the first two.
         let addresses = [2, 3, 1].map(|host| SocketAddr::from(([127, 0, 0, host], 0)));
-        let mut tcp = configured(HttpConnector::new_with_resolver(Addresses(addresses)));
+        let lookup = NameLookup::of(move |_| Ok(addresses.to_vec()));
+        let mut tcp = configured(HttpConnector::new_with_resolver(lookup));
         let stream = tcp.call(format!("https://origin.example:{port}").parse().unwrap()).await.unwrap();
         assert_eq!(stream.inner().peer_addr().unwrap(), listener.local_addr().unwrap());
     }

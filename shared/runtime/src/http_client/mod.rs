@@ -3,7 +3,9 @@
 
 mod buffered_stream;
 mod connector;
+mod name_lookup;
 mod plain_words;
+mod proxy;
 
 use std::time::Duration;
 
@@ -16,7 +18,9 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 
 use self::connector::Connector;
+pub use self::name_lookup::NameLookup;
 pub use self::plain_words::{is_not_tls, plain_words, root_cause};
+pub use self::proxy::{ProxyUrl, ProxyUrlError};
 
 /// How long opening a connection may take: TCP, and the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,11 +28,28 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A pooling client, by default for requests without bodies.
 pub type Http2Client<B = Empty<Bytes>> = Client<Connector, B>;
 
+/// How a client reaches its servers.
+#[derive(Debug, Clone, Default)]
+pub struct ClientOptions {
+    /// Finds the addresses of names.
+    pub lookup: NameLookup,
+    /// Requests go through a tunnel that this proxy opens. It looks the names of servers up.
+    pub proxy: Option<ProxyUrl>,
+}
+
 /// A client for HTTP/2 over TLS. `tls` has no ALPN protocols.
 ///
 /// A peer that accepts a connection and does not answer is given up after [`CONNECT_TIMEOUT`]. A connection whose peer does not respond to pings is closed after 10 s, so that no request waits on a dead connection.
 /// Of a host with several addresses each is tried until one accepts. The caller sets the deadlines of requests.
 pub fn http2_client<B>(tls: ClientConfig) -> Http2Client<B>
+where
+    B: HttpBody<Data: Send> + Send,
+{
+    http2_client_with(tls, ClientOptions::default())
+}
+
+/// As [`http2_client`], with options.
+pub fn http2_client_with<B>(tls: ClientConfig, options: ClientOptions) -> Http2Client<B>
 where
     B: HttpBody<Data: Send> + Send,
 {
@@ -40,7 +61,7 @@ where
         .http2_initial_connection_window_size(16 << 20)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .http2_keep_alive_timeout(Duration::from_secs(5))
-        .build(Connector::new(tls))
+        .build(Connector::new(tls, options))
 }
 
 /// A client for one request over HTTP/1.1 to a server outside Weir, with TLS where the URL says so. `tls` has no ALPN

@@ -12,6 +12,12 @@ pub fn plain_words(cause: &(dyn Error + 'static)) -> Option<&'static str> {
         "client error (Connect)" => Some(""),
         // Reported by requests that wait for a connection which another request opens.
         "request was canceled" => Some("the connection that it shares with another request could not be opened"),
+        "tunnel error: proxy authorization required" => {
+            Some("the proxy requires a user and a password that it accepts")
+        }
+        "tunnel error: unsuccessful" => {
+            Some("the proxy opens no tunnel to the server: it may not allow its host or port")
+        }
         _ => None,
     }
 }
