@@ -121,6 +121,7 @@ fn remove(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<String> {
 
 /// The parser's message with the line, and what to write instead.
 fn explained(text: &str, mut error: toml::de::Error) -> String {
+    let text = &without_passwords(text);
     error.set_input(Some(text));
     let value = error.span().and_then(|span| text.get(span)).unwrap_or_default().trim_matches(['"', '\'']);
     let message = error.message();
@@ -138,6 +139,19 @@ fn explained(text: &str, mut error: toml::de::Error) -> String {
     };
     let text = error.to_string();
     better.map_or_else(|| text.clone(), |better| text.replacen(message, &better, 1)).trim_end().to_owned()
+}
+
+/// The text with a star for each byte of a URL's user and password: errors are logged.
+fn without_passwords(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (index, part) in text.split("://").enumerate() {
+        let authority = part.find(|c: char| c.is_whitespace() || "/\"'".contains(c)).map_or(part, |end| &part[..end]);
+        let secret = if index == 0 { 0 } else { authority.rfind('@').unwrap_or(0) };
+        shown += if index == 0 { "" } else { "://" };
+        shown += &"*".repeat(secret);
+        shown += &part[secret..];
+    }
+    shown
 }
 
 /// The most similar known name, if one is similar enough.
@@ -463,5 +477,12 @@ mod tests {
         resolve(Path::new("/other"), &mut path);
         assert_eq!(path, Path::new("/etc/weir/ca.pem"));
         assert_eq!(base_dir(Path::new("edge.toml")), Path::new("."));
+    }
+
+    #[test]
+    fn errors_show_a_url_without_its_password() {
+        let wrong = "poll_interval = \"http://me:s3cret@host/p@th\"\nedges = [\"https://me:s3cret@\", 1]";
+        let errors = parse::<Example>(wrong).unwrap_err().join("\n");
+        assert!(errors.contains("http://*********@host/p@th") && !errors.contains("s3cret"), "{errors}");
     }
 }
