@@ -22,7 +22,7 @@ Examples:
       Unpacks the newest release and exits: for init containers and pipelines.
   weir-agent --edge https://edge-1.example --edge https://edge-2.example --ca ca.pem --service shop-prod \\
       --root /var/lib/weir --exec 'kubectl apply -k .'
-      Runs a command in each new release, and uses the second edge while the first does not respond.
+      Runs a command in each new release, and uses one of the edges while the other does not respond.
   weir-agent --config agent.toml --check-config
       Prints every error of the file, and of the files that it names.
   weir-agent doctor --config agent.toml
@@ -80,7 +80,7 @@ pub struct Settings {
     /// The configuration file
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     pub config: Option<PathBuf>,
-    /// The URL of an edge, best first; takes several
+    /// The URL of an edge; takes several
     #[arg(long = "edge", value_name = "URL", env = "WEIR_EDGE", value_delimiter = ',')]
     pub edges: Vec<EdgeUrl>,
     /// A service to follow; takes several

@@ -41,6 +41,7 @@ pub const RELOADABLE: &[&str] = &[
     "http",
     "h3_retry_interval",
     "h3_connect_timeout",
+    "max_connection_age",
     "idle_timeout",
 ];
 
@@ -182,9 +183,13 @@ pub struct Config {
     /// How long HTTP/3 is not tried after it failed; doubled up to ten times this. At least `1s`.
     #[serde(with = "duration")]
     pub h3_retry_interval: Duration,
-    /// How long a QUIC handshake may take before HTTP/2 is used. With `http = "h3"` at least 5 s.
+    /// How long a QUIC handshake may take. With `http = "auto"` requests use HTTP/2 after 300 ms, while it goes on.
     #[serde(with = "duration")]
     pub h3_connect_timeout: Duration,
+    /// After this, or up to a quarter earlier by the agent's name, new requests use a new connection, for which the edge's
+    /// name is looked up again. Requests in flight end on the old one. At least `1s`.
+    #[serde(with = "duration")]
+    pub max_connection_age: Duration,
     /// How long a poll waits for the response's headers. At least `1s`.
     #[serde(with = "duration")]
     pub request_timeout: Duration,
@@ -263,7 +268,8 @@ impl Default for Config {
             refresh_interval: Duration::from_secs(2 * 3600),
             http: HttpMode::Auto,
             h3_retry_interval: Duration::from_secs(60),
-            h3_connect_timeout: Duration::from_millis(400),
+            h3_connect_timeout: Duration::from_secs(5),
+            max_connection_age: Duration::from_secs(3600),
             request_timeout: Duration::from_secs(10),
             fetch_timeout: Duration::from_secs(120),
             idle_timeout: Duration::from_secs(10),
@@ -376,6 +382,7 @@ impl Config {
             ("refresh_interval", self.refresh_interval),
             ("edge_retry_interval", self.edge_retry_interval),
             ("h3_retry_interval", self.h3_retry_interval),
+            ("max_connection_age", self.max_connection_age),
             ("request_timeout", self.request_timeout),
             ("fetch_timeout", self.fetch_timeout),
             ("idle_timeout", self.idle_timeout),
@@ -453,7 +460,7 @@ mod tests {
         ] {
             std::fs::write(&path, &wrong).unwrap();
             let error = Config::load(&path).unwrap_err().to_string();
-            assert!(error.contains(named), "{error}");
+            assert!(error.contains(named) && !error.contains("secret"), "{error}");
         }
         let hooks =
             "check = ['/bin/true']\ntouch = 'touched'\nsignal = { pid_file = 'pid' }\nwebhook = { url = 'http://x' }";

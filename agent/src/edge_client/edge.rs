@@ -1,7 +1,7 @@
 //! One edge, over HTTP/3 or HTTP/2.
 
 use std::path::Path as FilePath;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -12,19 +12,23 @@ use weir_protocol::dcz::{AVAILABLE_DICTIONARY, available_dictionary};
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route as Path;
+use weir_runtime::http_client::{ClientOptions, NameLookup};
 
 use super::edge_url::EdgeUrl;
 use super::error::RequestError;
 use super::h2::Http2;
 use super::h3::Http3;
-use super::protocol_selector::{Change, ProtocolSelector, Protocols};
+use super::h3_dialer::Dialer;
+use super::http3_state::Http3State;
+use super::protocol_selector::{ProtocolSelector, Protocols};
 use super::response::Response;
 use super::token_file::TokenFile;
-use crate::config::{Config, HttpMode};
+use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::poll::phase;
 
-/// The timeout of a QUIC handshake with `http = "h3"`.
-const H3_ONLY_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request waits for the handshake of HTTP/3 before it uses HTTP/2: that of an edge on another continent is done.
+const RACE_DELAY: Duration = Duration::from_millis(300);
 
 const USER_AGENT: &str = concat!("weir-agent/", env!("CARGO_PKG_VERSION"));
 
@@ -50,21 +54,28 @@ pub(crate) struct Edge {
     url: EdgeUrl,
     http3: Http3,
     http2: Http2,
-    selector: Mutex<ProtocolSelector>,
+    http3_state: Arc<Http3State>,
     token: Option<TokenFile>,
     metrics: Metrics,
 }
 
 impl Edge {
-    pub(super) fn new(url: EdgeUrl, tls: &ClientConfig, config: &Config, metrics: Metrics) -> anyhow::Result<Self> {
-        let connect_timeout = match config.http {
-            HttpMode::H3 => H3_ONLY_CONNECT_TIMEOUT.max(config.h3_connect_timeout),
-            HttpMode::Auto | HttpMode::H2 => config.h3_connect_timeout,
-        };
+    pub(super) fn new(
+        url: EdgeUrl,
+        tls: &ClientConfig,
+        config: &Config,
+        lookup: NameLookup,
+        metrics: Metrics,
+    ) -> anyhow::Result<Self> {
+        let selector = ProtocolSelector::new(config.http, config.h3_retry_interval);
+        let http3_state = Arc::new(Http3State::new(url.clone(), selector));
+        let max_age = max_age(config, &url);
+        let dialer = Dialer::new(url.clone(), lookup.clone(), tls.clone(), config.h3_connect_timeout)?;
+        let options = ClientOptions { lookup, ..ClientOptions::default() };
         Ok(Self {
-            http3: Http3::new(url.clone(), tls.clone(), connect_timeout, config.idle_timeout)?,
-            http2: Http2::new(tls.clone(), config.idle_timeout),
-            selector: Mutex::new(ProtocolSelector::new(config.http, config.h3_retry_interval)),
+            http3: Http3::new(dialer, http3_state.clone(), config.idle_timeout, max_age),
+            http2: Http2::new(tls.clone(), options, config.idle_timeout, max_age),
+            http3_state,
             token: config.token_file.as_deref().map(TokenFile::new),
             url,
             metrics,
@@ -79,9 +90,9 @@ impl Edge {
         self.token.as_ref().map(TokenFile::path)
     }
 
-    /// Whether HTTP/3 to it works; `None` before the first request.
+    /// Whether HTTP/3 to it works; `None` before the first response.
     pub(crate) fn http3_usable(&self) -> Option<bool> {
-        self.selector().http3_usable()
+        self.http3_state.is_usable()
     }
 
     /// Opens a connection over HTTP/3, unless there is one.
@@ -154,21 +165,23 @@ impl Edge {
                 self.metrics.credential_ends("token", UNIX_EPOCH + Duration::from_secs(ends));
             }
         }
+        let mut protocols = self.http3_state.select(Instant::now());
         if avoid_http3 {
-            self.http3.drop_connection().await;
-        }
-        let protocols = self.selector().select(Instant::now());
-        let answer = match protocols {
-            Protocols::H2 => self.http2.request(&request, timeout).await,
-            Protocols::H3 => {
-                let answer = self.http3.request(&request, timeout).await;
-                if answer.is_ok() {
-                    let change = self.selector().http3_succeeded();
-                    self.log_change(change);
-                }
-                answer
+            self.http3.drop_connection();
+            if protocols == Protocols::H3OrH2 {
+                protocols = Protocols::H2;
             }
-            Protocols::H3ThenH2 => self.exchange_with_fallback(&request, timeout, avoid_http3).await,
+        }
+        let answer = match protocols {
+            Protocols::H2 => self.over_http2(&request, timeout).await,
+            Protocols::H3 => self.http3.request(&request, timeout, None).await,
+            Protocols::H3OrH2 => match self.http3.request(&request, timeout, Some(RACE_DELAY)).await {
+                Err(error) if error.is_transport_error() => {
+                    tracing::debug!(edge = %self.url, %error, "no response over HTTP/3");
+                    self.over_http2(&request, timeout).await
+                }
+                answer => answer,
+            },
         };
         if let Ok(response) = &answer {
             self.metrics.answered(response.protocol);
@@ -176,51 +189,10 @@ impl Edge {
         answer
     }
 
-    async fn exchange_with_fallback(
-        &self,
-        request: &Request<Bytes>,
-        timeout: Duration,
-        avoid_http3: bool,
-    ) -> Result<Response, RequestError> {
-        if !avoid_http3 {
-            match self.http3.request(request, timeout).await {
-                Err(error) if error.is_transport_error() => {
-                    tracing::debug!(edge = %self.url, %error, "no response over HTTP/3");
-                }
-                // A response, or a broken one: UDP works.
-                answer => {
-                    let change = self.selector().http3_succeeded();
-                    self.log_change(change);
-                    return answer;
-                }
-            }
-        }
+    async fn over_http2(&self, request: &Request<Bytes>, timeout: Duration) -> Result<Response, RequestError> {
         let answer = self.http2.request(request, timeout).await;
-        let change = match &answer {
-            Ok(_) => self.selector().only_http2_succeeded(Instant::now()),
-            Err(_) => {
-                self.selector().both_failed(Instant::now());
-                None
-            }
-        };
-        self.log_change(change);
+        self.http3_state.http2_ended(answer.is_ok(), Instant::now());
         answer
-    }
-
-    fn log_change(&self, change: Option<Change>) {
-        match change {
-            Some(Change::Usable) => tracing::info!(edge = %self.url, "HTTP/3 works"),
-            Some(Change::Blocked(backoff)) => tracing::warn!(
-                edge = %self.url,
-                retry_after = %humantime::format_duration(backoff),
-                "HTTP/3 to the edge fails (UDP blocked?); using HTTP/2"
-            ),
-            None => {}
-        }
-    }
-
-    fn selector(&self) -> std::sync::MutexGuard<'_, ProtocolSelector> {
-        self.selector.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn request(&self, tarball_request: &TarballRequest<'_>) -> Request<Bytes> {
@@ -242,4 +214,11 @@ impl Edge {
         }
         request.body(Bytes::new()).expect("a checked host, a checked path and headers of ours make a request")
     }
+}
+
+/// The age after which connections are replaced: up to a quarter less than configured, so that a fleet that connected
+/// together does not do so again.
+fn max_age(config: &Config, edge: &EdgeUrl) -> Duration {
+    let phase = phase(&[config.name.as_str(), "connection", &edge.to_string()]);
+    config.max_connection_age.mul_f64(0.75 + 0.25 * phase)
 }

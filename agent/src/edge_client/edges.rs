@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
+use weir_runtime::http_client::NameLookup;
 use weir_runtime::tls;
 
 use super::edge::Edge;
@@ -42,7 +43,7 @@ impl Edges {
             metrics.credential_ends("certificate", tls::not_after(certificate)?);
         }
         let edges = ordered(config.edge_order, config.name.as_str(), &config.edges).into_iter();
-        let edges = edges.map(|url| Edge::new(url, &tls, config, metrics.clone()));
+        let edges = edges.map(|url| Edge::new(url, &tls, config, NameLookup::default(), metrics.clone()));
         let preference = Mutex::new(Preference::new(config.edge_retry_interval));
         Ok(Self { edges: edges.collect::<Result<_, _>>()?, preference })
     }

@@ -6,9 +6,13 @@ mod edges;
 mod error;
 mod h2;
 mod h3;
+mod h3_dialer;
+mod http3_state;
 mod preference;
 mod protocol_selector;
 mod response;
+#[cfg(test)]
+mod tests;
 mod token_file;
 
 use std::sync::{Arc, PoisonError, RwLock};

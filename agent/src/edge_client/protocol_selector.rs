@@ -1,7 +1,8 @@
 //! Selects the version of HTTP for one edge. Pure.
 //!
-//! HTTP/3 is tried first. When it fails and HTTP/2 succeeds, UDP is blocked: HTTP/3 is then avoided for a back-off that
-//! doubles up to a limit. When both fail, the edge is down, which says nothing about UDP.
+//! HTTP/3 is preferred. A request for which its handshake takes too long uses HTTP/2, while the handshake goes on. When the
+//! handshake fails and HTTP/2 worked meanwhile, UDP is blocked: HTTP/3 is then avoided for a back-off that doubles up to a
+//! limit. When both fail, the edge is down, which says nothing about UDP.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +11,14 @@ use crate::config::HttpMode;
 /// The longest back-off of HTTP/3, as a multiple of the configured interval.
 const MAX_BACKOFF_FACTOR: u32 = 10;
 
-/// How long a probe of HTTP/3 blocks the next one: its task may have been cancelled.
+/// How long a probe of HTTP/3 blocks the next one: its request may have been cancelled.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The versions of HTTP to try for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocols {
-    /// HTTP/3, then HTTP/2 if it fails.
-    H3ThenH2,
+    /// HTTP/3, or HTTP/2 if that fails or takes too long to connect.
+    H3OrH2,
     H3,
     H2,
 }
@@ -34,8 +35,26 @@ pub(crate) enum Change {
 enum Http3 {
     Untried,
     Usable,
-    Blocked { until: Instant, backoff: Duration },
-    Probing { since: Instant, backoff: Duration },
+    Blocked {
+        until: Instant,
+        backoff: Duration,
+    },
+    Probing {
+        since: Instant,
+        backoff: Duration,
+    },
+    /// A handshake succeeded after a back-off. No request has yet.
+    Connected {
+        backoff: Duration,
+    },
+}
+
+/// What is known since the last handshake began, or the last response over HTTP/3.
+#[derive(Debug, Default)]
+struct Evidence {
+    http3_failed: bool,
+    /// Whether HTTP/2 answered; `false` once it failed.
+    http2_answers: Option<bool>,
 }
 
 /// The state of HTTP/3 to one edge.
@@ -44,11 +63,12 @@ pub(crate) struct ProtocolSelector {
     mode: HttpMode,
     retry_interval: Duration,
     http3: Http3,
+    evidence: Evidence,
 }
 
 impl ProtocolSelector {
     pub(crate) fn new(mode: HttpMode, retry_interval: Duration) -> Self {
-        Self { mode, retry_interval, http3: Http3::Untried }
+        Self { mode, retry_interval, http3: Http3::Untried, evidence: Evidence::default() }
     }
 
     /// The versions to try now. After a back-off one request probes HTTP/3 and the others use HTTP/2.
@@ -56,48 +76,76 @@ impl ProtocolSelector {
         match (self.mode, self.http3) {
             (HttpMode::H3, _) => Protocols::H3,
             (HttpMode::H2, _) => Protocols::H2,
-            (HttpMode::Auto, Http3::Untried | Http3::Usable) => Protocols::H3ThenH2,
+            (HttpMode::Auto, Http3::Untried | Http3::Usable | Http3::Connected { .. }) => Protocols::H3OrH2,
             (HttpMode::Auto, Http3::Blocked { until, .. }) if now < until => Protocols::H2,
             (HttpMode::Auto, Http3::Probing { since, .. }) if now < since + PROBE_TIMEOUT => Protocols::H2,
             (HttpMode::Auto, Http3::Blocked { backoff, .. } | Http3::Probing { backoff, .. }) => {
                 self.http3 = Http3::Probing { since: now, backoff };
-                Protocols::H3ThenH2
+                Protocols::H3OrH2
             }
         }
     }
 
-    pub(crate) fn http3_succeeded(&mut self) -> Option<Change> {
-        let change = (self.http3 != Http3::Usable).then_some(Change::Usable);
-        self.http3 = Http3::Usable;
-        change
+    pub(crate) fn handshake_began(&mut self) {
+        self.evidence = Evidence::default();
     }
 
-    /// HTTP/3 failed and HTTP/2 succeeded.
-    pub(crate) fn only_http2_succeeded(&mut self, now: Instant) -> Option<Change> {
-        let backoff = match self.http3 {
-            Http3::Untried | Http3::Usable => self.retry_interval,
-            Http3::Probing { backoff, .. } => (backoff * 2).min(self.retry_interval * MAX_BACKOFF_FACTOR),
-            // The first failed request has decided already.
-            Http3::Blocked { .. } => return None,
-        };
-        let known = matches!(self.http3, Http3::Probing { .. });
-        self.http3 = Http3::Blocked { until: now + backoff, backoff };
-        (!known).then_some(Change::Blocked(backoff))
-    }
-
-    /// Both failed: the edge is down. An unfinished probe is due again.
-    pub(crate) fn both_failed(&mut self, now: Instant) {
-        if let Http3::Probing { backoff, .. } = self.http3 {
-            self.http3 = Http3::Blocked { until: now, backoff };
+    /// A handshake succeeded: the next requests use HTTP/3.
+    pub(crate) fn connected(&mut self) {
+        if let Http3::Blocked { backoff, .. } | Http3::Probing { backoff, .. } = self.http3 {
+            self.http3 = Http3::Connected { backoff };
         }
     }
 
-    /// Whether HTTP/3 succeeded last; `None` before the first request.
+    /// HTTP/3 gave a response.
+    pub(crate) fn http3_succeeded(&mut self) -> Option<Change> {
+        let change = (self.http3 != Http3::Usable).then_some(Change::Usable);
+        self.http3 = Http3::Usable;
+        self.evidence = Evidence::default();
+        change
+    }
+
+    /// A handshake failed, or a connection is dead.
+    pub(crate) fn http3_failed(&mut self, now: Instant) -> Option<Change> {
+        self.evidence.http3_failed = true;
+        self.conclude(now)
+    }
+
+    /// A request over HTTP/2 was answered, or failed. Then the edge is down, and an unfinished probe is due again.
+    pub(crate) fn http2_ended(&mut self, is_answered: bool, now: Instant) -> Option<Change> {
+        if is_answered {
+            self.evidence.http2_answers.get_or_insert(true);
+            return self.conclude(now);
+        }
+        self.evidence.http2_answers = Some(false);
+        if let Http3::Probing { backoff, .. } = self.http3 {
+            self.http3 = Http3::Blocked { until: now, backoff };
+        }
+        None
+    }
+
+    fn conclude(&mut self, now: Instant) -> Option<Change> {
+        if !self.evidence.http3_failed || self.evidence.http2_answers != Some(true) {
+            return None;
+        }
+        let (backoff, is_known) = match self.http3 {
+            Http3::Untried | Http3::Usable => (self.retry_interval, false),
+            Http3::Probing { backoff, .. } | Http3::Connected { backoff } => {
+                ((backoff * 2).min(self.retry_interval * MAX_BACKOFF_FACTOR), true)
+            }
+            // Another request has found it already.
+            Http3::Blocked { .. } => return None,
+        };
+        self.http3 = Http3::Blocked { until: now + backoff, backoff };
+        (!is_known).then_some(Change::Blocked(backoff))
+    }
+
+    /// Whether HTTP/3 succeeded last; `None` before the first response.
     pub(crate) fn http3_usable(&self) -> Option<bool> {
         match self.http3 {
             Http3::Untried => None,
             Http3::Usable => Some(true),
-            Http3::Blocked { .. } | Http3::Probing { .. } => Some(false),
+            Http3::Blocked { .. } | Http3::Probing { .. } | Http3::Connected { .. } => Some(false),
         }
     }
 }
@@ -112,39 +160,75 @@ mod tests {
         (ProtocolSelector::new(HttpMode::Auto, MINUTE), Instant::now())
     }
 
+    /// A handshake fails, and the request succeeds over HTTP/2.
+    fn falls_back(selector: &mut ProtocolSelector, now: Instant) -> Option<Change> {
+        selector.handshake_began();
+        assert_eq!(selector.http3_failed(now), None);
+        selector.http2_ended(true, now)
+    }
+
     #[test]
     fn http3_is_tried_first_and_its_first_success_is_reported() {
         let (mut selector, now) = auto();
-        assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3ThenH2, None));
+        assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3OrH2, None));
         assert_eq!(selector.http3_succeeded(), Some(Change::Usable));
         assert_eq!(selector.http3_succeeded(), None);
-        assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3ThenH2, Some(true)));
+        assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3OrH2, Some(true)));
+    }
+
+    #[test]
+    fn a_slow_handshake_is_no_reason_to_avoid_http3_before_it_fails() {
+        let (mut selector, now) = auto();
+        selector.handshake_began();
+        for _ in 0..3 {
+            assert_eq!(selector.http2_ended(true, now), None);
+            assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3OrH2, None));
+        }
+        selector.connected();
+        assert_eq!(selector.select(now), Protocols::H3OrH2);
+        assert_eq!(selector.http3_succeeded(), Some(Change::Usable));
+        // The same with the other end.
+        selector.handshake_began();
+        assert_eq!(selector.http2_ended(true, now), None);
+        assert_eq!(selector.http3_failed(now), Some(Change::Blocked(MINUTE)));
+        assert_eq!(selector.select(now), Protocols::H2);
     }
 
     #[test]
     fn blocked_udp_is_remembered_and_reported_once() {
         let (mut selector, now) = auto();
         selector.http3_succeeded();
-        assert_eq!(selector.only_http2_succeeded(now), Some(Change::Blocked(MINUTE)));
-        assert_eq!(selector.only_http2_succeeded(now), None, "a second request of the same moment");
+        assert_eq!(falls_back(&mut selector, now), Some(Change::Blocked(MINUTE)));
+        assert_eq!(selector.http2_ended(true, now), None, "a second request of the same moment");
         assert_eq!(selector.select(now + MINUTE - Duration::from_millis(1)), Protocols::H2);
-        assert_eq!(selector.select(now + MINUTE), Protocols::H3ThenH2);
+        assert_eq!(selector.select(now + MINUTE), Protocols::H3OrH2);
         assert_eq!(selector.select(now + MINUTE), Protocols::H2, "one probe at a time");
+        selector.handshake_began();
+        selector.connected();
+        assert_eq!((selector.select(now + MINUTE), selector.http3_usable()), (Protocols::H3OrH2, Some(false)));
         assert_eq!(selector.http3_succeeded(), Some(Change::Usable));
-        assert_eq!(selector.only_http2_succeeded(now), Some(Change::Blocked(MINUTE)), "the back-off starts over");
+        assert_eq!(falls_back(&mut selector, now), Some(Change::Blocked(MINUTE)), "the back-off starts over");
     }
 
     #[test]
     fn the_pause_doubles_up_to_ten_times() {
         let (mut selector, mut now) = auto();
-        selector.only_http2_succeeded(now);
+        falls_back(&mut selector, now);
         let mut backoffs = Vec::new();
-        for _ in 0..6 {
+        for round in 0..6 {
             let Http3::Blocked { until, backoff } = selector.http3 else { panic!("blocked") };
             backoffs.push(backoff.as_secs() / 60);
             now = until;
-            assert_eq!(selector.select(now), Protocols::H3ThenH2);
-            assert_eq!(selector.only_http2_succeeded(now), None, "reported already");
+            assert_eq!(selector.select(now), Protocols::H3OrH2);
+            if round % 2 == 0 {
+                assert_eq!(falls_back(&mut selector, now), None, "reported already");
+            } else {
+                // Handshakes pass, and larger datagrams do not.
+                selector.handshake_began();
+                selector.connected();
+                selector.http3_failed(now);
+                assert_eq!(selector.http2_ended(true, now), None);
+            }
         }
         assert_eq!(backoffs, [1, 2, 4, 8, 10, 10]);
     }
@@ -152,21 +236,25 @@ mod tests {
     #[test]
     fn a_failure_of_both_versions_does_not_mark_udp_as_blocked() {
         let (mut selector, now) = auto();
-        selector.both_failed(now);
-        assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3ThenH2, None));
-        selector.only_http2_succeeded(now);
+        selector.handshake_began();
+        selector.http2_ended(false, now);
+        selector.http3_failed(now);
+        // It came back before the handshake had failed: that was too late for the handshake.
+        assert_eq!(selector.http2_ended(true, now), None);
+        assert_eq!((selector.select(now), selector.http3_usable()), (Protocols::H3OrH2, None));
+        falls_back(&mut selector, now);
         let later = now + MINUTE;
         selector.select(later);
-        selector.both_failed(later);
-        assert_eq!(selector.select(later), Protocols::H3ThenH2, "the probe is due again");
+        selector.http2_ended(false, later);
+        assert_eq!(selector.select(later), Protocols::H3OrH2, "the probe is due again");
     }
 
     #[test]
     fn a_lost_probe_is_replaced() {
         let (mut selector, now) = auto();
-        selector.only_http2_succeeded(now);
-        assert_eq!(selector.select(now + MINUTE), Protocols::H3ThenH2);
-        assert_eq!(selector.select(now + MINUTE + PROBE_TIMEOUT), Protocols::H3ThenH2);
+        falls_back(&mut selector, now);
+        assert_eq!(selector.select(now + MINUTE), Protocols::H3OrH2);
+        assert_eq!(selector.select(now + MINUTE + PROBE_TIMEOUT), Protocols::H3OrH2);
     }
 
     #[test]
@@ -174,7 +262,7 @@ mod tests {
         let now = Instant::now();
         for (mode, route) in [(HttpMode::H2, Protocols::H2), (HttpMode::H3, Protocols::H3)] {
             let mut selector = ProtocolSelector::new(mode, MINUTE);
-            selector.only_http2_succeeded(now);
+            falls_back(&mut selector, now);
             assert_eq!(selector.select(now), route);
         }
     }

@@ -1,6 +1,6 @@
 //! A response, over any version of HTTP.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, StatusCode};
@@ -39,6 +39,8 @@ pub(crate) struct Response {
     pub(crate) headers: HeaderMap,
     pub(crate) body: ResponseBody,
     pub(crate) protocol: Protocol,
+    /// When its connection reaches `max_connection_age`.
+    pub(crate) renew_at: Instant,
 }
 
 /// A streamed body.

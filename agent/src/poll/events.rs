@@ -1,7 +1,7 @@
 //! The event stream: one request that stays open, and says at once what changed. The batch poll is its net.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use tokio::sync::{mpsc, watch};
@@ -16,7 +16,7 @@ use super::poller::succeeded;
 use super::row::ReceivedRow;
 use super::schedule::{back_off, phase};
 use super::selection::Selection;
-use crate::edge_client::{Edge, EdgeClient, Edges, RequestError, Response};
+use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response};
 use crate::metrics::Metrics;
 use crate::roster::Services;
 use crate::supervise::Task;
@@ -62,6 +62,10 @@ enum StreamEnd {
     Reloaded,
     #[error("another edge is in use")]
     OtherEdge,
+    #[error("its connection is old")]
+    Old,
+    #[error("the edge is reached over HTTP/3 by now")]
+    OverHttp2,
 }
 
 impl Task for EventStream {
@@ -99,12 +103,14 @@ impl EventStream {
         let edges = self.edges.current();
         let preferred = edges.preferred();
         match self.open(&edges, since.as_ref()).await {
-            Ok(response) => self.read(response, &edges, preferred).await.err().unwrap_or(StreamEnd::Ended),
+            Ok((edge, response)) => {
+                self.read(edge, response, &edges, preferred).await.err().unwrap_or(StreamEnd::Ended)
+            }
             Err(end) => end,
         }
     }
 
-    async fn open(&self, edges: &Edges, since: Option<&Cursor>) -> Result<Response, StreamEnd> {
+    async fn open<'e>(&self, edges: &'e Edges, since: Option<&Cursor>) -> Result<(&'e Edge, Response), StreamEnd> {
         let target = self.selection.target(&Route::AgentEvents, since);
         let mut errors = Vec::new();
         for edge in edges.in_order() {
@@ -113,7 +119,7 @@ impl EventStream {
                 Err(error) => Err(PollError::from(error)),
             };
             match opened {
-                Ok(response) if response.status == StatusCode::OK => return Ok(response),
+                Ok(response) if response.status == StatusCode::OK => return Ok((edge, response)),
                 Ok(response) => errors.push(format!("{}: {}", edge.url(), response.status)),
                 Err(error) => errors.push(format!("{}: {error}", edge.url())),
             }
@@ -122,8 +128,15 @@ impl EventStream {
     }
 
     /// `preferred`: the edge in use when the stream was opened.
-    async fn read(&mut self, response: Response, edges: &Arc<Edges>, preferred: &Edge) -> Result<(), StreamEnd> {
-        let (protocol, mut body) = (response.protocol, response.body.with_idle(SILENT_AFTER));
+    async fn read(
+        &mut self,
+        edge: &Edge,
+        response: Response,
+        edges: &Arc<Edges>,
+        preferred: &Edge,
+    ) -> Result<(), StreamEnd> {
+        let Response { protocol, renew_at, body, .. } = response;
+        let mut body = body.with_idle(SILENT_AFTER);
         let mut lines = Lines::with_limit(MAX_LINE_BYTES);
         self.metrics.event_stream_connected.set(1);
         // The edge tells of those that are not reachable.
@@ -154,6 +167,13 @@ impl EventStream {
             }
             if !std::ptr::eq(preferred, edges.preferred()) {
                 return Err(StreamEnd::OtherEdge);
+            }
+            if Instant::now() >= renew_at {
+                return Err(StreamEnd::Old);
+            }
+            // One connection carries everything.
+            if protocol == Protocol::H2 && edge.http3_usable() == Some(true) {
+                return Err(StreamEnd::OverHttp2);
             }
         }
         Ok(())

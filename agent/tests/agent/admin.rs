@@ -1,7 +1,7 @@
 //! The admin listener.
 
 use weir_agent::HookState;
-use weir_agent::config::ServiceConfig;
+use weir_agent::config::{HttpMode, ServiceConfig};
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::{Fault, PATIENCE};
@@ -14,6 +14,7 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     let mut config = world.config(&[edge.url()]);
     config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     config.metrics_by_service = true;
+    config.http = HttpMode::H3;
     config.services[0].exec = Some("true".into());
     let mut agent = Agent::start(config).await;
     agent.until("the first poll has ended", |status| status.polls > 0).await;

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use weir_agent::config::{EdgeOrder, ServiceConfig};
-use weir_agent::{Config, Running, ServiceStatus, start};
+use weir_agent::{Config, Protocol, Running, ServiceStatus, start};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
@@ -142,6 +142,16 @@ impl Agent {
         self.until("a poll has ended", |status| status.polls > before).await
     }
 
+    /// Polls until an edge answers over HTTP/3: the first handshake may have been too slow for the first request.
+    pub(crate) async fn until_http3(&mut self) {
+        let reached = async {
+            while self.poll().await.protocol != Some(Protocol::H3) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, reached).await.expect("HTTP/3 is used");
+    }
+
     /// One forced refresh, to its end, good or bad.
     pub(crate) async fn refresh(&mut self) -> ServiceStatus {
         let before = self.status.borrow().polls;
@@ -161,18 +171,27 @@ impl Agent {
 
     /// The value of a metric, summed over its labels but for those given.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.series(name, labels).unwrap_or_else(|| panic!("no metric {name}")).iter().sum()
+    }
+
+    /// The same; `None`: the metric has no such series.
+    pub(crate) fn metric_if_any(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        self.series(name, labels).filter(|series| !series.is_empty()).map(|series| series.iter().sum())
+    }
+
+    fn series(&self, name: &str, labels: &[(&str, &str)]) -> Option<Vec<f64>> {
         let families = self.running.registry().gather();
-        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no metric {name}"));
+        let family = families.iter().find(|family| family.name() == name)?;
         let matching = family.get_metric().iter().filter(|metric| {
             let has = |key: &str, value: &str| metric.get_label().iter().any(|l| l.name() == key && l.value() == value);
             labels.iter().all(|(key, value)| has(key, value))
         });
-        matching.map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
+        Some(matching.map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).collect())
     }
 
     pub(crate) async fn until_metric(&self, name: &str, labels: &[(&str, &str)], wanted: f64) {
         let reached = async {
-            while self.metric(name, labels) != wanted {
+            while self.metric_if_any(name, labels) != Some(wanted) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };

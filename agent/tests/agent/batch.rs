@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, Version};
 use weir_agent::HookState;
-use weir_agent::config::ServiceConfig;
+use weir_agent::config::{HttpMode, ServiceConfig};
 use weir_protocol::agent_event::AgentEventKind;
 use weir_protocol::event::Upstream;
 use weir_protocol::report::HookState as ReportedHook;
 
 use crate::agent_under_test::{Agent, NEVER, World, shop};
 use crate::edge::Answers;
+use crate::relay::Relay;
 use crate::tarball::with_content;
 
 /// Waits until there are as many batch polls as wanted.
@@ -182,7 +183,7 @@ async fn without_batch_polls_each_service_is_polled_by_itself() {
     until_polls(&agent, "unavailable", 1.0).await;
     edge.answers.publish(&shop(), with_content("two"));
     agent.until("a single poll has found it", |status| status.switches == 2).await;
-    assert!(edge.answers.count(&Method::HEAD, http::Version::HTTP_3) > 0);
+    assert!(edge.answers.seen().iter().any(|seen| seen.method == Method::HEAD));
     assert_eq!(agent.metric("weir_agent_batch_polls_total", &[("result", "unavailable")]), 1.0, "not asked again");
     agent.stop().await;
 }
@@ -205,5 +206,46 @@ async fn while_batch_polls_fail_services_are_polled_by_themselves() {
     let before = agent.metric("weir_agent_batch_polls_total", &[("result", "unchanged")]);
     agent.until("it is confirmed", |status| status.unchanged > 3).await;
     assert!(agent.metric("weir_agent_batch_polls_total", &[("result", "unchanged")]) > before);
+    agent.stop().await;
+}
+
+/// Sends heartbeats until the streams that were opened are as wanted.
+async fn until_opened(answers: &Answers, wanted: impl Fn(&[Version]) -> bool) {
+    let opened = async {
+        while !wanted(&answers.opened_streams()) {
+            answers.send(AgentEventKind::Heartbeat);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(crate::edge::PATIENCE, opened).await.expect("another stream is opened");
+}
+
+#[tokio::test]
+async fn an_event_stream_gets_a_new_connection_when_its_own_is_old() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.max_connection_age = Duration::from_secs(1);
+    config.http = HttpMode::H3;
+    let agent = Agent::with_release(config).await;
+    until_opened(&edge.answers, |opened| opened.len() >= 3).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_stream_over_http2_goes_to_http3_when_that_works() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let relay = Relay::start(edge.address).await;
+    relay.delay_udp(Duration::from_secs(5));
+    edge.answers.assign(&[]);
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut agent = Agent::with_release(world.config(&[relay.url()])).await;
+    until_opened(&edge.answers, |opened| opened == [Version::HTTP_2]).await;
+    relay.delay_udp(Duration::ZERO);
+    agent.until_http3().await;
+    until_opened(&edge.answers, |opened| opened == [Version::HTTP_2, Version::HTTP_3]).await;
     agent.stop().await;
 }

@@ -107,6 +107,8 @@ struct Own {
     /// The status and query of each answer.
     polls: Vec<(u16, String)>,
     streams: Vec<mpsc::UnboundedSender<Bytes>>,
+    /// The version of HTTP of each stream that was opened.
+    opened: Vec<Version>,
     reports: Vec<Report>,
 }
 
@@ -391,7 +393,7 @@ impl Handler for Answers {
         }
         match Route::parse(request.uri().path()) {
             Ok(Route::AgentServices) => return self.batch_poll(&request),
-            Ok(Route::AgentEvents) => return self.events(),
+            Ok(Route::AgentEvents) => return self.events(request.version()),
             Ok(Route::AgentReport) => return self.report(request).await,
             _ => {}
         }
@@ -431,6 +433,11 @@ impl Answers {
     /// The event streams that are open.
     pub(crate) fn streams(&self) -> usize {
         self.state().own.as_ref().map_or(0, |own| own.streams.iter().filter(|stream| !stream.is_closed()).count())
+    }
+
+    /// The version of HTTP of each event stream since the start.
+    pub(crate) fn opened_streams(&self) -> Vec<Version> {
+        self.state().own.as_ref().map_or_else(Vec::new, |own| own.opened.clone())
     }
 
     /// Ends all event streams.
@@ -474,12 +481,13 @@ impl Answers {
         Response::builder().status(code).header("etag", tag).body(body).expect("a response")
     }
 
-    fn events(&self) -> Response<Body> {
+    fn events(&self, version: Version) -> Response<Body> {
         let Some(own) = &mut self.state().own else { return status(404) };
         let (sender, received) = mpsc::unbounded_channel();
         let cursor = "a1".parse().expect("a cursor");
         sender.send(AgentEvent { cursor, kind: AgentEventKind::Heartbeat }.line()).expect("it is open");
         own.streams.push(sender);
+        own.opened.push(version);
         let next = |mut received: mpsc::UnboundedReceiver<Bytes>| async {
             let line = received.recv().await?;
             Some((Ok::<_, BoxError>(Frame::data(line)), received))

@@ -16,10 +16,7 @@ async fn a_working_edge_is_preferred_and_a_failing_one_replaced_at_once() {
     for edge in [&first, &second] {
         edge.answers.publish(&shop(), with_content("one"));
     }
-    let mut config = world.config(&[first.url(), second.url()]);
-    // Both edges are away in the end: nothing but this ends an attempt over HTTP/3.
-    config.h3_connect_timeout = Duration::from_secs(2);
-    let mut agent = Agent::with_release(config).await;
+    let mut agent = Agent::with_release(world.config(&[first.url(), second.url()])).await;
     assert_eq!(second.answers.seen().len(), 0);
 
     first.answers.fail_always(Fault::Status(503, Some(60)));

@@ -1,9 +1,10 @@
-//! A relay for TCP and UDP on one port number, whose UDP can be cut without a word.
+//! A relay for TCP and UDP on one port number, whose UDP can be delayed, or cut without a word.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
@@ -13,6 +14,8 @@ pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     /// Bytes from the edge that may still pass; at nothing or less nothing passes in either direction.
     udp: Arc<AtomicI64>,
+    /// How many milliseconds datagrams to the edge take.
+    delay: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
 
@@ -23,10 +26,10 @@ impl Relay {
             let address = tcp.local_addr().expect("it is bound");
             if let Ok(udp) = UdpSocket::bind(address).await {
                 let passing = Arc::new(AtomicI64::new(i64::MAX));
-                let mut tasks = JoinSet::new();
+                let (delay, mut tasks) = (Arc::default(), JoinSet::new());
                 tasks.spawn(forward_tcp(tcp, to));
-                tasks.spawn(forward_udp(Arc::new(udp), to, passing.clone()));
-                return Self { address, udp: passing, _tasks: tasks };
+                tasks.spawn(forward_udp(Arc::new(udp), to, passing.clone(), Arc::clone(&delay)));
+                return Self { address, udp: passing, delay, _tasks: tasks };
             }
         }
         panic!("no port is free for TCP and UDP");
@@ -39,6 +42,11 @@ impl Relay {
     /// From now on datagrams pass, or vanish.
     pub(crate) fn open_udp(&self, open: bool) {
         self.udp.store(if open { i64::MAX } else { 0 }, Ordering::SeqCst);
+    }
+
+    /// From now on datagrams to the edge take this long.
+    pub(crate) fn delay_udp(&self, delay: Duration) {
+        self.delay.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// After this many bytes more from the edge, datagrams vanish.
@@ -58,7 +66,7 @@ async fn forward_tcp(listener: TcpListener, to: SocketAddr) {
     }
 }
 
-async fn forward_udp(socket: Arc<UdpSocket>, to: SocketAddr, passing: Arc<AtomicI64>) {
+async fn forward_udp(socket: Arc<UdpSocket>, to: SocketAddr, passing: Arc<AtomicI64>, delay: Arc<AtomicU64>) {
     let mut clients: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut answers = JoinSet::new();
     let mut buffer = vec![0; 64 << 10];
@@ -85,6 +93,15 @@ async fn forward_udp(socket: Arc<UdpSocket>, to: SocketAddr, passing: Arc<Atomic
                 edge
             }
         };
-        let _ = edge.send(&buffer[..length]).await;
+        let delay = delay.load(Ordering::SeqCst);
+        if delay == 0 {
+            let _ = edge.send(&buffer[..length]).await;
+            continue;
+        }
+        let datagram = buffer[..length].to_vec();
+        answers.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            let _ = edge.send(&datagram).await;
+        });
     }
 }
