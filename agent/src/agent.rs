@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use prometheus::Registry;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::{Admin, Readiness};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
@@ -22,8 +22,8 @@ use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, register_edges, unix_seconds};
 use crate::poll::{
-    Batch, BatchSchedule, Command, Dictionaries, DictionaryMemory, EventStream, Follower, Poller, Schedule, Selection,
-    release_of,
+    Batch, BatchSchedule, Command, Dictionaries, DictionaryMemory, DownloadLimits, EventStream, Follower, Poller,
+    Schedule, Selection, release_of,
 };
 use crate::readiness::readiness;
 use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
@@ -89,7 +89,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         .map(|trust| Monitor::new(trust, edges.clone(), config.request_timeout, config.max_proof_age, drain.clone()));
     let composition = Arc::new(Composition {
         lock: Arc::new(lock),
-        downloads: Arc::new(Semaphore::new(config.max_downloads)),
+        downloads: DownloadLimits::new(config.max_downloads),
         dictionaries: DictionaryMemory::new(config.max_dictionary.as_u64()),
         drain,
         trust,
@@ -144,7 +144,7 @@ pub(crate) struct Composition {
     once: bool,
     lock: Arc<RootLock>,
     edges: Arc<EdgeClient>,
-    downloads: Arc<Semaphore>,
+    downloads: DownloadLimits,
     dictionaries: DictionaryMemory,
     pub(crate) metrics: Metrics,
     trust: Option<Arc<Trust>>,

@@ -173,6 +173,7 @@ async fn identity_and_clock(findings: &mut Findings, url: &EdgeUrl, config: &Con
             timeout: config.request_timeout,
             avoid_http3: true,
             dictionary: None,
+            rest: None,
         };
         let response = match edge.send(&request(Method::HEAD)).await {
             Ok(response) => response,

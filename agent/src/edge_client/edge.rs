@@ -24,6 +24,7 @@ use super::protocol_selector::{ProtocolSelector, Protocols};
 use super::response::Response;
 use super::token_file::TokenFile;
 use crate::config::Config;
+use crate::fetch::Rest;
 use crate::metrics::Metrics;
 use crate::poll::phase;
 
@@ -44,6 +45,8 @@ pub(crate) struct TarballRequest<'a> {
     pub(crate) no_cache: bool,
     /// The dictionary on disk: the edge may send a delta against it.
     pub(crate) dictionary: Option<Sha256>,
+    /// The missing part of an interrupted download: the edge may send this alone.
+    pub(crate) rest: Option<Rest>,
     /// The timeout of the response's head.
     pub(crate) timeout: Duration,
     /// HTTP/3 has just failed in the middle of a body.
@@ -208,6 +211,10 @@ impl Edge {
         };
         if let Some(digest) = &tarball_request.if_none_match {
             request = request.header(header::IF_NONE_MATCH, tarball_etag(digest, None));
+        }
+        if let Some(rest) = &tarball_request.rest {
+            request =
+                request.header(header::RANGE, format!("bytes={}-", rest.start)).header(header::IF_RANGE, &rest.etag);
         }
         if tarball_request.no_cache {
             request = request.header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

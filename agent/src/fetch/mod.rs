@@ -2,28 +2,23 @@
 
 mod decode;
 mod delta;
+mod download;
 mod problem;
 mod tarball_headers;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::sync::mpsc;
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
 pub(crate) use decode::Coding;
 pub(crate) use delta::{Dictionary, is_delta};
+pub(crate) use download::{Download, Rest};
 pub(crate) use problem::problem_detail;
 pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, retry_after};
 
-use crate::edge_client::{RequestError, ResponseBody};
-use crate::metrics::Metrics;
-
-/// The most parts of a body between the network and the disk.
-const MAX_QUEUED_PARTS: usize = 16;
+use crate::edge_client::RequestError;
 
 /// The minimum rate of a download in bytes per second, after its first minute: a slow edge must not keep the agent from
 /// trying another one.
@@ -79,58 +74,15 @@ impl FetchError {
         }
     }
 
+    /// Whether the bytes that arrived before it are of use.
+    fn is_interruption(&self) -> bool {
+        matches!(self, Self::Request(_) | Self::Slow(..))
+    }
+
     /// Whether the bytes were wrong, so that a second download may succeed.
     pub(crate) fn is_corrupt(&self) -> bool {
         matches!(self, Self::Decode(_) | Self::Mismatch { .. })
     }
-}
-
-/// Receives and decodes a body, writes it to an unnamed file in `incoming`, and verifies it.
-pub(crate) async fn fetch(
-    mut body: ResponseBody,
-    coding: Coding,
-    digest: TarballDigest,
-    incoming: PathBuf,
-    max_bytes: u64,
-    metrics: &Metrics,
-) -> Result<Tarball, FetchError> {
-    let max_encoded = match coding {
-        Coding::Dcz(_) => MAX_OBJECT_BYTES as u64,
-        Coding::Identity | Coding::Zstd => max_encoded_bytes(max_bytes),
-    };
-    let (parts, received) = mpsc::channel::<Bytes>(MAX_QUEUED_PARTS);
-    // Decoding and hashing block.
-    let into = incoming.clone();
-    let writer = tokio::task::spawn_blocking(move || decode::write(received, &coding, &into, max_bytes));
-    let started = Instant::now();
-    let received = async {
-        let mut coded = 0u64;
-        while let Some(part) = body.chunk().await? {
-            metrics.fetched_bytes.inc_by(part.len() as u64);
-            coded += part.len() as u64;
-            if coded > max_encoded {
-                return Err(FetchError::TooLarge(max_bytes));
-            }
-            if is_too_slow(coded, started.elapsed()) {
-                return Err(FetchError::Slow(coded, started.elapsed()));
-            }
-            if parts.send(part).await.is_err() {
-                // The writer failed and returns the error.
-                break;
-            }
-        }
-        Ok(())
-    }
-    .await;
-    drop(parts);
-    let written = writer.await.map_err(|error| FetchError::disk(&incoming)(std::io::Error::other(error)))?;
-    received?;
-    let (file, found, size) = written?;
-    metrics.tarball_bytes.inc_by(size);
-    if found != digest {
-        return Err(FetchError::Mismatch { expected: digest, found });
-    }
-    Ok(Tarball { file, digest })
 }
 
 #[cfg(test)]

@@ -53,6 +53,10 @@ metric_families! {
         errors: IntCounterVec = "weir_agent_errors_total" { kind: PollError::KINDS };
         /// Bytes of tarballs as they were received.
         pub(crate) fetched_bytes: IntCounter = "weir_agent_fetched_bytes_total";
+        /// Downloads that broke off and were continued: an edge sent the rest.
+        pub(crate) resumed_downloads: IntCounter = "weir_agent_resumed_downloads_total";
+        /// Bytes that were not fetched again because downloads were continued.
+        pub(crate) resumed_bytes: IntCounter = "weir_agent_resumed_bytes_total";
         /// Bytes of tarballs after decoding.
         pub(crate) tarball_bytes: IntCounter = "weir_agent_tarball_bytes_total";
         /// Deltas (`dcz`) that edges sent. `modified`: the release on disk was changed, so the delta is of no use. `refused`:

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{Method, StatusCode};
-use tokio::sync::Semaphore;
+use http::{HeaderMap, Method, StatusCode};
 use weir_protocol::access_list::AccessList;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::digest::TarballDigest;
@@ -14,10 +13,11 @@ use weir_protocol::route::Route;
 
 use super::dictionary::Dictionaries;
 use super::error::{AllEdgesFailed, PollError};
+use super::interrupted::{DownloadLimits, Interrupted};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{
-    Coding, FetchError, InvalidHeader, Tarball, TarballHeaders, coding, fetch, is_delta, problem_detail, retry_after,
+    Coding, Download, FetchError, InvalidHeader, Tarball, TarballHeaders, coding, is_delta, problem_detail, retry_after,
 };
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
 use crate::release::ReleaseRecord;
@@ -61,8 +61,8 @@ pub(crate) struct Poller {
     pub(crate) max_tarball_bytes: u64,
     pub(crate) request_timeout: Duration,
     pub(crate) fetch_timeout: Duration,
-    /// Limits the concurrent downloads of all services.
-    pub(crate) downloads: Arc<Semaphore>,
+    pub(crate) downloads: DownloadLimits,
+    interrupted: Interrupted,
     pub(crate) dictionaries: Dictionaries,
     pub(crate) metrics: Metrics,
     pub(crate) service_metrics: ServiceMetrics,
@@ -89,7 +89,7 @@ impl Poller {
         service: ServiceName,
         config: &Config,
         edges: Arc<EdgeClient>,
-        downloads: Arc<Semaphore>,
+        downloads: DownloadLimits,
         dictionaries: Dictionaries,
         metrics: Metrics,
         trust: Option<Arc<Trust>>,
@@ -103,6 +103,7 @@ impl Poller {
             max_tarball_bytes: config.max_tarball_bytes.as_u64(),
             request_timeout: config.request_timeout,
             fetch_timeout: config.fetch_timeout,
+            interrupted: Interrupted::new(&downloads),
             downloads,
             service_metrics: metrics.service(&service),
             metrics,
@@ -161,6 +162,7 @@ impl Poller {
                 }
                 _ => Some(answer.require_digest()?),
             };
+            self.interrupted.rest(offered);
             if local.pinned {
                 return Ok((PollResult::Held(answer), protocol));
             }
@@ -266,7 +268,7 @@ impl Poller {
         no_cache: bool,
         signed: Option<&SignedPublication>,
     ) -> Result<(PollResult, Protocol), PollError> {
-        let _permit = self.downloads.acquire().await.expect("the semaphore is never closed");
+        let _permit = self.downloads.running.acquire().await.expect("the semaphore is never closed");
         match self.download(edge, local, no_cache, signed).await {
             Err(PollError::Fetch(error)) if error.is_corrupt() => {
                 self.service_metrics.verify_failures.inc();
@@ -281,8 +283,8 @@ impl Poller {
         }
     }
 
-    /// Downloads a tarball, or a delta if an edge has one. A body that stalls over HTTP/3 is requested again over HTTP/2,
-    /// and a delta that is of no use as a whole tarball.
+    /// Downloads a tarball, or a delta if an edge has one, or the rest of an interrupted download. A body that stalls over
+    /// HTTP/3 is requested over HTTP/2, and a delta that is of no use as a whole tarball.
     async fn download(
         &self,
         edge: &Edge,
@@ -293,50 +295,76 @@ impl Poller {
         let mut tarball_request = self.tarball_request(Method::GET, None, no_cache);
         let mut accepts_delta = !no_cache;
         loop {
-            let offered = if accepts_delta { self.dictionaries.offer() } else { None };
+            tarball_request.rest = self.interrupted.rest(signed.map(|signed| signed.digest));
+            let may_be_delta = accepts_delta && tarball_request.rest.is_none();
+            let offered = if may_be_delta { self.dictionaries.offer() } else { None };
             tarball_request.dictionary = offered.as_ref().map(|offered| offered.sha256);
             let response = edge.send(&tarball_request).await?;
             let (protocol, headers) = (response.protocol, response.headers.clone());
-            let (answer, body) = self.answer(edge, response, local).await?;
+            let is_part = matches!(response.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
+            let (answer, body, resumed) = match tarball_request.rest.as_ref().filter(|_| is_part) {
+                None => {
+                    let (answer, body) = self.answer(edge, response, local).await?;
+                    // It was of another representation.
+                    self.interrupted.take();
+                    (answer, body, None)
+                }
+                Some(rest) => {
+                    let Some(download) = self.interrupted.take().filter(|_| rest.is_in(&headers)) else { continue };
+                    tracing::info!(service = %self.service, edge = %edge.url(), from = rest.start, "a download is resumed");
+                    self.metrics.resumed_downloads.inc();
+                    self.metrics.resumed_bytes.inc_by(rest.start);
+                    (self.checked(edge, &headers, local)?, response.body, Some(download))
+                }
+            };
             let digest = answer.require_digest()?;
             signed.map_or(Ok(()), |signed| signed.check_digest(digest))?;
-            let coding = match offered.filter(|_| is_delta(&headers)) {
-                Some(offered) => match self.dictionaries.rebuild(offered).await {
-                    Some(dictionary) => Coding::Dcz(dictionary),
-                    None => {
-                        tracing::info!(service = %self.service, "the release on disk was changed: a delta is of no use");
-                        self.metrics.delta("modified");
-                        accepts_delta = false;
-                        continue;
-                    }
-                },
-                None => coding(&headers)?,
+            let is_delta = offered.is_some() && is_delta(&headers);
+            let mut download = match resumed {
+                Some(download) => download,
+                None => {
+                    let coding = match offered.filter(|_| is_delta) {
+                        Some(offered) => match self.dictionaries.rebuild(offered).await {
+                            Some(dictionary) => Coding::Dcz(dictionary),
+                            None => {
+                                tracing::info!(service = %self.service, "the release on disk was changed: a delta is of no use");
+                                self.metrics.delta("modified");
+                                accepts_delta = false;
+                                continue;
+                            }
+                        },
+                        None => coding(&headers)?,
+                    };
+                    Download::start(&headers, coding, digest, self.incoming.clone(), self.max_tarball_bytes)
+                }
             };
-            let is_delta = matches!(coding, Coding::Dcz(_));
-            let fetched = fetch(body, coding, digest, self.incoming.clone(), self.max_tarball_bytes, &self.metrics);
-            match fetched.await {
+            let error = match download.receive(body, &self.metrics).await {
                 Ok(tarball) => {
                     if is_delta {
                         self.metrics.delta("applied");
                     }
                     return Ok((PollResult::Fetched(tarball, answer), protocol));
                 }
+                Err(error) => error,
+            };
+            self.interrupted.keep(download);
+            match error {
                 // Other errors say nothing about UDP.
-                Err(FetchError::Request(error @ RequestError::Silent(_)))
+                FetchError::Request(error @ RequestError::Silent(_))
                     if protocol == Protocol::H3 && !tarball_request.avoid_http3 =>
                 {
                     let (service, edge) = (&self.service, edge.url());
                     tracing::debug!(%service, %edge, %error, "a download over HTTP/3 stalled");
                     tarball_request.avoid_http3 = true;
                 }
-                Err(error) if is_delta => {
+                error if is_delta => {
                     let error = error.of_delta();
                     if error.is_corrupt() {
                         self.metrics.delta("refused");
                     }
                     return Err(error.into());
                 }
-                Err(error) => return Err(error.into()),
+                error => return Err(error.into()),
             }
         }
     }
@@ -348,8 +376,8 @@ impl Poller {
         no_cache: bool,
     ) -> TarballRequest<'_> {
         let timeout = if method == Method::HEAD { self.request_timeout } else { self.fetch_timeout };
-        let (service, dictionary) = (&self.service, None);
-        TarballRequest { service, method, if_none_match, no_cache, dictionary, timeout, avoid_http3: false }
+        let (service, dictionary, rest) = (&self.service, None, None);
+        TarballRequest { service, method, if_none_match, no_cache, dictionary, rest, timeout, avoid_http3: false }
     }
 
     /// Checks the status and the headers of a response, and that its generation is not lower than one seen before.
@@ -360,9 +388,14 @@ impl Poller {
         local: LocalState,
     ) -> Result<(TarballHeaders, ResponseBody), PollError> {
         let response = succeeded(edge, response).await?;
-        let answer = TarballHeaders::of(&response.headers)?;
+        Ok((self.checked(edge, &response.headers, local)?, response.body))
+    }
+
+    /// The headers, if the generation is not lower than one seen before.
+    fn checked(&self, edge: &Edge, headers: &HeaderMap, local: LocalState) -> Result<TarballHeaders, PollError> {
+        let answer = TarballHeaders::of(headers)?;
         self.check_generation(edge, answer.generation, local)?;
-        Ok((answer, response.body))
+        Ok(answer)
     }
 
     /// Refuses a generation that is lower than one seen before.

@@ -1,0 +1,79 @@
+//! Keeps the interrupted download of a service, so that the next edge, or the next poll, needs to send the rest only.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use weir_protocol::digest::TarballDigest;
+
+use crate::fetch::{Download, Rest};
+
+/// How long an interrupted download waits for its rest. It has a file, a thread and the window of a decoder.
+const KEPT_FOR: Duration = Duration::from_secs(300);
+
+/// The limits of the downloads of all services.
+#[derive(Clone)]
+pub(crate) struct DownloadLimits {
+    pub(crate) running: Arc<Semaphore>,
+    interrupted: Arc<Semaphore>,
+}
+
+impl DownloadLimits {
+    /// As many may wait for their rest as may run.
+    pub(crate) fn new(max_downloads: usize) -> Self {
+        let permits = || Arc::new(Semaphore::new(max_downloads));
+        Self { running: permits(), interrupted: permits() }
+    }
+}
+
+/// The interrupted download of one service.
+pub(crate) struct Interrupted {
+    slot: Arc<Mutex<Option<Kept>>>,
+    permits: Arc<Semaphore>,
+}
+
+struct Kept {
+    download: Download,
+    rest: Rest,
+    until: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Interrupted {
+    pub(crate) fn new(limits: &DownloadLimits) -> Self {
+        Self { slot: Arc::default(), permits: limits.interrupted.clone() }
+    }
+
+    /// Keeps a download for a while, if it can be continued and there is room.
+    pub(crate) fn keep(&self, download: Download) {
+        let Some(rest) = download.rest() else { return };
+        let Ok(_permit) = self.permits.clone().try_acquire_owned() else { return };
+        let until = Instant::now() + KEPT_FOR;
+        *lock(&self.slot) = Some(Kept { download, rest, until, _permit });
+        let slot = Arc::downgrade(&self.slot);
+        tokio::spawn(async move {
+            tokio::time::sleep_until(until).await;
+            if let Some(slot) = slot.upgrade() {
+                lock(&slot).take_if(|kept| kept.until <= until);
+            }
+        });
+    }
+
+    /// What is missing of the download. `offered`: the digest that the service has, if that is known; a download of another
+    /// one is dropped.
+    pub(crate) fn rest(&self, offered: Option<TarballDigest>) -> Option<Rest> {
+        let mut slot = lock(&self.slot);
+        slot.take_if(|kept| offered.is_some_and(|offered| offered != kept.rest.digest));
+        slot.as_ref().map(|kept| kept.rest.clone())
+    }
+
+    /// Takes the download out.
+    pub(crate) fn take(&self) -> Option<Download> {
+        lock(&self.slot).take().map(|kept| kept.download)
+    }
+}
+
+fn lock(slot: &Mutex<Option<Kept>>) -> MutexGuard<'_, Option<Kept>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
