@@ -10,6 +10,7 @@ pub mod git_requests;
 pub mod git_server;
 pub mod poller;
 pub mod processes;
+pub mod processor;
 pub mod relay;
 pub mod scrape;
 pub mod slow_reader;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Parser, ValueEnum};
 use weir_loadtest::poller::{self, Plan, Request, Version};
+use weir_loadtest::processor;
 use weir_runtime::config::duration;
 
 /// Sends conditional HEAD requests, or GET requests, to a server, and prints its processor time for each
@@ -28,6 +29,9 @@ struct Arguments {
     /// PEM file of the authority of the server's certificate.
     #[arg(long)]
     ca: PathBuf,
+    /// File with a bearer token, which `weir token issue` writes.
+    #[arg(long)]
+    token_file: Option<PathBuf>,
     /// The version of HTTP.
     #[arg(long, value_enum, default_value_t = Protocol::H2)]
     http: Protocol,
@@ -57,7 +61,12 @@ async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     ensure!(arguments.server.ip().is_loopback(), "{} is not a loopback address", arguments.server);
     ensure!(arguments.duration <= Duration::from_secs(60), "--duration is at most a minute");
+    let token = match &arguments.token_file {
+        Some(file) => Some(fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?),
+        None => None,
+    };
     let plan = Plan {
+        authorization: token.map(|token| format!("Bearer {}", token.trim()).try_into()).transpose()?,
         server: arguments.server,
         path: arguments.path,
         request: if arguments.fetch { Request::Fetch } else { Request::Poll },
@@ -70,10 +79,10 @@ async fn main() -> anyhow::Result<()> {
         streams: arguments.streams,
         duration: arguments.duration,
     };
-    let before = processor_ticks(&arguments.pids)?;
+    let used = || arguments.pids.iter().map(|pid| processor::time(*pid)).sum::<anyhow::Result<Duration>>();
+    let before = used()?;
     let outcome = poller::run(&plan, &arguments.ca).await?;
-    let ticks = processor_ticks(&arguments.pids)? - before;
-    let seconds = ticks as f64 / TICKS_PER_SECOND;
+    let seconds = (used()? - before).as_secs_f64();
     let (requests, bytes) = (outcome.requests as f64, outcome.bytes as f64);
     let cost = match plan.request {
         Request::Poll => format!("server_cpu_us_per_request {:.2}", seconds * 1e6 / requests),
@@ -81,21 +90,4 @@ async fn main() -> anyhow::Result<()> {
     };
     println!("{:?} requests {requests} per_second {:.0} {cost}", plan.version, requests / outcome.took.as_secs_f64());
     Ok(())
-}
-
-/// The kernel counts processor time for user space in hundredths of a second, independent of its own tick.
-const TICKS_PER_SECOND: f64 = 100.0;
-
-/// The processor time that processes have used, in user space and in the kernel.
-fn processor_ticks(pids: &[u32]) -> anyhow::Result<u64> {
-    let mut ticks = 0;
-    for pid in pids {
-        let stat =
-            fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("there is no process {pid}"))?;
-        // The name, in parentheses, may hold spaces: fields are counted from behind it.
-        let fields = stat.rsplit_once(')').context("the kernel's own format")?.1;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        ticks += fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-    }
-    Ok(ticks)
 }

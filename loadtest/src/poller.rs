@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use bytes::{Buf, Bytes};
-use http::{Method, StatusCode, Uri};
+use http::{HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -49,6 +49,8 @@ pub struct Plan {
     pub path: String,
     /// The kind of request.
     pub request: Request,
+    /// The field `Authorization`.
+    pub authorization: Option<HeaderValue>,
     /// The version of HTTP.
     pub version: Version,
     /// The number of connections.
@@ -81,10 +83,11 @@ pub async fn run(plan: &Plan, ca: &Path) -> anyhow::Result<Outcome> {
     for _ in 0..plan.connections {
         connections.push(Connection::open(plan, tls.clone()).await?);
     }
-    let ask = match plan.request {
-        Request::Poll => Ask { method: Method::HEAD, tag: None },
-        Request::Fetch => Ask { method: Method::GET, tag: None },
+    let method = match plan.request {
+        Request::Poll => Method::HEAD,
+        Request::Fetch => Method::GET,
     };
+    let ask = Ask { method, tag: None, authorization: plan.authorization.clone() };
     let first = connections[0].clone().ask(&uri, &ask).await?;
     ensure!(first.status == StatusCode::OK, "{uri} answered {}", first.status);
     let (ask, expected) = match plan.request {
@@ -124,6 +127,7 @@ pub async fn run(plan: &Plan, ca: &Path) -> anyhow::Result<Outcome> {
 struct Ask {
     method: Method,
     tag: Option<String>,
+    authorization: Option<HeaderValue>,
 }
 
 struct Answer {
@@ -170,6 +174,9 @@ impl Connection {
         let mut request = http::Request::builder().method(&ask.method).uri(uri.clone());
         if let Some(tag) = &ask.tag {
             request = request.header("if-none-match", tag);
+        }
+        if let Some(authorization) = &ask.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
         }
         if ask.method == Method::GET {
             request = request.header("accept-encoding", "zstd");
