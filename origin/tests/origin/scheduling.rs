@@ -163,7 +163,7 @@ async fn during_a_slow_fetch(
     slow_repository.min_poll_interval = Duration::from_millis(100);
     config.repositories.push(slow_repository);
     let services: Vec<_> = config.services.iter().map(|service| service.name.to_string()).collect();
-    let node = home.start(config).await;
+    let node = Box::pin(home.start(config)).await;
     for service in services {
         node.published_of(&service, |_| true).await;
     }
