@@ -13,6 +13,7 @@ use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_runtime::config::{self, ConfigError, duration, size};
 use weir_runtime::host_name::host_name;
+use weir_runtime::http_client::ProxyUrl;
 
 pub use self::hook::{HookCommand, SignalConfig, SignalName, WebhookConfig};
 pub use crate::edge_client::EdgeUrl;
@@ -42,6 +43,7 @@ pub const RELOADABLE: &[&str] = &[
     "h3_retry_interval",
     "h3_connect_timeout",
     "max_connection_age",
+    "proxy",
     "idle_timeout",
 ];
 
@@ -190,6 +192,9 @@ pub struct Config {
     /// name is looked up again. Requests in flight end on the old one. At least `1s`.
     #[serde(with = "duration")]
     pub max_connection_age: Duration,
+    /// Proxy to the edges: `http://[user:password@]host[:port]`. It opens a tunnel to each (CONNECT), so HTTP/2 is used.
+    /// Variables such as `HTTPS_PROXY` are not read.
+    pub proxy: Option<ProxyUrl>,
     /// How long a poll waits for the response's headers. At least `1s`.
     #[serde(with = "duration")]
     pub request_timeout: Duration,
@@ -270,6 +275,7 @@ impl Default for Config {
             h3_retry_interval: Duration::from_secs(60),
             h3_connect_timeout: Duration::from_secs(5),
             max_connection_age: Duration::from_secs(3600),
+            proxy: None,
             request_timeout: Duration::from_secs(10),
             fetch_timeout: Duration::from_secs(120),
             idle_timeout: Duration::from_secs(10),
@@ -336,6 +342,15 @@ impl Config {
         self.list == ServiceList::Assigned || self.services.iter().any(|entry| entry.service().is_none())
     }
 
+    /// Why HTTP/3 is not used; `None` if it is.
+    pub(crate) fn no_http3(&self) -> Option<&'static str> {
+        match (&self.proxy, self.http) {
+            (Some(_), _) => Some("only HTTP/2 goes through a `proxy`"),
+            (None, HttpMode::H2) => Some("`http` is \"h2\""),
+            (None, HttpMode::Auto | HttpMode::H3) => None,
+        }
+    }
+
     /// Validates all keys.
     ///
     /// # Errors
@@ -393,6 +408,10 @@ impl Config {
         }
         refuse(self.h3_connect_timeout > MAX_INTERVAL, "`h3_connect_timeout` is longer than a year");
         refuse(self.h3_connect_timeout.is_zero(), "`h3_connect_timeout` is 0: to use HTTP/2 only, set `http = \"h2\"`");
+        refuse(
+            self.http == HttpMode::H3 && self.proxy.is_some(),
+            "`http` is \"h3\" with a `proxy`, through which only HTTP/2 goes: set `http = \"auto\"`, or no proxy",
+        );
         refuse(self.keep_releases == 0, "`keep_releases` is 0: the current release is always kept, so at least 1");
         let is_zero = self.max_downloads == 0 || self.max_tarball_bytes.as_u64() == 0 || self.max_files == 0;
         refuse(is_zero, "`max_downloads`, `max_tarball_bytes` and `max_files` must be at least 1");
@@ -450,6 +469,8 @@ mod tests {
             (format!("{text}\n[[service]]\nname = 'shop-prod'"), "twice"),
             (format!("{text}\nexe = 'x'"), "exe"),
             (format!("client_key = 'k'\n{text}"), "client_certificate"),
+            (text.replace("\"auto\"", "\"h3\"\nproxy = 'http://proxy'"), "with a `proxy`"),
+            (format!("proxy = 'https://user:secret@proxy'\n{text}"), "the URL of a proxy"),
             (format!("trust = [{{ services = 'bank', keys = 'k' }}]\n{text}"), "names the service `shop-prod`"),
             (format!("max_proof_age = '1m'\n{text}"), "max_proof_age"),
             (format!("{text}\ncheck = 1"), "a string for `sh -c`, or a list"),

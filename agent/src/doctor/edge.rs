@@ -30,9 +30,20 @@ const SMALL_SKEW: Duration = Duration::from_secs(2);
 
 pub(super) async fn check(url: &EdgeUrl, config: &Config) -> Vec<Finding> {
     let mut findings = Findings::new(url.to_string());
-    if let Some(addresses) = dns(&mut findings, url).await {
+    if let Some(proxy) = &config.proxy {
+        // Only the proxy knows the edge's name, and reaches its port.
+        findings.ok("proxy", format!("requests go through {proxy}: its name and port are checked"));
+        if let Some(addresses) = dns(&mut findings, "`proxy`", proxy.host(), proxy.port()).await
+            && tcp(&mut findings, "a proxy", &addresses).await.is_some()
+        {
+            udp(&mut findings, url, config).await;
+            identity_and_clock(&mut findings, url, config).await;
+        }
+        return findings.found;
+    }
+    if let Some(addresses) = dns(&mut findings, "`edges`", url.host(), url.port()).await {
         // At once: an edge closes a connection that says nothing, and the check of UDP may take longer than that.
-        let is_trusted = match tcp(&mut findings, url, &addresses).await {
+        let is_trusted = match tcp(&mut findings, "an edge", &addresses).await {
             Some(stream) => handshake(&mut findings, url, config, stream).await,
             None => false,
         };
@@ -44,11 +55,11 @@ pub(super) async fn check(url: &EdgeUrl, config: &Config) -> Vec<Finding> {
     findings.found
 }
 
-async fn dns(findings: &mut Findings, url: &EdgeUrl) -> Option<Vec<SocketAddr>> {
-    let advice = "Correct `edges`, or this machine's resolver (/etc/resolv.conf).";
-    match timeout(STEP_TIMEOUT, tokio::net::lookup_host((url.host(), url.port()))).await {
-        Err(_) => findings.fail("dns", format!("{} does not resolve within {STEP_TIMEOUT:?}", url.host()), advice),
-        Ok(Err(error)) => findings.fail("dns", format!("{} does not resolve: {error}", url.host()), advice),
+async fn dns(findings: &mut Findings, key: &str, host: &str, port: u16) -> Option<Vec<SocketAddr>> {
+    let advice = format!("Correct {key}, or this machine's resolver (/etc/resolv.conf).");
+    match timeout(STEP_TIMEOUT, tokio::net::lookup_host((host, port))).await {
+        Err(_) => findings.fail("dns", format!("{host} does not resolve within {STEP_TIMEOUT:?}"), advice),
+        Ok(Err(error)) => findings.fail("dns", format!("{host} does not resolve: {error}"), advice),
         Ok(Ok(addresses)) => {
             let addresses: Vec<_> = addresses.collect();
             let shown: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();
@@ -59,8 +70,8 @@ async fn dns(findings: &mut Findings, url: &EdgeUrl) -> Option<Vec<SocketAddr>> 
     None
 }
 
-/// Connects to each address; returns a connection.
-async fn tcp(findings: &mut Findings, url: &EdgeUrl, addresses: &[SocketAddr]) -> Option<TcpStream> {
+/// Connects to each address of `server`; returns a connection.
+async fn tcp(findings: &mut Findings, server: &str, addresses: &[SocketAddr]) -> Option<TcpStream> {
     let (mut reached, mut failed) = (None, Vec::new());
     for address in addresses {
         match timeout(STEP_TIMEOUT, TcpStream::connect(address)).await {
@@ -69,9 +80,10 @@ async fn tcp(findings: &mut Findings, url: &EdgeUrl, addresses: &[SocketAddr]) -
             Err(_) => failed.push(format!("{address}: no answer within {STEP_TIMEOUT:?}")),
         }
     }
-    let advice = format!("Check that an edge listens there, and that firewalls let TCP port {} pass.", url.port());
+    let port = addresses.first().map_or(0, SocketAddr::port);
+    let advice = format!("Check that {server} listens there, and that firewalls let TCP port {port} pass.");
     match (&reached, failed.is_empty()) {
-        (Some(_), true) => findings.ok("tcp", format!("port {} accepts connections", url.port())),
+        (Some(_), true) => findings.ok("tcp", format!("port {port} accepts connections")),
         (Some(_), false) => findings.warn("tcp", failed.join("; "), advice),
         (None, _) => findings.fail("tcp", failed.join("; "), advice),
     }
@@ -79,8 +91,8 @@ async fn tcp(findings: &mut Findings, url: &EdgeUrl, addresses: &[SocketAddr]) -
 }
 
 async fn udp(findings: &mut Findings, url: &EdgeUrl, config: &Config) {
-    if config.http == HttpMode::H2 {
-        return findings.ok("udp", "not used: `http` is \"h2\"");
+    if let Some(reason) = config.no_http3() {
+        return findings.ok("udp", format!("not used: {reason}"));
     }
     let result = match client(url, config, HttpMode::H3) {
         Ok(client) => client.first().handshake().await.map_err(|error| error.to_string()),

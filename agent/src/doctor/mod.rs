@@ -39,7 +39,7 @@ pub enum Verdict {
 pub struct Finding {
     /// The URL of an edge, or `this machine`.
     pub subject: String,
-    /// `configuration`, `disk`, `dns`, `tcp`, `tls`, `udp`, `identity` or `clock`.
+    /// `configuration`, `disk`, `proxy`, `dns`, `tcp`, `tls`, `udp`, `identity` or `clock`.
     pub check: &'static str,
     /// The result.
     pub verdict: Verdict,

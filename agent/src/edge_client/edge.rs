@@ -23,7 +23,7 @@ use super::http3_state::Http3State;
 use super::protocol_selector::{ProtocolSelector, Protocols};
 use super::response::Response;
 use super::token_file::TokenFile;
-use crate::config::Config;
+use crate::config::{Config, HttpMode};
 use crate::fetch::Rest;
 use crate::metrics::Metrics;
 use crate::poll::phase;
@@ -58,6 +58,7 @@ pub(crate) struct Edge {
     http3: Http3,
     http2: Http2,
     http3_state: Arc<Http3State>,
+    no_http3: Option<&'static str>,
     token: Option<TokenFile>,
     metrics: Metrics,
 }
@@ -70,15 +71,18 @@ impl Edge {
         lookup: NameLookup,
         metrics: Metrics,
     ) -> anyhow::Result<Self> {
-        let selector = ProtocolSelector::new(config.http, config.h3_retry_interval);
+        let no_http3 = config.no_http3();
+        let mode = if no_http3.is_some() { HttpMode::H2 } else { config.http };
+        let selector = ProtocolSelector::new(mode, config.h3_retry_interval);
         let http3_state = Arc::new(Http3State::new(url.clone(), selector));
         let max_age = max_age(config, &url);
         let dialer = Dialer::new(url.clone(), lookup.clone(), tls.clone(), config.h3_connect_timeout)?;
-        let options = ClientOptions { lookup, ..ClientOptions::default() };
+        let options = ClientOptions { lookup, proxy: config.proxy.clone() };
         Ok(Self {
             http3: Http3::new(dialer, http3_state.clone(), config.idle_timeout, max_age),
             http2: Http2::new(tls.clone(), options, config.idle_timeout, max_age),
             http3_state,
+            no_http3,
             token: config.token_file.as_deref().map(TokenFile::new),
             url,
             metrics,
@@ -96,6 +100,11 @@ impl Edge {
     /// Whether HTTP/3 to it works; `None` before the first response.
     pub(crate) fn http3_usable(&self) -> Option<bool> {
         self.http3_state.is_usable()
+    }
+
+    /// Why HTTP/3 is not used; `None` if it is.
+    pub(crate) fn no_http3(&self) -> Option<&'static str> {
+        self.no_http3
     }
 
     /// Opens a connection over HTTP/3, unless there is one.

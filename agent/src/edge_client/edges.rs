@@ -28,6 +28,8 @@ pub(crate) struct EdgeStatus<'e> {
     pub(crate) preferred: bool,
     /// Whether HTTP/3 to it works; `None` before the first try, and where it is not used.
     pub(crate) http3_usable: Option<bool>,
+    /// Why HTTP/3 is not used.
+    pub(crate) no_http3: Option<&'static str>,
 }
 
 impl Edges {
@@ -76,6 +78,7 @@ impl Edges {
             url: edge.url(),
             preferred: index == preferred,
             http3_usable: edge.http3_usable(),
+            no_http3: edge.no_http3(),
         })
     }
 

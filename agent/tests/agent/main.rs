@@ -19,6 +19,7 @@ mod hooks;
 mod hostile;
 mod once;
 mod pin;
+mod proxy;
 mod refresh;
 mod reload;
 mod restart;
