@@ -4,13 +4,14 @@
 use bytes::Bytes;
 use tokio::sync::watch;
 use weir_protocol::access_list::{AccessList, Fleet};
+use weir_protocol::name::ClusterId;
 use weir_runtime::shutdown::Drain;
 
 use crate::config::AccessConfig;
 use crate::metrics::Metrics;
 
 /// Reads the configured files now and whenever they change, and publishes the access list as JSON for all edges, with
-/// agents, assignments and issuers as they change. Without files and entries the list is empty, which makes edges drop an
+/// agents, assignments and issuers as they change, which are those of `cluster`. Without files and entries the list is empty, which makes edges drop an
 /// earlier one; documents of operators they keep until a newer revision says so.
 ///
 /// # Errors
@@ -18,12 +19,16 @@ use crate::metrics::Metrics;
 pub(crate) async fn start(
     config: &AccessConfig,
     mut fleet: watch::Receiver<Fleet>,
+    cluster: Option<ClusterId>,
     metrics: &Metrics,
     drain: &Drain,
 ) -> anyhow::Result<watch::Receiver<Option<Bytes>>> {
-    let json = |list: &AccessList, fleet: Fleet| {
+    let json = move |list: &AccessList, fleet: Fleet| {
         let mut list = list.clone();
-        list.set_fleet(fleet);
+        list.set_fleet(match &cluster {
+            Some(cluster) => fleet.of_cluster(cluster),
+            None => fleet,
+        });
         Some(Bytes::copy_from_slice(list.json().get().as_bytes()))
     };
     let mut lists = config.files().follow(metrics.access_files_readable.clone(), drain).await?;

@@ -139,7 +139,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         &drain,
     )
     .await;
-    let access = access::start(&config.access, fleet.follow(), &metrics, &drain).await?;
+    let access = access::start(&config.access, fleet.follow(), publisher.cluster(), &metrics, &drain).await?;
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
     let mut context =
         Context::new(publisher.clone(), data_dir, log.clone(), metrics.clone(), &config.limits, &config.upstreams)

@@ -32,6 +32,9 @@ metric_families! {
         pub(super) key_set_fetches: IntCounterVec = "weir_edge_access_key_set_fetches_total" { result: ["applied", "failed"] };
         /// 1 while the files of `[auth]` can be used. At 0 the lists that were read last are in force. Alert on 0.
         pub(super) files_readable: IntGauge = "weir_edge_access_files_readable";
+        /// Agents, assignments and issuers that operators of two clusters of origins define otherwise. Those of the cluster
+        /// with the lower id apply.
+        pub(super) fleet_conflicts: IntGauge = "weir_edge_access_fleet_conflicts";
         /// Lists of keys and denials from origins that could not be read. The previous lists stay in force.
         pub(super) lists_refused: IntCounter = "weir_edge_access_lists_refused_total";
         /// 1 while lists of keys and denials from origins cannot be written to disk.

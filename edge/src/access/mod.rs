@@ -43,6 +43,9 @@ use crate::origin_client::MAX_ORIGINS;
 /// How long a request waits for the keys of its token's issuer.
 const MAX_KEY_WAIT: Duration = Duration::from_secs(5);
 
+/// The most entries that a warning names which two clusters define otherwise; the metric counts all.
+const MAX_CONFLICTS_LOGGED: usize = 10;
+
 /// Access control. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Access {
@@ -75,27 +78,27 @@ struct Lists {
     fleet: Arc<Fleet>,
     /// Its issuers.
     origin_issuers: Vec<IssuerEntry>,
+    /// What two clusters of origins define otherwise.
+    conflicts: Vec<String>,
 }
 
 impl Lists {
     fn new(own: Arc<AccessList>, issuers: Vec<IssuerEntry>, origin_lists: OriginLists) -> Self {
-        let mut lists = Self { own, issuers, origin_lists, fleet: Arc::default(), origin_issuers: Vec::new() };
+        let (fleet, origin_issuers, conflicts) = Default::default();
+        let mut lists = Self { own, issuers, origin_lists, fleet, origin_issuers, conflicts };
         lists.join_fleets();
         lists
     }
 
-    fn set_origin_list(&mut self, origin: &str, list: AccessList) {
-        self.origin_lists.insert(origin.to_owned(), list);
-        self.join_fleets();
-    }
-
     fn join_fleets(&mut self) {
-        let mut fleet = Fleet::default();
-        for (origin, list) in &self.origin_lists {
-            if let Err(error) = fleet.merge(list.fleet()) {
-                tracing::error!(origin, %error, "an origin's agents, assignments and issuers are too many; they are ignored");
-            }
+        let (fleet, conflicts) = self.origin_lists.fleet();
+        for entry in conflicts.iter().filter(|entry| !self.conflicts.contains(entry)).take(MAX_CONFLICTS_LOGGED) {
+            tracing::warn!(
+                entry,
+                "operators of two clusters of origins define this otherwise; that of the cluster with the lower id applies"
+            );
         }
+        self.conflicts = conflicts;
         if fleet != *self.fleet {
             self.origin_issuers = issuers::of_origins(&fleet);
             self.fleet = Arc::new(fleet);
@@ -131,19 +134,12 @@ impl Access {
         let mut origin_lists = match tokio::task::spawn_blocking(move || reading.read()).await? {
             Err(error) if config.mode == AuthMode::Open => {
                 tracing::error!("{error:#}; ignored, because every client may read");
-                OriginLists::new()
+                OriginLists::default()
             }
             origin_lists => origin_lists?,
         };
         // The list of an origin that is not known now may be the only one with a denial. Its keys are not used.
-        let is_known = |origin: &str| origins.contains(&origin);
-        origin_lists.iter_mut().filter(|(origin, _)| !is_known(origin)).for_each(|(_, list)| *list = list.denials());
-        let mut excess = origin_lists.len().saturating_sub(MAX_ORIGINS);
-        origin_lists.retain(|origin, _| {
-            let is_kept = excess == 0 || is_known(origin);
-            excess -= usize::from(!is_kept);
-            is_kept
-        });
+        origin_lists.retain_known(origins, MAX_ORIGINS);
         let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
         let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists);
         let inner = Arc::new(Inner {
@@ -193,7 +189,7 @@ impl Access {
         }
         let missing = {
             let lists = inner.lists();
-            let has_list = |origin: &String| lists.origin_lists.contains_key(origin);
+            let has_list = |origin: &String| lists.origin_lists.get(origin).is_some();
             clusters
                 .iter()
                 .filter(|origins| !origins.iter().any(has_list))
@@ -282,10 +278,9 @@ impl Access {
             if let Some(earlier) = lists.origin_lists.get(name) {
                 list.keep_newer(earlier);
             }
-            if lists.origin_lists.get(name) != Some(&list) {
+            if lists.origin_lists.insert(name, list) {
                 tracing::info!(origin = name, "an origin changed its access list");
-                lists.set_origin_list(name, list);
-                self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
+                self.inner.persist(lists);
             }
         });
     }
@@ -293,10 +288,8 @@ impl Access {
     /// An origin has left its cluster: its denials stay, and its keys are not used any longer.
     pub(crate) fn origin_left(&self, name: &str) {
         self.inner.change(|lists| {
-            if let Some(list) = lists.origin_lists.get(name).map(AccessList::denials) {
-                lists.set_origin_list(name, list);
-                self.inner.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
-            }
+            lists.origin_lists.depart(name);
+            self.inner.persist(lists);
         });
     }
 }
@@ -314,6 +307,12 @@ impl Inner {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The lists of the origins have changed.
+    fn persist(&self, lists: &mut Lists) {
+        lists.join_fleets();
+        self.persisted.send_replace(Arc::new(lists.origin_lists.clone()));
+    }
+
     /// Changes a list and rebuilds the key set.
     fn change(&self, change: impl FnOnce(&mut Lists)) {
         // Held to the end, so that concurrent changes are not lost.
@@ -323,13 +322,14 @@ impl Inner {
         let after = KeySet::of(
             &lists.own,
             lists.all_issuers(self.keys_from_origins),
-            &lists.origin_lists.values(),
+            &lists.origin_lists.all(),
             self.keys_from_origins,
             &before,
             self.cached_tokens,
             unix_seconds(SystemTime::now()),
         );
         self.metrics.set_key_set(&after);
+        self.metrics.fleet_conflicts.set(i64::try_from(lists.conflicts.len()).unwrap_or(i64::MAX));
         self.key_set.send_replace(Arc::new(after));
         self.fleet.send_if_modified(|before| {
             let is_new = !Arc::ptr_eq(before, &lists.fleet);
@@ -381,5 +381,38 @@ mod tests {
         let access = start(dir.path(), &drain, &["b"]).await;
         assert!(denies(&access, T123)[0], "its origin may be down, and nobody else revokes it");
         drain.cut().await;
+    }
+
+    #[tokio::test]
+    async fn an_origin_that_has_departed_brings_no_deleted_document_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let drain = Drain::new();
+        let access = start(dir.path(), &drain, &["a", "b"]).await;
+        let send = |access: &Access, origin: &str, cluster: &str, revision: u64, agents: &str| {
+            let agents = format!(r#"{{"revision": {revision}, "cluster": "{cluster}", "documents": [{agents}]}}"#);
+            access.set_origin_list(origin, format!(r#"{{"agents": {agents}}}"#).as_bytes());
+        };
+        let agents = |access: &Access| -> Vec<String> {
+            access.fleet().borrow().agents.iter().map(|agent| agent.name.to_string()).collect()
+        };
+        send(&access, "a", "x", 7, r#"{"name": "one"}"#);
+        send(&access, "b", "x", 6, "");
+        access.origin_left("a");
+        assert_eq!(agents(&access), ["one"], "the one that stays is behind");
+        send(&access, "b", "x", 8, "");
+        assert_eq!(agents(&access), [""; 0]);
+        // Its store was lost, and operators define everything again.
+        send(&access, "b", "y", 9, r#"{"name": "two"}"#);
+        assert_eq!(agents(&access), ["two"]);
+        send(&access, "a", "x", 7, r#"{"name": "one"}"#);
+        assert_eq!(agents(&access), ["one", "two"], "it is back");
+        assert!(drain.finish(Duration::from_secs(5)).await);
+
+        let drain = Drain::new();
+        let access = start(dir.path(), &drain, &["b"]).await;
+        assert_eq!(agents(&access), ["two"], "it is not configured any longer");
+        drain.cut().await;
+        let access = start(dir.path(), &Drain::new(), &["c"]).await;
+        assert!(agents(&access).is_empty() && !access.knows_fleet(), "no origin has said anything yet");
     }
 }

@@ -1,7 +1,7 @@
 //! The last access list of each origin, persisted: an edge that starts while an origin is down keeps its denials and
 //! its keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use prometheus::IntGauge;
 use serde_json::value::RawValue;
 use tempfile::NamedTempFile;
 use tokio::sync::watch;
-use weir_protocol::access_list::{AccessList, AccessListError};
+use weir_protocol::access_list::{AccessList, AccessListError, Fleet};
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
@@ -21,7 +21,62 @@ use weir_runtime::shutdown::Drain;
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The last access list of each origin, by the origin's name.
-pub(crate) type OriginLists = BTreeMap<String, AccessList>;
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OriginLists {
+    lists: BTreeMap<String, AccessList>,
+    /// Those of `lists` that are no longer known, or have left their cluster.
+    departed: BTreeSet<String>,
+}
+
+impl OriginLists {
+    pub(super) fn get(&self, origin: &str) -> Option<&AccessList> {
+        self.lists.get(origin)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &AccessList> + Clone {
+        self.lists.values()
+    }
+
+    /// Whether an origin has sent a list that has not departed since.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lists.len() == self.departed.len()
+    }
+
+    /// Returns whether anything has changed.
+    pub(super) fn insert(&mut self, origin: &str, list: AccessList) -> bool {
+        let has_come_back = self.departed.remove(origin);
+        let before = self.lists.insert(origin.to_owned(), list);
+        has_come_back || before.as_ref() != self.lists.get(origin)
+    }
+
+    /// An origin has gone: its keys are not used any longer. Its denials stay, because nobody else may have them.
+    pub(super) fn depart(&mut self, origin: &str) {
+        if let Some(list) = self.lists.get_mut(origin) {
+            *list = list.denials();
+            self.departed.insert(origin.to_owned());
+        }
+    }
+
+    /// Keeps the lists of these origins, and those of at most so many in all.
+    pub(super) fn retain_known(&mut self, known: &[&str], most: usize) {
+        let unknown: Vec<_> = self.lists.keys().filter(|origin| !known.contains(&origin.as_str())).cloned().collect();
+        for origin in unknown {
+            if self.lists.len() > most {
+                self.lists.remove(&origin);
+            }
+            self.depart(&origin);
+        }
+    }
+
+    /// What operators say of agents, and what two clusters define otherwise.
+    pub(super) fn fleet(&self) -> (Fleet, Vec<String>) {
+        let of = |is_departed: bool| {
+            let lists = self.lists.iter().filter(move |(origin, _)| self.departed.contains(*origin) == is_departed);
+            lists.map(|(_, list)| list.fleet())
+        };
+        Fleet::join(of(false), of(true))
+    }
+}
 
 /// The lists as they change, for other edges.
 pub(crate) struct FollowedLists(pub(super) watch::Receiver<Arc<OriginLists>>);
@@ -40,9 +95,8 @@ impl FollowedLists {
     /// They exceed a bound together, or name different keys by one id.
     pub(crate) fn joined(&mut self) -> Result<Option<AccessList>, AccessListError> {
         let lists = self.0.borrow_and_update().clone();
-        let mut joined = AccessList::default();
-        lists.values().try_for_each(|list| joined.merge(list))?;
-        Ok((!lists.is_empty()).then_some(joined))
+        let joined = AccessList::join(lists.all(), lists.fleet().0)?;
+        Ok((lists.all().next().is_some()).then_some(joined))
     }
 }
 
@@ -70,28 +124,29 @@ impl OriginListsFile {
     pub(crate) fn read(&self) -> anyhow::Result<OriginLists> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(OriginLists::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(OriginLists::default()),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
         };
         let parse = || {
             let lists: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&text)?;
             let parsed =
                 lists.into_iter().map(|(origin, list)| Ok((origin, AccessList::parse(list.get().as_bytes())?)));
-            parsed.collect::<anyhow::Result<OriginLists>>()
+            parsed.collect::<anyhow::Result<_>>()
         };
-        parse().with_context(|| {
+        let lists = parse().with_context(|| {
             format!(
                 "{} (the access lists of the origins) is damaged; move it away to start without it: revoked tokens are \
                  accepted until each origin has sent its list",
                 self.path.display()
             )
-        })
+        })?;
+        Ok(OriginLists { lists, departed: BTreeSet::new() })
     }
 
     /// Replaces the file atomically and durably. Blocks.
     fn write(&self, origin_lists: &OriginLists) -> io::Result<()> {
         let lists: BTreeMap<&str, Box<RawValue>> =
-            origin_lists.iter().map(|(name, list)| (name.as_str(), list.json())).collect();
+            origin_lists.lists.iter().map(|(name, list)| (name.as_str(), list.json())).collect();
         let dir = self.path.parent().unwrap_or(Path::new("."));
         let mut file = NamedTempFile::new_in(dir)?;
         file.write_all(&serde_json::to_vec(&lists)?)?;

@@ -12,7 +12,7 @@ use weir_protocol::event::{EventKind, RevisionSeen, Upstream};
 
 use crate::client::{Download, Reply};
 use crate::site::Site;
-use crate::test_origin::Tarball;
+use crate::test_origin::{Tarball, TestOrigin};
 
 const SERVICES: &str = "/v1/agents/self/services";
 const EVENTS: &str = "/v1/agents/self/events";
@@ -20,13 +20,21 @@ const REPORT: &str = "/v1/agents/self/report";
 
 /// The list of an origin that assigns services to all agents.
 fn assigning(revision: u64, services: &[&str]) -> EventKind {
+    access_event(assignments(revision, "all", services))
+}
+
+/// Services assigned to all agents; none to delete the assignment.
+fn assignments(revision: u64, name: &str, services: &[&str]) -> Fleet {
     let patterns = services.iter().map(|glob| glob.parse().unwrap()).collect();
     let everyone = Some("*".parse().unwrap());
     let assignment = (!services.is_empty())
-        .then(|| Assignment::new("all".parse().unwrap(), everyone, Default::default(), patterns).unwrap());
+        .then(|| Assignment::new(name.parse().unwrap(), everyone, Default::default(), patterns).unwrap());
+    Fleet { assignments: Entries::new(revision, assignment, []).unwrap(), ..Fleet::default() }
+}
+
+fn access_event(fleet: Fleet) -> EventKind {
     let mut list = AccessList::default();
-    let assignments = Entries::new(revision, assignment, []).unwrap();
-    list.set_fleet(Fleet { assignments, ..Fleet::default() });
+    list.set_fleet(fleet);
     EventKind::Access(list.json().get().as_bytes().to_vec().into())
 }
 
@@ -124,6 +132,44 @@ async fn an_anonymous_reader_has_no_self() {
         let reply = client.get(path, &[]).await;
         assert_eq!((reply.status, &reply.problem()["type"]), (404, &json!("urn:weir:problem:no-self")), "{path}");
     }
+}
+
+#[tokio::test]
+async fn what_operators_of_several_clusters_assign_adds_up() {
+    let mut site = Site::prepare().await;
+    let second = site.second_origin().await;
+    site.config.auth.mode = AuthMode::Required;
+    let opened = vec!["*".parse().unwrap()];
+    site.config.auth.certificates = vec![CertificateRule { agents: "*".parse().unwrap(), services: opened }];
+    site.config.auth.client_ca = Some(site.config.origins[0].ca.clone());
+    [&site.origin, &second].iter().for_each(|origin| origin.serve_events());
+    site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
+    second.publish("docs", 7, 1, &Tarball::random(1, 1000));
+    site.start_edge().await;
+    site.until("both are followed", async || site.metric("weir_edge_stream_up", &[]) == 2.0).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let mut follows = async |expected: &[&str]| {
+        site.until("the agent follows these", async || {
+            let reply = client.get(SERVICES, &[]).await;
+            reply.status == 200 && names(&reply) == expected
+        })
+        .await;
+    };
+    let send = |origin: &TestOrigin, cluster: &str, fleet: Fleet| {
+        origin.send_event(access_event(fleet.of_cluster(&cluster.parse().unwrap())));
+    };
+    send(&site.origin, "a", assignments(20, "all", &["shop"]));
+    send(&second, "b", assignments(7, "docs", &["docs"]));
+    follows(&["docs", "shop"]).await;
+    send(&second, "b", assignments(8, "docs", &[]));
+    follows(&["shop"]).await;
+    // Both have the name: that of the first cluster counts until it is deleted there.
+    send(&second, "b", assignments(9, "all", &["docs"]));
+    site.until("it shows", async || site.metric("weir_edge_access_fleet_conflicts", &[]) == 1.0).await;
+    follows(&["shop"]).await;
+    send(&site.origin, "a", assignments(21, "all", &[]));
+    follows(&["docs"]).await;
+    assert_eq!(site.metric("weir_edge_access_fleet_conflicts", &[]), 0.0);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{ClusterId, RepositoryName, ServiceName};
 
 use super::attempt::Attempt;
 use super::draft::{Draft, VisibleChange};
@@ -44,6 +44,11 @@ pub(super) struct Handle {
 }
 
 impl Publisher {
+    /// The cluster of the origins that share this store. `None`: the record of its identity is damaged.
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.identity.id.as_ref()?.parse().ok()
+    }
+
     pub(crate) fn store_created_at(&self) -> SystemTime {
         self.identity.created_at
     }

@@ -15,7 +15,7 @@ const KEY: &str = "cluster/store";
 #[derive(Debug, Clone)]
 pub(super) struct StoreIdentity {
     /// `None`: the record is damaged.
-    id: Option<String>,
+    pub(super) id: Option<String>,
     pub(super) created_at: SystemTime,
 }
 

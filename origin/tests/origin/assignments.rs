@@ -37,7 +37,9 @@ async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
     let home = Home::new();
     let (node, operator) = operated(&home).await;
     let mut reader = Reader::of(&home.client("edge-client"), &node, "").await;
-    assert_eq!(access(&mut reader, |_| true).await, Fleet::default(), "nothing is known");
+    let fleet = access(&mut reader, |_| true).await;
+    let cluster = fleet.agents.cluster().expect("the origin says whose documents these are").clone();
+    assert_eq!(fleet, Fleet::default().of_cluster(&cluster), "nothing is known");
 
     let made = operator.put("/v1/agents/cluster-1", json!({ "labels": { "ring": "canary" } })).await;
     assert_eq!((made.status.as_u16(), &made.body["defined_by"]), (201, &json!("api")), "{made:?}");
@@ -124,7 +126,7 @@ async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
     let mut reader = Reader::of(&home.client("edge-client"), &node, "").await;
     let fleet = access(&mut reader, |_| true).await;
     assert_eq!(follows(&fleet, "cluster-1", &["shop-a"]), ["shop-a"], "in the first list already");
-    assert_eq!(fleet.assignments.revision(), revision);
+    assert_eq!((fleet.assignments.revision(), fleet.agents.cluster()), (revision, Some(&cluster)));
     assert_eq!(node.metric("weir_origin_fleet_entries{defined_by=\"api\",kind=\"issuers\"}").await, 2.0);
     assert_eq!(operator.delete("/v1/assignments/shop-to-all").await.status, 204);
     let fleet = access(&mut reader, |fleet| fleet.assignments.iter().count() == 0).await;
@@ -204,10 +206,13 @@ async fn each_origin_of_a_cluster_announces_what_any_was_told() {
     for operator in &pair.operators {
         assert_eq!(operator.get("/v1/assignments").await.body["assignments"].as_array().unwrap().len(), 2);
     }
+    let mut clusters = Vec::new();
     for reader in &mut readers {
         let fleet = access(reader, |fleet| fleet.assignments.iter().count() == 2).await;
         assert_eq!(follows(&fleet, "agent", &["a", "b"]), ["a", "b"]);
+        clusters.push(fleet.assignments.cluster().cloned());
     }
+    assert!(clusters[0].is_some() && clusters[0] == clusters[1], "{clusters:?}");
     assert_eq!(two.delete("/v1/assignments/a").await.status, 204);
     for reader in &mut readers {
         let fleet = access(reader, |fleet| fleet.assignments.iter().count() == 1).await;

@@ -40,6 +40,10 @@ checked_text! {
     /// The name of an issuer's entry, in operators' requests and configuration.
     IssuerName, is_valid, NameError, |text| NameError { kind: "valid issuer", text: truncated(text) }
 }
+checked_text! {
+    /// The id of a cluster of origins, which share their documents. An origin without others is a cluster.
+    ClusterId, is_valid, NameError, |text| NameError { kind: "cluster", text: truncated(text) }
+}
 
 #[cfg(test)]
 mod tests {

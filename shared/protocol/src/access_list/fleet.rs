@@ -2,9 +2,9 @@
 //! list.
 //!
 //! Each kind has *documents*, which all origins of a cluster share, and the entries of the sending origin's file.
-//! Documents have a revision that grows with each change, across loss of data too. A reader takes those of the highest
-//! revision it has seen, so that an origin that is behind, or has lost its documents, never empties a list. An explicit
-//! deletion has a higher revision, and does.
+//! Documents have a revision that grows with each change, across loss of data too. Of each cluster a reader takes those of
+//! the highest revision it has seen, so that an origin that is behind, or has lost its documents, never empties a list. An
+//! explicit deletion has a higher revision, and does.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::AccessListError;
 use crate::assignment::{Agent, Assignment};
 use crate::issuer::Issuer;
-use crate::name::{AssignmentName, IssuerName, NodeName};
+use crate::name::{AssignmentName, ClusterId, IssuerName, NodeName};
 
 /// The largest documents of one kind, in bytes of JSON, and the same for the entries of a file.
 pub const MAX_KIND_BYTES: usize = 3 << 19;
@@ -78,13 +78,15 @@ pub struct Fleet {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entries<T: Entry> {
     revision: u64,
+    /// Whose documents these are. Origins that do not say it are one cluster.
+    cluster: Option<ClusterId>,
     documents: BTreeMap<T::Name, T>,
     file: BTreeMap<T::Name, T>,
 }
 
 impl<T: Entry> Default for Entries<T> {
     fn default() -> Self {
-        Self { revision: 0, documents: BTreeMap::new(), file: BTreeMap::new() }
+        Self { revision: 0, cluster: None, documents: BTreeMap::new(), file: BTreeMap::new() }
     }
 }
 
@@ -93,6 +95,8 @@ impl<T: Entry> Default for Entries<T> {
 pub(super) struct EntriesDocument<T> {
     #[serde(default)]
     revision: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterId>,
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     documents: Vec<T>,
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
@@ -109,12 +113,17 @@ impl<T: Entry> Entries<T> {
         documents: impl IntoIterator<Item = T>,
         file: impl IntoIterator<Item = T>,
     ) -> Result<Self, AccessListError> {
-        Ok(Self { revision, documents: by_name(documents)?, file: by_name(file)? })
+        Ok(Self { revision, cluster: None, documents: by_name(documents)?, file: by_name(file)? })
     }
 
     /// The revision of the documents. 0: none are known.
     pub fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// The cluster whose documents these are. `None`: its origins do not say it.
+    pub fn cluster(&self) -> Option<&ClusterId> {
+        self.cluster.as_ref()
     }
 
     /// The documents, sorted by name, with those that a file overrides.
@@ -137,28 +146,64 @@ impl<T: Entry> Entries<T> {
         self.file.get(name).or_else(|| self.documents.get(name))
     }
 
-    /// Adds the entries of another origin: its documents take the place of these if their revision is higher, and its
-    /// file's entries are added. Of two with one name the present one stays.
-    fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
-        self.keep_newer(other);
-        for (name, entry) in &other.file {
-            self.file.entry(name.clone()).or_insert_with(|| entry.clone());
+    /// What several origins have together: see [`Fleet::join`]. `conflicts` gets what two clusters define otherwise.
+    fn join<'a>(
+        present: impl Iterator<Item = &'a Self>,
+        departed: impl Iterator<Item = &'a Self>,
+        conflicts: &mut Vec<String>,
+    ) -> Self
+    where
+        T: 'a,
+    {
+        let (mut joined, mut clusters) = (Self::default(), BTreeMap::<_, &Self>::new());
+        for entries in present {
+            let newest = clusters.entry(&entries.cluster).or_insert(entries);
+            *newest = newest.newer(entries);
+            for (name, entry) in &entries.file {
+                joined.file.entry(name.clone()).or_insert_with(|| entry.clone());
+            }
         }
-        let is_within = self.file.len() <= T::LIMIT;
+        for entries in departed {
+            if let Some(newest) = clusters.get_mut(&entries.cluster) {
+                *newest = newest.newer(entries);
+            }
+        }
+        joined.cluster = clusters.keys().next().and_then(|first| (*first).clone());
+        for entries in clusters.into_values() {
+            joined.revision = joined.revision.saturating_add(entries.revision);
+            for (name, entry) in &entries.documents {
+                let kept = joined.documents.entry(name.clone()).or_insert_with(|| entry.clone());
+                if kept != entry {
+                    conflicts.push(format!("`{name}` of the {}", T::KIND));
+                }
+            }
+        }
+        joined
+    }
+
+    fn newer<'a>(&'a self, other: &'a Self) -> &'a Self {
+        if other.revision > self.revision { other } else { self }
+    }
+
+    /// Takes earlier documents of the same origin back if their revision is higher. An origin that has joined another
+    /// cluster says nothing about its earlier one; without documents it may have lost them.
+    fn keep_newer(&mut self, earlier: &Self) {
+        let may_be_behind = self.revision == 0 || self.cluster == earlier.cluster;
+        if may_be_behind && earlier.revision > self.revision {
+            (self.revision, self.cluster) = (earlier.revision, earlier.cluster.clone());
+            self.documents = earlier.documents.clone();
+        }
+    }
+
+    fn within_limits(&self) -> Result<(), AccessListError> {
+        let is_within = self.file.len() <= T::LIMIT && self.documents.len() <= T::LIMIT;
         if is_within { Ok(()) } else { Err(AccessListError::TooMany { what: T::KIND, limit: T::LIMIT }) }
     }
 
-    /// Takes earlier documents back if their revision is higher.
-    fn keep_newer(&mut self, earlier: &Self) {
-        if earlier.revision > self.revision {
-            (self.revision, self.documents) = (earlier.revision, earlier.documents.clone());
-        }
-    }
-
     pub(super) fn document(&self) -> Option<EntriesDocument<T>> {
-        let is_unknown = self.revision == 0 && self.documents.is_empty() && self.file.is_empty();
-        (!is_unknown).then(|| EntriesDocument {
+        (*self != Self::default()).then(|| EntriesDocument {
             revision: self.revision,
+            cluster: self.cluster.clone(),
             documents: self.documents.values().cloned().collect(),
             file: self.file.values().cloned().collect(),
         })
@@ -167,7 +212,9 @@ impl<T: Entry> Entries<T> {
     pub(super) fn read(document: Option<EntriesDocument<T>>) -> Result<Self, AccessListError> {
         document.map_or_else(
             || Ok(Self::default()),
-            |EntriesDocument { revision, documents, file }| Self::new(revision, documents, file),
+            |EntriesDocument { revision, cluster, documents, file }| {
+                Ok(Self { cluster, ..Self::new(revision, documents, file)? })
+            },
         )
     }
 }
@@ -184,15 +231,49 @@ fn by_name<T: Entry>(entries: impl IntoIterator<Item = T>) -> Result<BTreeMap<T:
 }
 
 impl Fleet {
-    /// Adds what another origin has. Documents of the highest revision apply; of two entries of files with one name the
-    /// present one stays.
+    /// What several origins have together, and a phrase for each document that two clusters define otherwise.
+    ///
+    /// Each cluster has the documents of the highest revision that one of its origins has sent; what is known from those
+    /// that have `departed` counts only beside a `present` one of their cluster. The documents of all clusters add up. Of
+    /// two with one name that of the cluster with the lower id stays; of two entries of files that of the first origin.
+    ///
+    /// The revision is the sum of those of the clusters, and so grows with each change: a reader takes all of it for the
+    /// documents of the first cluster.
+    pub fn join<'a>(
+        present: impl Iterator<Item = &'a Self> + Clone,
+        departed: impl Iterator<Item = &'a Self> + Clone,
+    ) -> (Self, Vec<String>) {
+        let mut conflicts = Vec::new();
+        macro_rules! join {
+            ($kind:ident) => {
+                Entries::join(
+                    present.clone().map(|fleet| &fleet.$kind),
+                    departed.clone().map(|fleet| &fleet.$kind),
+                    &mut conflicts,
+                )
+            };
+        }
+        let fleet = Self { agents: join!(agents), assignments: join!(assignments), issuers: join!(issuers) };
+        (fleet, conflicts)
+    }
+
+    /// Says to which cluster the documents belong.
+    #[must_use]
+    pub fn of_cluster(mut self, cluster: &ClusterId) -> Self {
+        self.agents.cluster = Some(cluster.clone());
+        self.assignments.cluster = Some(cluster.clone());
+        self.issuers.cluster = Some(cluster.clone());
+        self
+    }
+
+    /// Checks that a list may carry it.
     ///
     /// # Errors
-    /// There are too many.
-    pub fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
-        self.agents.merge(&other.agents)?;
-        self.assignments.merge(&other.assignments)?;
-        self.issuers.merge(&other.issuers)
+    /// There are too many of a kind.
+    pub(super) fn within_limits(&self) -> Result<(), AccessListError> {
+        self.agents.within_limits()?;
+        self.assignments.within_limits()?;
+        self.issuers.within_limits()
     }
 
     /// Takes back what an earlier list of the same origin had, where this one is behind: an origin that lost its

@@ -211,17 +211,25 @@ impl AccessList {
         Self { keys: Default::default(), fleet: self.fleet.shared(), ..self.clone() }
     }
 
-    /// Adds all that the list of another origin has. Of agents, assignments and issuers the documents of the highest
-    /// revision apply.
+    /// The keys and denials of several lists, with the agents, assignments and issuers of all of them.
     ///
     /// # Errors
     /// There is too much of it, or two keys have one id.
-    pub fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
+    pub fn join<'a>(lists: impl Iterator<Item = &'a Self>, fleet: Fleet) -> Result<Self, AccessListError> {
+        fleet.within_limits()?;
+        let mut joined = Self { fleet, ..Self::default() };
+        for list in lists {
+            joined.merge(list)?;
+        }
+        Ok(joined)
+    }
+
+    /// Adds the keys and denials of another list.
+    fn merge(&mut self, other: &Self) -> Result<(), AccessListError> {
         other.keys.values().try_for_each(|key| self.add_key(key.clone()))?;
         other.revoked_keys.iter().try_for_each(|key| self.revoke_key(key.clone()))?;
         other.denied_agents.iter().try_for_each(|agent| self.deny_agent(agent.clone()))?;
-        other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))?;
-        self.fleet.merge(&other.fleet)
+        other.denied_tokens.iter().try_for_each(|(token, exp)| self.deny_token(token.clone(), *exp))
     }
 
     /// Adds a key.

@@ -102,11 +102,18 @@ fn agent(name: &str, ring: &str) -> Agent {
     serde_json::from_value(serde_json::json!({"name": name, "labels": {"ring": ring}})).unwrap()
 }
 
-fn list_of(revision: u64, documents: &[Agent], file: &[Agent]) -> AccessList {
+fn fleet(cluster: Option<&str>, revision: u64, documents: &[Agent], file: &[Agent]) -> Fleet {
     let agents = Entries::new(revision, documents.iter().cloned(), file.iter().cloned()).unwrap();
-    let mut list = AccessList::default();
-    list.set_fleet(Fleet { agents, ..Fleet::default() });
-    list
+    let fleet = Fleet { agents, ..Fleet::default() };
+    cluster.map_or(fleet.clone(), |cluster| fleet.of_cluster(&cluster.parse().unwrap()))
+}
+
+/// The labels of all agents that several origins have together.
+fn joined(present: &[Fleet], departed: &[Fleet]) -> Vec<String> {
+    let (fleet, _) = Fleet::join(present.iter(), departed.iter());
+    let ring =
+        |agent: &Agent| format!("{}={}", agent.name, agent.labels.iter().map(|(_, value)| value).collect::<String>());
+    fleet.agents.iter().map(ring).collect()
 }
 
 #[test]
@@ -135,27 +142,67 @@ fn agents_assignments_and_issuers_have_exactly_these_bytes() {
 #[test]
 fn a_list_that_is_behind_empties_nothing_and_a_later_one_does() {
     let (one, two) = (agent("a", "1"), agent("a", "2"));
-    let names = |list: &AccessList| -> Vec<String> {
-        list.fleet().agents.iter().map(|agent| format!("{:?}", agent.labels.iter().collect::<Vec<_>>())).collect()
-    };
-    let shown = |ring: &str| -> Vec<String> { vec![format!("[(\"ring\", \"{ring}\")]")] };
+    let of = |revision, documents: &[Agent], file: &[Agent]| fleet(None, revision, documents, file);
     for (first, second, expected) in [
-        (list_of(7, std::slice::from_ref(&one), &[]), list_of(0, &[], &[]), shown("1")),
-        (list_of(7, std::slice::from_ref(&one), &[]), list_of(8, &[], &[]), vec![]),
-        (list_of(7, std::slice::from_ref(&one), &[]), list_of(8, std::slice::from_ref(&two), &[]), shown("2")),
-        (list_of(7, &[], std::slice::from_ref(&one)), list_of(8, &[two], &[]), shown("1")),
+        (of(7, std::slice::from_ref(&one), &[]), of(0, &[], &[]), vec!["a=1"]),
+        (of(7, std::slice::from_ref(&one), &[]), of(8, &[], &[]), vec![]),
+        (of(7, std::slice::from_ref(&one), &[]), of(8, std::slice::from_ref(&two), &[]), vec!["a=2"]),
+        (of(7, &[], std::slice::from_ref(&one)), of(8, &[two], &[]), vec!["a=1"]),
     ] {
-        for (mut merged, other) in [(first.clone(), &second), (second.clone(), &first)] {
-            merged.merge(other).unwrap();
-            assert_eq!(names(&merged), expected, "in any order");
-        }
+        assert_eq!(joined(&[first.clone(), second.clone()], &[]), expected);
+        assert_eq!(joined(&[second, first], &[]), expected, "in any order");
     }
-    let earlier = list_of(7, std::slice::from_ref(&one), &[agent("b", "1")]);
+    let list = |fleet: Fleet| {
+        let mut list = AccessList::default();
+        list.set_fleet(fleet);
+        list
+    };
+    let earlier = list(of(7, std::slice::from_ref(&one), &[agent("b", "1")]));
     let mut now = AccessList::default();
     now.keep_newer(&earlier);
-    let fleet = now.fleet();
-    assert_eq!(fleet.agents, Entries::new(7, [one], []).unwrap(), "what is no longer in the file is gone");
-    assert_eq!(earlier.denials().fleet(), fleet);
+    assert_eq!(now.fleet().agents, Entries::new(7, [one], []).unwrap(), "what is no longer in the file is gone");
+    assert_eq!(earlier.denials().fleet(), now.fleet());
+}
+
+#[test]
+fn documents_of_clusters_add_up_and_the_newest_of_each_apply() {
+    let (a, b, c) = (agent("a", "1"), agent("b", "1"), agent("c", "1"));
+    let of = |cluster, revision, documents: &[&Agent]| {
+        fleet(Some(cluster), revision, &documents.iter().copied().cloned().collect::<Vec<_>>(), &[])
+    };
+    let (x, y) = (of("x", 7, &[&a]), of("y", 20, &[&b]));
+    assert_eq!(joined(&[x.clone(), y.clone()], &[]), ["a=1", "b=1"], "a lower revision of another cluster");
+    let newer = of("x", 8, &[&c]);
+    assert_eq!(joined(&[y.clone(), newer.clone(), x.clone()], &[]), ["b=1", "c=1"], "one of the cluster is behind");
+    // Those that have departed have nothing to add but what those that stay have not heard of yet.
+    assert_eq!(joined(&[newer.clone(), y.clone()], &[x.clone(), of("z", 30, &[&a])]), ["b=1", "c=1"]);
+    assert_eq!(joined(&[x.clone(), y.clone()], &[newer.clone()]), ["b=1", "c=1"]);
+    assert_eq!(joined(&[of("x", 0, &[])], std::slice::from_ref(&x)), ["a=1"], "one that has not read them yet");
+
+    let other = of("y", 20, &[&agent("a", "2"), &b]);
+    let (both, conflicts) = Fleet::join([&other, &x].into_iter(), [].iter());
+    assert_eq!(joined(&[other, x.clone()], &[]), ["a=1", "b=1"], "the lower id wins");
+    assert_eq!(conflicts, ["`a` of the agents"]);
+    assert_eq!(both.agents.revision(), 27, "it grows with each change of either");
+    // A shield that does not know the one cluster yet takes nothing away.
+    assert_eq!(joined(&[both.clone(), x.clone()], &[]), ["a=1", "b=1"]);
+    let mut list = AccessList::default();
+    list.set_fleet(both);
+    let json = list.json();
+    assert!(json.get().contains(r#""agents":{"revision":27,"cluster":"x","documents""#), "{json}");
+    assert_eq!(AccessList::parse(json.get().as_bytes()), Ok(list));
+}
+
+#[test]
+fn an_origin_that_joins_another_cluster_says_nothing_about_its_earlier_one() {
+    let (x, y) = (fleet(Some("x"), 7, &[agent("a", "1")], &[]), fleet(Some("y"), 5, &[agent("b", "1")], &[]));
+    let after = |mut now: Fleet, earlier: &Fleet| {
+        now.keep_newer(earlier);
+        joined(&[now], &[])
+    };
+    assert_eq!(after(y, &x), ["b=1"]);
+    assert_eq!(after(fleet(Some("y"), 0, &[], &[]), &x), ["a=1"], "its store was lost");
+    assert_eq!(after(fleet(Some("x"), 6, &[], &[]), &x), ["a=1"], "it is behind");
 }
 
 #[test]
@@ -166,9 +213,13 @@ fn each_kind_is_bounded() {
         let error = Entries::new(1, agents(documents), agents(file)).unwrap_err();
         assert_eq!(error.to_string(), "more than 10000 agents");
     }
-    let mut full = list_of(0, &[], &agents(Agent::LIMIT).collect::<Vec<_>>());
-    assert!(full.clone().merge(&full).is_ok());
-    assert!(full.merge(&list_of(0, &[], &[agent("other", "")])).is_err());
+    let join = |one: &[Agent], other: &[Agent]| {
+        let both = [fleet(Some("x"), 1, one, one), fleet(Some("y"), 1, other, other)];
+        AccessList::join([].iter(), Fleet::join(both.iter(), [].iter()).0)
+    };
+    let full: Vec<_> = agents(Agent::LIMIT).collect();
+    assert!(join(&full, &full).is_ok());
+    assert!(join(&full, &[agent("other", "")]).is_err());
 }
 
 proptest! {
