@@ -11,7 +11,7 @@ use weir_protocol::name::ServiceName;
 
 use super::changes::CatalogChange;
 use super::entry::{Entry, LastRequest, PurgeMode, VersionNumber};
-use super::record::Record;
+use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
 use super::update::{Sender, Update, UpdateContent, UpdateDecision, UpdateSource};
 use super::writer::WriteQueue;
@@ -67,7 +67,9 @@ impl Catalog {
         let stored = queue.pending.get(&service).cloned().or_else(|| self.entries.get(&service));
         let floor = queue.floors.get(&service);
         let known = stored.as_ref().map(|stored| stored.highest).or(floor.map(|floor| floor.highest));
-        let decision = update.decide(stored.as_deref(), known, self.sender(&update, stored.as_deref()));
+        let sender = self.sender(&update, stored.as_deref());
+        let is_only_cluster = sender.is_only_cluster;
+        let decision = update.decide(stored.as_deref(), known, sender);
         let Update { origin, source, at, content } = update;
         let is_stream = source == UpdateSource::Stream;
         let entry = |version: Option<Version>, highest, origin| {
@@ -125,6 +127,17 @@ impl Catalog {
                 UpdateOutcome::Regressed
             }
             (UpdateDecision::RejectOtherOrigin, ..) => UpdateOutcome::OtherOrigin,
+            (UpdateDecision::Ignore, UpdateContent::Gone(..), _) => {
+                // Another cluster may have it, but then an answer to a query says so.
+                if let Some(floor) = floor.filter(|floor| floor.is_published && (!is_stream || is_only_cluster)) {
+                    let floor = GenerationFloor { is_published: false, ..floor };
+                    queue.floors.insert(service.clone(), floor);
+                    self.enqueue(queue, |queue| queue.push(Record::Evicted { service: service.clone(), floor }));
+                    self.entries.names_changed();
+                    self.changes.send(|| Some(CatalogChange::Service(service)));
+                }
+                UpdateOutcome::Ignored
+            }
             (UpdateDecision::QueryOthers, ..) => UpdateOutcome::QueryOthers,
             _ => UpdateOutcome::Ignored,
         }

@@ -80,6 +80,11 @@ impl Entries {
         self.names_version.load(Ordering::Acquire)
     }
 
+    /// A service without an entry appeared or went.
+    pub(super) fn names_changed(&self) {
+        self.names_version.fetch_add(1, Ordering::Release);
+    }
+
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -135,6 +140,11 @@ impl GenerationFloors {
         self.0.remove(service);
     }
 
+    /// The services that have a version somewhere, and no room here.
+    pub(super) fn published(&self) -> impl Iterator<Item = &ServiceName> {
+        self.0.iter().filter(|(_, floor)| floor.is_published).map(|(service, _)| service)
+    }
+
     pub(super) fn all(&self) -> Vec<(ServiceName, GenerationFloor)> {
         self.0.iter().map(|(service, floor)| (service.clone(), *floor)).collect()
     }
@@ -187,7 +197,7 @@ mod tests {
     fn floors_are_bounded_and_the_lowest_generations_are_evicted_first() {
         let mut floors = GenerationFloors::default();
         for number in 0..=MAX_FLOORS {
-            floors.insert(name(number), GenerationFloor { highest: (number as u64, 1), purged: None });
+            floors.insert(name(number), GenerationFloor { highest: (number as u64, 1), ..GenerationFloor::default() });
         }
         assert!(floors.len() <= MAX_FLOORS && floors.len() > MAX_FLOORS / 2);
         assert!(floors.get(&name(0)).is_none() && floors.get(&name(MAX_FLOORS)).is_some());

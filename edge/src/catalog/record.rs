@@ -71,6 +71,9 @@ pub(super) struct GenerationFloor {
     /// A hard purge without a validation since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) purged: Option<u64>,
+    /// It was evicted to make room, and there was a version of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_published: bool,
 }
 
 /// The state that the records of a journal add up to.
@@ -180,7 +183,10 @@ mod tests {
         let service = (0u8..4).prop_map(|number| -> ServiceName { format!("s{number}").parse().unwrap() });
         (service, 0u8..5, 1u64..8, 0u64..100).prop_map(|(service, kind, generation, at)| match kind {
             0 => Record::Service { service, row: row(generation, at) },
-            1 => Record::Evicted { service, floor: GenerationFloor { highest: (generation, 1), purged: None } },
+            1 => Record::Evicted {
+                service,
+                floor: GenerationFloor { highest: (generation, 1), ..GenerationFloor::default() },
+            },
             2 => Record::Validated { service, at },
             3 => Record::Purged { service, at },
             _ => Record::Leased { origin: "o:1".to_owned(), at, except: HashSet::from([service]) },
@@ -246,7 +252,7 @@ mod tests {
     fn a_purge_survives_eviction_and_a_lease_has_exceptions() {
         let name = |name: &str| -> ServiceName { name.parse().unwrap() };
         let service = |service: &str, row| Record::Service { service: name(service), row };
-        let evicted = GenerationFloor { highest: (7, 1), purged: Some(40) };
+        let evicted = GenerationFloor { highest: (7, 1), purged: Some(40), is_published: true };
         let stored = read(&[
             line(&service("a", row(7, 10))),
             line(&Record::Purged { service: name("a"), at: 40 }),

@@ -98,7 +98,8 @@ impl Catalog {
                 Ok(descriptor) => descriptor.map(|descriptor| Arc::new(Version::new(descriptor))),
                 Err(error) => {
                     tracing::warn!(%service, %error, "a stored descriptor cannot be parsed; the service is queried again");
-                    queue.floors.insert(service, GenerationFloor { highest: row.highest, purged: row.purged });
+                    let floor = GenerationFloor { highest: row.highest, purged: row.purged, is_published: true };
+                    queue.floors.insert(service, floor);
                     continue;
                 }
             };
@@ -274,8 +275,8 @@ impl Catalog {
         if mode == PurgeMode::Hard {
             let at = now.to_unix_millis(now, SystemTime::now());
             if known.iter().all(Option::is_none) {
-                let highest = queue.floors.get(service).unwrap_or_default().highest;
-                queue.floors.insert(service.clone(), GenerationFloor { highest, purged: Some(at) });
+                let floor = queue.floors.get(service).unwrap_or_default();
+                queue.floors.insert(service.clone(), GenerationFloor { purged: Some(at), ..floor });
             }
             let service = service.clone();
             self.enqueue(&mut queue, |queue| queue.push(Record::Purged { service, at }));
@@ -289,6 +290,19 @@ impl Catalog {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.count() == 0
+    }
+
+    /// The services that are known: those with an entry, and those that were evicted to make room.
+    pub(crate) fn names(&self) -> Vec<ServiceName> {
+        // Meanwhile nothing is evicted or comes back.
+        let queue = self.write_queue();
+        let stored = self.entries.all().into_iter().map(|(service, _)| service);
+        stored.chain(queue.floors.published().cloned()).collect()
+    }
+
+    /// Whether a service is published as far as is known, and was evicted to make room.
+    pub(crate) fn was_evicted(&self, service: &ServiceName) -> bool {
+        self.write_queue().floors.get(service).is_some_and(|floor| floor.is_published)
     }
 
     /// Grows when a service appears in the catalog or goes.

@@ -260,7 +260,7 @@ impl Catalog {
     fn evict(&self, queue: &mut WriteQueue, service: &ServiceName, reason: EvictionReason) {
         let Some(entry) = self.entries.remove(service) else { return };
         let purged = entry.pending_hard_purge().map(|at| at.to_unix_millis(self.clock.now(), SystemTime::now()));
-        let floor = GenerationFloor { highest: entry.highest, purged };
+        let floor = GenerationFloor { highest: entry.highest, purged, is_published: entry.version.is_some() };
         queue.floors.insert(service.clone(), floor);
         queue.push(Record::Evicted { service: service.clone(), floor });
         self.metrics.evicted(reason);

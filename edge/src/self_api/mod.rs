@@ -174,8 +174,7 @@ impl Inner {
         if let Some(known) = self.following.get(&key).filter(is_current) {
             return Ok(known);
         }
-        let known: Vec<_> = self.catalog.all().into_iter().map(|(service, _)| service).collect();
-        let services = wanted.services(agent, &fleet, &known);
+        let services = wanted.services(agent, &fleet, &self.catalog.names());
         let following = Arc::new(Following::new(services, fleet, names_version));
         self.following.insert(key, following.clone());
         Ok(following)
@@ -196,6 +195,8 @@ impl Inner {
         let now = self.catalog.clock().now();
         let stored = following.services.iter().map(|service| match self.catalog.get(service) {
             Some(entry) if entry.evaluate(self.catalog.age(&entry, now)) == Freshness::Expired => Row::TooStale,
+            // What there is now is not known here.
+            None if self.catalog.was_evicted(service) => Row::TooStale,
             entry => entry.and_then(|entry| entry.version.clone()).map_or(Row::NotPublished, Row::Current),
         });
         stored.collect()

@@ -125,6 +125,36 @@ async fn a_batch_poll_has_all_assigned_services_that_may_be_read_in_every_versio
 }
 
 #[tokio::test]
+async fn a_service_that_the_catalog_has_no_room_for_stays_assigned() {
+    let site = assigned(|config| config.cache.services = 2).await;
+    assert!(site.metric("weir_edge_catalog_evictions_total", &[("reason", "capacity")]) > 0.0);
+    let mut client = site.client_as("agent", "h2").await;
+    let mut stream = client.begin("GET", EVENTS, &[]).await;
+    assert_eq!(next(&mut stream).await.kind, AgentEventKind::Resync);
+    let mut poller = site.client_as("agent", "h2").await;
+    for generation in 8..=12 {
+        for service in ["other", "secret", "shop-a", "shop-b"] {
+            site.origin.push(service, generation, 1, &Tarball::random(generation, 1000));
+        }
+        site.until("the agent gets the new versions", async || {
+            let polled = poller.get(SERVICES, &[]).await;
+            assert_eq!(names(&polled), ["shop-a", "shop-b"]);
+            // Where the catalog has no row, the origin is asked.
+            rows(&polled).services().iter().all(|row| row.generation == Some(generation))
+        })
+        .await;
+    }
+    site.origin.send_event(assigning(2, &["shop-*", "other"]));
+    loop {
+        match next(&mut stream).await.kind {
+            AgentEventKind::Unassigned(service) => panic!("{service} is assigned"),
+            AgentEventKind::Assigned(row) if row.service.as_str() == "other" => break,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_anonymous_reader_has_no_self() {
     let (site, _) = Site::serving(1000).await;
     let mut client = site.client("h2").await;

@@ -101,7 +101,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | an object that waits to be written | {edge/src/cache/disk/mod.rs WRITE_WAIT} |  | it is not stored |
 | services in the catalog | `cache.services` | `services` | eviction |
 | memory of the catalog | `cache.service_bytes` | `service_bytes` | eviction |
-| generations of evicted services | {edge/src/catalog/entries.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |
+| names and generations of evicted services | {edge/src/catalog/entries.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |
 | descriptors of past versions | {edge/src/catalog/past_versions.rs MAX_BYTES} | `past_version_bytes` | eviction |
 | queries about services | {edge/src/catalog/lookup.rs MAX_QUERIES} | `queries` | a stale version, or 503 |
 | queries about versions | {edge/src/catalog/lookup.rs MAX_QUERIES} | `version_queries` | 503 |
