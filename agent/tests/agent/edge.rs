@@ -56,6 +56,8 @@ pub(crate) enum Fault {
     Problem(u16, String),
     /// The head of the answer comes this late, on GET.
     Late(Duration),
+    /// One of the others, while descriptors are right.
+    InTarball(Box<Fault>),
 }
 
 impl Fault {
@@ -201,6 +203,11 @@ impl Answers {
         self.state().published.get_mut(service).expect("it is published").generation = generation;
     }
 
+    /// The bytes are others; what is said of them stays.
+    pub(crate) fn swap_bytes(&self, service: &ServiceName, tar: Vec<u8>) {
+        self.state().published.get_mut(service).expect("it is published").tar = tar.into();
+    }
+
     /// Answers with this statement of freshness from now on.
     pub(crate) fn state_freshness(&self, service: &ServiceName, envelope: Envelope) {
         self.state().statements.insert(service.clone(), envelope);
@@ -284,7 +291,10 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
     };
     match (published, tells) {
         (None, _) => empty(404),
-        (Some(published), None) => tarball(request, published, state.delta.as_ref(), fault),
+        (Some(published), None) => {
+            let fault = if let Some(Fault::InTarball(fault)) = fault { Some(&**fault) } else { fault };
+            tarball(request, published, state.delta.as_ref(), fault)
+        }
         (Some(published), Some(service)) => descriptor(&service, published, fault),
     }
 }

@@ -17,6 +17,7 @@ mod exec;
 mod follow;
 mod hooks;
 mod hostile;
+mod hostile_edges;
 mod once;
 mod pin;
 mod proxy;

@@ -21,6 +21,7 @@ async fn three(world: &World) -> (TestEdge, Vec<String>, Agent) {
     let mut config = world.config(&[edge.url()]);
     config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     let log = world.path().join("log");
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     config.services[0].exec = Some(format!("echo \"$(cat content) $WEIR_REVISION\" >> {}", log.display()).into());
     let mut digests = vec![edge.answers.publish(&shop(), with_content("1")).0.to_string()];
     let mut agent = Agent::with_release(config).await;
@@ -58,6 +59,14 @@ async fn a_running_agent_goes_back_stays_there_and_follows_again() {
         assert_eq!((status.last_error, status.pinned.unwrap().offered), (None, Some(four)));
     }
     assert!(edge.answers.seen().iter().all(|seen| seen.method == http::Method::HEAD));
+    let shown: serde_json::Value = serde_json::from_str(&agent.admin("/status").await.1).unwrap();
+    let pinned = &shown["services"]["shop"]["pinned"];
+    assert_eq!(
+        (&pinned["digest"], &pinned["offered"]),
+        (&digests[1].as_str().into(), &four.to_string().into()),
+        "{shown:#}"
+    );
+    assert!(pinned["since"].is_string());
     // A second one names its release, by the beginning of its digest.
     let output = command(&world, &["rollback", "shop"]).await;
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("is pinned to"));

@@ -18,7 +18,7 @@ use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::{Answers, Fault, TestEdge};
 use crate::tarball::with_content;
 
-fn key() -> SigningKey {
+pub(crate) fn key() -> SigningKey {
     SigningKey::generate().expect("randomness").0
 }
 
@@ -30,7 +30,7 @@ fn write_keys(world: &World, keys: &[&SigningKey]) -> PathBuf {
     file
 }
 
-fn trusting(world: &World, edges: &[String], keys: &[&SigningKey]) -> Config {
+pub(crate) fn trusting(world: &World, edges: &[String], keys: &[&SigningKey]) -> Config {
     let keys = write_keys(world, keys);
     let trust = vec![TrustConfig { services: "*".parse().expect("a pattern"), keys }];
     Config { trust, ..world.config(edges) }
@@ -48,7 +48,7 @@ async fn with_signed_release(keys: &[SigningKey]) -> (World, TestEdge, Agent) {
 }
 
 /// The edge publishes "two" as generation 6, with a publication in its envelope that is changed.
-fn publish_two(answers: &Answers, keys: &[SigningKey], change: impl FnOnce(&mut Value)) {
+pub(crate) fn publish_two(answers: &Answers, keys: &[SigningKey], change: impl FnOnce(&mut Value)) {
     answers.publish_at(&shop(), with_content("two"), 6);
     let mut publication = answers.publication(&shop());
     change(&mut publication);
@@ -175,7 +175,7 @@ async fn a_service_that_no_entry_names_and_a_file_without_keys_are_refused() {
 }
 
 /// What an origin says now, or said so many seconds ago.
-fn statement(generation: u64, content: &str, seconds_ago: u64) -> Freshness {
+pub(crate) fn statement(generation: u64, content: &str, seconds_ago: u64) -> Freshness {
     Freshness {
         service: shop(),
         selector: Selector,
