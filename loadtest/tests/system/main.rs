@@ -19,6 +19,7 @@ mod push;
 mod reload;
 mod rolling_restart;
 mod rot;
+mod rotation;
 mod signing;
 mod site;
 mod slow_readers;
