@@ -20,6 +20,7 @@ mod fetch;
 mod hook;
 mod metrics;
 mod once;
+mod phase;
 pub mod pin_command;
 mod poll;
 mod readiness;

@@ -22,11 +22,11 @@ use super::h3_dialer::Dialer;
 use super::http3_state::Http3State;
 use super::protocol_selector::{ProtocolSelector, Protocols};
 use super::response::Response;
+use super::rest::Rest;
 use super::token_file::TokenFile;
 use crate::config::{Config, HttpMode};
-use crate::fetch::Rest;
 use crate::metrics::Metrics;
-use crate::poll::phase;
+use crate::phase::phase;
 
 /// How long a request waits for the handshake of HTTP/3 before it uses HTTP/2: that of an edge on another continent is done.
 const RACE_DELAY: Duration = Duration::from_millis(300);

@@ -11,6 +11,7 @@ mod http3_state;
 mod preference;
 mod protocol_selector;
 mod response;
+mod rest;
 #[cfg(test)]
 mod tests;
 mod token_file;
@@ -23,6 +24,7 @@ pub(crate) use edges::Edges;
 pub(crate) use error::RequestError;
 pub use response::Protocol;
 pub(crate) use response::{Response, ResponseBody};
+pub(crate) use rest::Rest;
 
 /// The configured edges; a reload replaces them.
 pub(crate) struct EdgeClient(RwLock<Arc<Edges>>);

@@ -10,11 +10,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
-use weir_protocol::range::content_range;
 
 use super::decode::{self, Coding};
 use super::{FetchError, Tarball, is_too_slow, max_encoded_bytes};
-use crate::edge_client::ResponseBody;
+use crate::edge_client::{ResponseBody, Rest};
 use crate::metrics::Metrics;
 
 /// The most parts of a body between the network and the disk.
@@ -33,26 +32,6 @@ pub(crate) struct Download {
     received: u64,
     /// The strong tag and the length of the encoded body; `None`: no part of it can be requested.
     representation: Option<(HeaderValue, u64)>,
-}
-
-/// The missing part of an interrupted download.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rest {
-    pub(crate) digest: TarballDigest,
-    pub(crate) etag: HeaderValue,
-    /// The offset of its first byte.
-    pub(crate) start: u64,
-    length: u64,
-}
-
-impl Rest {
-    /// Whether the headers of a `206` are those of exactly this part.
-    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
-        let has = |name, value: &str| headers.get(name).is_some_and(|found| found.as_bytes() == value.as_bytes());
-        headers.get(header::ETAG) == Some(&self.etag)
-            && has("weir-digest", &self.digest.to_string())
-            && has("content-range", &content_range(&(self.start..self.length), self.length))
-    }
 }
 
 impl Download {

@@ -14,7 +14,7 @@ use weir_protocol::digest::TarballDigest;
 
 pub(crate) use decode::Coding;
 pub(crate) use delta::{Dictionary, is_delta};
-pub(crate) use download::{Download, Rest};
+pub(crate) use download::Download;
 pub(crate) use problem::problem_detail;
 pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, retry_after};
 

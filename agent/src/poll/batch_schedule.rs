@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use weir_protocol::name::NodeName;
 
-use super::schedule::{MAX_RETRY_AFTER, back_off, jittered, phase};
+use super::schedule::{MAX_RETRY_AFTER, back_off, jittered};
+use crate::phase::phase;
 
 /// How long an edge is not asked that has no batch poll for this agent.
 const UNAVAILABLE_FOR: Duration = Duration::from_secs(600);

@@ -14,10 +14,11 @@ use weir_runtime::shutdown::Drain;
 use super::error::PollError;
 use super::poller::succeeded;
 use super::row::ReceivedRow;
-use super::schedule::{back_off, phase};
+use super::schedule::back_off;
 use super::selection::Selection;
 use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response};
 use crate::metrics::Metrics;
+use crate::phase::phase;
 use crate::roster::Services;
 use crate::supervise::Task;
 

@@ -7,10 +7,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use weir_protocol::digest::TarballDigest;
 
-use crate::fetch::{Download, Rest};
+use crate::edge_client::Rest;
+use crate::fetch::Download;
 
 /// How long an interrupted download waits for its rest. It has a file, a thread and the window of a decoder.
 const KEPT_FOR: Duration = Duration::from_secs(300);
+
+/// The most interrupted downloads that wait.
+const MAX_INTERRUPTED: usize = 8;
 
 /// The limits of the downloads of all services.
 #[derive(Clone)]
@@ -20,10 +24,10 @@ pub(crate) struct DownloadLimits {
 }
 
 impl DownloadLimits {
-    /// As many may wait for their rest as may run.
+    /// As many may wait for their rest as may run, up to [`MAX_INTERRUPTED`].
     pub(crate) fn new(max_downloads: usize) -> Self {
-        let permits = || Arc::new(Semaphore::new(max_downloads));
-        Self { running: permits(), interrupted: permits() }
+        let permits = |number| Arc::new(Semaphore::new(number));
+        Self { running: permits(max_downloads), interrupted: permits(max_downloads.min(MAX_INTERRUPTED)) }
     }
 }
 

@@ -24,5 +24,5 @@ pub(crate) use follower::{Command, Follower, release_of};
 pub(crate) use interrupted::DownloadLimits;
 pub(crate) use poller::Poller;
 pub(crate) use row::ReceivedRow;
-pub(crate) use schedule::{Schedule, phase};
+pub(crate) use schedule::Schedule;
 pub(crate) use selection::Selection;

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use weir_protocol::name::{NodeName, ServiceName};
 
+use crate::phase::phase;
+
 /// The first back-off after an error.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -137,13 +139,6 @@ pub(super) fn back_off(errors: &mut u32, longest: Duration, random: f64) -> Dura
 
 pub(super) fn jittered(interval: Duration, random: f64) -> Duration {
     interval.mul_f64(0.9 + 0.2 * random)
-}
-
-/// A hash of the words from 0 to 1, the same on every machine.
-pub(crate) fn phase(words: &[&str]) -> f64 {
-    let hash = blake3::hash(words.join("/").as_bytes());
-    let (first, _) = hash.as_bytes().split_first_chunk::<4>().expect("a hash has 32 bytes");
-    f64::from(u32::from_le_bytes(*first)) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]
