@@ -93,6 +93,8 @@ pub struct ServiceStatus {
     pub hook_failures: u64,
     /// The last error of `exec` for the release in force.
     pub hook_error: Option<String>,
+    /// The last line that the command of this error wrote to stderr. It stays on this machine.
+    pub hook_stderr: Option<String>,
     /// Since when the origin has not reached the upstream, as an edge's events say. Not signed.
     pub upstream_unreachable_since: Option<SystemTime>,
     /// With `trust`: what is proved about the freshness of the release, and `max_proof_age`.
@@ -135,6 +137,7 @@ impl ServiceStatus {
                 "runs": self.hook_runs,
                 "failures": self.hook_failures,
                 "last_error": self.hook_error,
+                "stderr": self.hook_stderr,
             },
             "upstream_unreachable_since": time(self.upstream_unreachable_since),
             "proof": self.freshness(now).map(|assessed| serde_json::json!({

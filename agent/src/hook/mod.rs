@@ -158,7 +158,9 @@ impl Hook {
                 true => HookState::Failed,
                 false => HookState::Pending,
             };
-            status.hook_error = result.err().filter(|_| for_present).map(|error| error.to_string());
+            let error = result.err().filter(|_| for_present);
+            status.hook_stderr = error.as_ref().and_then(HookError::last_line).map(str::to_owned);
+            status.hook_error = error.map(|error| error.to_string());
         });
         succeeded && recorded
     }

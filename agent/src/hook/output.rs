@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weir_protocol::name::ServiceName;
 
-/// The most bytes logged per run and stream; the rest is dropped.
+/// The most bytes logged per run and stream; the rest is read and dropped.
 const MAX_LOGGED: usize = 64 << 10;
 
 /// The longest line of the log, in bytes.
@@ -15,7 +15,7 @@ const MAX_LINE: usize = 2 << 10;
 /// How long output is read after the command has ended: a background process may keep it open.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// Logs a stream to its end, and keeps the last line that was logged.
+/// Logs a stream to its end, and keeps its last line.
 pub(super) async fn log(
     stream: Option<impl AsyncRead + Unpin>,
     what: &'static str,
@@ -24,8 +24,10 @@ pub(super) async fn log(
     last: &Mutex<String>,
 ) {
     let Some(mut stream) = stream else { return };
-    let put = |line: &str| {
-        tracing::info!(%service, stream = name, "{what}: {line}");
+    let put = |line: &str, is_logged: bool| {
+        if is_logged {
+            tracing::info!(%service, stream = name, "{what}: {line}");
+        }
         line.clone_into(&mut last.lock().unwrap_or_else(PoisonError::into_inner));
     };
     let mut lines = Lines::default();
@@ -33,65 +35,66 @@ pub(super) async fn log(
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         lines.push(&buffer[..read], put);
     }
-    lines.finish(put);
+    lines.flush(&put);
+    if lines.length > MAX_LOGGED {
+        tracing::info!(%service, stream = name, "{what}: … {} bytes were not all logged", lines.length);
+    }
 }
 
 #[derive(Default)]
 struct Lines {
     line: Vec<u8>,
-    logged: usize,
+    /// The bytes so far.
+    length: usize,
 }
 
 impl Lines {
-    fn push(&mut self, bytes: &[u8], mut put: impl FnMut(&str)) {
+    /// Gives each line to `put`, and whether it is logged.
+    fn push(&mut self, bytes: &[u8], put: impl Fn(&str, bool)) {
         for byte in bytes {
-            if self.logged >= MAX_LOGGED {
-                return;
-            }
-            self.logged += 1;
+            self.length = self.length.saturating_add(1);
             if *byte != b'\n' {
                 self.line.push(*byte);
             }
             if *byte == b'\n' || self.line.len() >= MAX_LINE {
-                self.flush(&mut put);
-            }
-            if self.logged == MAX_LOGGED {
-                self.flush(&mut put);
-                put("… the rest of this output is not logged");
+                self.flush(&put);
             }
         }
     }
 
-    fn finish(&mut self, mut put: impl FnMut(&str)) {
-        self.flush(&mut put);
-    }
-
-    fn flush(&mut self, put: &mut impl FnMut(&str)) {
-        if !self.line.is_empty() {
-            put(String::from_utf8_lossy(&self.line).trim_end());
-            self.line.clear();
+    fn flush(&mut self, put: &impl Fn(&str, bool)) {
+        let text = String::from_utf8_lossy(&self.line);
+        let text = text.trim_end();
+        if !text.is_empty() {
+            put(text, self.length <= MAX_LOGGED);
         }
+        self.line.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     #[test]
     fn lines_are_cut_and_the_whole_is_bounded() {
+        let put = RefCell::new(Vec::new());
         let mut lines = Lines::default();
-        let mut logged = Vec::new();
-        lines.push(b"one\n\nt", |line| logged.push(line.to_owned()));
-        lines.push(b"wo", |line| logged.push(line.to_owned()));
-        lines.finish(|line| logged.push(line.to_owned()));
-        assert_eq!(logged, ["one", "two"]);
+        lines.push(b"one\n \nt", |line, is_logged| put.borrow_mut().push((line.to_owned(), is_logged)));
+        lines.push(b"wo", |line, is_logged| put.borrow_mut().push((line.to_owned(), is_logged)));
+        lines.flush(&|line: &str, is_logged| put.borrow_mut().push((line.to_owned(), is_logged)));
+        assert_eq!(put.take(), [("one".to_owned(), true), ("two".to_owned(), true)]);
 
-        let (mut lines, mut logged) = (Lines::default(), Vec::new());
+        let mut lines = Lines::default();
         for _ in 0..100 {
-            lines.push(&[b'x'; MAX_LINE], |line| logged.push(line.len()));
+            lines.push(&[b'x'; MAX_LINE], |line, is_logged| put.borrow_mut().push((line.to_owned(), is_logged)));
         }
-        assert_eq!(logged.len(), MAX_LOGGED / MAX_LINE + 1);
-        assert!(logged.iter().all(|length| *length <= MAX_LINE));
+        lines.push(b"why\n", |line, is_logged| put.borrow_mut().push((line.to_owned(), is_logged)));
+        let put = put.take();
+        assert!(put.iter().all(|(line, _)| line.len() <= MAX_LINE));
+        assert_eq!(put.iter().filter(|(_, is_logged)| *is_logged).count(), MAX_LOGGED / MAX_LINE);
+        assert_eq!(put.last().unwrap(), &("why".to_owned(), false), "the last line is known");
     }
 }

@@ -20,8 +20,8 @@ const TERM_GRACE: Duration = Duration::from_secs(5);
 pub(crate) enum HookError {
     #[error("{what} cannot be started: {source}")]
     Start { what: &'static str, source: std::io::Error },
-    /// `last_line`: of what it wrote to stderr.
-    #[error("{what} ended with {status}: {}", if last_line.is_empty() { "it wrote nothing to stderr" } else { last_line })]
+    /// `last_line`: of what it wrote to stderr. It may contain secrets, and the error is reported to edges.
+    #[error("{what} ended with {status}")]
     Failed { what: &'static str, status: ExitStatus, last_line: String },
     #[error("{what} ran longer than {after:?} and was ended")]
     TimedOut { what: &'static str, after: Duration },
@@ -41,6 +41,14 @@ impl HookError {
             Self::Failed { .. } | Self::Webhook(_) => "failure",
             Self::TimedOut { .. } => "timeout",
             Self::Start { .. } | Self::File { .. } | Self::Prepare(_) => "error",
+        }
+    }
+
+    /// The last line that a command wrote to stderr.
+    pub(super) fn last_line(&self) -> Option<&str> {
+        match self {
+            Self::Failed { last_line, .. } if !last_line.is_empty() => Some(last_line),
+            _ => None,
         }
     }
 }

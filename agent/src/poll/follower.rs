@@ -368,7 +368,7 @@ impl Follower {
             // The hook's task may be ahead of this one: the recorded state decides.
             if self.hook.is_some() && self.directory.hook_job().is_some() {
                 status.hook = HookState::Pending;
-                status.hook_error = None;
+                (status.hook_error, status.hook_stderr) = (None, None);
             }
         });
         if let Some(hook) = &self.hook {
