@@ -161,14 +161,19 @@ impl Writer {
         for event in events {
             self.send(event).await?;
         }
-        if is_other_list { self.all_upstreams().await } else { Ok(()) }
+        if is_other_list {
+            // Some of its services may be new to the agent.
+            self.upstreams.clear();
+            self.all_upstreams().await?;
+        }
+        Ok(())
     }
 
-    /// Tells the agent to poll.
+    /// Tells the agent to poll; and what has ended, because an empty list says that of no service.
     async fn resync(&mut self) -> Result<(), End> {
-        (self.following, self.rows) = self.state()?;
-        self.send(AgentEventKind::Resync).await?;
-        self.all_upstreams().await
+        self.compare().await?;
+        self.all_upstreams().await?;
+        self.send(AgentEventKind::Resync).await
     }
 
     /// Sends what the agent does not know of the upstreams. At the start of a stream all are taken for reachable.
