@@ -28,11 +28,11 @@ const UNKNOWN_KEY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a fetch may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A wish for the keys of one issuer, because of a token whose key is not among them.
+/// Requests a fetch of the keys of one issuer, for a token whose key is not among them.
 #[derive(Debug)]
 pub(crate) struct KeyRequest {
     wanted: Notify,
-    /// No fetch follows a wish before this. Sent at the end of each fetch.
+    /// Until then no request causes a fetch. Sent at the end of each fetch.
     rests_until: watch::Sender<Instant>,
 }
 
@@ -48,7 +48,7 @@ impl KeyRequest {
         self.wanted.notify_one();
     }
 
-    /// Waits for the end of the fetch that follows a wish; not at all when none follows soon.
+    /// Waits for the end of the next fetch; not at all while requests cause none.
     pub(in crate::access) async fn answered(&self) {
         let mut rests_until = self.rests_until.subscribe();
         if *rests_until.borrow_and_update() <= Instant::now() {
