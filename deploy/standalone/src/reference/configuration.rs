@@ -36,7 +36,7 @@ fn type_name(kind: &str) -> &'static str {
         "FolderPath" => "folder",
         "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
         "NameGlob" => "pattern",
-        "Endpoint" | "EdgeUrl" => "URL",
+        "Endpoint" | "EdgeUrl" | "ProxyUrl" => "URL",
         "Labels" => "table of strings",
         "Hosts" => "list of hosts",
         "HookCommand" => "string or list of strings",

@@ -142,6 +142,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | rate of a download, in bytes per second | {agent/src/fetch/mod.rs MIN_RATE} |  | it fails |
 | time before this rate is needed | {agent/src/fetch/mod.rs SLOW_START} |  |  |
 | time for the body of a document: a batch poll, a descriptor, statements | {agent/src/edge_client/response.rs DOCUMENT_TIMEOUT} |  | the request fails |
+| wait for the handshake of HTTP/3 | {agent/src/edge_client/edge.rs RACE_DELAY} |  | the request uses HTTP/2; the handshake goes on |
 | pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |
 | time without proof that a release is current (`trust`) | `max_proof_age` | `weir_agent_proof_degraded` | degraded |
 | publications that change while one is fetched (`trust`) | {agent/src/poll/poller.rs MAX_RACES} |  | the poll fails |
