@@ -60,6 +60,13 @@ async fn publish_cached(context: &Context, repository: &RepositoryName, candidat
     Ok(candidates.iter().map(result).collect())
 }
 
+/// What is published now, and what after that. For what is unheld another repository has to give a service up, and its owner
+/// may be away: the others do not wait for that.
+fn held_first<T>(candidates: Vec<T>, is_unheld: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
+    let (unheld, held): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_unheld);
+    if held.is_empty() { (unheld, held) } else { (held, unheld) }
+}
+
 impl Worker {
     /// Starts to resolve the refs of due services.
     pub(super) fn start_resolve(&mut self) {
@@ -109,7 +116,15 @@ impl Worker {
         if self.cached_task.is_some() || self.candidates.is_empty() {
             return;
         }
-        self.cached_candidates = std::mem::take(&mut self.candidates);
+        let candidates = std::mem::take(&mut self.candidates);
+        (self.cached_candidates, self.candidates) = match &self.context.withdrawals {
+            Some(_) => {
+                let services: Vec<ServiceName> = candidates.iter().map(|each| each.service.name.clone()).collect();
+                let unheld = self.context.publisher.unheld(&self.config.name, &services);
+                held_first(candidates, |each| unheld.contains(&each.service.name))
+            }
+            None => (candidates, Vec::new()),
+        };
         let (context, name) = (self.context.clone(), self.config.name.clone());
         let candidates = self.cached_candidates.clone();
         self.cached_task = Some(self.spawn(async move { publish_cached(&context, &name, candidates).await }));
@@ -203,5 +218,18 @@ impl Worker {
             Ok(false) => {}
             Err(failure) => self.record_result(&service, Err(failure)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::held_first;
+
+    #[test]
+    fn what_is_held_does_not_wait_for_what_is_not() {
+        let is_unheld = |number: &u8| *number > 10;
+        assert_eq!(held_first(vec![11, 1, 12, 2], is_unheld), (vec![1, 2], vec![11, 12]));
+        assert_eq!(held_first(vec![11, 12], is_unheld), (vec![11, 12], vec![]));
+        assert_eq!(held_first(vec![1], is_unheld), (vec![1], vec![]));
     }
 }
