@@ -356,6 +356,10 @@ async fn a_single_member_follows_its_file() {
     server.create_bucket("weir-hub").await;
     let (home, upstream) = (home_of(8), Upstream::small());
     let node = home.start(member(&home, &server, 8, 1)).await;
+    // Otherwise the store may have lost what operators defined, and no name is absent.
+    let git = serve(&upstream);
+    let made = Operator::of(&home, &node).put("/v1/repositories/other", repository_at(&git)).await;
+    assert_eq!(made.status, 201, "{made:?}");
     let reload = async |names: &[&str]| {
         let defined = names.iter().map(|name| {
             let url = upstream.url();
@@ -387,6 +391,8 @@ async fn a_single_member_follows_its_file() {
             break;
         }
     }
+    // An edge without the tombstone learns it, too.
+    until(async || generation("shop").await == Err(404)).await;
     assert!(node.running.repository(&"shop".parse().unwrap()).is_none(), "it is not polled any longer");
 
     reload(&["blog", "shop"]).await;
