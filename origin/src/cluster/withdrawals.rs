@@ -103,15 +103,14 @@ impl Withdrawals {
 
     /// Takes a service from all other repositories. Returns its last generation there; 0 if it has none.
     async fn take(&self, to: &RepositoryName, service: &ServiceName) -> Result<Generation, PublishError> {
+        // Two members with different files would both publish it, or take it from each other.
+        if !self.publisher.defines(to, service) && !self.cluster.view().agree {
+            return Err(PublishError::FilesDiffer(service.clone()));
+        }
         let mut last = 0;
         for from in self.publisher.elsewhere(to, service) {
             let refused =
                 |why: String| PublishError::NotWithdrawn { service: service.clone(), from: from.clone(), why };
-            // Two members with different files would take it from each other.
-            if !self.publisher.defines(to, service) && !self.cluster.view().agree {
-                let why = "the configuration files of the members differ, and one may define it there";
-                return Err(refused(why.to_owned()));
-            }
             let there = self.withdraw(&from, service).await.map_err(|error| refused(error.to_string()))?;
             last = there.max(last);
         }

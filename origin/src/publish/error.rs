@@ -57,6 +57,12 @@ pub(crate) enum PublishError {
         "service `{service}` is not published here before repository `{from}` gives it up: {why}; it is tried again"
     )]
     NotWithdrawn { service: ServiceName, from: RepositoryName, why: String },
+    /// Another member may define the service in another repository.
+    #[error(
+        "service `{0}` of the configuration file is not published before all members of the cluster have the same file; \
+         it is tried again"
+    )]
+    FilesDiffer(ServiceName),
     #[error("the origin is shutting down")]
     ShuttingDown,
 }

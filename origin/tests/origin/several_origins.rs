@@ -1,6 +1,6 @@
 //! Several origins on one engine of records: each repository has one owner, whoever joins, leaves or dies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use tokio::task::JoinHandle;
@@ -43,7 +43,7 @@ async fn a_service_moves_with_the_configuration_files() {
     // Enough that each owns some.
     let names: Vec<String> = (0..=REPOSITORIES).map(|number| format!("shop-{number}")).collect();
     // Services are named like repositories. `moved`: one of them is in another one.
-    let load = async |moved: Option<(&String, &String)>| {
+    let load = async |at: &[usize], moved: Option<(&String, &String)>| {
         let (mut text, url) = (String::new(), hub.upstream.url());
         for name in &names {
             let of = moved.filter(|(from, _)| *from == name).map_or(name, |(_, to)| to);
@@ -53,11 +53,27 @@ async fn a_service_moves_with_the_configuration_files() {
             text += "ref = \"main\"\nfolder = \"deploy\"\n";
         }
         let file = hub.home.write_config(&text);
-        for node in nodes.values() {
-            node.running.reload_file(&file).await.unwrap();
+        for index in at {
+            nodes[index].running.reload_file(&file).await.unwrap();
         }
     };
-    load(None).await;
+    // While the files differ each would publish the first service in another repository.
+    load(&[1], None).await;
+    load(&[2], Some((&names[0], &names[1]))).await;
+    until(async || {
+        let mut waiting = BTreeSet::new();
+        for node in nodes.values() {
+            for service in node.status().await["services"].as_array().unwrap() {
+                assert!(service["published"].is_null(), "{service}");
+                if service["failure"]["reason"].as_str().is_some_and(|why| why.contains("have the same file")) {
+                    waiting.insert(service["name"].as_str().unwrap().to_owned());
+                }
+            }
+        }
+        names[2..].iter().all(|name| waiting.contains(name))
+    })
+    .await;
+    load(&[2], None).await;
     until(async || owned(&nodes[&1]).await.len() + owned(&nodes[&2]).await.len() == names.len()).await;
     let mut seen = Seen::new();
     until(async || all_at(&nodes, &mut seen, None).await).await;
@@ -66,7 +82,7 @@ async fn a_service_moves_with_the_configuration_files() {
     let mut readers = [hub.follow(&nodes[&1]).await, hub.follow(&nodes[&2]).await];
 
     until(async || nodes[&1].get(&format!("/v1/services/{from}")).await.status == 200).await;
-    load(Some((from, to))).await;
+    load(&[1, 2], Some((from, to))).await;
     until(async || {
         let mut has_moved = all_at(&nodes, &mut seen, None).await;
         for node in nodes.values() {
