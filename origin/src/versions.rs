@@ -202,7 +202,7 @@ impl Versions {
         drop(permit);
         // Looked up again, because it may have been changed meanwhile.
         let service = self.service(&service.name)?;
-        Ok(self.publisher.pin(&service, Some(&digest), request.change()).await?)
+        self.pin_to(&service, Some(&digest), request).await
     }
 
     /// Pins a service to its current version.
@@ -211,7 +211,23 @@ impl Versions {
     /// There is no such service, it has no published version, or another generation than the expected one is current.
     pub async fn pin(&self, service: &ServiceName, request: ChangeRequest) -> Result<(), VersionError> {
         let service = self.service(service)?;
-        Ok(self.publisher.pin(&service, None, request.change()).await?)
+        self.pin_to(&service, None, request).await
+    }
+
+    async fn pin_to(
+        &self,
+        service: &Arc<Service>,
+        digest: Option<&TarballDigest>,
+        request: ChangeRequest,
+    ) -> Result<(), VersionError> {
+        let pinned = self.publisher.pin(service, digest, request.change()).await;
+        // A move that failed may have left its mark: the repository takes the service back, and the next attempt succeeds.
+        if let (Err(VersionChangeError::Withdrawn(_)), Some(worker)) =
+            (&pinned, self.catalog.repository(&service.repository))
+        {
+            worker.resolve_all();
+        }
+        Ok(pinned?)
     }
 
     /// Unpins a service, which follows its ref at once, using the mirror. Returns false if it was not pinned.

@@ -176,8 +176,14 @@ async fn any_origin_answers_operators_as_the_owner_would() {
     until(async || current(1).await.is_some_and(|now| now.publication().repository.as_str() == one)).await;
     assert!(current(1).await.unwrap().publication().generation > before.publication().generation);
     assert!(pair.forwarded(0, "kind=\"withdraw\",status=\"200\"").await >= 1.0);
-    let pinned = pair.operators[1].send(Method::PUT, &format!("/v1/services/{one}/pin"), &[], None).await;
-    assert_eq!(pinned.status, 200, "{pinned:?}");
+    // Another move begins and fails: its mark holds a pin up until the repository has taken the service back.
+    let member = Edge { client: pair.home.client("origin"), origin: pair.nodes[0].running.address().to_string() };
+    let marked = member.request(Method::POST, &format!("/v1/members/withdraw/{one}/{one}"), &[]).await;
+    assert_eq!(marked.status, 200, "{marked:?}");
+    let pin = async || pair.operators[1].send(Method::PUT, &format!("/v1/services/{one}/pin"), &[], None).await;
+    let refused = pin().await;
+    assert_eq!((refused.status.as_u16(), refused.problem().0), (409, "lost-update"), "{refused:?}");
+    until(async || pin().await.status == 200).await;
 
     let gone = pair.operators[0].delete(&format!("/v1/repositories/{two}?cascade=true")).await;
     assert_eq!(gone.status, 204, "{gone:?}");
