@@ -26,8 +26,9 @@ use crate::tarball::delta;
 /// edge cost.
 const MIN_BODY_BYTES: u64 = 16 << 10;
 
-/// The most versions whose deltas are being published. The writer of a record takes all that wait in one write.
-const MAX_PUBLISHING: usize = 64;
+/// The most bytes of deltas that are being published, in memory; those of one version have at most 24 MiB. The writer of a
+/// record takes all that wait in one write.
+const MAX_PUBLISHING_BYTES: usize = 64 << 20;
 
 /// Why there is no delta.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +69,7 @@ impl DeltaError {
 
 /// Makes the deltas of each new version until the drain begins. `max_tar`: the largest tar.
 pub(crate) async fn make_deltas(publisher: Arc<Publisher>, max_tar: ByteSize, metrics: Metrics, drain: Drain) {
-    let publishing = Arc::new(Semaphore::new(MAX_PUBLISHING));
+    let publishing = Arc::new(Semaphore::new(MAX_PUBLISHING_BYTES));
     let maker = DeltaMaker { publisher, max_tar: max_tar.as_u64(), publishing, metrics };
     tokio::select! {
         () = maker.run() => {}
@@ -80,6 +81,7 @@ pub(crate) async fn make_deltas(publisher: Arc<Publisher>, max_tar: ByteSize, me
 struct DeltaMaker {
     publisher: Arc<Publisher>,
     max_tar: u64,
+    /// A permit for each byte.
     publishing: Arc<Semaphore>,
     metrics: Metrics,
 }
@@ -112,7 +114,9 @@ impl DeltaMaker {
         if deltas.is_empty() {
             return;
         }
-        let permit = self.publishing.clone().acquire_owned().await;
+        let bytes: usize = deltas.iter().map(|(_, delta)| delta.len()).sum();
+        let bytes = u32::try_from(bytes.min(MAX_PUBLISHING_BYTES)).unwrap_or(u32::MAX);
+        let permit = self.publishing.clone().acquire_many_owned(bytes).await;
         let (maker, service) = (self.clone(), service.clone());
         tokio::spawn(async move {
             maker.publish(&service, target.publication().digest, deltas).await;
