@@ -59,6 +59,8 @@ pub enum HookState {
 pub struct ServiceStatus {
     /// The release in force; `None` before the first.
     pub release: Option<Release>,
+    /// The revision of the last row of a batch poll or an event that offered one.
+    pub offered: Option<RevisionId>,
     /// The pin, until `weir-agent unpin`.
     pub pinned: Option<Pinned>,
     /// Whether an edge has confirmed the release, or sent a new one, since the start.

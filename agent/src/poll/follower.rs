@@ -205,7 +205,12 @@ impl Follower {
         };
         self.row = offered(&row);
         self.status.send_if_modified(|status| {
-            std::mem::replace(&mut status.is_unpublished, is_not_published(&row)) != status.is_unpublished
+            let before = (status.is_unpublished, status.offered.clone());
+            status.is_unpublished = is_not_published(&row);
+            if self.row.is_some() {
+                status.offered.clone_from(&row.revision_id);
+            }
+            before != (status.is_unpublished, status.offered.clone())
         });
         match (meaning, release) {
             (Meaning::Confirmed, Some(release)) => {

@@ -129,7 +129,8 @@ async fn an_event_is_followed_at_once_and_a_stream_that_ends_is_opened_again() {
         agent.until_metric("weir_agent_event_stream_connected", &[], 1.0).await;
         edge.answers.publish(&shop(), with_content(content));
         edge.answers.send(AgentEventKind::Changed(edge.answers.row(&shop())));
-        agent.until("it has switched", |status| status.switches == number as u64 + 2).await;
+        let switched = agent.until("it has switched", |status| status.switches == number as u64 + 2).await;
+        assert_eq!(switched.offered, edge.answers.row(&shop()).revision_id);
         edge.answers.end_streams();
     }
     // What happened in between is found by a batch poll.
