@@ -46,17 +46,29 @@ impl Access {
     ///
     /// # Errors
     /// Why it is not authenticated.
-    pub(crate) fn session(&self, headers: &HeaderMap, peer: &Arc<Peer>) -> Result<Option<Session>, Refusal> {
+    pub(crate) fn agent(&self, headers: &HeaderMap, peer: &Peer) -> Result<Option<Agent>, Refusal> {
         if !self.inner.needs_credentials {
             return Ok(None);
         }
-        let token = match Credential::of(headers) {
-            Credential::None => None,
-            Credential::Token(token) => Some(token.to_owned()),
-            Credential::Unreadable => return Err(Refusal::Malformed),
-        };
-        let agent = self.inner.agent(token.as_deref(), peer, SystemTime::now())?;
+        self.inner.agent(token(headers)?, peer, SystemTime::now()).map(Some)
+    }
+
+    /// The same with its credential.
+    ///
+    /// # Errors
+    /// As [`agent`](Self::agent).
+    pub(crate) fn session(&self, headers: &HeaderMap, peer: &Arc<Peer>) -> Result<Option<Session>, Refusal> {
+        let Some(agent) = self.agent(headers, peer)? else { return Ok(None) };
+        let token = token(headers)?.map(str::to_owned);
         Ok(Some(Session { agent, inner: self.inner.clone(), token, peer: peer.clone() }))
+    }
+}
+
+fn token(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    match Credential::of(headers) {
+        Credential::None => Ok(None),
+        Credential::Token(token) => Ok(Some(token)),
+        Credential::Unreadable => Err(Refusal::Malformed),
     }
 }
 

@@ -101,6 +101,11 @@ struct ApiResponse {
 }
 
 impl ApiResponse {
+    /// A response to an agent about itself.
+    fn own(response: Response<Body>) -> Self {
+        Self { response, status: CacheStatus::Hit { stale_for: 0 } }
+    }
+
     /// Attaches the timing of a response that was not a hit.
     fn after(mut self, timing: Timing) -> Self {
         if matches!(self.status, CacheStatus::Forwarded { .. }) {
@@ -132,9 +137,8 @@ impl Handler for AgentApi {
         let (authorized, target) = api.admit(request, peer);
         let answered = match target {
             Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
-            Ok(Target::Descriptor(_) | Target::Own(_)) | Err(ApiError::Unauthorized(Refusal::UnknownKey)) => {
-                return None;
-            }
+            Ok(Target::Own(route)) => Ok(ApiResponse::own(api.own.fast_path(request, peer, &route)?)),
+            Ok(Target::Descriptor(_)) | Err(ApiError::Unauthorized(Refusal::UnknownKey)) => return None,
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, authorized, answered))
@@ -150,10 +154,7 @@ impl Handler for AgentApi {
         let answered = match target {
             Ok(Target::Tarball(tarball)) => api.tarball(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
-            Ok(Target::Own(route)) => {
-                let answered = api.own.answer(&mut request, &peer, &route).await;
-                answered.map(|response| ApiResponse { response, status: CacheStatus::Hit { stale_for: 0 } })
-            }
+            Ok(Target::Own(route)) => api.own.answer(&mut request, &peer, &route).await.map(ApiResponse::own),
             Err(error) => Err(error),
         };
         api.finish(&request, &peer, authorized, answered)

@@ -50,7 +50,10 @@ impl Entries {
         self.bytes.fetch_add(entry.weight(), Ordering::Relaxed);
         let replaced = self.shard(&service).write().unwrap_or_else(PoisonError::into_inner).insert(service, entry);
         match replaced {
-            Some(replaced) => self.bytes.fetch_sub(replaced.weight(), Ordering::Relaxed),
+            Some(replaced) => {
+                replaced.replace();
+                self.bytes.fetch_sub(replaced.weight(), Ordering::Relaxed)
+            }
             None => {
                 self.names_version.fetch_add(1, Ordering::Release);
                 self.count.fetch_add(1, Ordering::Relaxed)
@@ -60,6 +63,7 @@ impl Entries {
 
     pub(super) fn remove(&self, service: &ServiceName) -> Option<Arc<Entry>> {
         let removed = self.shard(service).write().unwrap_or_else(PoisonError::into_inner).remove(service)?;
+        removed.replace();
         self.bytes.fetch_sub(removed.weight(), Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::Relaxed);
         self.names_version.fetch_add(1, Ordering::Release);

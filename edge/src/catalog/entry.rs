@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     hard_purged_at: AtomicMoment,
     /// The generation of the last rejected update; 0 for none.
     rejected_generation: AtomicU64,
+    /// The catalog has another entry of the service, or none.
+    replaced: AtomicBool,
 }
 
 /// The mode of an operator's purge.
@@ -112,6 +114,7 @@ impl Entry {
             soft_purged_at: never(),
             hard_purged_at: never(),
             rejected_generation: AtomicU64::new(0),
+            replaced: AtomicBool::new(false),
         }
     }
 
@@ -230,6 +233,15 @@ impl Entry {
         self.soft_purged_at.advance(earlier.soft_purged_at.get());
         self.hard_purged_at.advance(earlier.hard_purged_at.get());
         self.suspect(self.soft_purged_at.get().max(self.hard_purged_at.get()));
+    }
+
+    /// Whether the catalog has another entry of the service by now, or none.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    pub(super) fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
     }
 
     /// Records a rejected update.

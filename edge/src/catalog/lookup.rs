@@ -20,7 +20,7 @@ use super::past_versions::{PastVersion, PastVersions};
 use super::revisions::RevisionStatus;
 use super::store::Catalog;
 use super::update::{Update, UpdateContent, UpdateSource};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::origin_client::{OriginId, OriginResponse, Origins};
 use crate::single_flight::{Overloaded, SingleFlight, Waiter};
 use crate::version::Version;
@@ -137,13 +137,18 @@ impl Lookup {
     /// The current version of a service when it is fresh. Does no I/O, starts no task, and never waits.
     pub(crate) fn fast_path(&self, service: &ServiceName) -> Option<LookupResult> {
         let entry = self.catalog.get(service)?;
-        let now = self.clock.now();
-        let age = self.catalog.age(&entry, now);
+        let age = self.fresh_age(&entry, self.clock.now())?;
+        found(&entry, age, CacheStatus::Hit { stale_for: 0 }).ok()
+    }
+
+    /// The age of an entry when it is fresh. Counts as a request.
+    pub(crate) fn fresh_age(&self, entry: &Entry, now: Moment) -> Option<Duration> {
+        let age = self.catalog.age(entry, now);
         if entry.evaluate(age) != Freshness::Fresh {
             return None;
         }
         entry.last_request.record(now);
-        found(&entry, age, CacheStatus::Hit { stale_for: 0 }).ok()
+        Some(age)
     }
 
     /// Finds the current version of a service.

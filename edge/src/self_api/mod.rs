@@ -106,6 +106,18 @@ impl SelfApi {
         [("agent_streams", streams, inner.max_streams as u64), inner.reports.bound()]
     }
 
+    /// Answers a request that needs no waiting: a batch poll that finds what the last one found.
+    pub(crate) fn fast_path(
+        &self,
+        request: &Request<RequestBody>,
+        peer: &Peer,
+        route: &Route,
+    ) -> Option<Response<Body>> {
+        let is_poll = *route == Route::AgentServices && matches!(*request.method(), Method::GET | Method::HEAD);
+        let agent = is_poll.then(|| self.inner.access.agent(request.headers(), peer).ok()).flatten()??;
+        self.inner.unchanged_batch_poll(request, &agent)
+    }
+
     /// Answers a request, whose route is one of these.
     pub(crate) async fn answer(
         &self,

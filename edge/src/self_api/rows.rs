@@ -8,6 +8,7 @@ use weir_protocol::access_list::Fleet;
 use weir_protocol::batch_poll::{BatchPoll, BatchPollError, BatchRow, RowState};
 use weir_protocol::name::ServiceName;
 
+use crate::catalog::Entry;
 use crate::version::Version;
 
 /// The services that an agent follows, as of a state of operators' rules and of the catalog's names.
@@ -18,6 +19,15 @@ pub(super) struct Following {
     pub(super) names_version: u64,
     /// The last rows that were made.
     last: Mutex<Option<Arc<Rows>>>,
+    /// Of the last poll.
+    polled: Mutex<Option<Arc<Polled>>>,
+}
+
+/// What a poll found of all services, each published and fresh.
+#[derive(Debug)]
+pub(super) struct Polled {
+    pub(super) entries: Vec<Arc<Entry>>,
+    pub(super) rows: Arc<Rows>,
 }
 
 /// A state of all services of an agent, and the body that says so.
@@ -79,7 +89,16 @@ impl Row {
 
 impl Following {
     pub(super) fn new(services: Vec<ServiceName>, fleet: Arc<Fleet>, names_version: u64) -> Self {
-        Self { services, fleet, names_version, last: Mutex::default() }
+        Self { services, fleet, names_version, last: Mutex::default(), polled: Mutex::default() }
+    }
+
+    /// The last poll that found all services published and fresh.
+    pub(super) fn polled(&self) -> Option<Arc<Polled>> {
+        self.polled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_polled(&self, polled: Polled) {
+        *self.polled.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(polled));
     }
 
     /// The memory of the rows, approximately, in bytes.

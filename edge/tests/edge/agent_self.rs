@@ -155,6 +155,29 @@ async fn a_service_that_the_catalog_has_no_room_for_stays_assigned() {
 }
 
 #[tokio::test]
+async fn a_batch_poll_asks_the_origin_about_a_service_that_is_not_fresh_any_more() {
+    let site = assigned(|config| {
+        let token = config.origins[0].ca.with_file_name("operator-token");
+        std::fs::write(&token, "an-operators-token").unwrap();
+        config.admin.operator_token_file = Some(token);
+    })
+    .await;
+    let queries = || site.metric("weir_edge_origin_requests_total", &[("kind", "service")]);
+    let mut client = site.client_as("agent", "h2").await;
+    let tag = client.get(SERVICES, &[]).await.header("etag").to_owned();
+    let before = queries();
+    for _ in 0..3 {
+        assert_eq!(client.head(SERVICES, &[("if-none-match", &tag)]).await.status, 304);
+    }
+    assert_eq!(queries(), before);
+    let (status, _) =
+        site.admin_request("POST", "/v1/purge", Some("an-operators-token"), r#"{"service": "shop-b"}"#).await;
+    assert_eq!(status, 200);
+    assert_eq!(client.head(SERVICES, &[("if-none-match", &tag)]).await.status, 304);
+    assert_eq!(queries(), before + 1.0);
+}
+
+#[tokio::test]
 async fn an_anonymous_reader_has_no_self() {
     let (site, _) = Site::serving(1000).await;
     let mut client = site.client("h2").await;
