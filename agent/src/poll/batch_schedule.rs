@@ -18,22 +18,30 @@ pub(crate) struct BatchSchedule {
     phase: f64,
     answered_before: bool,
     errors: u32,
+    /// The agent's turn.
     next: Instant,
+    /// A poll out of turn.
+    wanted: Option<Instant>,
 }
 
 impl BatchSchedule {
     /// The first poll is due immediately.
     pub(crate) fn new(agent: &NodeName, interval: Duration, now: Instant) -> Self {
-        Self { interval, phase: phase(&[agent.as_str(), "batch"]), answered_before: false, errors: 0, next: now }
+        let phase = phase(&[agent.as_str(), "batch"]);
+        Self { interval, phase, answered_before: false, errors: 0, next: now, wanted: None }
     }
 
     pub(crate) fn next(&self) -> Instant {
-        self.next
+        self.wanted.map_or(self.next, |wanted| wanted.min(self.next))
     }
 
     /// An edge answered. `random` is from 0 to 1. After the start, and after an outage, agents go back to their phases.
+    /// A poll out of turn moves no turn: events that many agents get at once would gather their polls.
     pub(crate) fn answered(&mut self, now: Instant, random: f64) {
         let is_in_phase = self.answered_before && self.errors == 0;
+        if self.wanted.take().is_some() && is_in_phase && now < self.next {
+            return;
+        }
         self.next = now
             + if is_in_phase { jittered(self.interval, random) } else { self.interval.mul_f64(0.1 + 0.9 * self.phase) };
         self.answered_before = true;
@@ -44,17 +52,20 @@ impl BatchSchedule {
     pub(crate) fn failed(&mut self, retry_after: Option<Duration>, now: Instant, random: f64) {
         let retry_after = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER).mul_f64(1.0 + 0.1 * random);
         self.next = now + back_off(&mut self.errors, self.interval, random).max(retry_after);
+        self.wanted = None;
     }
 
     /// No edge has the batch poll for this agent.
     pub(crate) fn unavailable(&mut self, now: Instant, random: f64) {
         self.errors = 0;
         self.next = now + jittered(UNAVAILABLE_FOR, random);
+        self.wanted = None;
     }
 
     /// Something changed: a poll is due within `spread`, always at the same part of it.
     pub(crate) fn wanted(&mut self, now: Instant, spread: Duration) {
-        self.next = self.next.min(now + spread.mul_f64(self.phase));
+        let wanted = now + spread.mul_f64(self.phase);
+        self.wanted = Some(self.wanted.map_or(wanted, |before| before.min(wanted)));
     }
 }
 
@@ -90,6 +101,21 @@ mod tests {
                 assert!((250..=420).contains(&share), "{share} of 1000 in the third {third}");
             }
         }
+    }
+
+    #[test]
+    fn a_poll_out_of_turn_moves_no_turn() {
+        let start = Instant::now();
+        let mut schedule = schedule("cluster-1", start);
+        schedule.answered(start, 0.5);
+        let (turn, event) = (schedule.next(), start + Duration::from_secs(1));
+        schedule.wanted(event, Duration::ZERO);
+        assert_eq!(schedule.next(), event);
+        schedule.answered(event, 0.5);
+        assert_eq!(schedule.next(), turn);
+        schedule.wanted(turn, Duration::from_secs(10));
+        schedule.answered(turn, 0.5);
+        assert_eq!(schedule.next(), turn + INTERVAL, "the poll of the turn is the one that was wanted");
     }
 
     #[test]
