@@ -25,6 +25,9 @@ const UDP_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same after an acknowledgement: then only responses to keep-alives need to arrive.
 const ACKNOWLEDGED_UDP_TIMEOUT: Duration = KEEP_ALIVE.saturating_add(UDP_TIMEOUT);
 
+/// `H3_NO_ERROR` of RFC 9114.
+const NO_ERROR: quinn::VarInt = quinn::VarInt::from_u32(0x100);
+
 pub(super) struct Http3 {
     dialer: Arc<Dialer>,
     state: Arc<Http3State>,
@@ -121,7 +124,9 @@ impl Http3 {
         }
     }
 
+    /// Closes a dead connection. Other responses on it wait in vain: an event stream for minutes.
     fn discard(&self, dead: &Connection) {
+        dead.quic.close(NO_ERROR, b"");
         let is_dead = |handshake: &mut Handshake| {
             let is_it = |open: &Connection| open.quic.stable_id() == dead.quic.stable_id();
             handshake.result.peek().is_some_and(|result| result.as_ref().is_ok_and(is_it))

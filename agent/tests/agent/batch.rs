@@ -143,6 +143,23 @@ async fn an_event_is_followed_at_once_and_a_stream_that_ends_is_opened_again() {
 }
 
 #[tokio::test]
+async fn the_stream_is_opened_again_once_a_poll_finds_its_connection_dead() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.assign(&[]);
+    edge.answers.publish(&shop(), with_content("one"));
+    let relay = Relay::start(edge.address).await;
+    let mut agent = Agent::with_release(world.config(&[relay.url()])).await;
+    until_streams(&edge.answers, 1).await;
+    // As when the machine of the edge has gone: nobody closes anything.
+    relay.open_udp(false);
+    agent.poll().await;
+    // The edge does not know that the first one has ended.
+    until_streams(&edge.answers, 2).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn an_agent_reports_what_is_in_place() {
     let world = World::new();
     let edge = world.edge().await;
