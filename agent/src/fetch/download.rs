@@ -54,6 +54,15 @@ impl Download {
         Self { parts: Some(parts), writer, digest, incoming, max_bytes, max_encoded, received: 0, representation }
     }
 
+    /// One byte of two has arrived.
+    #[cfg(test)]
+    pub(crate) fn interrupted(digest: TarballDigest, incoming: &std::path::Path) -> Self {
+        let headers = [(header::ETAG, "\"one\""), (header::CONTENT_LENGTH, "2")];
+        let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value))).into_iter().collect();
+        let download = Self::start(&headers, Coding::Identity, digest, incoming.to_owned(), 2);
+        Self { received: 1, ..download }
+    }
+
     /// What is missing. `None`: it cannot be continued.
     pub(crate) fn rest(&self) -> Option<Rest> {
         // A closed channel: the writer has failed.

@@ -51,9 +51,13 @@ impl Interrupted {
 
     /// Keeps a download for a while, if it can be continued and there is room.
     pub(crate) fn keep(&self, download: Download) {
+        self.keep_for(KEPT_FOR, download);
+    }
+
+    fn keep_for(&self, time: Duration, download: Download) {
         let Some(rest) = download.rest() else { return };
         let Ok(_permit) = self.permits.clone().try_acquire_owned() else { return };
-        let until = Instant::now() + KEPT_FOR;
+        let until = Instant::now() + time;
         *lock(&self.slot) = Some(Kept { download, rest, until, _permit });
         let slot = Arc::downgrade(&self.slot);
         tokio::spawn(async move {
@@ -80,4 +84,28 @@ impl Interrupted {
 
 fn lock(slot: &Mutex<Option<Kept>>) -> MutexGuard<'_, Option<Kept>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn few_interrupted_downloads_wait_and_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (TarballDigest::of(b"one"), TarballDigest::of(b"two"));
+        let limits = DownloadLimits::new(1);
+        let (shop, bakery) = (Interrupted::new(&limits), Interrupted::new(&limits));
+        let download = |digest| Download::interrupted(digest, dir.path());
+        shop.keep(download(one));
+        assert_eq!(shop.rest(None).map(|rest| rest.digest), Some(one));
+        bakery.keep(download(one));
+        assert_eq!(bakery.rest(None), None, "there is no room");
+        assert_eq!(shop.rest(Some(two)), None, "the service has another version");
+        bakery.keep(download(two));
+        assert_eq!(bakery.take().and_then(|download| download.rest()).map(|rest| rest.digest), Some(two));
+        shop.keep_for(Duration::from_millis(1), download(one));
+        let dropped = tokio::time::timeout(Duration::from_secs(60), limits.interrupted.acquire()).await;
+        assert!(dropped.is_ok() && shop.rest(None).is_none());
+    }
 }

@@ -1,5 +1,7 @@
 //! A small edge: serves crafted tarballs over TCP and UDP of one port, counts, and fails on demand.
 
+mod body;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,8 +19,6 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind};
 use weir_protocol::batch_poll::{BatchPoll, BatchRow, RowState};
-use weir_protocol::conditional::{if_none_match, tarball_etag};
-use weir_protocol::dcz::available_dictionary;
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::envelope::{Envelope, PUBLICATION_TYPE};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
@@ -46,6 +46,10 @@ pub(crate) enum Fault {
     Stall,
     /// A body that never ends, on GET.
     Endless,
+    /// The requested part of a body has one wrong bit, on GET.
+    WrongPart,
+    /// Another part of a body than the requested one, on GET.
+    OtherPart,
     /// Another digest than the tarball's, on GET.
     WrongDigest,
     /// No digest at all.
@@ -87,12 +91,16 @@ pub(crate) struct Seen {
 #[derive(Default)]
 struct State {
     published: HashMap<ServiceName, Published>,
+    /// Bodies are encoded in another way than by other edges.
+    recoded: bool,
     /// What is sent to an agent that has this dictionary.
     delta: Option<(Sha256, Bytes)>,
     /// For the next answers they are for, one each.
     faults: VecDeque<Fault>,
     /// For every answer.
     always: Option<Fault>,
+    /// For every answer about a service.
+    by_service: HashMap<ServiceName, Fault>,
     /// The statement of each service, whatever is published.
     statements: BTreeMap<ServiceName, Envelope>,
     seen: Vec<Seen>,
@@ -218,6 +226,17 @@ impl Answers {
         self.state().delta = Some((dictionary, body.into()));
     }
 
+    /// Bodies are other ones than those of other edges from now on, of the same tarballs.
+    pub(crate) fn recode(&self) {
+        self.state().recoded = true;
+    }
+
+    /// The encoded body of what is published.
+    pub(crate) fn encoded(&self, service: &ServiceName) -> Vec<u8> {
+        let state = self.state();
+        body::encoded(&state.published[service].tar, state.recoded)
+    }
+
     /// The next answers are wrong, one after the other.
     pub(crate) fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.extend(faults);
@@ -226,6 +245,11 @@ impl Answers {
     /// All answers are wrong.
     pub(crate) fn fail_always(&self, fault: impl Into<Option<Fault>>) {
         self.state().always = fault.into();
+    }
+
+    /// All answers about this service are wrong.
+    pub(crate) fn fail_service(&self, service: &ServiceName, fault: Fault) {
+        self.state().by_service.insert(service.clone(), fault);
     }
 
     pub(crate) fn count(&self, method: &Method, version: Version) -> usize {
@@ -252,8 +276,11 @@ impl Answers {
     fn answer_with_fault(&self, request: &Request<RequestBody>) -> (Response<Body>, Option<Fault>) {
         let mut state = self.state();
         let (headers, path) = (request.headers().clone(), request.uri().path().to_owned());
+        let route = Route::parse(&path);
+        let of_service = route.as_ref().ok().and_then(Route::service).and_then(|service| state.by_service.get(service));
+        let always = of_service.or(state.always.as_ref()).cloned();
         state.seen.push(Seen { method: request.method().clone(), path, version: request.version(), headers });
-        let fault = match &state.always {
+        let fault = match &always {
             Some(fault) => Some(fault.clone()).filter(|fault| fault.is_for(request.method())),
             None if state.faults.front().is_some_and(|fault| fault.is_for(request.method())) => {
                 state.faults.pop_front()
@@ -293,7 +320,7 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
         (None, _) => empty(404),
         (Some(published), None) => {
             let fault = if let Some(Fault::InTarball(fault)) = fault { Some(&**fault) } else { fault };
-            tarball(request, published, state.delta.as_ref(), fault)
+            body::tarball(request, published, state, fault)
         }
         (Some(published), Some(service)) => descriptor(&service, published, fault),
     }
@@ -316,84 +343,12 @@ fn descriptor(service: &ServiceName, published: &Published, fault: Option<&Fault
     });
     let json = document.to_string().into_bytes();
     Response::new(match fault {
-        Some(Fault::Truncate) => in_parts(&json[..json.len() / 2], Tail::End),
-        Some(Fault::BreakOff) => in_parts(&json[..json.len() / 2], Tail::Error),
-        Some(Fault::Stall) => in_parts(&json[..json.len() / 2], Tail::Nothing),
-        Some(Fault::Endless) => in_parts(b"{", Tail::Endless),
+        Some(Fault::Truncate) => body::in_parts(&json[..json.len() / 2], body::Tail::End),
+        Some(Fault::BreakOff) => body::in_parts(&json[..json.len() / 2], body::Tail::Error),
+        Some(Fault::Stall) => body::in_parts(&json[..json.len() / 2], body::Tail::Nothing),
+        Some(Fault::Endless) => body::in_parts(b"{", body::Tail::Endless),
         _ => Body::from(json),
     })
-}
-
-fn tarball(
-    request: &Request<RequestBody>,
-    published: &Published,
-    delta: Option<&(Sha256, Bytes)>,
-    fault: Option<&Fault>,
-) -> Response<Body> {
-    let etag = tarball_etag(&published.digest, None);
-    let mut response = Response::builder()
-        .header("weir-generation", published.generation)
-        .header("weir-commit", commit(published.generation))
-        .header("weir-revision", format!("sha1:{}", commit(published.generation)));
-    let digest = if fault == Some(&Fault::WrongDigest) { TarballDigest::of(b"another") } else { published.digest };
-    if fault != Some(&Fault::NoDigest) {
-        response = response.header("weir-digest", digest.to_string());
-    }
-    let asked = request.headers().get("if-none-match").and_then(|value| value.to_str().ok());
-    if asked.is_some_and(|asked| if_none_match(asked, &published.digest, &etag).is_some()) {
-        return response.status(304).header("etag", etag).body(Body::Empty).expect("a response");
-    }
-    let offered = request.headers().get("available-dictionary").and_then(|value| value.to_str().ok());
-    if let Some((_, body)) = delta.filter(|(sha256, _)| offered == Some(&available_dictionary(sha256))) {
-        let response = response.header("content-encoding", "dcz").header("content-type", "application/x-tar");
-        return response.body(in_parts(body, Tail::End)).expect("a response");
-    }
-    let mut tar = published.tar.to_vec();
-    if fault == Some(&Fault::FlipBit) {
-        let middle = tar.len() / 2;
-        tar[middle] ^= 4;
-    }
-    let zstd = request.headers().get("accept-encoding").is_some_and(|value| value.as_bytes().ends_with(b"zstd"));
-    let mut body = if zstd {
-        response = response.header("content-encoding", "zstd");
-        // Several frames: every reader decodes them all.
-        let (first, second) = tar.split_at(tar.len() / 3);
-        [first, second].map(|part| zstd::encode_all(part, 3).expect("memory takes all")).concat()
-    } else {
-        tar
-    };
-    let half = body.len() / 2;
-    let (length, tail) = match fault {
-        Some(Fault::Truncate) => (half, Tail::End),
-        Some(Fault::BreakOff) => (half, Tail::Error),
-        Some(Fault::Stall) => (half, Tail::Nothing),
-        Some(Fault::Endless) => (half, Tail::Endless),
-        _ => (body.len(), Tail::End),
-    };
-    body.truncate(length);
-    let response = response.header("content-type", "application/x-tar").header("etag", etag);
-    response.body(in_parts(&body, tail)).expect("a response")
-}
-
-/// How a body ends.
-#[derive(Clone, Copy)]
-enum Tail {
-    End,
-    Error,
-    Nothing,
-    Endless,
-}
-
-/// A body in small parts, with one end or another.
-fn in_parts(body: &[u8], tail: Tail) -> Body {
-    let parts: Vec<_> = body.chunks(16 << 10).map(|part| Ok(Frame::data(Bytes::copy_from_slice(part)))).collect();
-    let end = match tail {
-        Tail::End => stream::empty().boxed(),
-        Tail::Error => stream::iter([Err(BoxError::from("broken off"))]).boxed(),
-        Tail::Nothing => stream::pending().boxed(),
-        Tail::Endless => stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[b' '; 64 << 10])))).boxed(),
-    };
-    Body::stream(StreamBody::new(stream::iter(parts).chain(end)))
 }
 
 impl Handler for Answers {

@@ -24,6 +24,7 @@ mod proxy;
 mod refresh;
 mod reload;
 mod restart;
+mod resume;
 mod token;
 mod trust;
 mod udp;

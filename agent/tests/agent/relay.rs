@@ -1,4 +1,4 @@
-//! A relay for TCP and UDP on one port number, whose UDP can be delayed, or cut without a word.
+//! A relay for TCP and UDP on one port number, whose UDP can be delayed, or cut without a word, and whose TCP can be closed.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 
@@ -16,6 +17,8 @@ pub(crate) struct Relay {
     udp: Arc<AtomicI64>,
     /// How many milliseconds datagrams to the edge take.
     delay: Arc<AtomicU64>,
+    /// Bytes from the edge that pass through each connection, until it is closed.
+    tcp: Arc<AtomicI64>,
     _tasks: JoinSet<()>,
 }
 
@@ -25,11 +28,12 @@ impl Relay {
             let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let address = tcp.local_addr().expect("it is bound");
             if let Ok(udp) = UdpSocket::bind(address).await {
-                let passing = Arc::new(AtomicI64::new(i64::MAX));
+                let passing = || Arc::new(AtomicI64::new(i64::MAX));
+                let (udp_passing, tcp_passing) = (passing(), passing());
                 let (delay, mut tasks) = (Arc::default(), JoinSet::new());
-                tasks.spawn(forward_tcp(tcp, to));
-                tasks.spawn(forward_udp(Arc::new(udp), to, passing.clone(), Arc::clone(&delay)));
-                return Self { address, udp: passing, delay, _tasks: tasks };
+                tasks.spawn(forward_tcp(tcp, to, tcp_passing.clone()));
+                tasks.spawn(forward_udp(Arc::new(udp), to, udp_passing.clone(), Arc::clone(&delay)));
+                return Self { address, udp: udp_passing, delay, tcp: tcp_passing, _tasks: tasks };
             }
         }
         panic!("no port is free for TCP and UDP");
@@ -53,15 +57,27 @@ impl Relay {
     pub(crate) fn cut_udp_after(&self, bytes: i64) {
         self.udp.store(bytes, Ordering::SeqCst);
     }
+
+    /// Connections that begin from now on are closed after this many bytes from the edge.
+    pub(crate) fn close_tcp_after(&self, bytes: i64) {
+        self.tcp.store(bytes, Ordering::SeqCst);
+    }
 }
 
-async fn forward_tcp(listener: TcpListener, to: SocketAddr) {
+async fn forward_tcp(listener: TcpListener, to: SocketAddr, limit: Arc<AtomicI64>) {
     let mut connections = JoinSet::new();
     while let Ok((mut client, _)) = listener.accept().await {
+        let limit = u64::try_from(limit.load(Ordering::SeqCst)).expect("not negative");
         connections.spawn(async move {
-            if let Ok(mut edge) = TcpStream::connect(to).await {
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut edge).await;
-            }
+            let Ok(mut edge) = TcpStream::connect(to).await else { return };
+            let ((mut from_client, mut to_client), (from_edge, mut to_edge)) = (client.split(), edge.split());
+            let there = tokio::io::copy(&mut from_client, &mut to_edge);
+            let back = async {
+                let _ = tokio::io::copy(&mut from_edge.take(limit), &mut to_client).await;
+                // What was sent arrives before the end.
+                let _ = to_client.shutdown().await;
+            };
+            let _ = tokio::join!(there, back);
         });
     }
 }
