@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::Instant;
 use weir_protocol::name::ServiceName;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
@@ -50,31 +51,29 @@ async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
     if tokio::time::timeout_at(deadline, running.services_are_known()).await.is_err() {
         return Err(OnceError::NoList);
     }
-    for service in &running.services() {
-        let Some(mut status) = running.service(service) else { continue };
-        let failed = |reason| OnceError::Service { service: service.clone(), reason };
-        loop {
-            let progress = progress_of(&status.borrow_and_update());
-            match progress {
-                Progress::Done => break,
-                Progress::Failed(reason) => return Err(failed(reason)),
-                // A run of `exec` has a timeout of its own.
-                Progress::Working => {
-                    if status.changed().await.is_err() {
-                        return Err(failed("the task of the service has ended".to_owned()));
-                    }
-                }
-                Progress::Waiting(reason) => match tokio::time::timeout_at(deadline, status.changed()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) => return Err(failed("the task of the service has ended".to_owned())),
-                    Err(_) => {
-                        return Err(failed(reason.unwrap_or_else(|| "no edge responded in time".to_owned())));
-                    }
-                },
-            }
+    // At the same time: what fails for good must not wait for what may still succeed.
+    let services = running.services();
+    try_join_all(services.iter().map(|service| finish_service(running, service, deadline))).await?;
+    Ok(())
+}
+
+async fn finish_service(running: &Running, service: &ServiceName, deadline: Instant) -> Result<(), OnceError> {
+    let Some(mut status) = running.service(service) else { return Ok(()) };
+    let failed = |reason| OnceError::Service { service: service.clone(), reason };
+    let ended = || failed("the task of the service has ended".to_owned());
+    loop {
+        let progress = progress_of(&status.borrow_and_update());
+        match progress {
+            Progress::Done => return Ok(()),
+            Progress::Failed(reason) => return Err(failed(reason)),
+            // A run of `exec` has a timeout of its own.
+            Progress::Working => status.changed().await.map_err(|_| ended())?,
+            Progress::Waiting(reason) => match tokio::time::timeout_at(deadline, status.changed()).await {
+                Ok(changed) => changed.map_err(|_| ended())?,
+                Err(_) => return Err(failed(reason.unwrap_or_else(|| "no edge responded in time".to_owned()))),
+            },
         }
     }
-    Ok(())
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use weir_agent::config::ServiceConfig;
 use weir_agent::once;
 
-use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::Fault;
+use crate::agent_under_test::{Agent, NEVER, World, shop};
+use crate::edge::{Fault, PATIENCE};
 use crate::tarball::with_content;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -73,4 +74,16 @@ async fn once_fails_with_the_reason() {
     let mut nowhere = config;
     nowhere.ca = world.path().join("no-such.pem");
     assert!(reason(once(nowhere, LONG).await).contains("no-such.pem"));
+}
+
+#[tokio::test]
+async fn a_service_that_fails_for_good_does_not_wait_for_another() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let bakery = "bakery".parse().unwrap();
+    edge.answers.fail_service(&bakery, Fault::Status(503, None));
+    let mut config = world.config(&[edge.url()]);
+    config.services.push(ServiceConfig::new(&bakery));
+    let failed = tokio::time::timeout(PATIENCE, once(config, NEVER)).await.expect("it ends").unwrap_err().to_string();
+    assert!(failed.contains("shop") && failed.contains("404"), "{failed}");
 }
