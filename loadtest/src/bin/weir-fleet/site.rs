@@ -146,9 +146,9 @@ impl Edge {
     pub(crate) async fn restart(&mut self, kill: bool, services: usize) -> anyhow::Result<()> {
         self.spent = self.processor_time()?;
         if kill {
-            self.node.kill()?
+            self.node.kill()?;
         } else {
-            self.node.terminate().await?
+            self.node.terminate().await?;
         }
         self.start(services).await
     }

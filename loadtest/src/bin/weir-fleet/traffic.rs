@@ -101,7 +101,7 @@ impl Traffic {
     /// The counts of some seconds. Those to come are missing.
     pub(crate) fn seconds(&self, range: Range<usize>) -> Vec<Counts> {
         let seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
-        seconds[range.start.min(seconds.len())..range.end.min(seconds.len())].to_vec()
+        seconds.iter().take(range.end).skip(range.start).copied().collect()
     }
 
     pub(crate) fn sum(&self, range: Range<usize>) -> Counts {
