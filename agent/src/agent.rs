@@ -1,6 +1,5 @@
 //! Composition: builds the parts of an agent from its configuration.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,13 +16,13 @@ use weir_runtime::process_metrics;
 use weir_runtime::serve::HttpMetrics;
 use weir_runtime::shutdown::Drain;
 
-use crate::config::{Config, ServiceList};
+use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, register_edges, unix_seconds};
 use crate::poll::{
     Batch, BatchSchedule, Command, Dictionaries, DictionaryMemory, DownloadLimits, EventStream, Follower, Poller,
-    Schedule, Selection, release_of,
+    Schedule, release_of,
 };
 use crate::readiness::readiness;
 use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
@@ -76,8 +75,6 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let read = fingerprint(&reload::files(&config));
     let edges = Arc::new(EdgeClient::new(Edges::new(&config, &metrics)?));
     register_edges(&registry, edges.clone())?;
-    let reloader = Reloader::new(config.clone(), edges.clone(), metrics.clone());
-    let reloader = Arc::new(WatchedFiles::new(reloader, read));
     let (root, modes) = (config.root.clone(), Modes { group_write: config.group_write });
     let lock = tokio::task::spawn_blocking(move || RootLock::acquire(&root, modes)).await??;
     let pins = read_pins(&config.root).context("cannot read the pins")?;
@@ -101,20 +98,18 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         once,
         started,
     });
-    let mut opened = Vec::new();
-    // All directories are opened before the first task starts: an agent that cannot start has no effects.
-    for (service, is_fixed) in composition.at_start().await? {
-        opened.push((composition.open(&service).await?, service, is_fixed));
-    }
+    let root = composition.config.root.clone();
+    let before = tokio::task::spawn_blocking(move || followed_before(&root)).await?.context("cannot read `root`")?;
+    let services = Arc::new(Services::new());
+    let mut roster = Roster::new(composition.clone(), services.clone(), before);
+    // An agent that cannot start has no effects.
+    roster.configure(composition.config.clone()).await?;
+    let reloader =
+        Reloader::new(composition.config.clone(), edges.clone(), roster.handle(), composition.metrics.clone());
+    let reloader = Arc::new(WatchedFiles::new(reloader, read));
     composition.drain.spawn(watch_pins(composition.config.root.clone(), pins_read, composition.drain.clone()));
-    let mut services = BTreeMap::new();
-    for (directory, name, is_fixed) in opened {
-        let service = composition.follow(&name, directory, is_fixed, Duration::ZERO);
-        services.insert(name, service);
-    }
-    composition.metrics.services.set(i64::try_from(services.len()).unwrap_or(i64::MAX));
-    let services = Arc::new(Services::new(services, !composition.config.is_dynamic()));
-    composition.follow_lists(&services);
+    composition.follow_lists(&services, &roster);
+    composition.drain.spawn(supervise(roster, composition.drain.clone()));
     if let Some(monitor) = composition.monitor.clone() {
         composition.drain.spawn(supervise(monitor, composition.drain.clone()));
     }
@@ -184,34 +179,11 @@ async fn watch_pins(root: PathBuf, pins: watch::Sender<Arc<Pins>>, drain: Drain)
 }
 
 impl Composition {
-    /// The services that are followed from the start, and whether each is named by the configuration: of others, those that
-    /// an earlier process followed, so that an agent without an edge runs on.
-    async fn at_start(&self) -> anyhow::Result<BTreeMap<ServiceName, bool>> {
-        let is_assigned = self.config.list == ServiceList::Assigned;
-        let named = self.config.services.iter().filter(|_| !is_assigned).filter_map(|entry| entry.service());
-        let named: BTreeSet<ServiceName> = named.collect();
-        let mut all: BTreeMap<_, _> = BTreeMap::new();
-        if self.config.is_dynamic()
-            && let Some(selection) = Selection::of(&self.config)
-        {
-            let root = self.config.root.clone();
-            let before = tokio::task::spawn_blocking(move || followed_before(&root)).await?;
-            let before = before.context("cannot read `root`")?.into_iter();
-            all.extend(before.filter(|service| selection.takes(service)).map(|service| (service, false)));
-        }
-        all.extend(named.into_iter().map(|service| (service, true)));
-        Ok(all)
-    }
-
     /// Starts what asks for all services at once. `--once` needs it only to know the services.
-    fn follow_lists(self: &Arc<Self>, services: &Arc<Services>) {
+    fn follow_lists(&self, services: &Arc<Services>, roster: &Roster) {
         if self.once && !self.config.is_dynamic() {
             return;
         }
-        let Some(selection) = Selection::of(&self.config) else {
-            tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
-            return;
-        };
         let (want, wanted) = mpsc::channel(MAX_COMMANDS);
         let (cursor, cursor_read) = watch::channel(None);
         let config = &self.config;
@@ -219,7 +191,7 @@ impl Composition {
             let stream = EventStream {
                 services: services.clone(),
                 edges: self.edges.clone(),
-                selection: selection.clone(),
+                selection: roster.selection(),
                 timeout: config.request_timeout,
                 spread: config.spread,
                 agent: config.name.clone(),
@@ -236,9 +208,10 @@ impl Composition {
             self.drain.spawn(supervise(reporter, self.drain.clone()));
         }
         let batch = Batch {
-            roster: Roster::new(self.clone(), services.clone()),
+            roster: roster.handle(),
+            services: services.clone(),
             edges: self.edges.clone(),
-            selection,
+            selection: roster.selection(),
             timeout: config.request_timeout,
             schedule: BatchSchedule::new(&config.name, config.poll_interval, Instant::now()),
             wanted,
@@ -259,15 +232,15 @@ impl Composition {
         Ok(Arc::new(opened.await??))
     }
 
-    /// Starts the tasks of a service. `is_fixed`: the configuration names it. `within`: the first poll is spread over this.
+    /// Starts the tasks of a service. `hooks`: what they run. `within`: the first poll is spread over this.
     pub(crate) fn follow(
         &self,
         name: &ServiceName,
         directory: Arc<ServiceDirectory>,
-        is_fixed: bool,
+        hooks: ServiceConfig,
         within: Duration,
     ) -> Service {
-        let (name, service, drain) = (name.clone(), self.config.hooks_of(name), self.drain.part());
+        let (name, service, drain) = (name.clone(), hooks.clone(), self.drain.part());
         let metrics = self.metrics.service(&name);
         let state = directory.state();
         let pending = directory.hook_job().is_some();
@@ -347,7 +320,7 @@ impl Composition {
             drain: drain.clone(),
         };
         drain.spawn(supervise(follower, drain.clone()));
-        Service { status, upstream_unreachable, commands, part: drain, is_fixed }
+        Service { status, upstream_unreachable, commands, part: drain, hooks }
     }
 }
 
@@ -434,7 +407,7 @@ impl Running {
         self.services.command(service, command);
     }
 
-    /// Applies a new configuration: edges, certificates, keys and CA. Requests in flight are not affected. Keys that
+    /// Applies a new configuration: edges, certificates, keys, CA and services. Requests in flight are not affected. Keys that
     /// need a restart are logged and ignored. `read`: the result of reading the configuration again.
     ///
     /// # Errors

@@ -45,6 +45,9 @@ pub const RELOADABLE: &[&str] = &[
     "max_connection_age",
     "proxy",
     "idle_timeout",
+    "services",
+    "allow",
+    "service",
 ];
 
 /// The versions of HTTP for requests to edges.
@@ -72,7 +75,7 @@ pub enum EdgeOrder {
 }
 
 /// Which services are followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceList {
     /// Those of the tables `[[service]]`.
@@ -330,14 +333,24 @@ impl Config {
         Ok(config)
     }
 
-    /// What runs before and after a switch of a service.
+    /// What runs before and after a switch of a service, under its own name.
     pub(crate) fn hooks_of(&self, service: &ServiceName) -> ServiceConfig {
         let by_name = self.services.iter().find(|entry| entry.name.as_str() == service.as_str());
         let found = by_name.or_else(|| self.services.iter().find(|entry| entry.name.matches(service.as_str())));
-        found.cloned().unwrap_or_else(|| ServiceConfig::new(service))
+        let own = ServiceConfig::new(service);
+        match found {
+            Some(entry) => ServiceConfig { name: own.name, ..entry.clone() },
+            None => own,
+        }
     }
 
-    /// Whether services begin and end while the agent runs.
+    /// The services that the tables name, unless they only have the hooks of what is assigned.
+    pub(crate) fn named(&self) -> impl Iterator<Item = ServiceName> {
+        let is_listed = self.list == ServiceList::Listed;
+        self.services.iter().filter(move |_| is_listed).filter_map(ServiceConfig::service)
+    }
+
+    /// Whether edges say which services there are.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.list == ServiceList::Assigned || self.services.iter().any(|entry| entry.service().is_none())
     }

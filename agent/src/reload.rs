@@ -1,4 +1,4 @@
-//! Reloads the configuration of a running agent, its edges and its TLS settings, on SIGHUP; and its certificates, key and
+//! Reloads the configuration of a running agent, its edges, its TLS settings and its services, on SIGHUP; and its certificates, key and
 //! authority when they change.
 //!
 //! Everything that can fail happens before anything changes: a configuration is applied in full or not at all. Requests
@@ -16,13 +16,15 @@ use weir_runtime::tls;
 use crate::config::{Config, RELOADABLE};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::metrics::Metrics;
+use crate::roster::RosterHandle;
 
-/// Replaces the edges of a running agent.
+/// Replaces the edges and the services of a running agent.
 pub(crate) struct Reloader {
     started_with: Config,
     /// What was applied last.
     config: Mutex<Config>,
     edges: Arc<EdgeClient>,
+    roster: RosterHandle,
     metrics: Metrics,
 }
 
@@ -33,8 +35,8 @@ pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
 }
 
 impl Reloader {
-    pub(crate) fn new(started_with: Config, edges: Arc<EdgeClient>, metrics: Metrics) -> Self {
-        Self { config: Mutex::new(started_with.clone()), started_with, edges, metrics }
+    pub(crate) fn new(started_with: Config, edges: Arc<EdgeClient>, roster: RosterHandle, metrics: Metrics) -> Self {
+        Self { config: Mutex::new(started_with.clone()), started_with, edges, roster, metrics }
     }
 
     /// Applies a configuration, as far as that needs no restart. Blocks.
@@ -47,8 +49,10 @@ impl Reloader {
         if let Some(certificate) = &config.client_certificate {
             tls::check_validity(certificate, SystemTime::now()).context("edges would reject the client certificate")?;
         }
+        let edges = Edges::new(&config, &self.metrics)?;
         // The last step that can fail.
-        self.edges.replace(Edges::new(&config, &self.metrics)?);
+        self.roster.configure(config.clone())?;
+        self.edges.replace(edges);
         for key in changed_keys(&self.started_with, &config, RELOADABLE) {
             tracing::warn!(%key, "a changed key takes effect after a restart only");
         }
@@ -73,7 +77,7 @@ impl Reload for Reloader {
     fn report(&self, outcome: &anyhow::Result<()>) {
         let result = match outcome {
             Ok(()) => {
-                tracing::info!("the configuration and its certificates were reloaded for new connections");
+                tracing::info!("the configuration and its certificates were reloaded");
                 "applied"
             }
             Err(error) => {
@@ -104,6 +108,6 @@ mod tests {
         assert_eq!(changed_keys(&config(), &now, RELOADABLE), [""; 0]);
         now.services[0].exec = Some("true".into());
         now.keep_releases = 9;
-        assert_eq!(changed_keys(&config(), &now, RELOADABLE), ["keep_releases", "service"]);
+        assert_eq!(changed_keys(&config(), &now, RELOADABLE), ["keep_releases"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The services that are followed. Some begin and end while the agent runs: those that operators assign, and those that
-//! match a pattern.
+//! The services that are followed. They begin and end while the agent runs: with the configuration, with what operators
+//! assign, and with what matches a pattern. One task begins and ends them.
 //!
 //! A service that ends keeps its directory, and runs no hook. A file in the directory says since when; it is why the service
 //! does not begin again at the next start, and when it may be removed.
@@ -10,18 +10,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{mpsc, watch};
+use anyhow::Context;
+use tokio::sync::{mpsc, oneshot, watch};
 use weir_protocol::name::ServiceName;
 use weir_runtime::shutdown::Drain;
 
 use crate::agent::Composition;
+use crate::config::{Config, ServiceConfig};
 use crate::metrics::ServiceGauge;
 use crate::poll::{Command, ReceivedRow, Selection};
-use crate::release::remove_tree;
+use crate::release::{ServiceDirectory, remove_tree};
 use crate::status::ServiceStatus;
+use crate::supervise::Task;
 
 /// The file in the directory of a service that is no longer followed: the time since when.
 const ENDED: &str = "unassigned-since";
+
+/// The most messages that wait for the roster.
+const MAX_MESSAGES: usize = 8;
+
+/// The most services whose upstreams are remembered as unreachable.
+const MAX_UNREACHABLE: usize = 100_000;
 
 /// A service that is followed.
 pub(crate) struct Service {
@@ -31,8 +40,8 @@ pub(crate) struct Service {
     pub(crate) part: Drain,
     /// Whether the origin cannot reach the upstream, by the events of an edge. `None`: signed statements say it.
     pub(crate) upstream_unreachable: Option<ServiceGauge>,
-    /// Named by the configuration: it never ends.
-    pub(crate) is_fixed: bool,
+    /// What they run before and after a switch.
+    pub(crate) hooks: ServiceConfig,
 }
 
 /// The services that are followed now.
@@ -40,20 +49,42 @@ pub(crate) struct Services {
     followed: RwLock<BTreeMap<ServiceName, Service>>,
     /// Whether an edge has said which services there are, if that matters.
     pub(crate) are_known: watch::Sender<bool>,
-    /// Services of which an event said that they ended, since the last list with services.
+    /// Followed services of which an event said that they ended, since the last list with services.
     ended: Mutex<BTreeSet<ServiceName>>,
     /// The last list was empty, and no event has said why.
     pub(crate) is_list_doubted: AtomicBool,
+    /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
+    unreachable: Mutex<BTreeMap<ServiceName, SystemTime>>,
+}
+
+impl Service {
+    fn show_upstream(&self, since: Option<SystemTime>) {
+        self.upstream_unreachable.iter().for_each(|gauge| gauge.set(f64::from(u8::from(since.is_some()))));
+        self.status.send_if_modified(|status| {
+            let is_new = status.upstream_unreachable_since != since;
+            status.upstream_unreachable_since = since;
+            is_new
+        });
+    }
 }
 
 impl Services {
-    pub(crate) fn new(followed: BTreeMap<ServiceName, Service>, are_known: bool) -> Self {
-        let are_known = watch::Sender::new(are_known);
-        Self { followed: followed.into(), are_known, ended: Mutex::default(), is_list_doubted: AtomicBool::new(false) }
+    pub(crate) fn new() -> Self {
+        Self {
+            followed: RwLock::default(),
+            are_known: watch::Sender::new(false),
+            ended: Mutex::default(),
+            is_list_doubted: AtomicBool::new(false),
+            unreachable: Mutex::default(),
+        }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<ServiceName, Service>> {
         self.followed.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<ServiceName, Service>> {
+        self.followed.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Their names, sorted.
@@ -78,25 +109,43 @@ impl Services {
         }
     }
 
-    /// An edge says since when the upstream of these services is unreachable.
-    pub(crate) fn tell_upstream<'s>(&self, services: impl Iterator<Item = &'s ServiceName>, since: Option<SystemTime>) {
-        let followed = self.read();
-        for service in services.filter_map(|service| followed.get(service)) {
-            service.upstream_unreachable.iter().for_each(|gauge| gauge.set(f64::from(u8::from(since.is_some()))));
-            service.status.send_if_modified(|status| {
-                let is_new = status.upstream_unreachable_since != since;
-                status.upstream_unreachable_since = since;
-                is_new
-            });
+    /// An edge says since when the upstream of these services is unreachable; `None`: it is reachable.
+    pub(crate) fn tell_upstream(&self, services: &[ServiceName], since: Option<SystemTime>) {
+        let (mut unreachable, followed) = (self.unreachable(), self.read());
+        for name in services {
+            match since {
+                Some(since) if unreachable.len() < MAX_UNREACHABLE => drop(unreachable.insert(name.clone(), since)),
+                _ => drop(unreachable.remove(name)),
+            }
+            followed.get(name).inspect(|service| service.show_upstream(unreachable.get(name).copied()));
         }
     }
 
-    /// An event says that a service is no longer assigned. The next list ends it.
-    pub(crate) fn tell_ended(&self, service: ServiceName) {
-        self.ended().insert(service);
+    /// Shows what is known of the upstream of a service that has just begun.
+    fn show_upstream(&self, name: &ServiceName) {
+        let since = self.unreachable();
+        self.read().get(name).inspect(|service| service.show_upstream(since.get(name).copied()));
     }
 
-    fn ended(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
+    /// Nothing is known of the upstreams: another edge will tell.
+    pub(crate) fn forget_upstreams(&self) {
+        self.unreachable().clear();
+        self.read().values().for_each(|service| service.show_upstream(None));
+    }
+
+    fn unreachable(&self) -> MutexGuard<'_, BTreeMap<ServiceName, SystemTime>> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An event says that a service is no longer assigned. An empty list ends it from now on.
+    pub(crate) fn tell_ended(&self, service: ServiceName) {
+        if self.read().contains_key(&service) {
+            self.ended().insert(service);
+        }
+    }
+
+    /// The services of which an event has said that they ended.
+    pub(crate) fn ended(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,104 +156,258 @@ impl Services {
     }
 }
 
-/// Begins and ends services.
-pub(crate) struct Roster {
-    pub(crate) composition: Arc<Composition>,
-    pub(crate) services: Arc<Services>,
-    /// Services whose tasks are ending.
-    ending: Arc<Mutex<BTreeSet<ServiceName>>>,
+/// What the roster reacts to.
+enum Message {
+    /// The configuration has changed.
+    Configured(Box<Config>, oneshot::Sender<anyhow::Result<()>>),
+    /// An edge said which services there are.
+    Listed(List, oneshot::Sender<()>),
+    /// All tasks of a service have ended.
+    Ended(ServiceName),
 }
 
-/// What a list changes.
+/// The services that there are, as an edge says.
+pub(crate) struct List {
+    pub(crate) services: BTreeSet<ServiceName>,
+    /// What it was asked for.
+    pub(crate) selection: Selection,
+    /// What had ended by events before it was asked.
+    pub(crate) ended_before: BTreeSet<ServiceName>,
+}
+
+/// Sends to the roster.
+#[derive(Clone)]
+pub(crate) struct RosterHandle(mpsc::Sender<Message>);
+
+impl RosterHandle {
+    /// Follows the services of a configuration. Blocks.
+    ///
+    /// # Errors
+    /// The directory of a service cannot be used, or the agent is stopping. Nothing has changed.
+    pub(crate) fn configure(&self, config: Config) -> anyhow::Result<()> {
+        let (done, result) = oneshot::channel();
+        // An error: the result never comes.
+        let _ = self.0.blocking_send(Message::Configured(Box::new(config), done));
+        result.blocking_recv().context("the agent is stopping")?
+    }
+
+    /// An edge said which services there are. Returns once they are followed.
+    pub(crate) async fn listed(&self, list: List) {
+        let (done, applied) = oneshot::channel();
+        let _ = self.0.send(Message::Listed(list, done)).await;
+        let _ = applied.await;
+    }
+}
+
+/// The task that begins and ends services.
+pub(crate) struct Roster {
+    composition: Arc<Composition>,
+    services: Arc<Services>,
+    config: Config,
+    /// What edges are asked for; `None`: each service is polled by itself.
+    selection: watch::Sender<Option<Selection>>,
+    /// The services of the last list, or those that were followed before there was one: silence ends no service.
+    listed: BTreeSet<ServiceName>,
+    /// Services whose tasks are ending.
+    ending: BTreeSet<ServiceName>,
+    messages: mpsc::Receiver<Message>,
+    sender: mpsc::Sender<Message>,
+}
+
+/// What has to change.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Changes {
     begin: Vec<ServiceName>,
+    /// Some of them begin again, with other hooks.
     end: Vec<ServiceName>,
 }
 
-/// `followed`: the services, and whether each is fixed. `listed`: sorted. `ended`: those of which an event has said it. An
-/// empty list alone ends nothing: an edge that has lost its memory gives one, too.
-fn changes(
-    followed: &BTreeMap<ServiceName, bool>,
-    listed: &BTreeSet<ServiceName>,
+/// The list that follows on a list. `ended`: the services of which an event has said it. An empty list alone ends nothing: an
+/// edge that has lost its memory gives one, too.
+fn next_list(
+    last: &BTreeSet<ServiceName>,
+    list: BTreeSet<ServiceName>,
     ended: &BTreeSet<ServiceName>,
-) -> Changes {
-    let gone = followed.iter().filter(|(service, is_fixed)| !**is_fixed && !listed.contains(*service));
-    let gone = gone.filter(|(service, _)| !listed.is_empty() || ended.contains(*service));
+) -> BTreeSet<ServiceName> {
+    if list.is_empty() { last.difference(ended).cloned().collect() } else { list }
+}
+
+/// The services that are to be followed, with their hooks: those that the configuration names, and those of a list that it
+/// takes.
+fn wanted(
+    config: &Config,
+    selection: Option<&Selection>,
+    listed: &BTreeSet<ServiceName>,
+) -> BTreeMap<ServiceName, ServiceConfig> {
+    let taken = listed.iter().filter(|service| selection.is_some_and(|selection| selection.takes(service)));
+    let all = config.named().chain(taken.cloned());
+    all.map(|service| (service.clone(), config.hooks_of(&service))).collect()
+}
+
+fn changes(followed: &BTreeMap<ServiceName, ServiceConfig>, wanted: &BTreeMap<ServiceName, ServiceConfig>) -> Changes {
     Changes {
-        begin: listed.iter().filter(|service| !followed.contains_key(*service)).cloned().collect(),
-        end: gone.map(|(service, _)| service.clone()).collect(),
+        begin: wanted.keys().filter(|service| !followed.contains_key(*service)).cloned().collect(),
+        end: followed
+            .iter()
+            .filter(|(name, hooks)| wanted.get(*name) != Some(hooks))
+            .map(|(name, _)| name.clone())
+            .collect(),
+    }
+}
+
+impl Task for Roster {
+    async fn run(&mut self) {
+        loop {
+            let message = tokio::select! {
+                () = self.composition.drain.begun() => return,
+                Some(message) = self.messages.recv() => message,
+            };
+            match message {
+                Message::Configured(config, done) => drop(done.send(self.configure(*config).await)),
+                Message::Listed(list, done) => {
+                    if self.selection.borrow().as_ref() == Some(&list.selection) {
+                        self.take(list);
+                        self.reconcile().await;
+                        self.services.are_known.send_replace(true);
+                        self.remove_old().await;
+                    }
+                    let _ = done.send(());
+                }
+                Message::Ended(service) => {
+                    self.ending.remove(&service);
+                    self.reconcile().await;
+                }
+            }
+        }
+    }
+
+    fn panicked(&mut self, message: &str) {
+        tracing::error!(message, "the roster of services panicked, which is a bug");
     }
 }
 
 impl Roster {
-    pub(crate) fn new(composition: Arc<Composition>, services: Arc<Services>) -> Self {
-        Self { composition, services, ending: Arc::default() }
+    /// Follows nothing yet. `before`: the services of an earlier process.
+    pub(crate) fn new(composition: Arc<Composition>, services: Arc<Services>, before: BTreeSet<ServiceName>) -> Self {
+        let (sender, messages) = mpsc::channel(MAX_MESSAGES);
+        let (config, selection) = (composition.config.clone(), watch::Sender::new(None));
+        Self { composition, services, config, selection, listed: before, ending: BTreeSet::new(), messages, sender }
     }
 
-    /// An edge said which services there are. Only such an answer ends a service: never an error, and never silence.
-    pub(crate) async fn apply(&self, rows: impl Iterator<Item = &ServiceName>, selection: &Selection) {
-        let listed: BTreeSet<_> = rows.filter(|service| selection.takes(service)).cloned().collect();
-        let followed = self.services.read().iter().map(|(name, service)| (name.clone(), service.is_fixed)).collect();
-        let Changes { begin, end } = changes(&followed, &listed, &self.services.ended());
-        if !listed.is_empty() {
-            self.services.ended().clear();
-        }
-        for service in end {
-            self.end(service);
-        }
-        for service in begin {
-            // The tasks of one that has just ended may still write; the next list comes soon.
-            if self.ending().contains(&service) {
-                continue;
+    pub(crate) fn handle(&self) -> RosterHandle {
+        RosterHandle(self.sender.clone())
+    }
+
+    /// What edges are asked for, now and later.
+    pub(crate) fn selection(&self) -> watch::Receiver<Option<Selection>> {
+        self.selection.subscribe()
+    }
+
+    /// Follows the services of a configuration. All directories are opened before anything else changes.
+    ///
+    /// # Errors
+    /// The directory of a service cannot be used.
+    pub(crate) async fn configure(&mut self, config: Config) -> anyhow::Result<()> {
+        let (selection, followed) = (Selection::of(&config), self.followed());
+        let listed = self.listed.iter().chain(followed.keys()).cloned().collect();
+        let wanted = wanted(&config, selection.as_ref(), &listed);
+        let mut opened = Vec::new();
+        for service in wanted.keys().filter(|service| !followed.contains_key(*service)) {
+            // The tasks of one that has just ended may still write: it begins after them.
+            if !self.ending.contains(service) {
+                opened.push((service, self.composition.open(service).await?));
             }
-            if let Err(error) = self.begin(&service).await {
-                tracing::error!(%service, error = format!("{error:#}"), "a service cannot be followed");
-            }
         }
-        let is_doubted = listed.is_empty() && self.services.read().values().any(|service| !service.is_fixed);
-        if is_doubted && !self.services.is_list_doubted.swap(is_doubted, Ordering::Relaxed) {
-            tracing::warn!(
-                "an edge lists no service for this agent; those that it follows stay until an event ends them"
-            );
+        if selection.is_none() {
+            tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
         }
-        self.services.is_list_doubted.store(is_doubted, Ordering::Relaxed);
-        self.composition.metrics.services.set(i64::try_from(self.services.read().len()).unwrap_or(i64::MAX));
-        self.services.are_known.send_replace(true);
-        self.remove_old().await;
-    }
-
-    fn ending(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn begin(&self, name: &ServiceName) -> anyhow::Result<()> {
-        let directory = self.composition.open(name).await?;
-        match std::fs::remove_file(self.path(name).join(ENDED)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
+        let is_named = !config.is_dynamic();
+        let has_changed =
+            self.selection.send_if_modified(|known| std::mem::replace(known, selection.clone()) != selection);
+        if is_named || has_changed {
+            self.services.are_known.send_replace(is_named);
         }
-        tracing::info!(service = %name, "the service is followed from now on");
-        let service = self.composition.follow(name, directory, false, self.composition.config.spread);
-        self.services.followed.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), service);
+        (self.config, self.listed) = (config, listed);
+        for (service, directory) in opened {
+            self.begin(service, directory, Duration::ZERO);
+        }
+        self.reconcile().await;
         Ok(())
     }
 
-    fn end(&self, name: ServiceName) {
-        let mut followed = self.services.followed.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(service) = followed.remove(&name) else { return };
-        tracing::warn!(service = %name, "the service is not followed any more; its directory stays");
-        let since = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        if let Err(error) = std::fs::write(self.path(&name).join(ENDED), since) {
-            tracing::warn!(service = %name, %error, "that the service has ended cannot be recorded");
+    fn take(&mut self, list: List) {
+        let is_empty = list.services.is_empty();
+        self.listed = next_list(&self.listed, list.services, &self.services.ended());
+        if !is_empty {
+            // What an event says after the question may be newer than the answer.
+            self.services.ended().retain(|service| !list.ended_before.contains(service));
         }
-        self.ending().insert(name.clone());
-        let (composition, ending) = (self.composition.clone(), self.ending.clone());
+        let named: BTreeSet<_> = self.config.named().collect();
+        let is_doubted = is_empty && !self.listed.is_subset(&named);
+        if is_doubted && !self.services.is_list_doubted.load(Ordering::Relaxed) {
+            tracing::warn!("an edge lists no service for this agent; what it follows stays until an event ends it");
+        }
+        self.services.is_list_doubted.store(is_doubted, Ordering::Relaxed);
+    }
+
+    fn followed(&self) -> BTreeMap<ServiceName, ServiceConfig> {
+        self.services.read().iter().map(|(name, service)| (name.clone(), service.hooks.clone())).collect()
+    }
+
+    /// Begins and ends services until those are followed that should be. Only the configuration and the list of an edge end
+    /// one: never an error, and never silence.
+    async fn reconcile(&mut self) {
+        let wanted = wanted(&self.config, self.selection.borrow().as_ref(), &self.listed);
+        let Changes { begin, end } = changes(&self.followed(), &wanted);
+        for service in end {
+            let goes_on = wanted.contains_key(&service);
+            self.end(service, goes_on);
+        }
+        for service in begin.iter().filter(|service| !self.ending.contains(*service)) {
+            match self.composition.open(service).await {
+                Ok(directory) => self.begin(service, directory, self.composition.config.spread),
+                Err(error) => {
+                    tracing::error!(%service, error = format!("{error:#}"), "a service cannot be followed");
+                }
+            }
+        }
+        self.composition.metrics.services.set(i64::try_from(self.services.read().len()).unwrap_or(i64::MAX));
+    }
+
+    /// `within`: the first poll is spread over this.
+    fn begin(&self, name: &ServiceName, directory: Arc<ServiceDirectory>, within: Duration) {
+        match std::fs::remove_file(self.path(name).join(ENDED)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(service = %name, %error, "that the service has begun again cannot be recorded");
+            }
+            _ => {}
+        }
+        tracing::info!(service = %name, "the service is followed from now on");
+        let service = self.composition.follow(name, directory, self.config.hooks_of(name), within);
+        self.services.write().insert(name.clone(), service);
+        self.services.show_upstream(name);
+    }
+
+    /// `goes_on`: it begins again when its tasks have ended.
+    fn end(&mut self, name: ServiceName, goes_on: bool) {
+        let Some(service) = self.services.write().remove(&name) else { return };
+        if goes_on {
+            tracing::info!(service = %name, "the service has other hooks from now on");
+        } else {
+            tracing::warn!(service = %name, "the service is not followed any more; its directory stays");
+            let since = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+            if let Err(error) = std::fs::write(self.path(&name).join(ENDED), since) {
+                tracing::warn!(service = %name, %error, "that the service has ended cannot be recorded");
+            }
+        }
+        self.ending.insert(name.clone());
+        let (composition, ended) = (self.composition.clone(), self.sender.clone());
         self.composition.drain.spawn(async move {
             service.part.end().await;
             composition.metrics.forget(&name);
             composition.monitor.iter().for_each(|monitor| monitor.unwatch(&name));
-            ending.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            // Nobody listens any more when the agent stops.
+            let _ = ended.send(Message::Ended(name)).await;
         });
     }
 
@@ -218,7 +421,7 @@ impl Roster {
         if keep.is_zero() {
             return;
         }
-        let in_use: BTreeSet<_> = self.services.names().into_iter().chain(self.ending().clone()).collect();
+        let in_use: BTreeSet<_> = self.services.names().into_iter().chain(self.ending.clone()).collect();
         let root = self.composition.config.root.clone();
         let removed = tokio::task::spawn_blocking(move || remove_ended(&root, &in_use, keep, SystemTime::now())).await;
         if let Ok(Err(error)) = removed {
@@ -249,7 +452,7 @@ fn directories(root: &Path) -> std::io::Result<Vec<(ServiceName, Option<SystemTi
 }
 
 /// The services that an earlier process followed to its end.
-pub(crate) fn followed_before(root: &Path) -> std::io::Result<Vec<ServiceName>> {
+pub(crate) fn followed_before(root: &Path) -> std::io::Result<BTreeSet<ServiceName>> {
     let found = directories(root)?.into_iter();
     Ok(found.filter(|(_, ended)| ended.is_none()).map(|(service, _)| service).collect())
 }
@@ -273,17 +476,50 @@ mod tests {
         names.iter().map(|name| name.parse().unwrap()).collect()
     }
 
+    fn config(services: &[(&str, &str)]) -> Config {
+        let mut config = Config::new(Vec::new(), "ca.pem", "root");
+        let service = |(name, exec): &(&str, &str)| {
+            let exec = Some((*exec).into());
+            ServiceConfig { exec, ..ServiceConfig::of(name.parse().unwrap()) }
+        };
+        config.services = services.iter().map(service).collect();
+        config
+    }
+
+    fn difference(before: &Config, listed: &[&str], now: &Config, listed_now: &[&str]) -> [BTreeSet<ServiceName>; 2] {
+        let wanted = |config: &Config, listed: &[&str]| wanted(config, Selection::of(config).as_ref(), &names(listed));
+        let Changes { begin, end } = changes(&wanted(before, listed), &wanted(now, listed_now));
+        [begin, end].map(|services| services.into_iter().collect())
+    }
+
     #[test]
     fn a_list_begins_and_ends_all_but_what_the_configuration_names() {
-        let followed = [("fixed", true), ("old", false), ("stays", false)];
-        let followed = followed.map(|(name, is_fixed)| (name.parse().unwrap(), is_fixed)).into();
-        let changed = |listed: &[&str], ended: &[&str]| {
-            let Changes { begin, end } = changes(&followed, &names(listed), &names(ended));
-            (begin.into_iter().collect(), end.into_iter().collect())
-        };
-        assert_eq!(changed(&["new", "stays"], &[]), (names(&["new"]), names(&["old"])));
-        assert_eq!(changed(&[], &[]), (names(&[]), names(&[])), "an empty list alone ends nothing");
-        assert_eq!(changed(&[], &["fixed", "old"]), (names(&[]), names(&["old"])));
+        let config = config(&[("fixed", "a"), ("*", "b")]);
+        assert_eq!(
+            difference(&config, &["old", "stays"], &config, &["new", "stays"]),
+            [names(&["new"]), names(&["old"])]
+        );
+        let none = [names(&[]), names(&[])];
+        assert_eq!(difference(&config, &["stays"], &config, &["fixed", "stays"]), none);
+    }
+
+    #[test]
+    fn a_configuration_begins_and_ends_services_and_changes_their_hooks() {
+        let before = config(&[("gone", "a"), ("other", "a"), ("same", "a")]);
+        let now = config(&[("new", "a"), ("other", "b"), ("same", "a")]);
+        assert_eq!(difference(&before, &[], &now, &[]), [names(&["new"]), names(&["gone", "other"])]);
+        let (all, some) = (config(&[("*", "a")]), config(&[("shop-*", "a"), ("shop-b", "b")]));
+        let listed = ["docs", "shop-a", "shop-b"];
+        assert_eq!(difference(&all, &listed, &some, &listed), [names(&[]), names(&["docs", "shop-b"])]);
+    }
+
+    #[test]
+    fn an_empty_list_ends_what_an_event_has_ended() {
+        let last = names(&["docs", "shop"]);
+        assert_eq!(next_list(&last, names(&["shop"]), &names(&[])), names(&["shop"]));
+        assert_eq!(next_list(&last, names(&[]), &names(&[])), last);
+        assert_eq!(next_list(&last, names(&[]), &names(&["docs", "other"])), names(&["shop"]));
+        assert_eq!(next_list(&last, names(&["docs"]), &names(&["docs"])), names(&["docs"]), "it is assigned again");
     }
 
     #[test]
@@ -297,7 +533,7 @@ mod tests {
         for name in ["ended", "again"] {
             std::fs::write(root.path().join(name).join(ENDED), "2026-11-20T09:30:00Z").unwrap();
         }
-        assert_eq!(followed_before(root.path()).unwrap(), ["followed".parse().unwrap()]);
+        assert_eq!(followed_before(root.path()).unwrap(), names(&["followed"]));
         let (keep, in_use) = (Duration::from_secs(3600), names(&["again"]));
         let left = || {
             names(

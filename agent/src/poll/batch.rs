@@ -1,5 +1,6 @@
 //! The batch poll: one request for all services, whose rows go to the tasks that follow them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use tokio::sync::{mpsc, watch};
 use weir_protocol::batch_poll::{BatchPoll, BatchPollError, MAX_BATCH_BYTES};
 use weir_protocol::event::Cursor;
+use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route;
 use weir_runtime::shutdown::Drain;
 
@@ -17,14 +19,16 @@ use super::row::ReceivedRow;
 use super::selection::Selection;
 use crate::edge_client::{Edge, EdgeClient, Protocol};
 use crate::metrics::Metrics;
-use crate::roster::Roster;
+use crate::roster::{List, RosterHandle, Services};
 use crate::supervise::Task;
 
 /// The task that polls for all services.
 pub(crate) struct Batch {
-    pub(crate) roster: Roster,
+    pub(crate) roster: RosterHandle,
+    pub(crate) services: Arc<Services>,
     pub(crate) edges: Arc<EdgeClient>,
-    pub(crate) selection: Selection,
+    /// What edges are asked for; `None`: nothing.
+    pub(crate) selection: watch::Receiver<Option<Selection>>,
     pub(crate) timeout: Duration,
     pub(crate) schedule: BatchSchedule,
     /// A poll is due within this.
@@ -68,17 +72,27 @@ struct Failed {
 impl Task for Batch {
     async fn run(&mut self) {
         loop {
+            let selection = self.selection.borrow_and_update().clone();
+            if selection.is_none() {
+                self.cursor.send_replace(None);
+            }
             tokio::select! {
                 () = self.drain.begun() => return,
+                Ok(()) = self.selection.changed() => {
+                    self.schedule.wanted(Instant::now(), Duration::ZERO);
+                    continue;
+                }
                 Some(spread) = self.wanted.recv() => {
                     self.schedule.wanted(Instant::now(), spread);
                     continue;
                 }
-                () = tokio::time::sleep_until(self.schedule.next().into()) => {}
+                () = tokio::time::sleep_until(self.schedule.next().into()), if selection.is_some() => {}
             }
+            let Some(selection) = selection else { continue };
+            let ended_before = self.services.ended().clone();
             tokio::select! {
                 () = self.drain.begun() => return,
-                polled = self.poll() => self.take(polled).await,
+                polled = self.poll(&selection) => self.take(polled, selection, ended_before).await,
             }
         }
     }
@@ -91,12 +105,13 @@ impl Task for Batch {
 
 impl Batch {
     /// Tries the edges in turn until one answers.
-    async fn poll(&self) -> Result<Answer, Failed> {
+    async fn poll(&self, selection: &Selection) -> Result<Answer, Failed> {
         let edges = self.edges.current();
         let mut attempt = edges.attempt();
         let mut failed = Failed { is_unavailable: false, retry_after: None, errors: Vec::new() };
-        for (index, edge) in attempt.in_order().enumerate() {
-            match self.ask(edge).await {
+        let preferred = edges.preferred();
+        for edge in attempt.in_order() {
+            match self.ask(edge, selection).await {
                 Ok(answer) => {
                     attempt.succeeded();
                     return Ok(answer);
@@ -105,7 +120,7 @@ impl Batch {
                     tracing::debug!(edge = %edge.url(), %error, "a batch poll of an edge failed");
                     if let BatchError::Poll(error) = &error {
                         let is_404 = matches!(error, PollError::Status { status: StatusCode::NOT_FOUND, .. });
-                        failed.is_unavailable |= index == 0 && is_404;
+                        failed.is_unavailable |= std::ptr::eq(edge, preferred) && is_404;
                         failed.retry_after = failed.retry_after.max(error.retry_after());
                         if error.is_edge_failure() {
                             attempt.failed(edge);
@@ -118,8 +133,8 @@ impl Batch {
         Err(failed)
     }
 
-    async fn ask(&self, edge: &Edge) -> Result<Answer, BatchError> {
-        let target = self.selection.target(&Route::AgentServices, None);
+    async fn ask(&self, edge: &Edge, selection: &Selection) -> Result<Answer, BatchError> {
+        let target = selection.target(&Route::AgentServices, None);
         let tag = self.known.as_ref().and_then(|known| known.tag.as_ref());
         let response = edge.get(&target, tag, self.timeout).await.map_err(PollError::from)?;
         let mut response = succeeded(edge, response).await?;
@@ -131,8 +146,13 @@ impl Batch {
         Ok(Answer::New(Known { tag: response.headers.remove(header::ETAG), rows }, response.protocol))
     }
 
-    /// Passes the rows on.
-    async fn take(&mut self, polled: Result<Answer, Failed>) {
+    /// Passes the rows on. `ended_before`: what had ended by events before the poll.
+    async fn take(
+        &mut self,
+        polled: Result<Answer, Failed>,
+        selection: Selection,
+        ended_before: BTreeSet<ServiceName>,
+    ) {
         let (now, random) = (Instant::now(), fastrand::f64());
         let protocol = match polled {
             Ok(Answer::Same(protocol)) => {
@@ -161,13 +181,14 @@ impl Batch {
         };
         self.schedule.answered(now, random);
         let Some(known) = &self.known else { return };
-        let tag = known.tag.as_ref().and_then(|tag| tag.to_str().ok()).unwrap_or_default();
-        // A tag of another form is none that an event stream can begin at.
-        self.cursor.send_replace(tag.trim_matches('"').parse().ok().or_else(|| "none".parse().ok()));
         let rows = known.rows.clone();
-        self.roster.apply(rows.services().iter().map(|row| &row.service), &self.selection).await;
+        let services = rows.services().iter().map(|row| row.service.clone()).collect();
+        self.roster.listed(List { services, selection, ended_before }).await;
+        // Events are about services that are followed. A tag of another form is none that a stream can begin at.
+        let tag = known.tag.as_ref().and_then(|tag| tag.to_str().ok()).unwrap_or_default();
+        self.cursor.send_replace(tag.trim_matches('"').parse().ok().or_else(|| "none".parse().ok()));
         for row in rows.services() {
-            self.roster.services.tell(ReceivedRow { row: row.clone(), protocol });
+            self.services.tell(ReceivedRow { row: row.clone(), protocol });
         }
     }
 }

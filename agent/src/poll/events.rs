@@ -32,7 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) struct EventStream {
     pub(crate) services: Arc<Services>,
     pub(crate) edges: Arc<EdgeClient>,
-    pub(crate) selection: Selection,
+    /// What edges are asked for; `None`: nothing.
+    pub(crate) selection: watch::Receiver<Option<Selection>>,
     pub(crate) timeout: Duration,
     /// Within this, a batch poll follows a change of what is followed, and the next stream one that ended.
     pub(crate) spread: Duration,
@@ -59,7 +60,7 @@ enum StreamEnd {
     Event(#[from] AgentEventError),
     #[error("the edge ended it")]
     Ended,
-    #[error("the edges were configured anew")]
+    #[error("the agent was configured anew")]
     Reloaded,
     #[error("another edge is in use")]
     OtherEdge,
@@ -78,9 +79,16 @@ impl Task for EventStream {
                 end = self.follow() => end,
             };
             self.metrics.event_stream_connected.set(0);
-            // An edge that ends drops all agents at once, and they come back in the order of their phases.
-            let turn = self.spread.mul_f64(phase(&[self.agent.as_str(), "events"]));
-            let pause = back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64()).max(turn);
+            let pause = match end {
+                // The agent ended it, at a moment of its own. What happens in between would be lost.
+                StreamEnd::OtherEdge | StreamEnd::Old => Duration::ZERO,
+                StreamEnd::OverHttp2 => back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64()),
+                // An edge that ends drops all agents at once, and they come back in the order of their phases.
+                _ => {
+                    let turn = self.spread.mul_f64(phase(&[self.agent.as_str(), "events"]));
+                    back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64()).max(turn)
+                }
+            };
             tracing::debug!(%end, ?pause, "the event stream has ended");
             tokio::select! {
                 () = self.drain.begun() => return,
@@ -101,9 +109,12 @@ impl EventStream {
         // While there is no batch poll, there are no events either.
         let known = self.cursor.wait_for(Option::is_some).await.map(|cursor| cursor.clone());
         let Ok(since) = known else { return StreamEnd::Ended };
+        let Ok(selection) = self.selection.wait_for(Option::is_some).await.map(|selection| selection.clone()) else {
+            return StreamEnd::Ended;
+        };
         let edges = self.edges.current();
         let preferred = edges.preferred();
-        match self.open(&edges, since.as_ref()).await {
+        match self.open(&edges, selection.as_ref(), since.as_ref()).await {
             Ok((edge, response)) => {
                 self.read(edge, response, &edges, preferred).await.err().unwrap_or(StreamEnd::Ended)
             }
@@ -111,8 +122,14 @@ impl EventStream {
         }
     }
 
-    async fn open<'e>(&self, edges: &'e Edges, since: Option<&Cursor>) -> Result<(&'e Edge, Response), StreamEnd> {
-        let target = self.selection.target(&Route::AgentEvents, since);
+    async fn open<'e>(
+        &self,
+        edges: &'e Edges,
+        selection: Option<&Selection>,
+        since: Option<&Cursor>,
+    ) -> Result<(&'e Edge, Response), StreamEnd> {
+        let Some(selection) = selection else { return Err(StreamEnd::Ended) };
+        let target = selection.target(&Route::AgentEvents, since);
         let mut errors = Vec::new();
         for edge in edges.in_order() {
             let opened = match edge.get(&target, None, self.timeout).await {
@@ -141,8 +158,13 @@ impl EventStream {
         let mut lines = Lines::with_limit(MAX_LINE_BYTES);
         self.metrics.event_stream_connected.set(1);
         // The edge tells of those that are not reachable.
-        self.services.tell_upstream(self.services.names().iter(), None);
-        while let Some(part) = body.chunk().await? {
+        self.services.forget_upstreams();
+        loop {
+            let part = tokio::select! {
+                part = body.chunk() => part?,
+                Ok(()) = self.selection.changed() => return Err(StreamEnd::Reloaded),
+            };
+            let Some(part) = part else { return Ok(()) };
             lines.push(&part);
             while let Some(line) = lines.next_line()? {
                 // An event of a later version says nothing to this one.
@@ -158,7 +180,7 @@ impl EventStream {
                     AgentEventKind::Assigned(_) | AgentEventKind::Resync => self.want(),
                     AgentEventKind::Upstream { services, upstream } => {
                         let since = (!upstream.reachable).then_some(upstream.since);
-                        self.services.tell_upstream(services.iter(), since);
+                        self.services.tell_upstream(&services, since);
                     }
                     AgentEventKind::Heartbeat => {}
                 }
@@ -177,7 +199,6 @@ impl EventStream {
                 return Err(StreamEnd::OverHttp2);
             }
         }
-        Ok(())
     }
 
     /// Asks for a batch poll; a full queue already has such requests. The same event reaches all agents of an edge at once.

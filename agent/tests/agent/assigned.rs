@@ -23,7 +23,7 @@ fn assigned(world: &World, edge: &TestEdge) -> Config {
     config
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let waited = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -32,7 +32,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     tokio::time::timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
-async fn until_released(running: &Running, service: &ServiceName) {
+pub(crate) async fn until_released(running: &Running, service: &ServiceName) {
     until("it is followed", || running.service(service).is_some()).await;
     let mut status = running.service(service).unwrap();
     let released = status.wait_for(|status| status.release.is_some());

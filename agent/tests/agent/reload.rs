@@ -1,10 +1,16 @@
 //! What a running agent takes over from a changed configuration.
 
+use std::time::Duration;
+
 use clap::Parser;
 use weir_agent::command_line::Args;
+use weir_agent::config::{ServiceConfig, ServiceList};
+use weir_agent::start;
+use weir_protocol::name::ServiceName;
 
 use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::Fault;
+use crate::assigned::{until, until_released};
+use crate::edge::{Fault, PATIENCE};
 use crate::tarball::with_content;
 
 #[tokio::test]
@@ -63,4 +69,89 @@ async fn a_changed_authority_is_read_without_a_signal() {
     agent.until("it follows", |status| status.switches == 1 && status.last_error.is_none()).await;
     assert_eq!((world.read("content").as_deref(), reloads(&agent, "refused")), (Some("one"), 1.0));
     agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_reload_begins_and_ends_services_and_changes_their_hooks() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let [bakery, pantry]: [ServiceName; 2] = ["bakery", "pantry"].map(|name| name.parse().unwrap());
+    for service in [&shop(), &bakery, &pantry] {
+        edge.answers.publish(service, with_content("one"));
+    }
+    let log = world.path().join("hooks");
+    let hook = |service: &ServiceName, word: &str| {
+        let exec = Some(format!("echo {word} $WEIR_SERVICE >> {}", log.display()).into());
+        ServiceConfig { exec, ..ServiceConfig::new(service) }
+    };
+    let ran = |line: &str| std::fs::read_to_string(&log).unwrap_or_default().lines().filter(|ran| *ran == line).count();
+    let mut config = world.config(&[edge.url()]);
+    config.services = vec![hook(&shop(), "first"), hook(&bakery, "first")];
+    let agent = Agent::with_release(config.clone()).await;
+    until("the hooks have run", || ran("first shop") == 1 && ran("first bakery") == 1).await;
+
+    // One directory cannot be used: nothing changes.
+    let mut changed = config.clone();
+    changed.services = vec![hook(&bakery, "second"), hook(&pantry, "first")];
+    let obstacle = world.path().join("root/pantry");
+    std::fs::write(&obstacle, "").unwrap();
+    let error = format!("{:#}", agent.running.reload(Ok(changed.clone())).await.unwrap_err());
+    assert!(error.contains("pantry"), "{error}");
+    assert_eq!(agent.running.services(), [bakery.clone(), shop()]);
+
+    std::fs::remove_file(obstacle).unwrap();
+    agent.running.reload(Ok(changed)).await.unwrap();
+    until_released(&agent.running, &pantry).await;
+    until("the hook has run", || ran("first pantry") == 1).await;
+    for service in [&shop(), &bakery] {
+        edge.answers.publish(service, with_content("two"));
+    }
+    until("the bakery is followed again", || agent.running.services() == [bakery.clone(), pantry.clone()]).await;
+    agent.running.poll_now(&bakery);
+    until("the other hook has run", || ran("second bakery") == 1).await;
+    assert_eq!((ran("first bakery"), ran("first shop")), (1, 1));
+    assert_eq!(world.read("content").as_deref(), Some("one"), "the directory stays");
+    assert!(world.service_dir().join("unassigned-since").exists());
+
+    agent.running.reload(Ok(config)).await.unwrap();
+    until("it is followed again", || ran("first shop") == 2).await;
+    assert_eq!(world.read("content").as_deref(), Some("two"));
+    assert!(!world.service_dir().join("unassigned-since").exists());
+    agent.until_metric("weir_agent_services", &[], 2.0).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_reload_changes_what_edges_are_asked_for() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let [a, b]: [ServiceName; 2] = ["shop-a", "shop-b"].map(|name| name.parse().unwrap());
+    for service in [&shop(), &a, &b] {
+        edge.answers.publish(service, with_content("one"));
+    }
+    edge.answers.assign(&[&shop()]);
+    let mut config = world.config(&[edge.url()]);
+    config.spread = Duration::ZERO;
+    config.services = vec![ServiceConfig::of("shop-*".parse().unwrap())];
+    let running = start(config.clone()).await.unwrap();
+    until_released(&running, &a).await;
+    until_released(&running, &b).await;
+    until("there are events", || edge.answers.streams() == 1).await;
+
+    // What the configuration no longer takes ends without an edge.
+    edge.answers.fail_batch_polls(503);
+    config.allow = vec!["*-a".parse().unwrap()];
+    running.reload(Ok(config.clone())).await.unwrap();
+    assert_eq!(running.services(), [a.clone()]);
+    // What it takes stays, until an edge says that it is not assigned.
+    (config.list, config.services) = (ServiceList::Assigned, Vec::new());
+    config.allow.clear();
+    running.reload(Ok(config)).await.unwrap();
+    assert_eq!(running.services(), [a]);
+    edge.answers.fail_batch_polls(None);
+    until("the list has come", || running.services() == [shop()]).await;
+    until_released(&running, &shop()).await;
+    until("there are events again", || edge.answers.streams() == 1).await;
+    assert_eq!(edge.answers.batch_polls().last().unwrap().1, "", "what is assigned is asked for without patterns");
+    assert!(running.drain(PATIENCE).await);
 }
