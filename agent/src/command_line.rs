@@ -9,7 +9,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_runtime::config::{ConfigError, duration, parse_address};
 
-use crate::config::{Config, HttpMode, ServiceConfig};
+use crate::config::{Config, HttpMode, ServiceConfig, ServiceList};
 use crate::doctor::DoctorArgs;
 use crate::edge_client::EdgeUrl;
 use crate::pin_command::{RollbackArgs, UnpinArgs};
@@ -86,6 +86,11 @@ pub struct Settings {
     /// A service to follow; takes several
     #[arg(long = "service", value_name = "NAME", env = "WEIR_SERVICE", value_delimiter = ',')]
     pub services: Vec<ServiceName>,
+    /// Which services to follow
+    ///
+    /// listed: those of the file, and of --service. assigned: those that operators assign to this agent.
+    #[arg(long = "services", value_enum, env = "WEIR_SERVICES", hide_possible_values = true, value_name = "LIST")]
+    pub list: Option<ServiceList>,
     /// The folder that holds one folder per service
     #[arg(long, value_name = "DIR", env = "WEIR_ROOT")]
     pub root: Option<PathBuf>,
@@ -162,6 +167,11 @@ impl Settings {
     /// # Errors
     /// The file cannot be used.
     pub fn merged(self) -> Result<Config, ConfigError> {
+        fn set<T>(key: &mut T, flag: Option<T>) {
+            if let Some(value) = flag {
+                *key = value;
+            }
+        }
         let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
         if !self.edges.is_empty() {
             config.edges = self.edges;
@@ -177,14 +187,13 @@ impl Settings {
                 })
                 .collect();
         }
+        set(&mut config.list, self.list);
         if let Some(exec) = self.exec {
+            if config.list == ServiceList::Assigned && config.services.is_empty() {
+                config.services.push(ServiceConfig::of("*".parse().expect("a pattern")));
+            }
             for service in &mut config.services {
                 service.exec = Some(exec.as_str().into());
-            }
-        }
-        fn set<T>(key: &mut T, flag: Option<T>) {
-            if let Some(value) = flag {
-                *key = value;
             }
         }
         set(&mut config.root, self.root);

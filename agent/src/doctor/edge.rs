@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, header};
 use rustls::CertificateError;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -13,10 +13,9 @@ use tokio_rustls::TlsConnector;
 use weir_protocol::token::CLOCK_LEEWAY;
 use weir_runtime::tls;
 
-use super::{Finding, Findings};
-use crate::config::{Config, EdgeUrl, HttpMode, ServiceConfig};
-use crate::edge_client::{Edges, RequestError, TarballRequest};
-use crate::fetch::problem_detail;
+use super::{Finding, Findings, identity};
+use crate::config::{Config, EdgeUrl, HttpMode};
+use crate::edge_client::Edges;
 use crate::metrics::Metrics;
 
 /// How long each step may take.
@@ -166,69 +165,14 @@ fn advice(cause: Option<&rustls::Error>, url: &EdgeUrl, ca: &str) -> String {
     }
 }
 
-/// Asks for each service once.
 async fn identity_and_clock(findings: &mut Findings, url: &EdgeUrl, config: &Config) {
     let client = match client(url, config, HttpMode::H2) {
         Ok(client) => client,
         Err(error) => return findings.fail("identity", format!("{error:#}"), "Correct the files that it names."),
     };
-    let edge = client.first();
-    let (mut unseen, mut readable, mut clock) = (Vec::new(), 0, None);
-    let services: Vec<_> = config.services.iter().filter_map(ServiceConfig::service).collect();
-    for service in &services {
-        // A response to HEAD has no body, and the reason of a refusal is in the body.
-        let request = |method| TarballRequest {
-            service,
-            method,
-            if_none_match: None,
-            no_cache: false,
-            timeout: config.request_timeout,
-            avoid_http3: true,
-            dictionary: None,
-            rest: None,
-        };
-        let response = match edge.send(&request(Method::HEAD)).await {
-            Ok(response) => response,
-            Err(error) => {
-                let advice = match error {
-                    RequestError::Certificate(_) => "Check `client_certificate`, and `client_ca` of the edge.",
-                    RequestError::Token(_) => "Correct `token_file`: one line, as `weir token issue` writes it.",
-                    _ => "The edge's log says why.",
-                };
-                return findings.fail("identity", error.to_string(), advice);
-            }
-        };
-        clock = clock.or_else(|| skew(&response.headers, SystemTime::now()));
-        match response.status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                let status = response.status;
-                let detail = match edge.send(&request(Method::GET)).await {
-                    Ok(response) => problem_detail(&response.headers, response.body).await,
-                    Err(_) => None,
-                };
-                let reason = detail.unwrap_or_else(|| "the edge gives no reason".to_owned());
-                let advice = match &config.token_file {
-                    Some(file) => format!("Put a token that the edge accepts into {}.", file.display()),
-                    None => "Set `token_file`, or `client_certificate` and `client_key`.".to_owned(),
-                };
-                findings.fail("identity", format!("{status}: {reason}"), advice);
-                break;
-            }
-            StatusCode::NOT_FOUND => unseen.push(service.as_str()),
-            _ => readable += 1,
-        }
+    if let Some((headers, at)) = identity::check(findings, client.first(), config).await {
+        report_clock(findings, skew(&headers, at));
     }
-    if findings.found.iter().all(|finding| finding.check != "identity") {
-        if unseen.is_empty() {
-            findings.ok("identity", format!("the edge answers for {readable} of {readable} services"));
-        } else {
-            let message = format!("the edge knows no service for this agent by the name {}", unseen.join(", "));
-            let advice =
-                "Correct the names, define the services at the origin, or let the agent's token or rule name them.";
-            findings.warn("identity", message, advice);
-        }
-    }
-    report_clock(findings, clock);
 }
 
 fn report_clock(findings: &mut Findings, skew: Option<(Duration, bool)>) {

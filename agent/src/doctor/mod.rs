@@ -1,6 +1,7 @@
 //! `weir-agent doctor`: checks what an agent needs, one line each, with what to do. Works beside a running agent.
 
 mod edge;
+mod identity;
 mod machine;
 
 use std::fmt;
@@ -39,7 +40,7 @@ pub enum Verdict {
 pub struct Finding {
     /// The URL of an edge, or `this machine`.
     pub subject: String,
-    /// `configuration`, `disk`, `proxy`, `dns`, `tcp`, `tls`, `udp`, `identity` or `clock`.
+    /// `configuration`, `disk`, `proxy`, `dns`, `tcp`, `tls`, `udp`, `identity`, `services` or `clock`.
     pub check: &'static str,
     /// The result.
     pub verdict: Verdict,

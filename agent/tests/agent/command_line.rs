@@ -4,7 +4,7 @@ use std::process::Command;
 
 use clap::Parser;
 use weir_agent::command_line::Args;
-use weir_agent::config::HttpMode;
+use weir_agent::config::{HttpMode, ServiceList};
 
 use crate::agent_under_test::{World, shop};
 use crate::tarball::with_content;
@@ -53,6 +53,8 @@ fn flags_override_the_file() {
     let config = parse(&["--exec", "make"]).unwrap();
     assert_eq!(config.services[0].exec, Some("make".into()));
     assert!(parse(&["--poll-interval", "10ms"]).is_err());
+    let config = parse(&["--services", "assigned"]).unwrap();
+    assert_eq!((config.list, config.services.len()), (ServiceList::Assigned, 1));
 }
 
 #[test]

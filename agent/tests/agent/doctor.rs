@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use weir_agent::Config;
-use weir_agent::config::{HttpMode, ServiceConfig};
+use weir_agent::config::{HttpMode, ServiceConfig, ServiceList};
 use weir_agent::doctor::{Finding, Verdict, doctor};
 
 use crate::agent_under_test::{World, shop};
@@ -45,6 +45,38 @@ async fn a_good_edge_is_ok_in_every_line() {
         *verdict == Verdict::Fail && text.contains("the token has expired") && text.contains("token_file"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn what_an_edge_offers_is_counted() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let bakery = "bakery".parse().unwrap();
+    edge.answers.publish(&shop(), with_content("one"));
+    edge.answers.publish(&bakery, with_content("bread"));
+    let mut config = world.config(&[edge.url()]);
+    (config.list, config.services) = (ServiceList::Assigned, Vec::new());
+    let services = async |config: &Config, check: &str| {
+        let found = findings(config).await;
+        let (_, verdict, text) = of(&found, check).clone();
+        assert_eq!(of(&found, "clock").1, Verdict::Ok);
+        (verdict, text)
+    };
+    let (verdict, text) = services(&config, "identity").await;
+    assert!(verdict == Verdict::Fail && text.contains("who this agent is") && text.contains("token_file"), "{text}");
+    edge.answers.assign(&[]);
+    let (verdict, text) = services(&config, "services").await;
+    assert!(verdict == Verdict::Warn && text.contains("0 services") && text.contains("Assign"), "{text}");
+    edge.answers.assign(&[&shop(), &bakery]);
+    config.allow = vec!["s*".parse().unwrap()];
+    let (verdict, text) = services(&config, "services").await;
+    assert!(verdict == Verdict::Ok && text.contains("2 services are assigned") && text.contains("takes 1"), "{text}");
+    config.allow.clear();
+    (config.list, config.services) = (ServiceList::Listed, vec![ServiceConfig::of("b*".parse().unwrap())]);
+    let (verdict, text) = services(&config, "services").await;
+    assert!(verdict == Verdict::Ok && text.contains("takes 1"), "{text}");
+    edge.answers.fail_batch_polls(503);
+    assert_eq!(services(&config, "services").await.0, Verdict::Warn);
 }
 
 #[tokio::test]
