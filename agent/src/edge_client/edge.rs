@@ -107,6 +107,11 @@ impl Edge {
         self.no_http3
     }
 
+    /// The open connection over HTTP/3 for new requests.
+    pub(crate) fn http3_connection(&self) -> Option<usize> {
+        self.http3.connection_id()
+    }
+
     /// Opens a connection over HTTP/3, unless there is one.
     ///
     /// # Errors

@@ -67,8 +67,11 @@ impl Edges {
 
     /// Begins a poll, whose result decides which edge is in use.
     pub(crate) fn attempt(&self) -> Attempt<'_> {
-        let is_probe = self.preference().begin(Instant::now());
-        Attempt { edges: self, is_probe, order: self.order(is_probe), failed: Vec::new() }
+        let (is_probe, begun_at) = {
+            let mut preference = self.preference();
+            (preference.begin(Instant::now()), preference.decisions())
+        };
+        Attempt { edges: self, is_probe, begun_at, order: self.order(is_probe), failed: Vec::new() }
     }
 
     /// The edges, best first.
@@ -100,6 +103,8 @@ impl Edges {
 pub(crate) struct Attempt<'e> {
     edges: &'e Edges,
     is_probe: bool,
+    /// The decisions on the edge in use when it began.
+    begun_at: u64,
     order: Vec<usize>,
     /// The edges that failed for all services.
     failed: Vec<usize>,
@@ -124,7 +129,12 @@ impl<'e> Attempt<'e> {
         if !is_probe && self.failed.is_empty() {
             return;
         }
-        let before = self.edges.preference().answered(works, is_probe, Instant::now(), fastrand::f64());
+        let mut preference = self.edges.preference();
+        // A long download may end when others have decided anew.
+        if !is_probe && preference.decisions() != self.begun_at {
+            return;
+        }
+        let before = preference.answered(works, is_probe, Instant::now(), fastrand::f64());
         if let Some(before) = before {
             let url = |index: usize| self.edges.edges[index].url();
             tracing::info!(edge = %url(works), before = %url(before), "switched to another edge");

@@ -48,6 +48,7 @@ impl Http2 {
             headers: head.headers,
             body: ResponseBody::h2(body, self.idle_timeout),
             protocol: Protocol::H2,
+            connection_id: None,
             renew_at,
         })
     }

@@ -4,7 +4,7 @@
 //! panics on it while a read is pending; an unwanted stream is dropped.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
@@ -25,15 +25,12 @@ const UDP_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same after an acknowledgement: then only responses to keep-alives need to arrive.
 const ACKNOWLEDGED_UDP_TIMEOUT: Duration = KEEP_ALIVE.saturating_add(UDP_TIMEOUT);
 
-/// `H3_NO_ERROR` of RFC 9114.
-const NO_ERROR: quinn::VarInt = quinn::VarInt::from_u32(0x100);
-
 pub(super) struct Http3 {
     dialer: Arc<Dialer>,
     state: Arc<Http3State>,
     idle_timeout: Duration,
     max_age: Duration,
-    handshake: Mutex<Option<Handshake>>,
+    handshake: Arc<Mutex<Option<Handshake>>>,
 }
 
 /// A connection, or the attempt to open one. A task of its own drives it to its end, whoever waits.
@@ -76,7 +73,7 @@ impl Handshake {
 impl Http3 {
     /// `max_age`: after this, new requests use a new connection.
     pub(super) fn new(dialer: Dialer, state: Arc<Http3State>, idle_timeout: Duration, max_age: Duration) -> Self {
-        Self { dialer: dialer.into(), state, idle_timeout, max_age, handshake: Mutex::default() }
+        Self { dialer: dialer.into(), state, idle_timeout, max_age, handshake: Arc::default() }
     }
 
     /// Sends a request and waits at most `timeout` for the response's head. A pooled connection that turns out to be
@@ -116,6 +113,13 @@ impl Http3 {
         self.handshake_or_begin().0.connection(None).await.map(drop)
     }
 
+    /// The open connection for new requests.
+    pub(super) fn connection_id(&self) -> Option<usize> {
+        let slot = self.slot();
+        let open = slot.as_ref()?.result.peek()?.as_ref().ok()?;
+        open.quic.close_reason().is_none().then(|| open.quic.stable_id())
+    }
+
     /// HTTP/3 failed in the middle of a body: the next request opens a new connection. Responses in progress continue.
     pub(super) fn drop_connection(&self) {
         let dropped = self.slot().take_if(|handshake| handshake.result.peek().is_some());
@@ -124,9 +128,7 @@ impl Http3 {
         }
     }
 
-    /// Closes a dead connection. Other responses on it wait in vain: an event stream for minutes.
     fn discard(&self, dead: &Connection) {
-        dead.quic.close(NO_ERROR, b"");
         let is_dead = |handshake: &mut Handshake| {
             let is_it = |open: &Connection| open.quic.stable_id() == dead.quic.stable_id();
             handshake.result.peek().is_some_and(|result| result.as_ref().is_ok_and(is_it))
@@ -148,7 +150,7 @@ impl Http3 {
             result
         };
         let handshake = Handshake { began: Instant::now(), result: result.boxed().shared() };
-        tokio::spawn(handshake.result.clone());
+        tokio::spawn(keep(handshake.clone(), Arc::downgrade(&self.handshake), self.max_age));
         (slot.insert(handshake).clone(), true)
     }
 
@@ -164,7 +166,7 @@ impl Http3 {
         renew_at: Instant,
     ) -> Result<Response, RequestError> {
         let Connection { quic, mut requests } = connection;
-        let held_open = requests.clone();
+        let (held_open, connection_id) = (requests.clone(), quic.stable_id());
         let answer = async {
             let (head, body) = request.clone().into_parts();
             let mut stream = requests.send_request(Request::from_parts(head, ())).await?;
@@ -207,8 +209,22 @@ impl Http3 {
             headers: head.headers,
             body: ResponseBody::h3(stream, self.idle_timeout),
             protocol: Protocol::H3,
+            connection_id: Some(connection_id),
             renew_at,
         })
+    }
+}
+
+/// Drives a handshake to its end, and drops the connection when it is old: keep-alives would hold it open for ever at an edge
+/// that is no longer asked.
+async fn keep(handshake: Handshake, slot: Weak<Mutex<Option<Handshake>>>, max_age: Duration) {
+    let Handshake { began, result } = handshake;
+    if result.await.is_err() {
+        return;
+    }
+    tokio::time::sleep_until((began + max_age).into()).await;
+    if let Some(slot) = slot.upgrade() {
+        slot.lock().unwrap_or_else(PoisonError::into_inner).take_if(|handshake| handshake.began == began);
     }
 }
 

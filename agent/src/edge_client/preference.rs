@@ -27,6 +27,8 @@ pub(super) fn ordered(order: EdgeOrder, agent: &str, edges: &[EdgeUrl]) -> Vec<E
 pub(super) struct Preference {
     retry_interval: Duration,
     current: usize,
+    /// How often the edge in use was decided on.
+    decisions: u64,
     /// `None` while the first is in use.
     fail_back: Option<FailBack>,
 }
@@ -49,12 +51,17 @@ impl Preference {
     /// The first is in use. `retry_interval`: when it has failed, it is not tried for this long, ±50 %; doubled while it goes
     /// on failing, up to ten times this.
     pub(super) fn new(retry_interval: Duration) -> Self {
-        Self { retry_interval, current: 0, fail_back: None }
+        Self { retry_interval, current: 0, decisions: 0, fail_back: None }
     }
 
     /// The edge in use.
     pub(super) fn current(&self) -> usize {
         self.current
+    }
+
+    /// How often the edge in use was decided on.
+    pub(super) fn decisions(&self) -> u64 {
+        self.decisions
     }
 
     /// Begins a poll. Returns whether it probes: it then asks the edges in their order, and ends with
@@ -76,6 +83,7 @@ impl Preference {
     /// An edge works, after edges that failed or for a probe. Returns the edge that was in use, if it was another.
     /// `random` is from 0 to 1.
     pub(super) fn answered(&mut self, edge: usize, is_probe: bool, now: Instant, random: f64) -> Option<usize> {
+        self.decisions += 1;
         let before = std::mem::replace(&mut self.current, edge);
         self.fail_back = match self.fail_back.take() {
             _ if edge == 0 => None,

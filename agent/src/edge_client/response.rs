@@ -39,6 +39,8 @@ pub(crate) struct Response {
     pub(crate) headers: HeaderMap,
     pub(crate) body: ResponseBody,
     pub(crate) protocol: Protocol,
+    /// The connection over HTTP/3.
+    pub(crate) connection_id: Option<usize>,
     /// When its connection reaches `max_connection_age`.
     pub(crate) renew_at: Instant,
 }

@@ -16,7 +16,7 @@ use super::poller::succeeded;
 use super::row::ReceivedRow;
 use super::schedule::back_off;
 use super::selection::Selection;
-use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response};
+use crate::edge_client::{Edge, EdgeClient, Edges, RequestError, Response};
 use crate::metrics::Metrics;
 use crate::phase::phase;
 use crate::roster::Services;
@@ -24,6 +24,9 @@ use crate::supervise::Task;
 
 /// A stream that says nothing for this long is dead.
 const SILENT_AFTER: Duration = Duration::from_secs(3 * HEARTBEAT_SECONDS);
+
+/// The time between two looks whether the stream is where it should be.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The longest pause between two streams.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -66,8 +69,8 @@ enum StreamEnd {
     OtherEdge,
     #[error("its connection is old")]
     Old,
-    #[error("the edge is reached over HTTP/3 by now")]
-    OverHttp2,
+    #[error("other requests have another connection by now")]
+    OtherConnection,
 }
 
 impl Task for EventStream {
@@ -81,8 +84,7 @@ impl Task for EventStream {
             self.metrics.event_stream_connected.set(0);
             let pause = match end {
                 // The agent ended it, at a moment of its own. What happens in between would be lost.
-                StreamEnd::OtherEdge | StreamEnd::Old => Duration::ZERO,
-                StreamEnd::OverHttp2 => back_off(&mut self.errors, LONGEST_PAUSE, fastrand::f64()),
+                StreamEnd::OtherEdge | StreamEnd::Old | StreamEnd::OtherConnection => Duration::ZERO,
                 // An edge that ends drops all agents at once, and they come back in the order of their phases.
                 _ => {
                     let turn = self.spread.mul_f64(phase(&[self.agent.as_str(), "events"]));
@@ -153,16 +155,34 @@ impl EventStream {
         edges: &Arc<Edges>,
         preferred: &Edge,
     ) -> Result<(), StreamEnd> {
-        let Response { protocol, renew_at, body, .. } = response;
+        let Response { protocol, connection_id, renew_at, body, .. } = response;
         let mut body = body.with_idle(SILENT_AFTER);
         let mut lines = Lines::with_limit(MAX_LINE_BYTES);
         self.metrics.event_stream_connected.set(1);
         // The edge tells of those that are not reachable.
         self.services.forget_upstreams();
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
         loop {
             let part = tokio::select! {
                 part = body.chunk() => part?,
                 Ok(()) = self.selection.changed() => return Err(StreamEnd::Reloaded),
+                _ = looks.tick() => {
+                    if !Arc::ptr_eq(edges, &self.edges.current()) {
+                        return Err(StreamEnd::Reloaded);
+                    }
+                    if !std::ptr::eq(preferred, edges.preferred()) {
+                        return Err(StreamEnd::OtherEdge);
+                    }
+                    if Instant::now() >= renew_at {
+                        return Err(StreamEnd::Old);
+                    }
+                    // One connection carries everything. A poll may have found that this one is dead.
+                    let is_other = edge.http3_connection() != connection_id;
+                    if is_other && (connection_id.is_some() || edge.http3_usable() == Some(true)) {
+                        return Err(StreamEnd::OtherConnection);
+                    }
+                    continue;
+                }
             };
             let Some(part) = part else { return Ok(()) };
             lines.push(&part);
@@ -184,19 +204,6 @@ impl EventStream {
                     }
                     AgentEventKind::Heartbeat => {}
                 }
-            }
-            if !Arc::ptr_eq(edges, &self.edges.current()) {
-                return Err(StreamEnd::Reloaded);
-            }
-            if !std::ptr::eq(preferred, edges.preferred()) {
-                return Err(StreamEnd::OtherEdge);
-            }
-            if Instant::now() >= renew_at {
-                return Err(StreamEnd::Old);
-            }
-            // One connection carries everything.
-            if protocol == Protocol::H2 && edge.http3_usable() == Some(true) {
-                return Err(StreamEnd::OverHttp2);
             }
         }
     }
