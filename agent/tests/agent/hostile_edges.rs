@@ -143,7 +143,7 @@ fn lies() -> Vec<Lie> {
         lie(
             "another's selector",
             |edge, keys| {
-                publish_two(edge, &keys.own, |publication| publication["selector"] = json!({ "ring": "canary" }))
+                publish_two(edge, &keys.own, |publication| publication["selector"] = json!({ "ring": "canary" }));
             },
             "for other clients",
             (PROOFS, &[("reason", "selector")]),
