@@ -311,6 +311,7 @@ impl Roster {
         let (selection, followed) = (Selection::of(&config), self.followed());
         let listed = self.listed.iter().chain(followed.keys()).cloned().collect();
         let wanted = wanted(&config, selection.as_ref(), &listed);
+        let listed = wanted.keys().cloned().collect();
         let mut opened = Vec::new();
         for service in wanted.keys().filter(|service| !followed.contains_key(*service)) {
             // The tasks of one that has just ended may still write: it begins after them.
