@@ -18,6 +18,7 @@ mod follow;
 mod hooks;
 mod hostile;
 mod hostile_edges;
+mod kills;
 mod once;
 mod pin;
 mod proxy;
