@@ -50,7 +50,7 @@ async fn named(findings: &mut Findings, edge: &Edge, config: &Config, answered: 
             dictionary: None,
             rest: None,
         };
-        let response = edge.send(&request(Method::HEAD)).await.map_err(no_response)?;
+        let response = edge.send(&request(Method::HEAD)).await.map_err(|error| no_response(&error))?;
         answered.get_or_insert_with(|| (response.headers.clone(), SystemTime::now()));
         match response.status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -89,7 +89,7 @@ async fn offered(
         return Ok(());
     };
     let target = selection.target(&Route::AgentServices, None);
-    let mut response = edge.get(&target, None, config.request_timeout).await.map_err(no_response)?;
+    let mut response = edge.get(&target, None, config.request_timeout).await.map_err(|error| no_response(&error))?;
     answered.get_or_insert_with(|| (response.headers.clone(), SystemTime::now()));
     match response.status {
         StatusCode::OK => {}
@@ -104,7 +104,7 @@ async fn offered(
             return Ok(());
         }
     }
-    let bytes = response.body.read(MAX_BATCH_BYTES).await.map_err(no_response)?.unwrap_or_default();
+    let bytes = response.body.read(MAX_BATCH_BYTES).await.map_err(|error| no_response(&error))?.unwrap_or_default();
     let rows = match BatchPoll::parse(&bytes) {
         Ok(rows) => rows,
         Err(error) => {
@@ -130,7 +130,7 @@ async fn offered(
     Ok(())
 }
 
-fn no_response(error: RequestError) -> Refused {
+fn no_response(error: &RequestError) -> Refused {
     let advice = match error {
         RequestError::Certificate(_) => "Check `client_certificate`, and `client_ca` of the edge.",
         RequestError::Token(_) => "Correct `token_file`: one line, as `weir token issue` writes it.",

@@ -142,7 +142,7 @@ async fn a_reload_changes_what_edges_are_asked_for() {
     edge.answers.fail_batch_polls(503);
     config.allow = vec!["*-a".parse().unwrap()];
     running.reload(Ok(config.clone())).await.unwrap();
-    assert_eq!(running.services(), [a.clone()]);
+    assert_eq!(running.services(), std::slice::from_ref(&a));
     // What it takes stays, until an edge says that it is not assigned.
     (config.list, config.services) = (ServiceList::Assigned, Vec::new());
     config.allow.clear();
