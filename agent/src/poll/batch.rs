@@ -72,6 +72,10 @@ struct Failed {
 impl Task for Batch {
     async fn run(&mut self) {
         loop {
+            // Perhaps while a poll was on its way, whose answer is of no use then.
+            if self.selection.has_changed().unwrap_or_default() {
+                self.schedule.wanted(Instant::now(), Duration::ZERO);
+            }
             let selection = self.selection.borrow_and_update().clone();
             if selection.is_none() {
                 self.cursor.send_replace(None);
@@ -79,7 +83,7 @@ impl Task for Batch {
             tokio::select! {
                 () = self.drain.begun() => return,
                 Ok(()) = self.selection.changed() => {
-                    self.schedule.wanted(Instant::now(), Duration::ZERO);
+                    self.selection.mark_changed();
                     continue;
                 }
                 Some(spread) = self.wanted.recv() => {
