@@ -364,8 +364,8 @@ async fn a_single_member_follows_its_file() {
     let node = home.start(member(&home, &server, 8, 1)).await;
     // Otherwise the store may have lost what operators defined, and no name is absent.
     let git = serve(&upstream);
-    let made = Operator::of(&home, &node).put("/v1/repositories/other", repository_at(&git)).await;
-    assert_eq!(made.status, 201, "{made:?}");
+    let operator = Operator::of(&home, &node);
+    until(async || operator.put("/v1/repositories/other", repository_at(&git)).await.status.is_success()).await;
     let reload = async |names: &[&str]| {
         let defined = names.iter().map(|name| {
             let url = upstream.url();

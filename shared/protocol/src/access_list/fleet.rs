@@ -240,15 +240,16 @@ impl Fleet {
     /// The revision is the sum of those of the clusters, and so grows with each change: a reader takes all of it for the
     /// documents of the first cluster.
     pub fn join<'a>(
-        present: impl Iterator<Item = &'a Self> + Clone,
-        departed: impl Iterator<Item = &'a Self> + Clone,
+        present: impl Iterator<Item = &'a Self>,
+        departed: impl Iterator<Item = &'a Self>,
     ) -> (Self, Vec<String>) {
+        let (present, departed): (Vec<_>, Vec<_>) = (present.collect(), departed.collect());
         let mut conflicts = Vec::new();
         macro_rules! join {
             ($kind:ident) => {
                 Entries::join(
-                    present.clone().map(|fleet| &fleet.$kind),
-                    departed.clone().map(|fleet| &fleet.$kind),
+                    present.iter().map(|fleet| &fleet.$kind),
+                    departed.iter().map(|fleet| &fleet.$kind),
                     &mut conflicts,
                 )
             };
