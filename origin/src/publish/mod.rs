@@ -39,6 +39,7 @@ mod suspended;
 #[cfg(test)]
 mod tests;
 pub mod verify;
+mod write_pace;
 mod writer;
 
 pub(crate) use attempt::Attempt;

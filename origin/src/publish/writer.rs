@@ -30,6 +30,7 @@ use super::protection::{Protected, Protection};
 use super::record::RepositoryRecord;
 use super::row::{Definition, Row};
 use super::state_write::StateWriter;
+use super::write_pace::next_write;
 use crate::cluster::Validity;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
@@ -38,9 +39,6 @@ use crate::store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Rec
 
 /// The most queued changes of one repository; further callers wait.
 pub(super) const MAX_WAITING: usize = 256;
-
-/// The shortest time between two writes of one record.
-pub(super) const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An unknown outcome, and an unreadable repository, are retried after this time, or with the next change before.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
@@ -308,7 +306,7 @@ impl Writer {
         let known_keys = draft.known_keys.clone();
         if draft.is_changed() {
             let prepared = Box::pin(self.prepare(draft, visible, protections)).await?;
-            self.next_write = Instant::now() + WRITE_INTERVAL;
+            self.next_write = next_write(self.next_write, Instant::now());
             self.put_or_retry(prepared, false).await?;
         } else {
             visible.into_iter().for_each(|visible| self.show(visible));
