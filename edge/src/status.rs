@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, Entry, Failure, Lookup};
 use crate::clock::Clock;
 use crate::heartbeats::Heartbeats;
-use crate::origin_client::{MAX_ORIGINS, OriginId, Origins, Shields};
+use crate::origin_client::{MAX_ORIGINS, Origins, Shields};
 use crate::peer_api::PeerApi;
 use crate::reload::Reloader;
 use crate::self_api::SelfApi;
@@ -79,7 +79,7 @@ impl Status {
             down.iter().for_each(|why| reason.extend(["; ", why]));
             missing.push(reason);
         }
-        missing.extend(self.access.readiness_errors(&self.clusters()));
+        missing.extend(self.access.readiness_errors(&self.origins.clusters()));
         if self.reloader.user().certificate_has_expired() {
             missing.push("the certificate of the listener has expired: replace it".to_owned());
         }
@@ -122,19 +122,6 @@ impl Status {
             let names = names.join(", ");
             format!("an origin offers an older generation of {names}{and_more} than was seen, and it is refused")
         })
-    }
-
-    /// The names of the origins in use, by cluster.
-    fn clusters(&self) -> Vec<Vec<String>> {
-        let mut clusters: Vec<(OriginId, Vec<String>)> = Vec::new();
-        for (id, origin) in self.origins.all().filter(|(id, _)| self.origins.is_in_use(*id)) {
-            let name = origin.name().to_owned();
-            match clusters.iter_mut().find(|(first, _)| self.origins.share_a_cluster(*first, id)) {
-                Some((_, names)) => names.push(name),
-                None => clusters.push((id, vec![name])),
-            }
-        }
-        clusters.into_iter().map(|(_, names)| names).collect()
     }
 
     /// The fill level of each bound.

@@ -60,11 +60,11 @@ impl LoadedCertificates {
         let operators = operators.transpose().context("[operator]")?;
         let mut etcd = Vec::new();
         if let Some(files) = config.cluster.as_ref().and_then(|cluster| cluster.etcd.as_ref()) {
-            let certificate = files.certificate.as_deref().map(tls::not_after).transpose()?;
-            let authority = files.ca.as_deref().map(tls::authority_ends).transpose()?;
-            etcd.extend(
-                certificate.map(|ends| ("certificate", ends)).into_iter().chain(authority.map(|ends| ("ca", ends))),
-            );
+            // Who connects to etcd says what is wrong with a file.
+            let certificate = files.certificate.as_deref().and_then(|file| tls::not_after(file).ok());
+            let authority = files.ca.as_deref().and_then(|file| tls::authority_ends(file).ok());
+            let ends = [("certificate", certificate), ("ca", authority)];
+            etcd.extend(ends.into_iter().filter_map(|(file, ends)| Some((file, ends?))));
         }
         Ok(Self { trust_domain: config.trust_domain.clone(), edges, operators, etcd })
     }

@@ -187,18 +187,10 @@ impl Access {
         if !inner.needs_credentials {
             return Vec::new();
         }
-        let missing = {
-            let lists = inner.lists();
-            let has_list = |origin: &String| lists.origin_lists.get(origin).is_some();
-            clusters
-                .iter()
-                .filter(|origins| !origins.iter().any(has_list))
-                .map(|origins| origins.join(", "))
-                .collect::<Vec<_>>()
-        };
+        let missing = self.without_list(clusters);
         let key_set = inner.key_set();
         let usable_keys = key_set.sizes().0 + key_set.issuers().keys();
-        let mut errors: Vec<String> = missing.iter().map(|origin| missing_list(origin)).collect();
+        let mut errors: Vec<String> = missing.iter().map(|origins| missing_list(&origins.join(", "))).collect();
         if usable_keys == 0 && inner.certificates.is_empty() {
             errors.push("no client can authenticate: there is no usable key and no rule for certificates".to_owned());
         }
@@ -245,9 +237,17 @@ impl Access {
         let _ = tokio::time::timeout(MAX_KEY_WAIT, answered).await;
     }
 
-    /// Whether an origin has said what operators say of agents, now or before a restart.
-    pub(crate) fn knows_fleet(&self) -> bool {
-        !self.inner.lists().origin_lists.is_empty()
+    /// Whether an origin of each cluster has said what operators say of agents, now or before a restart. `clusters`: the
+    /// names of their origins.
+    pub(crate) fn knows_fleet(&self, clusters: &[Vec<String>]) -> bool {
+        self.without_list(clusters).is_empty()
+    }
+
+    /// The clusters of which no origin has sent a list.
+    fn without_list<'c>(&self, clusters: &'c [Vec<String>]) -> Vec<&'c Vec<String>> {
+        let lists = self.inner.lists();
+        let has_list = |origin: &String| lists.origin_lists.get(origin).is_some();
+        clusters.iter().filter(|origins| !origins.iter().any(has_list)).collect()
     }
 
     /// What operators say of agents.
@@ -413,6 +413,10 @@ mod tests {
         assert_eq!(agents(&access), ["two"], "it is not configured any longer");
         drain.cut().await;
         let access = start(dir.path(), &Drain::new(), &["c"]).await;
-        assert!(agents(&access).is_empty() && !access.knows_fleet(), "no origin has said anything yet");
+        assert!(agents(&access).is_empty());
+        let clusters = [vec!["a".to_owned(), "c".to_owned()], vec!["d".to_owned()]];
+        assert!(!access.knows_fleet(&clusters), "no origin has said anything yet");
+        send(&access, "c", "y", 9, "");
+        assert!(access.knows_fleet(&clusters[..1]) && !access.knows_fleet(&clusters), "one cluster has");
     }
 }

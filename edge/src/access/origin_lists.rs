@@ -37,11 +37,6 @@ impl OriginLists {
         self.lists.values()
     }
 
-    /// Whether an origin has sent a list that has not departed since.
-    pub(super) fn is_empty(&self) -> bool {
-        self.lists.len() == self.departed.len()
-    }
-
     /// Returns whether anything has changed.
     pub(super) fn insert(&mut self, origin: &str, list: AccessList) -> bool {
         let has_come_back = self.departed.remove(origin);

@@ -127,14 +127,26 @@ impl Catalog {
                 UpdateOutcome::Regressed
             }
             (UpdateDecision::RejectOtherOrigin, ..) => UpdateOutcome::OtherOrigin,
-            (UpdateDecision::Ignore, UpdateContent::Gone(..), _) => {
-                // Another cluster may have it, but then an answer to a query says so.
-                if let Some(floor) = floor.filter(|floor| floor.is_published && (!is_stream || is_only_cluster)) {
-                    let floor = GenerationFloor { is_published: false, ..floor };
-                    queue.floors.insert(service.clone(), floor);
-                    self.enqueue(queue, |queue| queue.push(Record::Evicted { service: service.clone(), floor }));
-                    self.entries.names_changed();
-                    self.changes.send(|| Some(CatalogChange::Service(service)));
+            (UpdateDecision::Ignore, UpdateContent::Gone(_, generation), _) => {
+                // The news of a move come in any order, and a query may have begun before the present version came.
+                let is_news = |floor: &GenerationFloor| {
+                    let asked_for = match source {
+                        UpdateSource::Query(asked_for) => asked_for,
+                        UpdateSource::Stream => floor.highest,
+                    };
+                    floor.is_published && generation.unwrap_or(floor.highest.0).min(asked_for.0) >= floor.highest.0
+                };
+                if let Some(floor) = floor.filter(is_news) {
+                    // Another cluster may have it, but then an answer to a query says so.
+                    if !is_stream || is_only_cluster {
+                        let floor = GenerationFloor { is_published: false, ..floor };
+                        queue.floors.insert(service.clone(), floor);
+                        self.enqueue(queue, |queue| queue.push(Record::Evicted { service: service.clone(), floor }));
+                        self.entries.names_changed();
+                        self.changes.send(|| Some(CatalogChange::Service(service)));
+                    }
+                    // Edges behind this one may have kept it, and there is no entry to tell them of.
+                    self.suspected();
                 }
                 UpdateOutcome::Ignored
             }

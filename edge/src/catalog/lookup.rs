@@ -85,6 +85,11 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
+    /// The names of the origins in use, by cluster.
+    pub(crate) fn clusters(&self) -> Vec<Vec<String>> {
+        self.origins.clusters()
+    }
+
     pub(crate) fn new(catalog: Arc<Catalog>, drain: &Drain) -> Self {
         let (origins, clock) = (catalog.origins.clone(), catalog.clock);
         Self {

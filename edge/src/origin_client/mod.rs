@@ -173,6 +173,19 @@ impl Origins {
         one == other || self.table().share_a_cluster(one, other)
     }
 
+    /// The names of the origins in use, by cluster.
+    pub(crate) fn clusters(&self) -> Vec<Vec<String>> {
+        let mut clusters: Vec<(OriginId, Vec<String>)> = Vec::new();
+        for (id, origin) in self.all().filter(|(id, _)| self.is_in_use(*id)) {
+            let name = origin.name().to_owned();
+            match clusters.iter_mut().find(|(first, _)| self.share_a_cluster(*first, id)) {
+                Some((_, names)) => names.push(name),
+                None => clusters.push((id, vec![name])),
+            }
+        }
+        clusters.into_iter().map(|(_, names)| names).collect()
+    }
+
     /// Whether a service that one origin removed is at no other.
     pub(crate) fn is_one_cluster(&self) -> bool {
         self.table().is_one_cluster()

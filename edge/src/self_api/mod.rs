@@ -169,27 +169,37 @@ impl Parameters {
     }
 }
 
+/// Another token of the same agent opens the same.
+fn following_key(agent: &Agent, wanted: &Wanted) -> (Agent, Wanted) {
+    (Agent { valid_until: None, ..agent.clone() }, wanted.clone())
+}
+
 impl Inner {
     /// The services that an agent follows now.
     ///
     /// # Errors
     /// No origin has said yet what is assigned: an empty list would be wrong.
     fn following(&self, agent: &Agent, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
-        let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
-        if wanted.needs_names() && !self.knows_names() || *wanted == Wanted::Assigned && !self.access.knows_fleet() {
-            return Err(ApiError::NoAssignmentsYet);
-        }
-        // Another token of the same agent opens the same.
-        let key = (Agent { valid_until: None, ..agent.clone() }, wanted.clone());
-        let is_current =
-            |known: &Arc<Following>| known.names_version == names_version && Arc::ptr_eq(&known.fleet, &fleet);
-        if let Some(known) = self.following.get(&key).filter(is_current) {
+        if let Some(known) = self.known_following(agent, wanted) {
             return Ok(known);
+        }
+        let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
+        if wanted.needs_names() && !self.knows_names()
+            || *wanted == Wanted::Assigned && !self.access.knows_fleet(&self.lookup.clusters())
+        {
+            return Err(ApiError::NoAssignmentsYet);
         }
         let services = wanted.services(agent, &fleet, &self.catalog.names());
         let following = Arc::new(Following::new(services, fleet, names_version));
-        self.following.insert(key, following.clone());
+        self.following.insert(following_key(agent, wanted), following.clone());
         Ok(following)
+    }
+
+    /// The services that an agent follows now, if they were found since the names or the assignments changed.
+    fn known_following(&self, agent: &Agent, wanted: &Wanted) -> Option<Arc<Following>> {
+        let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
+        let known = self.following.get(&following_key(agent, wanted))?;
+        (known.names_version == names_version && Arc::ptr_eq(&known.fleet, &fleet)).then_some(known)
     }
 
     /// Whether the names in the catalog are those that there are: the origins' snapshots were complete once, here or

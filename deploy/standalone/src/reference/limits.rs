@@ -70,7 +70,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
 | services | `limits.max_services` |  | 429. Metric: `weir_origin_catalog_limit` |
 | a repository's changes that wait for a write of its record | {origin/src/publish/writer.rs MAX_WAITING} |  | they wait |
-| time between two writes of a repository's record | {origin/src/publish/writer.rs WRITE_INTERVAL} |  | changes are written together |
+| time between two writes of a repository's record, on average; two may follow each other | {origin/src/publish/write_pace.rs WRITE_INTERVAL} |  | changes are written together |
 | a record | {origin/src/store/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
 | a request for a record in a bucket | {origin/src/store/records/bucket.rs REQUEST_TIMEOUT} |  | a read fails; the outcome of a write is unknown |
 | a listing of records in a bucket | {origin/src/store/records/bucket.rs LISTING_TIMEOUT} |  | it fails |
@@ -135,6 +135,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | what | bound | metric | beyond it |
 |---|---|---|---|
 | downloads | `max_downloads` |  | they wait |
+| downloads that broke off and wait for their rest | {agent/src/poll/interrupted.rs MAX_INTERRUPTED} |  | others start over |
+| time for which they wait | {agent/src/poll/interrupted.rs KEPT_FOR} |  | they start over |
 | size of a tarball | `max_tarball_bytes` |  | it is refused |
 | entries of a tarball | `max_files` |  | it is refused |
 | size of a tarball that is rebuilt for a delta | `max_dictionary` |  | the whole tarball is fetched |

@@ -168,7 +168,7 @@ impl<T: Entry> Entries<T> {
                 *newest = newest.newer(entries);
             }
         }
-        joined.cluster = clusters.keys().next().and_then(|first| (*first).clone());
+        joined.cluster = joined_id(clusters.keys().copied());
         for entries in clusters.into_values() {
             joined.revision = joined.revision.saturating_add(entries.revision);
             for (name, entry) in &entries.documents {
@@ -219,6 +219,19 @@ impl<T: Entry> Entries<T> {
     }
 }
 
+/// The id of clusters together: that of the only one, or a hash of all.
+fn joined_id<'a>(clusters: impl ExactSizeIterator<Item = &'a Option<ClusterId>>) -> Option<ClusterId> {
+    let several = clusters.len() > 1;
+    let mut hasher = blake3::Hasher::new();
+    let mut only = None;
+    for cluster in clusters {
+        let text = cluster.as_ref().map_or("", ClusterId::as_str);
+        hasher.update(text.as_bytes()).update(b"\n");
+        only.clone_from(cluster);
+    }
+    if several { Some(hasher.finalize().to_hex().parse().expect("hex digits are an id")) } else { only }
+}
+
 fn by_name<T: Entry>(entries: impl IntoIterator<Item = T>) -> Result<BTreeMap<T::Name, T>, AccessListError> {
     let mut named = BTreeMap::new();
     for entry in entries {
@@ -237,8 +250,8 @@ impl Fleet {
     /// that have `departed` counts only beside a `present` one of their cluster. The documents of all clusters add up. Of
     /// two with one name that of the cluster with the lower id stays; of two entries of files that of the first origin.
     ///
-    /// The revision is the sum of those of the clusters, and so grows with each change: a reader takes all of it for the
-    /// documents of the first cluster.
+    /// Several clusters together have an id of their own, and the sum of the revisions, which grows with each change. So a
+    /// reader never takes them for the documents of one, nor compares their revision with another's.
     pub fn join<'a>(
         present: impl Iterator<Item = &'a Self>,
         departed: impl Iterator<Item = &'a Self>,

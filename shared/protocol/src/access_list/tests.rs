@@ -186,10 +186,14 @@ fn documents_of_clusters_add_up_and_the_newest_of_each_apply() {
     assert_eq!(both.agents.revision(), 27, "it grows with each change of either");
     // A shield that does not know the one cluster yet takes nothing away.
     assert_eq!(joined(&[both.clone(), x], &[]), ["a=1", "b=1"]);
+    // The sum is no revision of either cluster: with one cluster less it is lower, and yet the newer one.
+    let mut only_one = newer;
+    only_one.keep_newer(&both);
+    assert_eq!(joined(&[only_one], &[]), ["c=1"]);
     let mut list = AccessList::default();
     list.set_fleet(both);
     let json = list.json();
-    assert!(json.get().contains(r#""agents":{"revision":27,"cluster":"x","documents""#), "{json}");
+    assert!(json.get().contains(r#""agents":{"revision":27,"cluster":""#), "{json}");
     assert_eq!(AccessList::parse(json.get().as_bytes()), Ok(list));
 }
 
