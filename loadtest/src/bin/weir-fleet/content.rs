@@ -86,7 +86,7 @@ mod tests {
                 assert_eq!(content.change_of(1, &whole)?, change);
                 assert!(content.change_of(2, &whole).is_err(), "another service");
                 let mut mixed = tree(content, 1, change + 2);
-                let name = Content::file_name((change + 2) % 3).into_bytes();
+                let name = Content::file_name((change + 1) % 3).into_bytes();
                 mixed.insert(name.clone(), whole[&name].clone());
                 assert!(content.change_of(1, &mixed).is_err(), "change {change} in {}", change + 2);
                 mixed.remove(&name);
