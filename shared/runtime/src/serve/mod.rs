@@ -18,6 +18,7 @@ mod part_writer;
 mod quic_metrics;
 mod request_counters;
 mod server_tls;
+mod source_limit;
 mod tcp;
 mod unread;
 
@@ -36,6 +37,7 @@ pub use http3::{QuicOptions, quic};
 pub use metrics::{HttpMetrics, ListenerMetrics};
 pub use part_writer::{NotTaken, PART_TIMEOUT, PartWriter};
 pub use server_tls::ServerTls;
+pub use source_limit::{SourceAddress, SourceLimit, SourcePermit};
 pub use tcp::{TcpOptions, tcp, tcp_with};
 
 use super::identity::Identity;
