@@ -28,9 +28,11 @@ crate::metric_families! {
         handshake_failures: IntCounterVec = "weir_http_handshake_failures_total"
             { listener, transport: TRANSPORTS, reason: HANDSHAKE_FAILURES };
         /// Times that a bound kept a connection out. Over TCP it waits in the kernel's backlog. Over QUIC it is refused, or
-        /// (`unvalidated_handshakes`) the client must prove its address first, which costs a round trip.
+        /// (`unvalidated_handshakes`) the client must prove its address first, which costs a round trip. `source`: one
+        /// address has a quarter of the connections or QUIC handshakes; the new connection is closed. `first_request`: the
+        /// connection is closed because none of its requests was accepted (below 400, or 500 and above) within 10 s.
         limited: IntCounterVec = "weir_http_connections_limited_total"
-            { listener, transport: TRANSPORTS, bound: ["connections", "open_files", "handshakes", "unvalidated_handshakes"] };
+            { listener, transport: TRANSPORTS, bound: BOUNDS };
         /// Responses that were reset because the client took nothing for 60 s, or less than 16 KiB in 60 s of waiting
         /// (HTTP/2 and HTTP/3).
         stalled: IntCounterVec = "weir_http_stalled_total" { listener, protocol: ["h1", "h2", "h3"] };
@@ -38,6 +40,8 @@ crate::metric_families! {
 }
 
 const TRANSPORTS: [&str; 2] = ["tcp", "quic"];
+const BOUNDS: [&str; 6] =
+    ["connections", "open_files", "handshakes", "unvalidated_handshakes", "source", "first_request"];
 const HANDSHAKE_FAILURES: [&str; 4] = ["timeout", "closed", "rejected", "refused"];
 
 /// The transport protocol of a connection.
@@ -92,6 +96,10 @@ pub(super) enum Bound {
     Handshakes,
     /// Concurrent handshakes of clients whose address is not validated.
     UnvalidatedHandshakes,
+    /// Connections or handshakes of one source address.
+    Source,
+    /// The time until the first accepted request.
+    FirstRequest,
 }
 
 impl Bound {
@@ -101,6 +109,8 @@ impl Bound {
             Bound::OpenFiles => "open_files",
             Bound::Handshakes => "handshakes",
             Bound::UnvalidatedHandshakes => "unvalidated_handshakes",
+            Bound::Source => "source",
+            Bound::FirstRequest => "first_request",
         }
     }
 }
@@ -163,7 +173,7 @@ impl ListenerMetrics {
         }
     }
 
-    /// Counts a connection that a limit kept out.
+    /// Counts a connection that a limit kept out, or closed.
     pub(super) fn limited(&self, transport: Transport, bound: Bound) {
         let labels = [self.listener(), transport.as_str(), bound.as_str()];
         self.connections().limited.with_label_values(&labels).inc();

@@ -49,6 +49,10 @@ use weir_protocol::problem::Problem;
 /// `weir_http_connections_limited_total` how often it was reached.
 pub const MAX_CONNECTIONS: usize = 50_000;
 
+/// The share of a listener's connections, and of its QUIC handshakes, that one [`SourceAddress`] may hold: one in this many.
+/// `weir_http_connections_limited_total{bound="source"}` counts connections beyond it, which are closed.
+pub const SOURCE_SHARE: usize = 4;
+
 /// The largest header section of a request, in bytes.
 pub const MAX_HEADER_BYTES: usize = 16 << 10;
 
@@ -61,7 +65,7 @@ pub const MAX_URL_BYTES: usize = 8 << 10;
 /// `weir_http_stalled_total` counts the resets.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a handshake may take, and the header section of a first request.
+/// How long a handshake may take, and then the time to the first accepted request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a handshake may go on after the drain has begun, and how long a connected client may then take for its first
@@ -87,13 +91,18 @@ fn url_too_long<B>(request: &Request<B>) -> Option<Problem> {
     })
 }
 
-/// Resolves after a time, unless the client has sent a request by then. A client that sends none must not hold one of the
-/// connections of the listener.
-async fn first_request_timeout(has_requested: &AtomicBool, after: Duration) {
+/// Resolves after a time, unless the flag was set by then.
+async fn timeout_unless(flag: &AtomicBool, after: Duration) {
     tokio::time::sleep(after).await;
-    if has_requested.load(Ordering::Relaxed) {
+    if flag.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
     }
+}
+
+/// Whether a response accepts its request. A client without any must not hold one of the connections of the listener: it
+/// sends no request, has no valid credentials, or asks for what does not exist.
+fn accepts(status: StatusCode) -> bool {
+    !status.is_client_error()
 }
 
 /// Responds to requests of any version of HTTP.

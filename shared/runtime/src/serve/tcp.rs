@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{HeaderValue, Request, Response, StatusCode, Version, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -26,7 +26,8 @@ use super::listener::Listener;
 use super::metrics::ListenerMetrics;
 use super::{
     Body, BoxError, DRAIN_GRACE, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody,
-    STALL_TIMEOUT, ServerTls, drain_handshake_timeout, first_request_timeout, http2, url_too_long,
+    SOURCE_SHARE, STALL_TIMEOUT, ServerTls, SourceLimit, accepts, drain_handshake_timeout, http2, timeout_unless,
+    url_too_long,
 };
 use crate::open_files;
 use crate::shutdown::Drain;
@@ -47,7 +48,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct TcpOptions {
     /// Concurrent connections; further clients wait in the kernel's backlog.
     pub max_connections: usize,
-    /// How long a TLS handshake may take, and then the headers of a first request.
+    /// Concurrent connections of one source address; further ones are closed.
+    pub max_per_source: usize,
+    /// How long a TLS handshake may take, and then the time to the first accepted request.
     pub head_timeout: Duration,
     /// How long an HTTP/1.1 connection may take from a response to the end of the next request's headers. Idle HTTP/2
     /// clients get a ping instead.
@@ -60,6 +63,7 @@ impl Default for TcpOptions {
     fn default() -> Self {
         Self {
             max_connections: MAX_CONNECTIONS,
+            max_per_source: MAX_CONNECTIONS / SOURCE_SHARE,
             head_timeout: HEAD_TIMEOUT,
             max_idle: MAX_IDLE,
             stall_timeout: STALL_TIMEOUT,
@@ -76,7 +80,8 @@ pub fn tcp<H: Handler>(
     drain: &Drain,
 ) {
     let max_connections = open_files::for_connections(open_files::raise_limit(), MAX_CONNECTIONS);
-    let options = TcpOptions { max_connections, ..TcpOptions::default() };
+    let max_per_source = (max_connections / SOURCE_SHARE).max(1);
+    let options = TcpOptions { max_connections, max_per_source, ..TcpOptions::default() };
     tcp_with(listener, tls, &options, handler, metrics, drain);
 }
 
@@ -91,6 +96,7 @@ pub fn tcp_with<H: Handler>(
 ) {
     metrics.limits(Transport::Tcp, options.max_connections, options.max_connections);
     let connections = Arc::new(Semaphore::new(options.max_connections));
+    let sources = SourceLimit::new(options.max_per_source);
     let server = Server { tls: tls.map(Into::into), options: options.clone(), handler, metrics, drain: drain.clone() };
     let accept_loop = async move {
         let mut listener = Listener::new(listener, server.drain.clone());
@@ -106,6 +112,10 @@ pub fn tcp_with<H: Handler>(
                     continue;
                 }
             };
+            let Some(source) = sources.admit(address) else {
+                server.metrics.limited(Transport::Tcp, Bound::Source);
+                continue;
+            };
             if connections.available_permits() == 0 {
                 server.metrics.limited(Transport::Tcp, Bound::Connections);
             }
@@ -115,7 +125,7 @@ pub fn tcp_with<H: Handler>(
             let drain = server.drain.clone();
             drain.spawn(async move {
                 server.connection(stream, address).await;
-                drop(permit);
+                drop((permit, source));
             });
         }
     };
@@ -181,6 +191,7 @@ impl<H: Handler> Server<H> {
             options: self.options,
             drain: self.drain.clone(),
             has_requested: AtomicBool::new(false),
+            is_accepted: AtomicBool::new(false),
         });
         let ended = match protocol {
             Protocol::Http2 => {
@@ -220,10 +231,16 @@ async fn http1<H: Handler>(
             }
             tokio::select! {
                 ended = connection => ended?,
-                () = first_request_timeout(&shared.has_requested, DRAIN_GRACE) => {}
+                () = timeout_unless(&shared.has_requested, DRAIN_GRACE) => {}
             }
         }
-        () = shared.first_request_timeout() => {}
+        () = shared.first_accepted_timeout() => {
+            // A request in flight still gets its response.
+            if shared.has_requested.load(Ordering::Relaxed) {
+                connection.as_mut().graceful_shutdown();
+                connection.await?;
+            }
+        }
     }
     Ok(())
 }
@@ -236,7 +253,7 @@ async fn http2<H: Handler>(
 ) -> Result<(), BoxError> {
     let mut connection = tokio::select! {
         begun = http2::Connection::begin(stream, coalescer, shared.clone()) => begun?,
-        () = shared.first_request_timeout() => return Ok(()),
+        () = shared.first_accepted_timeout() => return Ok(()),
     };
     tokio::select! {
         ended = connection.drive() => ended?,
@@ -244,10 +261,9 @@ async fn http2<H: Handler>(
             connection.go_away();
             connection.drive().await?;
         }
-        () = shared.first_request_timeout() => {
+        () = shared.first_accepted_timeout() => {
             connection.go_away();
-            // A request that begins now still gets a response, unless its headers never end.
-            tokio::select! { ended = connection.drive() => ended?, () = shared.first_request_timeout() => {} }
+            connection.finish().await?;
         }
     }
     Ok(())
@@ -260,12 +276,24 @@ pub(super) struct Shared<H> {
     pub(super) peer: Arc<Peer>,
     pub(super) options: TcpOptions,
     drain: Drain,
-    pub(super) has_requested: AtomicBool,
+    has_requested: AtomicBool,
+    /// Whether one of its requests was accepted.
+    is_accepted: AtomicBool,
 }
 
 impl<H: Handler> Shared<H> {
-    async fn first_request_timeout(&self) {
-        first_request_timeout(&self.has_requested, self.options.head_timeout).await;
+    /// Resolves when the client has had no accepted request in time.
+    async fn first_accepted_timeout(&self) {
+        timeout_unless(&self.is_accepted, self.options.head_timeout).await;
+        self.metrics.limited(Transport::Tcp, Bound::FirstRequest);
+    }
+
+    /// Counts the response to a request.
+    pub(super) fn responded(&self, version: Version, method: &Method, status: StatusCode, took: Duration) {
+        if accepts(status) && !self.is_accepted.load(Ordering::Relaxed) {
+            self.is_accepted.store(true, Ordering::Relaxed);
+        }
+        self.metrics.request_finished(version, method, status, took);
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
@@ -283,7 +311,7 @@ impl<H: Handler> Shared<H> {
         if self.drain.has_begun() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        self.metrics.request_finished(Version::HTTP_11, &method, response.status(), begun.elapsed());
+        self.responded(Version::HTTP_11, &method, response.status(), begun.elapsed());
         Ok(response)
     }
 }

@@ -1,5 +1,7 @@
 //! What a listener takes at the most, and what it counts.
 
+use std::net::IpAddr;
+
 use futures_util::FutureExt;
 use quinn::TransportConfig;
 use weir_runtime::serve::{MAX_URL_BYTES, QuicOptions, TcpOptions};
@@ -34,7 +36,7 @@ async fn a_url_above_the_limit_is_414() {
 
 #[tokio::test]
 async fn a_client_under_load_must_validate_its_address() {
-    let options = QuicOptions { max_unvalidated_handshakes: 1, max_handshakes: 2, ..QuicOptions::default() };
+    let options = QuicOptions { max_unvalidated_handshakes: 1, max_handshakes: 8, ..QuicOptions::default() };
     let site = Site::with_options(&options, &TcpOptions::default());
     let limited = |bound: &str| site.metric("weir_http_connections_limited_total", bound);
     let (peer, _control) = Peer::polite(&site).await;
@@ -75,6 +77,37 @@ async fn connections_above_the_limit_wait_or_are_refused() {
     let mut second = second.await;
     second.send(&request("GET", "/", 1)).await;
     assert_eq!(second.status().await, 200);
+}
+
+#[tokio::test]
+async fn one_source_leaves_room_for_others() {
+    let quic = QuicOptions { max_per_source: 1, ..QuicOptions::default() };
+    let site = Site::with_options(&quic, &TcpOptions { max_per_source: 1, ..TcpOptions::default() });
+    // A client that sends no request, over each transport.
+    let silent = site.tls(&[b"h2"]).await;
+    let (_peer, _control) = Peer::polite(&site).await;
+
+    assert!(site.try_tls(site.pki.path(), &[b"h2"]).await.is_err());
+    let (_endpoint, second) = Peer::connecting(site.pki.path(), site.address, TransportConfig::default());
+    let refused = second.await.unwrap_err();
+    assert!(matches!(refused, quinn::ConnectionError::ConnectionClosed(_)), "{refused}");
+    assert_eq!((site.limited("tcp", "source"), site.limited("quic", "source")), (1, 1));
+
+    let another = IpAddr::from([127, 0, 0, 2]);
+    let stream = site.tls_over(site.tcp_from(another).await, &[b"h2"]).await.unwrap();
+    let mut http2 = Http2Peer::over(stream, &[]).await;
+    http2.send(&request("GET", "/", 1)).await;
+    assert_eq!(http2.status().await, 200);
+    let (endpoint, connecting) =
+        Peer::connecting_from(another, site.pki.path(), site.address, TransportConfig::default());
+    assert_eq!(Peer::connected(endpoint, connecting).await.ask(&get("/")).await, Reply::well());
+
+    // A connection that ends makes room.
+    drop(silent);
+    site.until("it has gone", || site.metric("weir_http_connections", "h2") == 1).await;
+    let mut http2 = Http2Peer::connect(&site, &[]).await;
+    http2.send(&request("GET", "/", 1)).await;
+    assert_eq!(http2.status().await, 200);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A client that writes its streams by hand.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,16 @@ impl Peer {
     pub(crate) fn connecting(
         pki: &Path,
         address: SocketAddr,
+        transport: TransportConfig,
+    ) -> (Endpoint, quinn::Connecting) {
+        Self::connecting_from([127, 0, 0, 1].into(), pki, address, transport)
+    }
+
+    /// The same from this address.
+    pub(crate) fn connecting_from(
+        source: IpAddr,
+        pki: &Path,
+        address: SocketAddr,
         mut transport: TransportConfig,
     ) -> (Endpoint, quinn::Connecting) {
         let mut tls = tls::client_config(&pki.join("ca.pem"), None).unwrap();
@@ -71,7 +81,7 @@ impl Peer {
         let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         transport.keep_alive_interval(Some(Duration::from_secs(5)));
         config.transport_config(Arc::new(transport));
-        let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut endpoint = Endpoint::client((source, 0).into()).unwrap();
         endpoint.set_default_client_config(config);
         let connecting = endpoint.connect(address, "localhost").unwrap();
         (endpoint, connecting)

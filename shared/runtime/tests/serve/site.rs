@@ -1,6 +1,6 @@
 //! A server whose handler answers, waits, breaks off or panics as the path says.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -162,9 +162,15 @@ impl Site {
     }
 
     pub(crate) async fn tcp(&self) -> TcpStream {
+        self.tcp_from([127, 0, 0, 1].into()).await
+    }
+
+    /// A connection from this address.
+    pub(crate) async fn tcp_from(&self, source: IpAddr) -> TcpStream {
         // Little lies between the ends, so that one notices soon when the other reads no further.
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(64 << 10).unwrap();
+        socket.bind((source, 0).into()).unwrap();
         socket.connect(self.tcp_address).await.unwrap()
     }
 
@@ -198,6 +204,18 @@ impl Site {
                 + metric.get_histogram().get_sample_count()
         };
         labelled.map(value).sum()
+    }
+
+    /// How many connections a bound kept out.
+    pub(crate) fn limited(&self, transport: &str, bound: &str) -> u64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == "weir_http_connections_limited_total");
+        let has = |metric: &prometheus::proto::Metric, value: &str| {
+            metric.get_label().iter().any(|label| label.value() == value)
+        };
+        let metrics = family.into_iter().flat_map(|family| family.get_metric());
+        let matching = metrics.filter(|metric| has(metric, transport) && has(metric, bound));
+        matching.map(|metric| metric.get_counter().get_value() as u64).sum()
     }
 
     /// Waits until a condition holds.

@@ -247,6 +247,40 @@ async fn a_client_without_a_request_is_disconnected() {
 }
 
 #[tokio::test]
+async fn a_client_without_an_accepted_request_is_disconnected() {
+    let site = hasty();
+    let late = |transport: &str| site.limited(transport, "first_request");
+    let (quic, _control) = Peer::polite(&site).await;
+    assert_eq!(quic.ask(&get("/missing")).await, Ok(Reply { status: 404, body: None }));
+    let mut http2 = Http2Peer::connect(&site, &[]).await;
+    http2.send(&request("GET", "/missing", 1)).await;
+    let mut http1 = site.tls(&[b"http/1.1"]).await;
+    http1.write_all(b"GET /missing HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    http2.closed().await;
+    let mut answer = Vec::new();
+    // The end may come without a notification of TLS.
+    let _ = tokio::time::timeout(PATIENCE, http1.read_to_end(&mut answer)).await.expect("the server closes it");
+    assert!(answer.starts_with(b"HTTP/1.1 404 "), "{}", String::from_utf8_lossy(&answer));
+    assert_eq!(quic.closed().await, H3_NO_ERROR);
+    assert_eq!((late("tcp"), late("quic")), (2, 1));
+
+    // A first request that takes longer still gets its response.
+    let (quic, _control) = Peer::polite(&site).await;
+    let (_sender, response) = quic.begin(&get("/wait")).await;
+    let mut http2 = Http2Peer::connect(&site, &[]).await;
+    http2.send(&request("GET", "/wait", 1)).await;
+    let mut http1 = site.tls(&[b"http/1.1"]).await;
+    http1.write_all(b"GET /wait HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    site.until("all are late", || (late("tcp"), late("quic")) == (4, 2)).await;
+    site.gate.open(3);
+    assert_eq!(crate::peer::answer(response).await.unwrap().status, 200);
+    assert_eq!(http2.status().await, 200);
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, http1.read_to_end(&mut answer)).await.expect("the server closes it");
+    assert!(answer.ends_with(b"waited"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
 async fn a_cancelled_request_over_http_3_frees_its_handler() {
     let site = Site::start();
     let (peer, _control) = Peer::polite(&site).await;

@@ -12,7 +12,6 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -79,6 +78,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
         self.connection.graceful_shutdown();
     }
 
+    /// Closes the connection once the requests in flight have their responses, whether or not the client answers the GOAWAY.
+    ///
+    /// # Errors
+    /// The connection broke, or its client violated the protocol.
+    pub(super) async fn finish(&mut self) -> Result<(), h2::Error> {
+        poll_fn(|cx| {
+            let polled = self.poll(cx);
+            if polled.is_pending() && !self.connection.has_streams() {
+                self.connection.abrupt_shutdown(Reason::NO_ERROR);
+                return self.poll(cx);
+            }
+            polled
+        })
+        .await
+    }
+
     /// Serves requests until the connection ends.
     ///
     /// # Errors
@@ -113,7 +128,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
     }
 
     fn respond_all(&mut self) {
-        self.shared.has_requested.store(true, Ordering::Relaxed);
         let mut now = Instant::now();
         for (request, respond) in self.received.drain(..) {
             let response = PendingResponse::new(self.shared.clone(), request.method().clone(), respond);

@@ -95,7 +95,7 @@ impl<H: Handler> PendingResponse<H> {
 
     /// Sends the headers, and the bytes of the body that are available and that flow control allows. Returns the rest.
     fn send(mut self, response: Response<Body>, took: Duration) -> Option<BodySender<H>> {
-        self.shared.metrics.request_finished(Version::HTTP_2, &self.method, response.status(), took);
+        self.shared.responded(Version::HTTP_2, &self.method, response.status(), took);
         let (mut head, mut body) = response.into_parts();
         head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
         add_content_length(&mut head, &body);

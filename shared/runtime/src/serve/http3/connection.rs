@@ -47,7 +47,13 @@ pub(super) async fn serve<H: Handler>(
     let mut acknowledgments = FuturesUnordered::new();
     let mut next_stream = 0;
     let mut phase = Phase::Open;
-    let mut draining = pin!(context.drain.begun());
+    let mut draining = pin!(async {
+        tokio::select! {
+            () = context.drain.begun() => {}
+            // A client without an accepted request is drained: its requests in flight still get responses.
+            () = context.first_accepted_timeout() => {}
+        }
+    });
     let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
     loop {
         tokio::select! {

@@ -38,7 +38,8 @@ use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::metrics::ListenerMetrics;
 use super::quic_metrics::SampledConnection;
 use super::{
-    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, STALL_TIMEOUT, ServerTls, drain_handshake_timeout, first_request_timeout,
+    HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, SOURCE_SHARE, STALL_TIMEOUT, ServerTls, SourceLimit, SourcePermit,
+    drain_handshake_timeout,
 };
 use crate::shutdown::Drain;
 
@@ -59,12 +60,15 @@ pub struct QuicOptions {
     pub max_idle: Duration,
     /// Concurrent requests of one connection.
     pub max_concurrent_streams: u32,
-    /// How long a request may take from the opening of its stream to the end of its headers.
+    /// How long a request may take from the opening of its stream to the end of its headers, and a connection until its first
+    /// accepted request.
     pub head_timeout: Duration,
     /// How long a client may accept no byte of a response.
     pub stall_timeout: Duration,
     /// Concurrent connections; further clients are refused.
     pub max_connections: usize,
+    /// Concurrent connections of one source address; further clients are refused.
+    pub max_per_source: usize,
     /// Concurrent handshakes above which clients must validate their address first.
     pub max_unvalidated_handshakes: usize,
     /// Concurrent handshakes.
@@ -79,6 +83,7 @@ impl Default for QuicOptions {
             head_timeout: HEAD_TIMEOUT,
             stall_timeout: STALL_TIMEOUT,
             max_connections: MAX_CONNECTIONS,
+            max_per_source: MAX_CONNECTIONS / SOURCE_SHARE,
             max_unvalidated_handshakes: 512,
             max_handshakes: 4096,
         }
@@ -157,13 +162,15 @@ struct ConnectionLimits {
     options: QuicOptions,
     connections: Arc<Semaphore>,
     handshakes: Arc<Semaphore>,
+    source_connections: SourceLimit,
+    source_handshakes: SourceLimit,
     metrics: ListenerMetrics,
 }
 
 /// The permits of a new connection.
 struct Permits {
-    handshake: OwnedSemaphorePermit,
-    _connection: OwnedSemaphorePermit,
+    handshake: (OwnedSemaphorePermit, SourcePermit),
+    _connection: (OwnedSemaphorePermit, SourcePermit),
 }
 
 impl ConnectionLimits {
@@ -173,6 +180,8 @@ impl ConnectionLimits {
         Self {
             connections: permits(options.max_connections),
             handshakes: permits(options.max_handshakes),
+            source_connections: SourceLimit::new(options.max_per_source),
+            source_handshakes: SourceLimit::new((options.max_handshakes / SOURCE_SHARE).max(1)),
             options,
             metrics,
         }
@@ -201,13 +210,22 @@ impl ConnectionLimits {
                 return None;
             }
         }
+        let address = incoming.remote_address();
+        let of_source = (self.source_handshakes.admit(address), self.source_connections.admit(address));
+        let (Some(source_handshake), Some(source_connection)) = of_source else {
+            limited(Bound::Source);
+            incoming.refuse();
+            return None;
+        };
         let permit = |of: &Arc<Semaphore>| of.clone().try_acquire_owned().ok();
         let (Some(handshake), Some(connection)) = (permit(&self.handshakes), permit(&self.connections)) else {
             limited(Bound::Connections);
             incoming.refuse();
             return None;
         };
-        Some((incoming, Permits { handshake, _connection: connection }))
+        let permits =
+            Permits { handshake: (handshake, source_handshake), _connection: (connection, source_connection) };
+        Some((incoming, permits))
     }
 }
 
@@ -269,13 +287,11 @@ impl<H: Handler> Server<H> {
             head_timeout,
             stall_timeout,
             drain,
-            has_requested: AtomicBool::new(false),
+            is_accepted: AtomicBool::new(false),
             body_writer: Semaphore::new(1),
         });
         closing.code = tokio::select! {
             code = connection::serve(&closing.connection, ControlSender::new(control), context.clone()) => code,
-            // Once for the client to begin its first request, and once for the headers to arrive.
-            () = first_request_timeout(&context.has_requested, 2 * head_timeout) => Code::NO_ERROR,
             never = sampled.sample_periodically() => match never {},
         };
         if closing.code != Code::NO_ERROR {

@@ -14,9 +14,11 @@ use quinn::{Connection, RecvStream, SendStream};
 use tokio::sync::Semaphore;
 
 use super::super::body::add_content_length;
-use super::super::connection_metrics::Protocol;
+use super::super::connection_metrics::{Bound, Protocol, Transport};
 use super::super::minimum_rate::MinimumRateTimer;
-use super::super::{Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, date, url_too_long};
+use super::super::{
+    Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, accepts, date, timeout_unless, url_too_long,
+};
 use super::error::{Code, RequestError};
 use super::frame::{self, kind};
 use super::head_reader::HeadReader;
@@ -40,11 +42,19 @@ pub(super) struct Context<H> {
     pub(super) head_timeout: Duration,
     pub(super) stall_timeout: Duration,
     pub(super) drain: Drain,
-    /// Whether the client has sent a request.
-    pub(super) has_requested: AtomicBool,
+    /// Whether one of its requests was accepted.
+    pub(super) is_accepted: AtomicBool,
     /// One permit to write a body. quinn wakes all writers when there is room, and the first takes all of it; the permit goes
     /// round in order, so that no response starves.
     pub(super) body_writer: Semaphore,
+}
+
+impl<H> Context<H> {
+    /// Resolves when the client has had no accepted request in time.
+    pub(super) async fn first_accepted_timeout(&self) {
+        timeout_unless(&self.is_accepted, self.head_timeout).await;
+        self.metrics.limited(Transport::Quic, Bound::FirstRequest);
+    }
 }
 
 /// Serves a request. Returns a small response that may not be acknowledged yet, so that a drain can wait for it.
@@ -90,7 +100,6 @@ async fn respond<H: Handler>(
     let begun = Instant::now();
     let (method, response) = match request {
         Ok((mut request, rest)) => {
-            context.has_requested.store(true, Ordering::Relaxed);
             let method = request.method().clone();
             if matches!(method, Method::GET | Method::HEAD) {
                 // The end of the stream has usually arrived; reading it avoids a STOP_SENDING.
@@ -114,6 +123,9 @@ async fn respond<H: Handler>(
         Err(RequestError::HeadTooLarge) => (Method::GET, too_large()),
         Err(error) => return Err(error),
     };
+    if accepts(response.status()) && !context.is_accepted.load(Ordering::Relaxed) {
+        context.is_accepted.store(true, Ordering::Relaxed);
+    }
     context.metrics.request_finished(Version::HTTP_3, &method, response.status(), begun.elapsed());
     let written = write(stream, &method, response, context).await;
     if matches!(written, Err(RequestError::Stalled)) {
