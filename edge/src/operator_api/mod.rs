@@ -17,6 +17,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::query;
 use weir_runtime::admin::{self, Admin};
+use weir_runtime::cross_site;
 use weir_runtime::metric_families;
 use weir_runtime::operator_token::OperatorToken;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
@@ -101,14 +102,14 @@ impl OperatorApi {
                 if !reads {
                     return Err(OperatorError::MethodNotAllowed("GET, HEAD"));
                 }
-                self.check_reader(request.headers()).await?;
+                self.check_reader(&request).await?;
                 let (service, digest) = parse_explain(request.uri().query().unwrap_or_default())?;
                 let status = self.status.clone();
                 let explained = spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
                 Ok(admin::json(&explained.map_err(|_| OperatorError::Failed)?))
             }
             "/status" if reads => {
-                self.check_reader(request.headers()).await?;
+                self.check_reader(&request).await?;
                 // It scans all services.
                 let admin = self.admin.clone();
                 let answered = spawn_blocking(move || admin.answer(&request)).await;
@@ -118,9 +119,12 @@ impl OperatorApi {
         }
     }
 
-    /// Documents with service names need the token unless the listener is on loopback.
-    async fn check_reader(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
-        if self.is_loopback { Ok(()) } else { self.check(headers).await }
+    /// Documents with service names need the token unless the listener is on loopback and the request is meant for it.
+    async fn check_reader(&self, request: &Request<RequestBody>) -> Result<(), OperatorError> {
+        if self.is_loopback && cross_site::is_for_loopback(request) {
+            return Ok(());
+        }
+        self.check(request.headers()).await
     }
 
     async fn check(&self, headers: &HeaderMap) -> Result<(), OperatorError> {
@@ -131,7 +135,10 @@ impl OperatorApi {
 
 impl Handler for OperatorApi {
     async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
-        self.answer(request).await.unwrap_or_else(OperatorError::into_response)
+        match cross_site::refuse(&request) {
+            Some(problem) => problem.into_response(),
+            None => self.answer(request).await.unwrap_or_else(OperatorError::into_response),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use weir_edge::config::Config;
 
-use crate::site::{Site, TARBALL, ZSTD};
+use crate::site::{Site, TARBALL, ZSTD, ask_with};
 use crate::test_origin::{Fault, Tarball};
 
 const TOKEN: &str = "an-operators-token";
@@ -34,6 +34,28 @@ async fn purge(site: &Site, order: &str) -> Value {
 
 fn counts(done: &Value) -> [u64; 3] {
     ["services", "objects", "bytes"].map(|name| done[name].as_u64().unwrap())
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_reaches_no_operator_request() {
+    let site = start().await;
+    let address = site.edge().admin_address().unwrap();
+    let token = format!("authorization: Bearer {TOKEN}\r\n");
+    let order = r#"{"service": "shop"}"#;
+    for (method, path, headers, expected) in [
+        ("POST", "/v1/purge", format!("host: {address}\r\n{token}origin: http://{address}\r\n"), 200),
+        ("POST", "/v1/purge", format!("host: {address}\r\n{token}origin: http://evil.example\r\n"), 403),
+        ("POST", "/v1/purge", format!("host: {address}\r\n{token}sec-fetch-site: cross-site\r\n"), 403),
+        ("POST", "/v1/purge", format!("host: {address}\r\n{token}content-type: text/plain\r\n"), 415),
+        ("GET", "/status", format!("host: {address}\r\n"), 200),
+        // Its name was bound to this address: it is as far away as its name.
+        ("GET", "/status", "host: evil.example\r\n".to_owned(), 401),
+        ("GET", "/status", format!("host: evil.example\r\n{token}"), 200),
+        ("GET", "/metrics", "host: evil.example\r\n".to_owned(), 200),
+    ] {
+        let (status, body) = ask_with(address, method, path, &headers, if method == "POST" { order } else { "" }).await;
+        assert_eq!(status, expected, "{method} {path} {headers}: {body}");
+    }
 }
 
 #[tokio::test]

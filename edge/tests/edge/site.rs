@@ -221,14 +221,23 @@ pub(crate) async fn ask(
     token: Option<&str>,
     body: &str,
 ) -> (u16, String) {
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+    ask_with(address, method, path, &format!("host: {address}\r\n{token}"), body).await
+}
+
+/// A request in plain HTTP with these lines of headers.
+pub(crate) async fn ask_with(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let length = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{token}content-length: {length}\r\n\
-             connection: close\r\n\r\n{body}"
-    );
+    let request =
+        format!("{method} {path} HTTP/1.1\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

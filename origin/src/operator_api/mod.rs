@@ -39,6 +39,7 @@ use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::query;
 use weir_protocol::route::RouteError;
 use weir_runtime::admin;
+use weir_runtime::cross_site;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
 use weir_runtime::shutdown::Drain;
 
@@ -176,6 +177,9 @@ impl OperatorApi {
         // Deliveries are authenticated by their signature; their senders have no token.
         if Route::is_of_webhooks(request.uri().path()) {
             return self.delivery(route, request, false).await;
+        }
+        if let Some(problem) = cross_site::refuse(&request) {
+            return Ok(problem.into_response());
         }
         // Checked before the path, so that only operators learn which paths exist.
         let caller = self.access.check(request.headers(), peer).await?;

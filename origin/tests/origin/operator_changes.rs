@@ -38,8 +38,18 @@ async fn definitions_of_operators_are_published_changed_and_survive_a_restart() 
     let stale = [("if-match", created.etag.as_str())];
     let lost = operator.send(Method::PUT, "/v1/services/shop-prod", &stale, Some(document.clone())).await;
     assert_eq!((lost.status.as_u16(), lost.problem().0), (412, "precondition-failed"));
-    let there = operator.send(Method::PUT, "/v1/services/shop-prod", &[("if-none-match", "*")], Some(document)).await;
+    let there =
+        operator.send(Method::PUT, "/v1/services/shop-prod", &[("if-none-match", "*")], Some(document.clone())).await;
     assert_eq!(there.status, 412);
+    // A page of another site had the operator's browser send it, with the operator's certificate.
+    for (headers, status) in [
+        ([("origin", "https://evil.example")], 403),
+        ([("sec-fetch-site", "cross-site")], 403),
+        ([("content-type", "text/plain")], 415),
+    ] {
+        let forged = operator.send(Method::PUT, "/v1/services/shop-prod", &headers, Some(document.clone())).await;
+        assert_eq!(forged.status, status, "{headers:?}");
+    }
     let current = operator.get("/v1/services/shop-prod").await;
     assert_eq!(current.body["version"], changed.body["version"], "nothing was changed");
     node.stop().await;
