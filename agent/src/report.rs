@@ -1,10 +1,11 @@
-//! Tells the edges which releases are in place: on a change, and every ten minutes. Nothing depends on it.
+//! Tells the edges which releases are in place: on a change, to each run of an edge, and every ten minutes. Nothing depends
+//! on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::report::{HookState as ReportedHook, INTERVAL_SECONDS, Instance, Report, ServiceReport};
@@ -23,6 +24,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// The time between two reports without a change.
 const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);
 
+/// A report to another run of an edge is spread over this: all its agents meet it at once.
+const MEETING_SPREAD: Duration = Duration::from_secs(10);
+
 /// The task that sends the reports.
 pub(crate) struct Reporter {
     services: Arc<Services>,
@@ -35,13 +39,18 @@ pub(crate) struct Reporter {
     started: SystemTime,
     /// What was sent last, and when.
     sent: Option<(Vec<ServiceReport>, Instant)>,
-    /// No report before: the last one failed.
+    /// No report before: the last one failed, or another run of an edge was met.
     not_before: Instant,
+    /// The run of the edge in use that was met last.
+    met: Option<HeaderValue>,
+    /// No edge has taken a report since.
+    is_unknown: bool,
     metrics: Metrics,
     drain: Drain,
 }
 
-/// Whether a report is due. Failed ones are repeated every ten minutes, or with the next change after a minute.
+/// Whether a report is due. Failed ones are repeated every ten minutes; after a minute with a change, or to a run of an edge that
+/// has none.
 fn is_due(now: Instant, not_before: Instant, sent: Option<Instant>, is_changed: bool) -> bool {
     now >= not_before && (is_changed || sent.is_none_or(|sent| now.duration_since(sent) >= INTERVAL))
 }
@@ -88,8 +97,32 @@ impl Reporter {
         drain: Drain,
     ) -> Self {
         let instance = format!("{:016x}", fastrand::u64(..)).parse().expect("hex digits");
-        let not_before = Instant::now();
-        Self { services, edges, timeout, labels, instance, seq: 0, started, sent: None, not_before, metrics, drain }
+        Self {
+            services,
+            edges,
+            timeout,
+            labels,
+            instance,
+            seq: 0,
+            started,
+            sent: None,
+            not_before: Instant::now(),
+            met: None,
+            is_unknown: false,
+            metrics,
+            drain,
+        }
+    }
+
+    /// Another run of the edge in use has no report of this agent. The first report of an agent does not wait.
+    fn meet(&mut self, met: Option<HeaderValue>, now: Instant, random: f64) {
+        if met.is_none() || met == self.met {
+            return;
+        }
+        if self.met.is_some() {
+            self.not_before = self.not_before.max(now + MEETING_SPREAD.mul_f64(random));
+        }
+        (self.met, self.is_unknown) = (met, true);
     }
 
     fn rows(&self) -> Vec<ServiceReport> {
@@ -125,7 +158,7 @@ impl Reporter {
         self.metrics.reported(result);
         let now = Instant::now();
         match result {
-            "accepted" => {}
+            "accepted" => self.is_unknown = false,
             "unavailable" => self.not_before = now + INTERVAL.mul_f64(0.9 + 0.2 * fastrand::f64()),
             _ => self.not_before = now + Duration::from_secs(60).mul_f64(0.5 + fastrand::f64()),
         }
@@ -154,8 +187,10 @@ impl Task for Reporter {
                 () = self.drain.begun() => return,
                 () = tokio::time::sleep(LOOK_INTERVAL.mul_f64(0.8 + 0.4 * fastrand::f64())) => {}
             }
+            let met = self.edges.current().preferred().instance();
+            self.meet(met, Instant::now(), fastrand::f64());
             let rows = self.rows();
-            let is_changed = self.sent.as_ref().is_none_or(|(sent, _)| *sent != rows);
+            let is_changed = self.is_unknown || self.sent.as_ref().is_none_or(|(sent, _)| *sent != rows);
             let last = self.sent.as_ref().map(|(_, at)| *at);
             if !is_due(Instant::now(), self.not_before, last, is_changed) {
                 continue;

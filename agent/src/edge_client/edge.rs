@@ -1,7 +1,7 @@
 //! One edge, over HTTP/3 or HTTP/2.
 
 use std::path::Path as FilePath;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -60,6 +60,8 @@ pub(crate) struct Edge {
     http3_state: Arc<Http3State>,
     no_http3: Option<&'static str>,
     token: Option<TokenFile>,
+    /// The run of the edge that answered last, as far as it said.
+    instance: Mutex<Option<HeaderValue>>,
     metrics: Metrics,
 }
 
@@ -84,6 +86,7 @@ impl Edge {
             http3_state,
             no_http3,
             token: config.token_file.as_deref().map(TokenFile::new),
+            instance: Mutex::default(),
             url,
             metrics,
         })
@@ -100,6 +103,11 @@ impl Edge {
     /// Whether HTTP/3 to it works; `None` before the first response.
     pub(crate) fn http3_usable(&self) -> Option<bool> {
         self.http3_state.is_usable()
+    }
+
+    /// The run of the edge that answered last; `None`: none has said which it is.
+    pub(crate) fn instance(&self) -> Option<HeaderValue> {
+        self.instance.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why HTTP/3 is not used; `None` if it is.
@@ -202,6 +210,9 @@ impl Edge {
         };
         if let Ok(response) = &answer {
             self.metrics.answered(response.protocol);
+            if let Some(instance) = response.headers.get("weir-edge-instance") {
+                *self.instance.lock().unwrap_or_else(PoisonError::into_inner) = Some(instance.clone());
+            }
         }
         answer
     }

@@ -191,6 +191,23 @@ async fn an_agent_reports_what_is_in_place() {
 }
 
 #[tokio::test]
+async fn another_run_of_the_edge_gets_a_report_too() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.begin_instance("one");
+    edge.answers.publish(&shop(), with_content("one"));
+    let mut config = world.config(&[edge.url()]);
+    config.poll_interval = Duration::from_secs(1);
+    let agent = Agent::with_release(config).await;
+    agent.until_metric("weir_agent_reports_total", &[("result", "accepted")], 1.0).await;
+    edge.answers.begin_instance("two");
+    agent.until_metric("weir_agent_reports_total", &[("result", "accepted")], 2.0).await;
+    let reports = edge.answers.reports();
+    assert_eq!(reports[0].services, reports[1].services, "nothing has changed here");
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn without_batch_polls_each_service_is_polled_by_itself() {
     let world = World::new();
     let edge = world.edge().await;

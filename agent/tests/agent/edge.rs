@@ -120,6 +120,8 @@ struct Own {
     /// The version of HTTP of each stream that was opened.
     opened: Vec<Version>,
     reports: Vec<Report>,
+    /// The name of this run of the edge; edges of before have none.
+    instance: Option<&'static str>,
 }
 
 #[derive(Clone, Default)]
@@ -357,9 +359,12 @@ impl Handler for Answers {
             return self.heartbeats(request).await;
         }
         match Route::parse(request.uri().path()) {
-            Ok(Route::AgentServices) => return self.batch_poll(&request),
-            Ok(Route::AgentEvents) => return self.events(request.version()),
-            Ok(Route::AgentReport) => return self.report(request).await,
+            Ok(Route::AgentServices) => return self.of_instance(self.batch_poll(&request)),
+            Ok(Route::AgentEvents) => return self.of_instance(self.events(request.version())),
+            Ok(Route::AgentReport) => {
+                let response = self.report(request).await;
+                return self.of_instance(response);
+            }
             _ => {}
         }
         let (response, late) = self.answer(&request);
@@ -395,6 +400,11 @@ impl Answers {
         self.state().own.as_ref().map_or_else(Vec::new, |own| own.reports.clone())
     }
 
+    /// Answers as another run of the edge from now on.
+    pub(crate) fn begin_instance(&self, instance: &'static str) {
+        self.state().own.get_or_insert_default().instance = Some(instance);
+    }
+
     /// The event streams that are open.
     pub(crate) fn streams(&self) -> usize {
         self.state().own.as_ref().map_or(0, |own| own.streams.iter().filter(|stream| !stream.is_closed()).count())
@@ -420,6 +430,13 @@ impl Answers {
     /// The row of a service.
     pub(crate) fn row(&self, service: &ServiceName) -> BatchRow {
         row(&self.state(), service)
+    }
+
+    fn of_instance(&self, mut response: Response<Body>) -> Response<Body> {
+        if let Some(instance) = self.state().own.as_ref().and_then(|own| own.instance) {
+            response.headers_mut().insert("weir-edge-instance", http::HeaderValue::from_static(instance));
+        }
+        response
     }
 
     fn batch_poll(&self, request: &Request<RequestBody>) -> Response<Body> {

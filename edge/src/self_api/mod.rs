@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Method, Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request, Response};
 use moka::sync::Cache;
 use prometheus::Registry;
 use tokio::sync::Semaphore;
@@ -59,8 +59,13 @@ struct Inner {
     max_streams: usize,
     reports: Reports,
     metrics: SelfMetrics,
+    /// This run of the edge: agents report to each.
+    instance: HeaderValue,
     drain: Drain,
 }
+
+/// Names the run of the edge in the answers of this API.
+const EDGE_INSTANCE: HeaderName = HeaderName::from_static("weir-edge-instance");
 
 impl SelfApi {
     pub(crate) fn new(
@@ -89,6 +94,7 @@ impl SelfApi {
                 max_streams,
                 reports: Reports::new(config.report_bytes.as_u64()),
                 metrics: SelfMetrics::register(registry)?,
+                instance: HeaderValue::try_from(format!("{:016x}", fastrand::u64(..))).expect("hex digits"),
                 drain: drain.clone(),
             }),
         })
@@ -115,7 +121,12 @@ impl SelfApi {
     ) -> Option<Response<Body>> {
         let is_poll = *route == Route::AgentServices && matches!(*request.method(), Method::GET | Method::HEAD);
         let agent = is_poll.then(|| self.inner.access.agent(request.headers(), peer).ok()).flatten()??;
-        self.inner.unchanged_batch_poll(request, &agent)
+        self.inner.unchanged_batch_poll(request, &agent).map(|response| self.named(response))
+    }
+
+    fn named(&self, mut response: Response<Body>) -> Response<Body> {
+        response.headers_mut().insert(EDGE_INSTANCE, self.inner.instance.clone());
+        response
     }
 
     /// Answers a request, whose route is one of these.
@@ -129,7 +140,7 @@ impl SelfApi {
         let session = session.ok_or(ApiError::NoSelf)?;
         let agent = &session.agent;
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        match route {
+        let answer = match route {
             Route::AgentServices if is_read => self.inner.batch_poll(request, agent).await,
             Route::AgentEvents if *request.method() == Method::GET => self.events(request, session),
             Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, agent).await,
@@ -140,7 +151,8 @@ impl SelfApi {
             Route::AgentEvents => Err(ApiError::MethodNotAllowed("GET")),
             Route::AgentReport | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),
             _ => Err(ApiError::NoSuchPath),
-        }
+        };
+        answer.map(|response| self.named(response))
     }
 }
 

@@ -351,6 +351,26 @@ async fn the_streams_of_a_denied_agent_end() {
 }
 
 #[tokio::test]
+async fn each_run_of_an_edge_has_a_name() {
+    let mut site = assigned(|_| {}).await;
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let mut client = site.client_as("agent", "h2").await;
+        site.until("the assignments are known", async || client.get(SERVICES, &[]).await.status == 200).await;
+        let polled = client.get(SERVICES, &[]).await;
+        let run = polled.header("weir-edge-instance").to_owned();
+        let unchanged = client.get(SERVICES, &[("if-none-match", polled.header("etag"))]).await;
+        assert_eq!((unchanged.status, unchanged.header("weir-edge-instance")), (304, &*run));
+        let body = json!({"instance": "a", "seq": 1, "version": "0.2.0", "services": []}).to_string();
+        assert_eq!(client.post(REPORT, &[], body).await.header("weir-edge-instance"), run);
+        runs.push(run);
+        site.cut_edge().await;
+        site.start_edge().await;
+    }
+    assert!(!runs[0].is_empty() && runs[0] != runs[1], "{runs:?}");
+}
+
+#[tokio::test]
 async fn the_last_report_of_an_agent_is_shown() {
     let site = assigned(|_| {}).await;
     let of = |instance: &str, seq: u64, error: Value| {
