@@ -17,6 +17,7 @@ pub mod config;
 pub mod doctor;
 mod edge_client;
 mod fetch;
+mod generation;
 mod hook;
 mod metrics;
 mod once;

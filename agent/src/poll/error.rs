@@ -37,6 +37,12 @@ pub(crate) enum PollError {
     /// The generation is lower than one seen before.
     #[error("the edge offers generation {offered}, which is older than {seen} that was seen before")]
     Regressed { seen: u64, offered: u64 },
+    /// The generation is more than a day ahead of this machine's clock.
+    #[error(
+        "the edge offers generation {0}, which is more than a day ahead of this machine's clock: a clock is wrong, here or \
+         at the origin, or the edge lies"
+    )]
+    Ahead(u64),
     /// With `trust`: the publication is not proved to be the origin's.
     #[error(transparent)]
     Proof(#[from] ProofError),
@@ -130,7 +136,7 @@ impl PollError {
             Self::Unauthorized { .. } => "unauthorized",
             Self::InvalidHeader(_) => "answer",
             Self::Proof(_) => "signature",
-            Self::Regressed { .. } => "generation",
+            Self::Regressed { .. } | Self::Ahead(_) => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
             Self::Fetch(FetchError::Slow(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
@@ -161,7 +167,8 @@ impl PollError {
             Self::Fetch(error) => matches!(error, FetchError::Disk { .. }),
             Self::RejectedBefore | Self::Release(_) | Self::Vetoed(_) => true,
             Self::Proof(error) => *error == ProofError::NoKeys,
-            Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) | Self::Regressed { .. } => false,
+            Self::Status { .. } | Self::Unauthorized { .. } | Self::InvalidHeader(_) => false,
+            Self::Regressed { .. } | Self::Ahead(_) => false,
         }
     }
 

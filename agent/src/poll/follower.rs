@@ -13,6 +13,7 @@ use super::row::{Held, Meaning, ReceivedRow, is_not_published, meaning, offered}
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::{Tarball, TarballHeaders};
+use crate::generation::highest_credible;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
 use crate::release::{Pins, ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError, TarRecord};
@@ -144,7 +145,7 @@ impl Follower {
         let unpacked = self.veto.as_ref().map(|veto| veto.release);
         let local = LocalState {
             digest: state.release.as_ref().map(|release| release.directory.digest()),
-            highest_generation: state.highest_generation,
+            highest_generation: state.highest_generation_within(highest_credible(SystemTime::now())),
             rejected: self.rejected.as_ref().map(|(digest, _)| *digest),
             unpacked: unpacked.filter(|name| self.directory.release_path(*name).is_dir()).map(|name| name.digest()),
             pinned,
@@ -190,9 +191,13 @@ impl Follower {
         let ReceivedRow { row, protocol } = received;
         let state = self.directory.state();
         let release = state.release.as_ref();
+        let credible = highest_credible(SystemTime::now());
         let held = Held {
-            release: release.map(|release| (release.directory.digest(), release.generation)),
-            highest_generation: state.highest_generation,
+            // A poll finds out which generation is right.
+            release: release
+                .filter(|release| release.generation <= credible)
+                .map(|release| (release.directory.digest(), release.generation)),
+            highest_generation: state.highest_generation_within(credible),
             pinned: self.status.borrow().pinned.as_ref().map(|pinned| pinned.offered),
             is_failing: self.schedule.is_failing(),
             row_before: self.row,

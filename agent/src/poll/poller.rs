@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, Method, StatusCode};
 use weir_protocol::access_list::AccessList;
@@ -19,6 +19,7 @@ use crate::edge_client::{Edge, EdgeClient, Protocol, RequestError, Response, Res
 use crate::fetch::{
     Coding, Download, FetchError, InvalidHeader, Tarball, TarballHeaders, coding, is_delta, problem_detail, retry_after,
 };
+use crate::generation::highest_credible;
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
 use crate::release::ReleaseRecord;
 use crate::verify::{ProofError, SignedPublication, Trust};
@@ -235,6 +236,7 @@ impl Poller {
         let bytes = body.read(MAX_DESCRIPTOR_BYTES + MAX_SEEN_BYTES).await?;
         let bytes = bytes.ok_or_else(|| ProofError::Malformed("it is too long".to_owned()))?;
         let signed = SignedPublication::verify(&bytes, &self.service, keys.keys())?;
+        check_ahead(signed.generation)?;
         self.check_generation(edge, signed.generation, local)?;
         *proofs.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((signed.clone(), keys));
         Ok(signed)
@@ -394,6 +396,10 @@ impl Poller {
     /// The headers, if the generation is not lower than one seen before.
     fn checked(&self, edge: &Edge, headers: &HeaderMap, local: LocalState) -> Result<TarballHeaders, PollError> {
         let answer = TarballHeaders::of(headers)?;
+        // With `trust` the number decides nothing: the signed one is checked.
+        if self.proofs.is_none() {
+            check_ahead(answer.generation)?;
+        }
         self.check_generation(edge, answer.generation, local)?;
         Ok(answer)
     }
@@ -414,6 +420,11 @@ impl Poller {
         );
         Err(PollError::Regressed { seen, offered })
     }
+}
+
+/// Refuses a generation of the far future.
+fn check_ahead(offered: u64) -> Result<(), PollError> {
+    if offered > highest_credible(SystemTime::now()) { Err(PollError::Ahead(offered)) } else { Ok(()) }
 }
 
 /// The response, if its status is a success or `304`.

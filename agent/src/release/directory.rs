@@ -27,6 +27,7 @@ use super::tar_reader::TarError;
 use super::tree::{make_directory, remove_tree, sync_directory};
 use super::unpack::{Limits, unpack};
 use super::{prune, rebuild, state_file, switch};
+use crate::generation::highest_credible;
 
 pub(crate) const RELEASES: &str = "releases";
 pub(super) const INCOMING: &str = "incoming";
@@ -195,6 +196,8 @@ impl ServiceDirectory {
             let mut next = before.switched_to(record.clone());
             if let Some(now) = confirmed {
                 next.succeeded(now);
+                let before = before.highest_generation_within(highest_credible(now));
+                next.highest_generation = before.max(record.generation);
             }
             write_state(&self.path, &next)?;
             if let Err(error) = write_link(&self.path, record.directory) {
@@ -211,14 +214,16 @@ impl ServiceDirectory {
     /// Records that an edge confirmed the release. Writes only when the highest generation rises, which must never be
     /// forgotten; everything else is written with the next change.
     pub(crate) fn confirm(&self, generation: u64, record: Option<ReleaseRecord>) -> Result<(), ReleaseError> {
+        let now = SystemTime::now();
+        let highest = self.state().highest_generation_within(highest_credible(now));
         let confirmed = |state: &mut State| {
-            state.highest_generation = state.highest_generation.max(generation);
+            state.highest_generation = highest.max(generation);
             if record.is_some() {
                 state.release = record;
             }
-            state.succeeded(SystemTime::now());
+            state.succeeded(now);
         };
-        if generation > self.state().highest_generation {
+        if generation > highest {
             return self.change(confirmed);
         }
         let _writer = self.writer();

@@ -149,6 +149,13 @@ impl State {
         }
     }
 
+    /// The highest generation seen, without those above `credible`: no origin gave them out. Then the records tell.
+    pub(crate) fn highest_generation_within(&self, credible: u64) -> u64 {
+        let records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
+        let seen = records.map(|record| record.generation).chain([self.highest_generation]);
+        seen.filter(|generation| *generation <= credible).max().unwrap_or(0)
+    }
+
     /// What is known of a release on disk.
     pub(crate) fn record_of(&self, name: ReleaseName) -> ReleaseRecord {
         let records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
@@ -244,6 +251,9 @@ mod tests {
         assert_eq!((state.highest_generation, state.release.as_ref().unwrap().generation), (4, 1));
         assert_eq!(state.earlier, [record(b"three", 3), record(b"two", 2)]);
         assert_eq!(state.record_of(record(b"unknown", 5).directory).generation, 0);
+        // A generation of the far future.
+        let lied = state.switched_to(record(b"lie", u64::MAX));
+        assert_eq!((lied.highest_generation, lied.highest_generation_within(1000)), (u64::MAX, 4));
         for number in 10..100 {
             state = state.switched_to(record(&[number], u64::from(number)));
         }

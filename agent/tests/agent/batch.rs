@@ -115,6 +115,29 @@ async fn an_unsigned_generation_is_never_the_highest() {
 }
 
 #[tokio::test]
+async fn a_generation_of_the_far_future_is_refused_and_one_on_disk_is_ignored() {
+    let (world, edge, _, mut agent) = World::following(with_content("one")).await;
+    edge.answers.publish_at(&shop(), with_content("two"), u64::MAX);
+    let refused = agent.poll().await.last_error.expect("it is refused");
+    assert!(refused.contains("18446744073709551615") && refused.contains("clock"), "{refused}");
+    assert_eq!(agent.metric("weir_agent_errors_total", &[("kind", "generation")]), 1.0);
+    edge.answers.publish_at(&shop(), with_content("two"), 2);
+    assert_eq!(agent.poll().await.switches, 2);
+    agent.stop().await;
+    // As an agent has left it that took such a generation.
+    let state = world.service_dir().join("state");
+    let text = std::fs::read_to_string(&state).unwrap();
+    std::fs::write(&state, text.replace("generation\": 2,", "generation\": 18446744073709551615,")).unwrap();
+    edge.answers.publish_at(&shop(), with_content("three"), 3);
+    let mut agent = Agent::start(world.config(&[edge.url()])).await;
+    agent.until("it has switched", |status| status.switches == 1 || status.errors > 0).await;
+    assert_eq!(world.read("content").as_deref(), Some("three"));
+    edge.answers.publish_at(&shop(), with_content("old"), 2);
+    assert!(agent.poll().await.last_error.expect("it is refused").contains("generation 2"));
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn an_event_is_followed_at_once_and_a_stream_that_ends_is_opened_again() {
     let world = World::new();
     let edge = world.edge().await;
