@@ -25,7 +25,7 @@ use crate::poll::{
     Schedule, release_of,
 };
 use crate::readiness::readiness;
-use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
+use crate::release::{Limits, Modes, Pins, ReleaseError, RootLock, ServiceDirectory, read_pins};
 use crate::reload::{self, Reloader};
 use crate::report::Reporter;
 use crate::roster::{Roster, Service, Services, followed_before};
@@ -227,8 +227,13 @@ impl Composition {
         let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
         let (root, name, keep) = (self.config.root.clone(), service.clone(), self.config.keep_releases);
         let (lock, modes) = (self.lock.clone(), Modes { group_write: self.config.group_write });
-        let opened =
-            tokio::task::spawn_blocking(move || ServiceDirectory::open(&root, &name, keep, limits, modes, lock));
+        // The end of `--once` is that of the hooks of this run.
+        let required = self.once.then(|| self.config.hooks_of(service)).filter(ServiceConfig::has_hook);
+        let opened = tokio::task::spawn_blocking(move || {
+            let opened = ServiceDirectory::open(&root, &name, keep, limits, modes, lock)?;
+            required.map_or(Ok(()), |hooks| opened.require_hooks(&hooks.hooks_hash()))?;
+            Ok::<_, ReleaseError>(opened)
+        });
         Ok(Arc::new(opened.await??))
     }
 

@@ -131,6 +131,12 @@ impl ServiceConfig {
         self.exec.is_some() || self.touch.is_some() || self.signal.is_some() || self.webhook.is_some()
     }
 
+    /// A hash of what runs after each switch. Commands may contain secrets, and the hash is written to disk.
+    pub(crate) fn hooks_hash(&self) -> String {
+        let hooks = serde_json::to_vec(&(&self.exec, &self.touch, &self.signal, &self.webhook));
+        blake3::hash(&hooks.expect("hooks are plain data")).to_hex().to_string()
+    }
+
     /// The paths that may be relative.
     fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let pid_file = self.signal.as_mut().map(|signal| &mut signal.pid_file);

@@ -141,7 +141,8 @@ impl Hook {
             Err(error) => tracing::warn!(service = %self.service, %release, %error, "a hook failed; all are retried"),
         }
         let directory = self.directory.clone();
-        let recorded = tokio::task::spawn_blocking(move || directory.end_hook(release, succeeded)).await;
+        let hooks = self.config.hooks_hash();
+        let recorded = tokio::task::spawn_blocking(move || directory.end_hook(release, succeeded, &hooks)).await;
         if let Ok(Err(error)) = &recorded {
             // It will run once more than necessary.
             tracing::warn!(service = %self.service, %error, "the result of the hooks cannot be recorded");

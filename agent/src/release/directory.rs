@@ -251,12 +251,17 @@ impl ServiceDirectory {
         job
     }
 
-    /// Records the end of `exec`, unless another release is in force by now.
-    pub(crate) fn end_hook(&self, release: ReleaseName, succeeded: bool) -> Result<(), ReleaseError> {
+    /// Lets the hooks run again for the release in force, unless it is these that have succeeded.
+    pub(crate) fn require_hooks(&self, hooks: &str) -> Result<(), ReleaseError> {
+        self.change(|state| state.require_hooks(hooks))
+    }
+
+    /// Records the end of `exec`, unless another release is in force by now. `hooks`: the hash of those that ran.
+    pub(crate) fn end_hook(&self, release: ReleaseName, succeeded: bool, hooks: &str) -> Result<(), ReleaseError> {
         self.cached().in_use = None;
         self.change(|state| {
             if state.release.as_ref().is_some_and(|present| present.directory == release) {
-                state.hook_ended(succeeded, SystemTime::now());
+                state.hook_ended(succeeded, hooks, SystemTime::now());
             }
         })
     }

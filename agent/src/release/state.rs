@@ -70,6 +70,9 @@ pub(crate) struct State {
     pub(crate) hook: HookProgress,
     /// Failed runs of `exec` for this release.
     pub(crate) hook_attempts: u32,
+    /// The hash of the hooks that last succeeded: `--once` runs others again.
+    #[serde(default)]
+    pub(crate) hooks: Option<String>,
     /// Unix seconds. Written along with other changes, so it may lag behind.
     last_success: Option<u64>,
     /// Unix seconds of the last successful `exec`, for any release.
@@ -88,6 +91,7 @@ impl Default for State {
             applied: None,
             hook: HookProgress::Done,
             hook_attempts: 0,
+            hooks: None,
             last_success: None,
             hook_last_success: None,
         }
@@ -193,9 +197,18 @@ impl State {
         self.hook_last_success.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
-    pub(crate) fn hook_ended(&mut self, succeeded: bool, now: SystemTime) {
+    /// Lets the hooks run again for the release, unless it is these that have succeeded.
+    pub(crate) fn require_hooks(&mut self, hooks: &str) {
+        if self.release.is_some() && self.hook == HookProgress::Done && self.hooks.as_deref() != Some(hooks) {
+            (self.hook, self.hook_attempts) = (HookProgress::Pending, 0);
+        }
+    }
+
+    /// `hooks`: the hash of those that ran.
+    pub(crate) fn hook_ended(&mut self, succeeded: bool, hooks: &str, now: SystemTime) {
         if succeeded {
             self.hook = HookProgress::Done;
+            self.hooks = Some(hooks.to_owned());
             self.hook_last_success = seconds(now);
         } else {
             self.hook_attempts = self.hook_attempts.saturating_add(1);
@@ -236,10 +249,10 @@ mod tests {
     fn hooks_compare_with_the_last_success_and_rollbacks_find_their_records() {
         let mut state = State::default().switched_to(record(b"one", 1));
         assert_eq!(state.hook_job().unwrap().previous, None);
-        state.hook_ended(true, UNIX_EPOCH);
+        state.hook_ended(true, "a", UNIX_EPOCH);
         state = state.switched_to(record(b"two", 2));
         assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)));
-        state.hook_ended(false, UNIX_EPOCH);
+        state.hook_ended(false, "a", UNIX_EPOCH);
         state = state.switched_to(record(b"three", 3));
         assert_eq!(state.hook_job().unwrap().previous, Some(record(b"one", 1)), "the second never succeeded");
         state = state.switched_to(record(b"four", 4));

@@ -24,8 +24,14 @@ async fn once_ends_after_the_release_and_its_exec() {
     assert_eq!(std::fs::read_to_string(world.service_dir().join("copied")).unwrap(), "one");
     // Again: confirmed, and nothing to run.
     std::fs::remove_file(world.service_dir().join("copied")).unwrap();
-    once(config, LONG).await.unwrap();
+    once(config.clone(), LONG).await.unwrap();
     assert!(!world.service_dir().join("copied").exists());
+    // That another command has succeeded says nothing about this one.
+    config.services[0].exec = Some("exit 3".into());
+    let failed = once(config.clone(), LONG).await.expect_err("this command fails").to_string();
+    assert!(failed.contains("exit status: 3"), "{failed}");
+    config.services[0].exec = None;
+    once(config, LONG).await.unwrap();
 }
 
 #[tokio::test]

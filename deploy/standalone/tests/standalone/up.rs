@@ -119,6 +119,9 @@ fn once_ends_when_the_newest_release_is_current() -> anyhow::Result<()> {
     let (code, out, error) = once("echo HOOK''OUT")?;
     assert_eq!((code, error.contains("HOOKOUT")), (Some(0), false), "{out}\n{error}");
     assert!(!out.contains("switched") && !out.contains("published ") && out.contains("as before"), "{out}");
+    // That another command has succeeded says nothing about this one.
+    let (code, out, error) = once("exit 4")?;
+    assert!(code == Some(1) && error.contains("exit status: 4"), "{out}\n{error}");
     // After a new commit the earlier publication is not taken for the newest.
     upstream.write("deploy/prod/version", "2")?;
     upstream.commit_and_push("two")?;
