@@ -42,12 +42,13 @@ pub(super) async fn check(url: &EdgeUrl, config: &Config) -> Vec<Finding> {
     }
     if let Some(addresses) = dns(&mut findings, "`edges`", url.host(), url.port()).await {
         // At once: an edge closes a connection that says nothing, and the check of UDP may take longer than that.
-        let is_trusted = match tcp(&mut findings, "an edge", &addresses).await {
-            Some(stream) => handshake(&mut findings, url, config, stream).await,
-            None => false,
+        let Some(stream) = tcp(&mut findings, "an edge", &addresses).await else {
+            udp(&mut findings, url, config).await;
+            return findings.found;
         };
-        udp(&mut findings, url, config).await;
-        if is_trusted {
+        // Over UDP the same certificate is refused, which says nothing about UDP.
+        if handshake(&mut findings, url, config, stream).await {
+            udp(&mut findings, url, config).await;
             identity_and_clock(&mut findings, url, config).await;
         }
     }
@@ -149,7 +150,7 @@ fn advice(cause: Option<&rustls::Error>, url: &EdgeUrl, ca: &str) -> String {
     use CertificateError as C;
     match cause {
         Some(rustls::Error::InvalidCertificate(C::UnknownIssuer | C::BadSignature)) => {
-            format!("Let `ca` ({ca}) name the authority that signed the edge's certificate.")
+            format!("The authority in `ca` ({ca}) did not sign the edge's certificate: let it name the one that did.")
         }
         Some(rustls::Error::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. })) => {
             format!("Issue a certificate for `{}`, or use a name of the certificate in `edges`.", url.host())

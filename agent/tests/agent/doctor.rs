@@ -108,6 +108,7 @@ async fn each_obstacle_is_named_with_what_to_do() {
     let found = findings(&config).await;
     let (_, verdict, text) = of(&found, "tls");
     assert!(*verdict == Verdict::Fail && text.contains("`ca`"), "{text}");
+    assert!(found.iter().all(|(check, ..)| *check != "udp"), "a handshake says nothing of UDP: {found:?}");
     let config = world.config(&[format!("https://127.0.0.2:{}", edge.address.port())]);
     let relay = tokio::net::TcpListener::bind(("127.0.0.2", edge.address.port())).await.unwrap();
     let to = edge.address;
