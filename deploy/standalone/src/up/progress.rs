@@ -28,6 +28,8 @@ impl Progress {
     /// Shows a clone or a build. Polls are too frequent to be shown.
     pub(super) fn show(&self, state: &RepositoryState) {
         let (step, detail) = match &state.phase {
+            // Before its first step and after its last one, a clone has nothing to show.
+            Phase::Cloning { progress } if progress.phase == "idle" => return,
             Phase::Cloning { progress } => {
                 let of = progress.total.map(|total| format!(" {} of {total}", progress.done)).unwrap_or_default();
                 let bytes =

@@ -69,6 +69,7 @@ fn once_ends_with_a_release() -> anyhow::Result<()> {
     let (out, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success(), "{out}\n{error}");
     assert!(out.contains("switched") && out.contains(&format!("https://127.0.0.1:{}", base + 43)), "{out}");
+    assert!(!out.contains("idle"), "{out}");
     assert_eq!(fs::read_to_string(dir.path().join("weir-data/agent/shop/current/version"))?, "1");
     assert!(!dir.path().join("weir-data/agent/shop/current/README.md").exists());
     Ok(())
