@@ -205,13 +205,19 @@ impl Proof {
                 held.generation
             ));
         }
-        let why = self.missing.as_deref().unwrap_or("edges give none");
+        let missing = self.missing.as_deref();
         match &self.newest {
             Some(Newest { statement, .. }) if is_old(statement.time) => {
                 let time = humantime::format_rfc3339_seconds(statement.time);
-                Some(format!("the newest statement of freshness is of {time}: {why}"))
+                let age = now.duration_since(statement.time).unwrap_or_default().as_secs();
+                let age = humantime::format_duration(Duration::from_secs(age));
+                let why = missing.unwrap_or("edges repeat it, or send older ones");
+                Some(format!("the newest statement of freshness is of {time}, {age} ago: {why}"))
             }
-            None if is_old(self.since) => Some(format!("there is no statement of freshness since the start: {why}")),
+            None if is_old(self.since) => {
+                let why = missing.unwrap_or("edges give none");
+                Some(format!("there is no statement of freshness since the start: {why}"))
+            }
             _ => None,
         }
     }
@@ -264,9 +270,13 @@ mod tests {
         proof.accept(statement(7, 100), &shop(), held(7), at(101)).unwrap();
         let assessed = proof.assess(held(7), false, LIMIT, at(700));
         assert_eq!((assessed.current_at, assessed.newest_generation, assessed.problem), (Some(at(100)), Some(7), None));
+        // The same again, which an edge repeats.
+        proof.accept(statement(7, 100), &shop(), held(7), at(701)).unwrap();
+        let reason = proof.assess(held(7), false, LIMIT, at(701)).problem.unwrap();
+        assert!(reason.contains("2027-01-15T08:01:40Z, 10m 1s ago: edges repeat it"), "{reason}");
         proof.miss("503".to_owned());
         let reason = proof.assess(held(7), false, LIMIT, at(701)).problem.unwrap();
-        assert!(reason.contains("2027-01-15T08:01:40Z: 503"), "{reason}");
+        assert!(reason.contains("2027-01-15T08:01:40Z, 10m 1s ago: 503"), "{reason}");
         // A newer release was as current then.
         assert_eq!(proof.assess(held(8), false, LIMIT, at(700)).current_at, Some(at(100)));
         let unreachable = Freshness { upstream_unreachable_since: Some(at(50)), ..statement(7, 160) };
