@@ -347,7 +347,7 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
             let edges = edges.current();
             let now = SystemTime::now();
             let all = services.statuses().into_iter();
-            let services: serde_json::Map<_, _> =
+            let followed: serde_json::Map<_, _> =
                 all.map(|(name, status)| (name.to_string(), status.to_json(now))).collect();
             let (ready, reasons) = status_readiness().into_parts();
             Ok(serde_json::json!({
@@ -357,7 +357,8 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
                 "started": humantime::format_rfc3339_seconds(started).to_string(),
                 "ready": ready,
                 "reasons": reasons,
-                "services": services,
+                "services": followed,
+                "not_allowed": *services.not_allowed(),
                 "edges": edges.overview().collect::<Vec<_>>(),
             }))
         }),

@@ -18,6 +18,9 @@ use crate::roster::Services;
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::Task;
 
+/// The most services in a report that are assigned and not allowed.
+const MAX_NOT_ALLOWED: usize = 100;
+
 /// The time between two looks for changes. Those in between are one report.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -135,7 +138,14 @@ impl Reporter {
             let since = if is_known { None } else { switched_at(&status) };
             row(service, status, known, since.unwrap_or(self.started))
         };
-        statuses.map(row).collect()
+        let not_allowed = self.services.not_allowed();
+        let not_allowed = not_allowed.iter().take(MAX_NOT_ALLOWED).map(|service| {
+            let last_error = Some("not-allowed: it is assigned, and `allow` of this agent excludes it".to_owned());
+            (service.clone(), ServiceStatus { last_error, ..ServiceStatus::default() })
+        });
+        let mut rows: Vec<_> = statuses.chain(not_allowed).map(row).collect();
+        rows.sort_unstable_by(|one, other| one.service.cmp(&other.service));
+        rows
     }
 
     /// Sends a report to the first edge that takes it.

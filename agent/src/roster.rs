@@ -53,6 +53,8 @@ pub(crate) struct Services {
     ended: Mutex<BTreeSet<ServiceName>>,
     /// The last list was empty, and no event has said why.
     pub(crate) is_list_doubted: AtomicBool,
+    /// Services that are assigned, and that `allow` excludes.
+    not_allowed: Mutex<BTreeSet<ServiceName>>,
     /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
     unreachable: Mutex<BTreeMap<ServiceName, SystemTime>>,
 }
@@ -75,6 +77,7 @@ impl Services {
             are_known: watch::Sender::new(false),
             ended: Mutex::default(),
             is_list_doubted: AtomicBool::new(false),
+            not_allowed: Mutex::default(),
             unreachable: Mutex::default(),
         }
     }
@@ -147,6 +150,11 @@ impl Services {
     /// The services of which an event has said that they ended.
     pub(crate) fn ended(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Services that are assigned, and that `allow` excludes.
+    pub(crate) fn not_allowed(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
+        self.not_allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a row on to the task of its service, if it is followed.
@@ -344,11 +352,24 @@ impl Roster {
             self.services.ended().retain(|service| !list.ended_before.contains(service));
         }
         let named: BTreeSet<_> = self.config.named().collect();
+        let is_refused = |service: &&ServiceName| list.selection.refuses(service) && !named.contains(*service);
+        self.show_not_allowed(self.listed.iter().filter(is_refused).cloned().collect());
         let is_doubted = is_empty && !self.listed.is_subset(&named);
         if is_doubted && !self.services.is_list_doubted.load(Ordering::Relaxed) {
             tracing::warn!("an edge lists no service for this agent; what it follows stays until an event ends it");
         }
         self.services.is_list_doubted.store(is_doubted, Ordering::Relaxed);
+    }
+
+    /// Shows what is assigned and not followed. Logged once, not with each list.
+    fn show_not_allowed(&self, services: BTreeSet<ServiceName>) {
+        let count = services.len();
+        self.composition.metrics.services_not_allowed.set(i64::try_from(count).unwrap_or(i64::MAX));
+        let mut known = self.services.not_allowed();
+        if let Some(service) = services.difference(&known).next() {
+            tracing::warn!(%service, count, "services are assigned to this agent, and its `allow` excludes them");
+        }
+        *known = services;
     }
 
     fn followed(&self) -> BTreeMap<ServiceName, ServiceConfig> {

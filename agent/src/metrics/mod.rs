@@ -46,6 +46,8 @@ metric_families! {
         reports: IntCounterVec = "weir_agent_reports_total" { result: ["accepted", "unavailable", "error"] };
         /// Services that are followed.
         pub(crate) services: IntGauge = "weir_agent_services";
+        /// Services that are assigned to this agent, and that its `allow` excludes. `not_allowed` of `/status` names them.
+        pub(crate) services_not_allowed: IntGauge = "weir_agent_services_not_allowed";
         /// Requests that edges answered, by protocol.
         requests: IntCounterVec = "weir_agent_requests_total" { protocol: ["h3", "h2"] };
         /// Failed attempts at one edge; the poll may succeed at the next edge. `token`: the token's file cannot be used.

@@ -50,6 +50,11 @@ impl Selection {
         let any = |patterns: &[NameGlob]| patterns.iter().any(|pattern| pattern.matches(service.as_str()));
         self.patterns.as_deref().is_none_or(any) && (self.allow.is_empty() || any(&self.allow))
     }
+
+    /// Whether `allow` excludes a service that is assigned. One that only matches a pattern of this agent is nobody's mistake.
+    pub(crate) fn refuses(&self, service: &ServiceName) -> bool {
+        self.patterns.is_none() && !self.takes(service)
+    }
 }
 
 #[cfg(test)]

@@ -113,6 +113,32 @@ async fn a_pattern_is_followed_and_allow_limits_it() {
 }
 
 #[tokio::test]
+async fn what_is_assigned_outside_allow_is_shown() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    edge.answers.assign(&[&shop(), &bakery()]);
+    let mut config = assigned(&world, &edge);
+    config.poll_interval = Duration::from_secs(1);
+    config.allow = vec!["s*".parse().unwrap()];
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    let running = start(config).await.unwrap();
+    until_released(&running, &shop()).await;
+    let status = running.service(&shop()).unwrap();
+    let agent = Agent { running, status };
+    assert_eq!(agent.metric_if_any("weir_agent_services_not_allowed", &[]), Some(1.0));
+    assert_eq!(agent.shown().await["not_allowed"], serde_json::json!(["bakery"]));
+    let is_reported = || {
+        let rows = edge.answers.reports().into_iter().flat_map(|report| report.services);
+        rows.into_iter().any(|row| row.service == bakery() && row.error.is_some_and(|e| e.starts_with("not-allowed")))
+    };
+    until("the edge is told", is_reported).await;
+    edge.answers.assign(&[&shop()]);
+    agent.until_metric("weir_agent_services_not_allowed", &[], 0.0).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn a_directory_is_removed_when_it_was_unassigned_for_long() {
     let world = World::new();
     let edge = world.edge().await;
