@@ -219,7 +219,7 @@ pub struct Config {
     pub exec_timeout: Duration,
     /// Releases on disk for each service. The current and the previous one are always kept. At least 1.
     pub keep_releases: usize,
-    /// Let the group of `root` write: files have mode 0664 or 0775, directories 2775. Otherwise 0644, 0755 and 0755.
+    /// Let the group of `root` write: files have mode 0664 or 0775, directories 2775. Otherwise 0644, 0755 and 0755, less the umask.
     pub group_write: bool,
     /// Largest tarball, uncompressed.
     #[serde(with = "size")]

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use weir_protocol::entry_path::percent_encode;
 
 use super::confined_dir::{ConfinedDir, is_type};
-use super::modes::Modes;
+use super::modes::{Modes, ReleaseModes};
 use super::tar_reader::{Entry, Kind, TarError, TarReader};
 
 /// The first difference found.
@@ -43,9 +43,9 @@ pub(super) fn compare(tarball: impl Read, with: &Path, modes: Modes) -> Result<O
         Err(error) if is_damage(&error) => return Ok(difference(b".", UNREADABLE)),
         Err(error) => return Err(error.into()),
     };
-    if !modes.is_of_directory(&dir.stat_root()?) {
+    let Some(modes) = modes.of_release(&dir.stat_root()?) else {
         return Ok(difference(b".", "its mode was changed"));
-    }
+    };
     let mut reader = TarReader::new(tarball);
     // Hashes, because paths may be long and each has parents.
     let mut expected = HashSet::new();
@@ -97,7 +97,7 @@ fn compare_entry<R: Read>(
     entry: &Entry,
     reader: &mut TarReader<R>,
     dir: &mut ConfinedDir,
-    modes: Modes,
+    modes: ReleaseModes,
 ) -> Result<Option<&'static str>, CompareError> {
     let Some(stat) = dir.stat(&entry.path).map_err(CompareError::Release)? else {
         return Ok(Some("it is missing"));

@@ -98,11 +98,12 @@ impl ConfinedDir {
     }
 
     fn create_one_directory(&mut self, path: &[u8]) -> io::Result<()> {
-        let ((parent, name), mode) = (split(path), self.modes.directory());
+        let ((parent, name), mode, is_exact) = (split(path), self.modes.directory(), self.modes.group_write);
         let parent = self.directory(parent)?;
-        rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
-        let directory = open_directory(parent, name)?;
-        rustix::fs::fchmod(&directory, mode)?;
+        rustix::fs::mkdirat(parent, name, mode)?;
+        if is_exact {
+            rustix::fs::fchmod(open_directory(parent, name)?, mode)?;
+        }
         self.made += 1;
         Ok(())
     }
@@ -120,8 +121,10 @@ impl ConfinedDir {
     pub(super) fn create_file(&mut self, path: &[u8], executable: bool) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = self.modes.file(executable);
-        let file = rustix::fs::openat(self.parent(path)?, split(path).1, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::fchmod(&file, mode)?;
+        let file = rustix::fs::openat(self.parent(path)?, split(path).1, flags, mode)?;
+        if self.modes.group_write {
+            rustix::fs::fchmod(&file, mode)?;
+        }
         Ok(file.into())
     }
 

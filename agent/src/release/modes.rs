@@ -1,8 +1,8 @@
-//! The permissions of what the agent writes, whatever the umask.
+//! The permissions of what the agent writes: the umask takes bits away, except with `group_write`.
 
 use rustix::fs::{Mode, Stat};
 
-/// Everybody may read a release; with `group_write` the group of the root may change it, as well as the owner.
+/// Everybody may read a release, unless the umask of the agent forbids it; with `group_write` the group of the root may change it, as well as the owner.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Modes {
     pub(crate) group_write: bool,
@@ -28,12 +28,33 @@ impl Modes {
         })
     }
 
+    /// Those that a release was made with, by the mode of its own directory: the umask may have been another one. `None`: that
+    /// directory was changed.
+    pub(super) fn of_release(self, directory: &Stat) -> Option<ReleaseModes> {
+        let (found, widest) = (access(directory), self.directory() - Mode::SGID);
+        let is_narrowed = !self.group_write && widest.contains(found) && found.contains(Mode::RWXU);
+        (found == widest || is_narrowed).then_some(ReleaseModes { modes: self, directory: found })
+    }
+}
+
+/// The modes of the entries of one release.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReleaseModes {
+    modes: Modes,
+    directory: Mode,
+}
+
+impl ReleaseModes {
     pub(super) fn is_of_file(self, stat: &Stat, executable: bool) -> bool {
-        Mode::from_raw_mode(stat.st_mode) == self.file(executable)
+        Mode::from_raw_mode(stat.st_mode) == self.modes.file(executable) & self.directory
     }
 
-    /// The set-group-id bit says nothing about access, and a file system may refuse it.
     pub(super) fn is_of_directory(self, stat: &Stat) -> bool {
-        Mode::from_raw_mode(stat.st_mode) - Mode::SGID == self.directory() - Mode::SGID
+        access(stat) == self.directory
     }
+}
+
+/// The set-group-id bit says nothing about access, and a file system may refuse it.
+fn access(directory: &Stat) -> Mode {
+    Mode::from_raw_mode(directory.st_mode) - Mode::SGID
 }

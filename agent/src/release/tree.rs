@@ -1,4 +1,4 @@
-//! Creates directories with exact permissions, removes trees, syncs directories.
+//! Creates directories, removes trees, syncs directories.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -10,10 +10,13 @@ use rustix::fs::Mode;
 use super::confined_dir::ConfinedDir;
 use super::error::{ReleaseError, disk};
 
-/// Creates a directory with exactly this mode, whatever the umask; an existing one keeps its mode.
+/// Creates a directory with this mode, less the umask. The bits of `group_write` are asked for, whatever the umask. An existing
+/// one keeps its mode.
 pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError> {
+    let is_exact = mode.contains(Mode::WGRP);
     let mode = mode.as_raw_mode();
     match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) if !is_exact => Ok(()),
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(disk("set the mode of", path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(disk("create the directory", path)(error)),

@@ -44,6 +44,28 @@ async fn the_group_may_write_if_it_is_told_so() {
     agent.stop().await;
 }
 
+#[tokio::test]
+async fn the_umask_of_the_agent_holds_for_its_releases() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), Tarball::new().executable("run", "").file("dir/file", "1").finish());
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_weir-agent")]);
+    command.args(["--edge", &edge.url(), "--service", "shop", "--once"]);
+    command.arg("--ca").arg(world.path().join("ca.pem")).arg("--root").arg(world.path().join("root"));
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let modes = ["releases", "current/.", "current/run", "current/dir", "current/dir/file"];
+    assert_eq!(modes.map(|path| mode(&world.service_dir().join(path))), [0o700, 0o700, 0o700, 0o700, 0o600]);
+    // An agent with another umask has nothing to repair, but for a mode that was changed.
+    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    agent.until("the first poll has ended", |status| status.polls == 1).await;
+    assert_eq!(agent.refresh().await.switches, 0);
+    std::fs::set_permissions(world.service_dir().join("current/dir/file"), PermissionsExt::from_mode(0o644)).unwrap();
+    assert_eq!(agent.refresh().await.switches, 1);
+    agent.stop().await;
+}
+
 /// In a mount namespace in which all but the root of the agent is read-only.
 #[tokio::test]
 async fn only_the_root_of_the_agent_is_written() {
