@@ -2,7 +2,8 @@
 
 use rustix::fs::{Mode, Stat};
 
-/// Everybody may read a release, unless the umask of the agent forbids it; with `group_write` the group of the root may change it, as well as the owner.
+/// Everybody may read a release, unless the umask of the agent forbids it; with `group_write` the group of the root may change
+/// it, as well as the owner.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Modes {
     pub(crate) group_write: bool,

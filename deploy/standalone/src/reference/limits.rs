@@ -14,8 +14,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | what | bound | metric | beyond it |
 |---|---|---|---|
 | connections, over TCP and over QUIC each | {shared/runtime/src/serve/mod.rs MAX_CONNECTIONS} |  | TCP: they wait in the kernel's backlog. QUIC: refused. Metric: `weir_http_connections_limit`. Over TCP at most three quarters of the file descriptors that the process may open |
-| connections, and QUIC handshakes, of one address (IPv6: of one /64) | one in {shared/runtime/src/serve/mod.rs SOURCE_SHARE} of those |  | the new connection is closed. Metric: `weir_http_connections_limited_total{bound="source"}`. Clients behind one NAT or proxy are one address |
-| a TLS or QUIC handshake; then the time to the first accepted request | {shared/runtime/src/serve/mod.rs HEAD_TIMEOUT} |  | the connection is closed after the responses in flight. A request is accepted unless its status is 4xx. Metric: `weir_http_connections_limited_total{bound="first_request"}` |
+| connections, and QUIC handshakes, of one address (IPv6: of one /64) | one in {shared/runtime/src/serve/mod.rs SOURCE_SHARE} of those |  | the new connection is closed. Metric: `weir_http_connections_limited_total`, bound `source`. Clients behind one NAT or proxy are one address |
+| a TLS or QUIC handshake; then the time to the first accepted request | {shared/runtime/src/serve/mod.rs HEAD_TIMEOUT} |  | the connection is closed after the responses in flight. A request is accepted unless its status is 4xx. Metric: `weir_http_connections_limited_total`, bound `first_request` |
 | headers of a request | {shared/runtime/src/serve/mod.rs MAX_HEADER_BYTES} |  | 431 |
 | path and query | {shared/runtime/src/serve/mod.rs MAX_URL_BYTES} |  | 414 |
 | a response of which the client takes nothing | {shared/runtime/src/serve/mod.rs STALL_TIMEOUT} |  | the stream is reset. Metric: `weir_http_stalled_total` |
