@@ -24,26 +24,16 @@ impl NameGlob {
 
 /// Whether a text matches a pattern in which `*` stands for any text.
 pub(crate) fn glob_matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    // Backtracking to the last `*` is enough: earlier ones need not change.
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p, t));
-            p += 1;
-        } else if pattern.get(p) == Some(&text[t]) {
-            p += 1;
-            t += 1;
-        } else if let Some((at, taken)) = star {
-            star = Some((at, taken + 1));
-            p = at + 1;
-            t = taken + 1;
-        } else {
-            return false;
-        }
+    let Some((prefix, rest)) = pattern.split_once('*') else { return pattern == text };
+    let (parts, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let inner = text.strip_prefix(prefix).and_then(|text| text.strip_suffix(suffix));
+    let Some(mut text) = inner.map(str::as_bytes) else { return false };
+    // The first place of each part is enough: a later one leaves less text for the rest.
+    for part in parts.split('*').filter(|part| !part.is_empty()) {
+        let Some(at) = text.windows(part.len()).position(|window| window == part.as_bytes()) else { return false };
+        text = &text[at + part.len()..];
     }
-    pattern[p..].iter().all(|rest| *rest == b'*')
+    true
 }
 
 fn is_valid(text: &str) -> bool {
