@@ -31,6 +31,12 @@ impl Agent {
     pub(crate) fn may_read(&self, service: &ServiceName) -> bool {
         self.services.iter().any(|glob| glob.matches(service.as_str()))
     }
+
+    /// Its memory, approximately, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        let labels = self.labels.iter().map(|(key, value)| 100 + key.len() + value.len());
+        200 + labels.chain(self.services.iter().map(|glob| 50 + glob.as_str().len())).sum::<usize>()
+    }
 }
 
 /// An agent with its credential.

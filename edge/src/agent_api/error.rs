@@ -38,6 +38,7 @@ const OVERLOADED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The ed
 const NO_SELF: Kind = (StatusCode::NOT_FOUND, "no-self", "The client is nobody that this edge can name");
 const TOO_MANY_SERVICES: Kind = (StatusCode::UNPROCESSABLE_ENTITY, "too-many-services", "Too many services");
 const TOO_MANY_STREAMS: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open");
+const TOO_MANY_POLLS: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-polls", "Too many polls of this agent");
 const TOO_LONG: Kind = (StatusCode::PAYLOAD_TOO_LARGE, "too-long", "The request is too long");
 const EDGE_FAILED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "edge-failed", "The edge failed");
 
@@ -68,6 +69,8 @@ pub(crate) enum ApiError {
     NoAssignmentsYet,
     TooManyServices(String),
     TooManyStreams,
+    /// Of agents with one name.
+    TooManyPolls,
     Request(RequestBodyError),
 }
 
@@ -135,11 +138,16 @@ impl ApiError {
                     .retry_after(RETRY_AFTER)
             }
             ApiError::TooManyServices(reason) => {
-                problem(TOO_MANY_SERVICES, format!("{reason}: narrow the assignments, or name patterns in `services`."))
+                problem(TOO_MANY_SERVICES, format!("{reason}: narrow the assignments, or the patterns in `services`."))
             }
             ApiError::TooManyStreams => problem(
                 TOO_MANY_STREAMS,
                 "The edge serves as many event streams as its limit allows: poll, and try again later.",
+            )
+            .retry_after(RETRY_AFTER),
+            ApiError::TooManyPolls => problem(
+                TOO_MANY_POLLS,
+                "Other batch polls of agents with this name are in progress: await their answers, and give each cluster a name of its own.",
             )
             .retry_after(RETRY_AFTER),
             ApiError::Request(RequestBodyError::TooLong(limit)) => {

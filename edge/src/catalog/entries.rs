@@ -80,6 +80,16 @@ impl Entries {
         all
     }
 
+    /// Those of the names that are wanted, in no order.
+    pub(super) fn names(&self, is_wanted: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
+        let mut names = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            names.extend(shard.keys().filter(|service| is_wanted(service)).cloned());
+        }
+        names
+    }
+
     pub(super) fn names_version(&self) -> u64 {
         self.names_version.load(Ordering::Acquire)
     }

@@ -292,12 +292,13 @@ impl Catalog {
         self.entries.count() == 0
     }
 
-    /// The services that are known: those with an entry, and those that were evicted to make room.
-    pub(crate) fn names(&self) -> Vec<ServiceName> {
+    /// Those of the known services that are wanted. Known are those with an entry, and those that were evicted to make room.
+    pub(crate) fn names(&self, is_wanted: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
         // Meanwhile nothing is evicted or comes back.
         let queue = self.write_queue();
-        let stored = self.entries.all().into_iter().map(|(service, _)| service);
-        stored.chain(queue.floors.published().cloned()).collect()
+        let mut names = self.entries.names(&is_wanted);
+        names.extend(queue.floors.published().filter(|service| is_wanted(service)).cloned());
+        names
     }
 
     /// Whether a service is published as far as is known, and was evicted to make room.

@@ -9,8 +9,12 @@ use weir_protocol::name_glob::NameGlob;
 
 use crate::access::Agent;
 
-/// The most patterns of a request.
+/// The most patterns of a request. The length of a URL bounds their bytes.
 pub(crate) const MAX_PATTERNS: usize = 256;
+
+/// The most comparisons of a request: its patterns with `*`, times the services that its agent may read. One takes at
+/// most 0.2 µs, so this is a tenth of a second.
+const MAX_COMPARISONS: usize = 500_000;
 
 /// What an agent wants to follow.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -30,6 +34,16 @@ pub(crate) enum WantedError {
     Pattern(#[from] weir_protocol::name_glob::NameGlobError),
 }
 
+/// A request asks for more work than the edge does for one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`services` has {patterns} patterns with `*`, for {readable} services that the credential opens: more than {MAX_COMPARISONS} comparisons"
+)]
+pub(crate) struct TooMuchWork {
+    patterns: usize,
+    readable: usize,
+}
+
 impl Wanted {
     /// Reads the value of the parameter `services`: patterns, separated by commas.
     pub(crate) fn parse(services: Option<&str>) -> Result<Self, WantedError> {
@@ -44,12 +58,21 @@ impl Wanted {
     pub(crate) fn needs_names(&self) -> bool {
         match self {
             Self::Assigned => true,
-            Self::Matching(patterns) => patterns.iter().any(|pattern| pattern.as_str().contains('*')),
+            Self::Matching(patterns) => patterns.iter().any(has_star),
         }
     }
 
-    /// The services, sorted. A pattern without `*` is a service even if it is not known.
-    pub(crate) fn services(&self, agent: &Agent, fleet: &Fleet, known: &[ServiceName]) -> Vec<ServiceName> {
+    /// The services, sorted. A pattern without `*` is a service even if it is not known. `readable`: the known services that
+    /// the agent may read.
+    ///
+    /// # Errors
+    /// A request has too many patterns with `*`. What operators assign is not bounded here.
+    pub(crate) fn services(
+        &self,
+        agent: &Agent,
+        fleet: &Fleet,
+        readable: Vec<ServiceName>,
+    ) -> Result<Vec<ServiceName>, TooMuchWork> {
         let patterns: BTreeSet<&NameGlob> = match self {
             Self::Matching(patterns) => patterns.iter().collect(),
             Self::Assigned => {
@@ -60,11 +83,28 @@ impl Wanted {
                 assignments.flat_map(|assignment| &assignment.services).collect()
             }
         };
-        let matches = |name: &&ServiceName| patterns.iter().any(|pattern| pattern.matches(name.as_str()));
         let named = patterns.iter().filter_map(|pattern| pattern.as_str().parse().ok());
-        let followed: BTreeSet<ServiceName> = known.iter().filter(matches).cloned().chain(named).collect();
-        followed.into_iter().filter(|service| agent.may_read(service)).collect()
+        let named: Vec<ServiceName> = named.filter(|service| agent.may_read(service)).collect();
+        let patterns: Vec<_> = patterns.into_iter().filter(|pattern| has_star(pattern)).collect();
+        if matches!(self, Self::Matching(_)) && patterns.len() * readable.len() > MAX_COMPARISONS {
+            return Err(TooMuchWork { patterns: patterns.len(), readable: readable.len() });
+        }
+        let matches = |name: &ServiceName| patterns.iter().any(|pattern| pattern.matches(name.as_str()));
+        let followed: BTreeSet<ServiceName> = readable.into_iter().filter(matches).chain(named).collect();
+        Ok(followed.into_iter().collect())
     }
+
+    /// The memory of the patterns, approximately, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Assigned => 0,
+            Self::Matching(patterns) => patterns.iter().map(|pattern| 50 + pattern.as_str().len()).sum(),
+        }
+    }
+}
+
+fn has_star(pattern: &NameGlob) -> bool {
+    pattern.as_str().contains('*')
 }
 
 #[cfg(test)]
@@ -80,6 +120,12 @@ mod tests {
 
     fn names(names: &[&str]) -> Vec<ServiceName> {
         names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    /// What an agent follows of the known services.
+    fn followed(wanted: &Wanted, agent: &Agent, known: &[ServiceName]) -> Result<Vec<ServiceName>, TooMuchWork> {
+        let readable = known.iter().filter(|name| agent.may_read(name)).cloned().collect();
+        wanted.services(agent, &fleet(), readable)
     }
 
     fn agent(name: &str, may_read: &[&str], labels: Labels) -> Agent {
@@ -115,12 +161,12 @@ mod tests {
             ("laptop", &["*"], &[]),
         ] {
             let agent = agent(name, may_read, Labels::default());
-            assert_eq!(Wanted::Assigned.services(&agent, &fleet(), &known), names(expected), "{name}");
+            assert_eq!(followed(&Wanted::Assigned, &agent, &known), Ok(names(expected)), "{name}");
         }
         let asserted = agent("laptop", &["*"], labels(&[("ring", "canary")]));
-        assert_eq!(Wanted::Assigned.services(&asserted, &fleet(), &known), names(&["next"]), "by its token");
+        assert_eq!(followed(&Wanted::Assigned, &asserted, &known), Ok(names(&["next"])), "by its token");
         let overridden = agent("cluster-1", &["next"], labels(&[("ring", "stable")]));
-        assert_eq!(Wanted::Assigned.services(&overridden, &fleet(), &known), names(&["next"]), "operators win");
+        assert_eq!(followed(&Wanted::Assigned, &overridden, &known), Ok(names(&["next"])), "operators win");
     }
 
     #[test]
@@ -128,9 +174,20 @@ mod tests {
         let known = names(&["next", "shop-a", "shop-b"]);
         let laptop = agent("laptop", &["shop-*"], Labels::default());
         let wanted = Wanted::parse(Some("*-a,next,shop-z")).unwrap();
-        assert_eq!(wanted.services(&laptop, &fleet(), &known), names(&["shop-a", "shop-z"]));
+        assert_eq!(followed(&wanted, &laptop, &known), Ok(names(&["shop-a", "shop-z"])));
         assert!(matches!(Wanted::parse(Some("a,,b")), Err(WantedError::Pattern(_))));
         assert!(matches!(Wanted::parse(Some(&"a,".repeat(MAX_PATTERNS))), Err(WantedError::TooMany)));
         assert_eq!(Wanted::parse(None).unwrap(), Wanted::Assigned);
+    }
+
+    #[test]
+    fn the_work_of_a_request_is_bounded_by_what_its_credential_opens() {
+        let known: Vec<ServiceName> = (0..20_000).map(|n| format!("shop-{n}").parse().unwrap()).collect();
+        let most = (0..MAX_PATTERNS).map(|n| format!("*{n}*{n}*")).collect::<Vec<_>>().join(",");
+        let wanted = Wanted::parse(Some(&most)).unwrap();
+        let small = agent("small", &["shop-11"], Labels::default());
+        assert_eq!(followed(&wanted, &small, &known), Ok(names(&["shop-11"])));
+        let large = agent("large", &["*"], Labels::default());
+        assert_eq!(followed(&wanted, &large, &known), Err(TooMuchWork { patterns: MAX_PATTERNS, readable: 20_000 }));
     }
 }

@@ -19,6 +19,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Response};
 use moka::sync::Cache;
 use prometheus::Registry;
 use tokio::sync::Semaphore;
+use weir_protocol::name::NodeName;
 use weir_protocol::query::{self, QueryError};
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
@@ -39,6 +40,12 @@ use crate::heartbeats::Heartbeats;
 /// The most memory for what agents follow and were told, in bytes, about. What has no room is made for each request.
 const MAX_FOLLOWING_BYTES: u64 = 256 << 20;
 
+/// The most batch polls in progress of agents with one name. One that finds what the last one found is not counted.
+const MAX_POLLS_PER_AGENT: usize = 8;
+
+/// The most agents whose batch polls in progress are counted.
+const MAX_POLLING_AGENTS: u64 = 100_000;
+
 /// What an agent follows is forgotten when it has not asked for this long.
 const FOLLOWING_IDLE: Duration = Duration::from_secs(600);
 
@@ -54,6 +61,7 @@ struct Inner {
     access: Access,
     heartbeats: Heartbeats,
     following: Cache<(Agent, Wanted), Arc<Following>>,
+    polls: Cache<NodeName, Arc<Semaphore>>,
     knew_names: AtomicBool,
     streams: Arc<Semaphore>,
     max_streams: usize,
@@ -87,9 +95,13 @@ impl SelfApi {
                 heartbeats,
                 following: Cache::builder()
                     .max_capacity(MAX_FOLLOWING_BYTES)
-                    .weigher(|_, following: &Arc<Following>| following.weight())
+                    .weigher(|(agent, wanted): &(Agent, Wanted), following: &Arc<Following>| {
+                        let bytes = agent.weight() + wanted.weight() + following.weight();
+                        u32::try_from(bytes).unwrap_or(u32::MAX)
+                    })
                     .time_to_idle(FOLLOWING_IDLE)
                     .build(),
+                polls: Cache::new(MAX_POLLING_AGENTS),
                 streams: Arc::new(Semaphore::new(max_streams)),
                 max_streams,
                 reports: Reports::new(config.report_bytes.as_u64()),
@@ -106,10 +118,15 @@ impl SelfApi {
     }
 
     /// The fill level of each bound.
-    pub(crate) fn bounds(&self) -> [Bound; 2] {
+    pub(crate) fn bounds(&self) -> [Bound; 3] {
         let inner = &*self.inner;
+        inner.following.run_pending_tasks();
         let streams = (inner.max_streams - inner.streams.available_permits()) as u64;
-        [("agent_streams", streams, inner.max_streams as u64), inner.reports.bound()]
+        [
+            ("agent_streams", streams, inner.max_streams as u64),
+            ("agent_following_bytes", inner.following.weighted_size(), MAX_FOLLOWING_BYTES),
+            inner.reports.bound(),
+        ]
     }
 
     /// Answers a request that needs no waiting: a batch poll that finds what the last one found.
@@ -141,7 +158,12 @@ impl SelfApi {
         let agent = &session.agent;
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let answer = match route {
-            Route::AgentServices if is_read => self.inner.batch_poll(request, agent).await,
+            Route::AgentServices if is_read => {
+                let polls =
+                    self.inner.polls.get_with_by_ref(&agent.name, || Semaphore::new(MAX_POLLS_PER_AGENT).into());
+                let _permit = polls.try_acquire().map_err(|_| ApiError::TooManyPolls)?;
+                self.inner.batch_poll(request, agent).await
+            }
             Route::AgentEvents if *request.method() == Method::GET => self.events(request, session),
             Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, agent).await,
             Route::AgentHeartbeats if *request.method() == Method::POST => {
@@ -190,7 +212,7 @@ impl Inner {
     /// The services that an agent follows now.
     ///
     /// # Errors
-    /// No origin has said yet what is assigned: an empty list would be wrong.
+    /// No origin has said yet what is assigned: an empty list would be wrong. Or there are too many patterns.
     fn following(&self, agent: &Agent, wanted: &Wanted) -> Result<Arc<Following>, ApiError> {
         if let Some(known) = self.known_following(agent, wanted) {
             return Ok(known);
@@ -201,7 +223,9 @@ impl Inner {
         {
             return Err(ApiError::NoAssignmentsYet);
         }
-        let services = wanted.services(agent, &fleet, &self.catalog.names());
+        let readable = self.catalog.names(|service| wanted.needs_names() && agent.may_read(service));
+        let services = wanted.services(agent, &fleet, readable);
+        let services = services.map_err(|error| ApiError::TooManyServices(error.to_string()))?;
         let following = Arc::new(Following::new(services, fleet, names_version));
         self.following.insert(following_key(agent, wanted), following.clone());
         Ok(following)

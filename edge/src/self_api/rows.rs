@@ -102,8 +102,8 @@ impl Following {
     }
 
     /// The memory of the rows, approximately, in bytes.
-    pub(super) fn weight(&self) -> u32 {
-        u32::try_from(1_000 + 400 * self.services.len()).unwrap_or(u32::MAX)
+    pub(super) fn weight(&self) -> usize {
+        1_000 + 400 * self.services.len()
     }
 
     /// The rows of these states, one for each service. The body is made only when a state differs from the last.

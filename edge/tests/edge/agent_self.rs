@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use weir_edge::config::{AuthMode, CertificateRule, Config};
 use weir_protocol::access_list::{AccessList, Entries, Fleet};
@@ -122,6 +123,34 @@ async fn a_batch_poll_has_all_assigned_services_that_may_be_read_in_every_versio
     assert_eq!(client.get(&format!("{SERVICES}?services=A"), &[]).await.status, 400);
     let wrong = client.post(SERVICES, &[], "{}").await;
     assert_eq!((wrong.status, wrong.header("allow")), (405, "GET, HEAD"));
+}
+
+#[tokio::test]
+async fn polls_of_one_agent_at_a_time_and_the_memory_of_what_it_asks_for_are_bounded() {
+    let site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let used = || site.in_use("agent_following_bytes");
+    let before = used();
+    for list in 0..10 {
+        let patterns: Vec<_> = (0..200).map(|n| format!("no-service-{list}-{n}-*")).collect();
+        let reply = client.get(&format!("{SERVICES}?services={}", patterns.join(",")), &[]).await;
+        assert_eq!((reply.status, rows(&reply).services().len()), (200, 0));
+    }
+    assert!(used() - before > 10.0 * 200.0 * 20.0, "{} bytes do not have room for the patterns", used() - before);
+
+    let gate = site.origin.hold_descriptors();
+    let mut polls = futures_util::stream::FuturesUnordered::new();
+    for _ in 0..9 {
+        let mut client = site.client_as("agent", "h2").await;
+        polls.push(async move { client.get(&format!("{SERVICES}?services=shop-z"), &[]).await });
+    }
+    let refused = polls.next().await.unwrap();
+    assert_eq!((refused.status, refused.header("retry-after")), (429, "5"), "one more than is allowed");
+    assert_eq!(refused.problem()["type"], json!("urn:weir:problem:too-many-polls"));
+    gate.add_permits(1000);
+    while let Some(reply) = polls.next().await {
+        assert_eq!(reply.status, 200);
+    }
 }
 
 #[tokio::test]

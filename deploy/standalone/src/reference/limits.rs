@@ -118,6 +118,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | changes that such a stream may be behind | {edge/src/catalog/changes.rs MAX_BEHIND} |  | it ends |
 | shields that are tried for an object | {edge/src/origin_client/shields.rs MAX_TRIED} |  | the origins are asked |
 | edges that a request has passed | {edge/src/origin_client/shields.rs MAX_HOPS} |  | the origins are asked |
+| batch polls in progress of agents with one name | {edge/src/self_api/mod.rs MAX_POLLS_PER_AGENT} |  | 429. Metric: `weir_edge_requests_total` |
+| patterns with `*` in `services`, times the services that the credential opens | {edge/src/self_api/following.rs MAX_COMPARISONS} |  | 422. Metric: `weir_edge_requests_total` |
+| memory for what agents follow | {edge/src/self_api/mod.rs MAX_FOLLOWING_BYTES} | `agent_following_bytes` | eviction |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
 | services with a statement of freshness | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |
 | age of a statement of freshness that is passed on | {edge/src/heartbeats.rs MAX_AGE} |  | the origin is asked |
