@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use weir_runtime::admin::Admin;
 use weir_runtime::bounds;
 use weir_runtime::directory_lock::{DirectoryLock, Released};
-use weir_runtime::file_watch::{WatchedFiles, fingerprint};
+use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, HttpMetrics, QuicOptions, ServerTls};
 use weir_runtime::shutdown::Drain;
@@ -57,6 +57,7 @@ pub struct Running {
     cache: Cache,
     released: Released,
     reloader: Arc<WatchedFiles<Reloader>>,
+    access: Access,
 }
 
 impl Running {
@@ -75,14 +76,28 @@ impl Running {
         &self.registry
     }
 
-    /// Reads certificates and keys again, also those for origins. Open connections are kept; new handshakes use the new
-    /// files.
+    /// Applies a configuration that was read again, as far as that needs no restart: its files of keys and denials. Reads
+    /// certificates and keys again, also those for origins. Open connections are kept; new handshakes use the new files. The
+    /// log names the keys that need a restart.
     ///
     /// # Errors
-    /// A file cannot be used. The old files stay in use.
-    pub async fn reload(&self) -> anyhow::Result<()> {
+    /// The configuration is invalid, or a file cannot be used. Nothing changes.
+    pub async fn reload(&self, config: anyhow::Result<Config>) -> anyhow::Result<()> {
+        let outcome = self.apply(config).await;
+        self.reloader.user().report(&outcome);
+        outcome
+    }
+
+    async fn apply(&self, config: anyhow::Result<Config>) -> anyhow::Result<()> {
+        let config = config?;
+        config.validate()?;
+        let own = self.access.read_own(&config.auth).await?;
         let reloader = self.reloader.clone();
-        tokio::task::spawn_blocking(move || reloader.reload()).await?
+        tokio::task::spawn_blocking(move || reloader.apply(Reloader::apply)).await??;
+        // Nothing can fail from here on.
+        self.access.use_own(own);
+        self.reloader.user().name_unapplied(&config);
+        Ok(())
     }
 
     /// Refuses new requests, finishes those in flight and writes the catalog. Returns true when nothing was cut off at
@@ -105,7 +120,7 @@ impl Running {
 
     /// Waits until no thread uses the cache directory.
     async fn release(self) {
-        drop((self.catalog, self.status, self.cache));
+        drop((self.catalog, self.status, self.cache, self.access));
         if tokio::time::timeout(RELEASE_TIMEOUT, self.released.wait()).await.is_err() {
             tracing::warn!("a thread of this process still uses the cache directory");
         }
@@ -214,7 +229,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     shields.start_probes(drain);
     origin_follower::start(&context, cache.clone(), &config.push, config.cache.fetches, members);
     flush_periodically(&catalog, drain);
-    Ok(Running { address, admin_address, registry, drain: drain.clone(), catalog, status, cache, released, reloader })
+    let drain = drain.clone();
+    Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloader, access })
 }
 
 /// Loads the catalog and the access lists from disk. Blocks.

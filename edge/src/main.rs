@@ -1,4 +1,4 @@
-//! `weir-edge`: reads the configuration, starts, reloads certificates when they change and on SIGHUP, and drains on SIGTERM.
+//! `weir-edge`: reads the configuration, starts, reloads it on SIGHUP, and drains on SIGTERM.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -37,7 +37,8 @@ Examples:
   weir-edge --config edge.toml --check-config
 
 SIGTERM drains: requests in flight are finished. Changed certificates and keys are reloaded within
-seconds, on SIGHUP at once, without closing connections.
+seconds, on SIGHUP at once, without closing connections. SIGHUP also reads the configuration: keys and
+deny of [auth] apply at once, and the log names the changed keys that need a restart.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_edge=debug; WEIR_LOG_FORMAT=text or json.";
 
 const PROGRAM: &str = "weir-edge";
@@ -55,7 +56,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(config).await {
+    match run(config, &file).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             failure::report_in_log(PROGRAM, &error);
@@ -84,7 +85,7 @@ fn check(file: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config, file: &Path) -> anyhow::Result<()> {
     // At the start, foyer logs details of its regions that operators do not need.
     telemetry::init_logs("info,foyer=warn", LogFormat::of_role())?;
     // First, because without a handler the signal ends the process.
@@ -101,7 +102,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         tokio::select! {
             requested = stop.as_mut() => break requested?,
             // The result is logged and counted.
-            Some(()) = hangups.recv() => drop(edge.reload().await),
+            Some(()) = hangups.recv() => drop(edge.reload(Config::load(file).map_err(Into::into)).await),
         }
     }
     tracing::info!(%name, "draining");

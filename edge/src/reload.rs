@@ -1,5 +1,5 @@
-//! Reloads certificates and keys without dropping a connection: when they change, and on SIGHUP. Other settings need a
-//! restart.
+//! Reloads certificates and keys without dropping a connection: when they change, and on SIGHUP. SIGHUP also applies the
+//! [`RELOADABLE`] keys of the configuration. Other settings need a restart.
 //!
 //! Everything that can fail happens before anything changes: either all files are replaced, or none.
 
@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use rustls::ServerConfig;
+use weir_runtime::config::changed_keys;
 use weir_runtime::file_watch::Reload;
 use weir_runtime::identity::Role;
 use weir_runtime::metric_families;
@@ -16,7 +17,7 @@ use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
 use crate::clock::unix_seconds;
-use crate::config::Config;
+use crate::config::{Config, RELOADABLE};
 use crate::origin_client::{Origins, Shields};
 
 /// The TLS settings made from the files that the configuration names.
@@ -60,8 +61,8 @@ fn authorities_end(config: &Config) -> Result<Vec<(&'static str, SystemTime)>, T
 metric_families! {
     /// The families of reloading.
     pub(crate) struct ReloadMetrics {
-        /// Reloads of certificates and keys, when they changed or by SIGHUP. A refused one changes nothing; the log has the
-        /// reason. Files that cannot be used are tried again and counted once.
+        /// Reloads of certificates and keys, when they changed, and of the configuration by SIGHUP. A refused one changes
+        /// nothing; the log has the reason. Files that cannot be used are tried again and counted once.
         reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
         /// When the edge's certificate ends, in Unix seconds. Alert two weeks before.
         not_after: IntGauge = "weir_edge_certificate_not_after_timestamp_seconds";
@@ -121,6 +122,13 @@ impl Reloader {
         *self.not_after() < SystemTime::now()
     }
 
+    /// Logs the keys of a configuration that differ from those at the start, and are not applied.
+    pub(crate) fn name_unapplied(&self, config: &Config) {
+        for key in changed_keys(&self.config, config, RELOADABLE) {
+            tracing::warn!(%key, "a changed key takes effect after a restart only");
+        }
+    }
+
     fn not_after(&self) -> MutexGuard<'_, SystemTime> {
         self.not_after.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +164,7 @@ impl Reload for Reloader {
     fn report(&self, outcome: &anyhow::Result<()>) {
         let result = match outcome {
             Ok(()) => {
-                tracing::info!("certificates and keys were reloaded for new connections");
+                tracing::info!("the files of the configuration were reloaded; certificates apply to new connections");
                 "applied"
             }
             Err(error) => {

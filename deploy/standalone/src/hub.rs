@@ -16,8 +16,8 @@ Examples:
   weir hub --origin origin.toml --edge edge.toml
   weir-origin --config origin.toml --check-config && weir-edge --config edge.toml --check-config
 
-SIGTERM hands the repositories over to other origins, then finishes requests in flight. SIGHUP reloads both files' certificates,
-and the repositories and services of origin.toml.
+SIGTERM hands the repositories over to other origins, then finishes requests in flight. SIGHUP reads both files
+again: certificates, the repositories and services of origin.toml, and the keys and deny files of edge.toml.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_origin=debug; WEIR_LOG_FORMAT=text or json.";
 
 #[derive(Debug, Args)]
@@ -40,11 +40,11 @@ pub(crate) fn run(arguments: &HubArguments) -> anyhow::Result<()> {
     tokio::runtime::Runtime::new()?.block_on(serve(arguments))
 }
 
-async fn serve(HubArguments { origin: file, edge }: &HubArguments) -> anyhow::Result<()> {
+async fn serve(HubArguments { origin: file, edge: edge_file }: &HubArguments) -> anyhow::Result<()> {
     // First, because without a handler the signal ends the process.
     let mut hangups = signal(SignalKind::hangup())?;
     let origin = weir_origin::config::Config::load(file)?;
-    let edge = weir_edge::Config::load(edge)?;
+    let edge = weir_edge::Config::load(edge_file)?;
     origin.secret_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     weir_edge::check::warnings(&edge).iter().for_each(|warning| tracing::warn!("{warning}"));
     let (name, drain_deadline) = (edge.name.clone(), edge.drain_deadline);
@@ -62,7 +62,10 @@ async fn serve(HubArguments { origin: file, edge }: &HubArguments) -> anyhow::Re
         tokio::select! {
             requested = stop.as_mut() => break requested?,
             // The results are logged.
-            Some(()) = hangups.recv() => drop(tokio::join!(origin.reload_file(file), edge.reload())),
+            Some(()) = hangups.recv() => {
+                let config = weir_edge::Config::load(edge_file).map_err(Into::into);
+                drop(tokio::join!(origin.reload_file(file), edge.reload(config)));
+            }
         }
     }
     tracing::info!(%name, "draining");

@@ -65,7 +65,10 @@ struct Inner {
     /// The [`Lists::fleet`] that applies.
     fleet: watch::Sender<Arc<Fleet>>,
     key_failures: KeyFailures,
+    /// The edge's own list, as its files change.
+    own: watch::Sender<watch::Receiver<Arc<AccessList>>>,
     metrics: AccessMetrics,
+    drain: Drain,
 }
 
 /// The lists that the key set is made of.
@@ -126,8 +129,7 @@ impl Access {
         drain: &Drain,
     ) -> anyhow::Result<Self> {
         let metrics = AccessMetrics::register(registry)?;
-        let files = AccessFiles { keys: config.keys.clone(), deny: config.deny.clone() };
-        let mut own = files.follow(metrics.files_readable.clone(), drain).await?;
+        let mut own = files(config).follow(metrics.files_readable.clone(), drain).await?;
         let configs = config.issuers.clone();
         let issuers = tokio::task::spawn_blocking(move || issuers::read(&configs)).await??;
         let reading = file.clone();
@@ -152,23 +154,30 @@ impl Access {
             persisted,
             fleet: watch::Sender::default(),
             key_failures: KeyFailures::default(),
+            own: watch::Sender::new(own),
             metrics,
+            drain: drain.clone(),
         });
         inner.change(|_| {});
         issuers::follow(&inner, &config.issuers, &issuers, drain);
         drain.spawn(origin_lists::save(file, to_persist, inner.metrics.lists_unsaved.clone(), drain.clone()));
-        let (following, draining) = (inner.clone(), drain.clone());
-        drain.spawn(async move {
-            let changes = async {
-                while own.changed().await.is_ok() {
-                    let read = own.borrow_and_update().clone();
-                    following.change(|lists| lists.own = read);
-                }
-                std::future::pending::<()>().await;
-            };
-            tokio::select! { () = changes => {}, () = draining.begun() => {} }
-        });
+        drain.spawn(follow_own(inner.clone()));
         Ok(Self { inner })
+    }
+
+    /// Reads files of keys and denials, for [`use_own`](Self::use_own).
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub(crate) async fn read_own(&self, config: &AuthConfig) -> anyhow::Result<watch::Receiver<Arc<AccessList>>> {
+        Ok(files(config).follow(self.inner.metrics.files_readable.clone(), &self.inner.drain).await?)
+    }
+
+    /// Replaces the edge's own list.
+    pub(crate) fn use_own(&self, mut own: watch::Receiver<Arc<AccessList>>) {
+        let read = own.borrow_and_update().clone();
+        self.inner.own.send_replace(own);
+        self.inner.change(|lists| lists.own = read);
     }
 
     /// The lists of the origins, as they change.
@@ -291,6 +300,30 @@ impl Access {
             lists.origin_lists.depart(name);
             self.inner.persist(lists);
         });
+    }
+}
+
+fn files(config: &AuthConfig) -> AccessFiles {
+    AccessFiles { keys: config.keys.clone(), deny: config.deny.clone() }
+}
+
+/// Applies the edge's own list whenever its files change, and other files when they are named, until the drain.
+async fn follow_own(inner: Arc<Inner>) {
+    let mut named = inner.own.subscribe();
+    loop {
+        let mut own = named.borrow_and_update().clone();
+        let changes = async {
+            while own.changed().await.is_ok() {
+                let read = own.borrow_and_update().clone();
+                inner.change(|lists| lists.own = read);
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = changes => {}
+            Ok(()) = named.changed() => {}
+            () = inner.drain.begun() => return,
+        }
     }
 }
 

@@ -35,9 +35,12 @@ pub use peers::PeersConfig;
 pub use push::PushConfig;
 pub use tls::TlsConfig;
 
-/// The configuration of an edge: its listeners. The file is read at the start only. The files that `[tls]`,
-/// `auth.client_ca`, `peers.ca`, `[[origin]]` and `[[shield]]` name are read again when they change, and on SIGHUP: all are
-/// applied, or nothing is.
+/// The keys that SIGHUP applies.
+pub const RELOADABLE: &[&str] = &["auth.keys", "auth.deny"];
+
+/// The configuration of an edge: its listeners. SIGHUP reads the file again, and logs which changed keys need a restart. The
+/// files that `[tls]`, `auth.client_ca`, `peers.ca`, `[[origin]]` and `[[shield]]` name are read again when they change, and
+/// on SIGHUP. All is applied, or nothing is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {

@@ -1,10 +1,14 @@
-//! A certificate that is replaced while the edge serves.
+//! Certificates, keys and a configuration that are replaced while the edge serves.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::SystemTime;
 
+use weir_edge::config::AuthMode;
+use weir_protocol::access_list::key_line;
+use weir_protocol::token::{Claims, SigningKey, unix_seconds};
 use weir_runtime::certificates;
 
 use crate::client::Client;
@@ -52,7 +56,7 @@ async fn a_reload_gives_new_connections_the_new_certificate_and_keeps_old_ones()
         under_way.push((version, client, download, first));
     }
     copy(pki.path(), site.pki(), &["edge.pem", "edge.key"]);
-    site.edge().reload().await.unwrap();
+    site.edge().reload(Ok(site.config.clone())).await.unwrap();
     for version in ["h1", "h2", "h3"] {
         assert!(is_trusted(&site, version, pki.path()).await, "{version}");
         assert!(!is_trusted(&site, version, site.pki()).await, "{version}");
@@ -82,7 +86,7 @@ async fn a_failed_reload_changes_nothing() {
         ("edge.key", of_other("edge.key"), "edge.pem"),
     ] {
         fs::write(site.pki().join(file), bytes).unwrap();
-        let error = site.edge().reload().await.unwrap_err();
+        let error = site.edge().reload(Ok(site.config.clone())).await.unwrap_err();
         assert!(format!("{error:#}").contains(complaint), "{error:#}");
         tried += 1.0;
         for version in ["h2", "h3"] {
@@ -92,12 +96,52 @@ async fn a_failed_reload_changes_nothing() {
     }
     // Not even the half that is right: what origins are called with is read before anything changes.
     copy(other.path(), site.pki(), &["edge.pem", "edge.key", "edge-client.key"]);
-    let error = site.edge().reload().await.unwrap_err();
+    let error = site.edge().reload(Ok(site.config.clone())).await.unwrap_err();
     assert!(format!("{error:#}").contains("edge-client.pem"), "{error:#}");
     assert!(is_trusted(&site, "h2", good.path()).await && !is_trusted(&site, "h2", other.path()).await);
     // Files that stay unusable are found without a call too.
     assert!(site.metric("weir_edge_reloads_total", &[("result", "refused")]) >= tried + 1.0);
     assert_eq!(site.metric("weir_edge_reloads_total", &[("result", "applied")]), 0.0);
+}
+
+#[tokio::test]
+async fn a_reload_takes_new_key_files_and_refuses_what_cannot_be_used() {
+    let mut site = Site::prepare().await;
+    site.origin.publish("shop", 7, 1, &Tarball::random(1, 100));
+    let [old, new] = ["old", "new"].map(|name| {
+        let (key, file) = (SigningKey::generate().unwrap().0, site.pki().join(name));
+        fs::write(&file, key_line(key.public()) + "\n").unwrap();
+        let claims = Claims {
+            subject: "cluster-1".parse().unwrap(),
+            id: Some(name.parse().unwrap()),
+            labels: Default::default(),
+            services: vec!["shop".parse().unwrap()],
+            expires: unix_seconds(SystemTime::now()) + 3600,
+            not_before: None,
+            issued_at: None,
+        };
+        (file, format!("Bearer {}", key.issue(&claims).unwrap()))
+    });
+    site.config.auth.mode = AuthMode::Required;
+    site.config.auth.keys = vec![old.0.clone()];
+    site.start_edge().await;
+    let mut client = site.client("h2").await;
+    let mut status = async |bearer: &str| client.head(TARBALL, &[("authorization", bearer)]).await.status;
+    let reloads = |result| site.metric("weir_edge_reloads_total", &[("result", result)]);
+
+    let mut config = site.config.clone();
+    config.auth.keys = vec![site.pki().join("missing")];
+    assert!(site.edge().reload(Ok(config.clone())).await.unwrap_err().to_string().contains("missing"));
+    assert!(site.edge().reload(Err(anyhow::anyhow!("unknown field"))).await.is_err());
+    assert_eq!((status(&old.1).await, status(&new.1).await), (200, 401));
+    assert_eq!((reloads("applied"), reloads("refused")), (0.0, 2.0));
+
+    config.auth.keys = vec![new.0.clone()];
+    site.edge().reload(Ok(config)).await.unwrap();
+    assert_eq!((status(&old.1).await, status(&new.1).await, reloads("applied")), (401, 200, 1.0));
+    // The new file is followed from now on.
+    fs::copy(&old.0, &new.0).unwrap();
+    site.until("its change is applied", async || status(&old.1).await == 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,7 +164,7 @@ async fn a_reload_replaces_the_client_certificate_for_origins() {
         site.metric("weir_edge_origin_up", &[]) == 0.0
     })
     .await;
-    site.edge().reload().await.unwrap();
+    site.edge().reload(Ok(site.config.clone())).await.unwrap();
     assert!(site.metric(ends, &[]) >= before && before > 1e9);
     site.until("it can call", async || site.metric("weir_edge_origin_up", &[]) == 1.0).await;
     site.origin.publish("other", 7, 1, &Tarball::random(2, 100));

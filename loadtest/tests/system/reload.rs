@@ -32,6 +32,13 @@ async fn an_edge_reloads_its_certificate_on_sighup_without_an_error_of_its_agent
     site.edge.hang_up()?;
     site.until_counter(&site.edge, "weir_edge_reloads_total", &["result=\"refused\""], 0.0).await?;
     assert!(site.edge.log().contains("edge.key"), "{}", site.edge.log());
+    certificates::write(&site.path(""), &[])?;
+    let config = fs::read_to_string(site.path("edge.toml"))?;
+    fs::write(site.path("edge.toml"), format!("no_such_key = 1\n{config}"))?;
+    let refused = Metrics::read(site.edge.admin()).await?.sum("weir_edge_reloads_total", &["result=\"refused\""]);
+    site.edge.hang_up()?;
+    site.until_counter(&site.edge, "weir_edge_reloads_total", &["result=\"refused\""], refused).await?;
+    assert!(site.edge.log().contains("no_such_key"), "{}", site.edge.log());
 
     let polls = |metrics: &Metrics| metrics.sum("weir_agent_polls_total", &["result=\"unchanged\""]);
     let before = polls(&Metrics::read(site.agent.admin()).await?);

@@ -51,7 +51,7 @@ impl AccessFiles {
         self.parse(&self.contents()?)
     }
 
-    /// Reads all files, and reloads them when they change, until the drain. One read may see a file that is half written, so a
+    /// Reads all files, and reloads them when they change, until the drain, or until nobody receives the list. One read may see a file that is half written, so a
     /// change is applied when two reads in a row agree. While a file cannot be used, the last list stays in force, the log
     /// says why, and `readable` is 0.
     ///
@@ -130,6 +130,7 @@ impl Follower {
             tokio::select! {
                 () = tokio::time::sleep(REREAD_INTERVAL) => {}
                 () = drain.begun() => return,
+                () = self.sender.closed() => return,
             }
             let problem = self.check().await.err().map(|error| error.to_string());
             self.readable.set(problem.is_none().into());

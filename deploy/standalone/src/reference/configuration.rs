@@ -151,7 +151,7 @@ fn the_configuration_reference_matches_the_code() {
     let agent = weir_agent::Config::new(Vec::new(), "ca", "root");
     for (title, sources, defaults, reloadable) in [
         ("Origin", &["origin/src/config"][..], serde_json::to_value(origin), weir_origin::config::RELOADABLE),
-        ("Edge", &["edge/src/config"][..], serde_json::to_value(edge), &[][..]),
+        ("Edge", &["edge/src/config"][..], serde_json::to_value(edge), weir_edge::config::RELOADABLE),
         (
             "Agent",
             &["agent/src/config.rs", "agent/src/config"][..],
