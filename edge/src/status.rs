@@ -101,7 +101,7 @@ impl Status {
         }
         errors.extend(self.regressed());
         let failing = self.access.key_failures();
-        errors.extend(failing.iter().take(MAX_REASONS).map(|reason| format!("{reason}; the last valid keys apply")));
+        errors.extend(failing.into_iter().take(MAX_REASONS));
         errors.extend(down.iter().map(|reason| format!("{reason}; cached versions are served")));
         if errors.is_empty() { Readiness::Ready } else { Readiness::Degraded(errors) }
     }

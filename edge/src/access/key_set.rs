@@ -114,8 +114,18 @@ impl KeySet {
         }
         // The issuer is not verified yet: it selects the key, whose signature covers it.
         if let Some(issuer) = token.issuer().filter(|issuer| self.issuers.has(issuer)) {
-            let (issuer, key) = self.issuers.find(issuer, token.key_id()).ok_or(Refusal::UnknownKey)?;
-            return token.verify_of(issuer, key).map_err(refusal);
+            let mut refused = None;
+            for (policy, key) in self.issuers.find(issuer, token.key_id()) {
+                match token.verify_of(policy, key) {
+                    // Perhaps the token of another entry.
+                    Err(error @ (TokenError::BadSignature | TokenError::Malformed(_))) => {
+                        refused = refused.or(Some(error));
+                    }
+                    claims => return claims.map_err(refusal),
+                }
+            }
+            self.issuers.request_keys(issuer);
+            return Err(refused.map_or(Refusal::UnknownKey, refusal));
         }
         let key = self.keys.get(token.key_id()).ok_or(Refusal::UnknownKey)?;
         token.verify(key).map_err(refusal)

@@ -108,7 +108,7 @@ impl Lists {
         }
     }
 
-    /// The issuers of the configuration come first: a key that two entries have is that of the first.
+    /// The issuers of the configuration come first: one key in two entries is that of the first.
     fn all_issuers(&self, from_origins: bool) -> Vec<IssuerEntry> {
         let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
         self.issuers.iter().chain(of_origins).take(MAX_ISSUERS).cloned().collect()

@@ -14,7 +14,7 @@ use weir_runtime::config::ConfigError;
 pub(crate) const MAX_ISSUERS: usize = 4_096;
 
 /// An issuer of tokens beside Weir: a cluster's service accounts, an OpenID Connect provider. Several entries may have one
-/// `issuer`, if no two have a key of the same `kid`.
+/// `issuer`: a token is that of the entry whose key signed it. One key in two entries is that of the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IssuerConfig {

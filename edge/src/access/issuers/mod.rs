@@ -57,7 +57,7 @@ impl KeyFailures {
 /// Reads the issuers of the configuration, with the keys of files. Blocks.
 ///
 /// # Errors
-/// A file cannot be used, or two entries have one key.
+/// A file cannot be used.
 pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>> {
     let mut entries = Vec::new();
     for config in configs {
@@ -67,10 +67,7 @@ pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>>
         };
         entries.push(IssuerEntry { issuer: Arc::new(config.issuer()), keys: Arc::new(keys), unknown_key });
     }
-    match IssuerTable::of(entries.clone()).1.pop() {
-        Some(conflict) => Err(conflict.into()),
-        None => Ok(entries),
-    }
+    Ok(entries)
 }
 
 /// The issuers that origins announce. One that this version cannot use is left out.
@@ -146,38 +143,30 @@ async fn reread(inner: &Arc<Inner>, files: Vec<(usize, PathBuf)>) {
 impl Inner {
     /// Applies the keys of an issuer, or notes why there are none. Returns whether they are in use.
     fn keys_read(&self, position: usize, keys: anyhow::Result<JwkSet>) -> bool {
-        let failure = keys.and_then(|keys| Ok(self.set_keys(position, keys)?)).err().map(|error| format!("{error:#}"));
+        let conflict = keys.map(|keys| self.set_keys(position, keys));
+        let is_applied = conflict.is_ok();
+        let failure = match conflict {
+            Ok(conflict) => conflict.map(|conflict| conflict.to_string()),
+            Err(error) => Some(format!("{error:#}; the last valid keys apply")),
+        };
         let is_new = self.key_failures.note(position, failure.as_deref());
         self.metrics.issuers_failing.set(i64::try_from(self.key_failures.len()).unwrap_or(i64::MAX));
         if let (true, Some(error)) = (is_new, &failure) {
-            tracing::error!(error, "the keys of an issuer cannot be used; its last valid ones stay in use");
+            tracing::error!(error, "keys of an issuer cannot be used");
         }
-        failure.is_none()
+        is_applied
     }
 
-    /// Replaces the keys of an issuer of the configuration.
-    ///
-    /// # Errors
-    /// Another entry has one of them.
-    fn set_keys(&self, position: usize, keys: JwkSet) -> Result<(), KeyConflict> {
-        if *self.lists().issuers[position].keys == keys {
-            return Ok(());
+    /// Replaces the keys of an issuer of the configuration. Returns one that earlier entries keep.
+    fn set_keys(&self, position: usize, keys: JwkSet) -> Option<KeyConflict> {
+        if *self.lists().issuers[position].keys != keys {
+            self.change(|lists| {
+                lists.issuers[position].keys = Arc::new(keys);
+                tracing::info!(issuer = lists.issuers[position].issuer.issuer, "the keys of an issuer have changed");
+            });
         }
-        let mut refused = None;
-        self.change(|lists| {
-            let before = std::mem::replace(&mut lists.issuers[position].keys, Arc::new(keys));
-            refused = IssuerTable::of(lists.issuers.clone()).1.pop();
-            match refused {
-                Some(_) => lists.issuers[position].keys = before,
-                None => {
-                    tracing::info!(
-                        issuer = lists.issuers[position].issuer.issuer,
-                        "the keys of an issuer have changed"
-                    );
-                }
-            }
-        });
-        refused.map_or(Ok(()), Err)
+        let issuers = self.lists().issuers.clone();
+        IssuerTable::of(issuers).1.into_iter().find(|conflict| conflict.position == position)
     }
 }
 

@@ -22,10 +22,17 @@ impl PartialEq for IssuerEntry {
     }
 }
 
-/// A key that two entries claim.
+/// The most entries whose different keys have one `iss` and `kid`: each costs a verification of a token.
+const MAX_CANDIDATES: usize = 8;
+
+/// A key that an entry cannot have, because earlier ones have it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the key `{kid}` of the issuer {issuer} is in two entries; a key belongs to one")]
+#[error(
+    "the key `{kid}` of the issuer {issuer} is in two entries, or its id in more than {MAX_CANDIDATES}; the first keep it"
+)]
 pub(crate) struct KeyConflict {
+    /// The position of the entry that cannot have it.
+    pub(super) position: usize,
     issuer: String,
     kid: String,
 }
@@ -40,13 +47,14 @@ pub(crate) struct IssuerTable {
 /// The keys of all entries with one `iss`.
 #[derive(Default)]
 struct Keys {
-    /// `kid` → position of the entry.
-    entries: HashMap<String, usize>,
+    /// `kid` → positions of the entries, each with a key of its own.
+    entries: HashMap<String, Vec<usize>>,
     unknown_key: Vec<Arc<KeyRequest>>,
 }
 
 impl IssuerTable {
-    /// The table, and the keys that an earlier entry has already: they are left out.
+    /// The table, and the keys that an earlier entry has already: they are left out. The order of the entries decides, so that
+    /// it does not matter whose keys are read first.
     pub(crate) fn of(entries: Vec<IssuerEntry>) -> (Self, Vec<KeyConflict>) {
         let mut by_name: HashMap<String, Keys> = HashMap::new();
         let mut conflicts = Vec::new();
@@ -54,11 +62,13 @@ impl IssuerTable {
             let issuer = &entry.issuer.issuer;
             let keys = by_name.entry(issuer.clone()).or_default();
             keys.unknown_key.extend(entry.unknown_key.clone());
-            for (kid, _) in entry.keys.keys() {
-                if keys.entries.contains_key(kid) {
-                    conflicts.push(KeyConflict { issuer: issuer.clone(), kid: kid.to_owned() });
+            for (kid, key) in entry.keys.keys() {
+                let candidates = keys.entries.entry(kid.to_owned()).or_default();
+                let is_taken = candidates.iter().any(|&earlier| entries[earlier].keys.get(kid) == Some(key));
+                if is_taken || candidates.len() == MAX_CANDIDATES {
+                    conflicts.push(KeyConflict { position, issuer: issuer.clone(), kid: kid.to_owned() });
                 } else {
-                    keys.entries.insert(kid.to_owned(), position);
+                    candidates.push(position);
                 }
             }
         }
@@ -70,15 +80,16 @@ impl IssuerTable {
         self.by_name.contains_key(issuer)
     }
 
-    /// The key, and what its tokens are worth. `None`: unknown; the keys are fetched soon, if they can be.
-    pub(crate) fn find(&self, issuer: &str, kid: &str) -> Option<(&IssuerPolicy, &VerifyingKey)> {
-        let keys = self.by_name.get(issuer)?;
-        let Some(position) = keys.entries.get(kid) else {
-            keys.unknown_key.iter().for_each(|request| request.notify());
-            return None;
-        };
-        let entry = &self.entries[*position];
-        Some((&entry.issuer, entry.keys.get(kid)?))
+    /// The keys, each with what its tokens are worth. A token is that of the entry whose key has signed it.
+    pub(crate) fn find(&self, issuer: &str, kid: &str) -> impl Iterator<Item = (&IssuerPolicy, &VerifyingKey)> {
+        let positions = self.by_name.get(issuer).and_then(|keys| keys.entries.get(kid));
+        let entries = positions.into_iter().flatten().map(|position| &self.entries[*position]);
+        entries.filter_map(|entry| Some((&*entry.issuer, entry.keys.get(kid)?)))
+    }
+
+    /// A token of the issuer was signed with none of its keys: they are fetched soon, if they can be.
+    pub(crate) fn request_keys(&self, issuer: &str) {
+        self.key_requests(issuer).iter().for_each(|request| request.notify());
     }
 
     /// The requests for keys of an issuer.
@@ -88,7 +99,7 @@ impl IssuerTable {
 
     /// The number of keys.
     pub(crate) fn keys(&self) -> usize {
-        self.by_name.values().map(|keys| keys.entries.len()).sum()
+        self.by_name.values().flat_map(|keys| keys.entries.values()).map(Vec::len).sum()
     }
 
     /// The number of entries.

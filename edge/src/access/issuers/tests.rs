@@ -25,13 +25,15 @@ fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
 }
 
 fn found<'t>(table: &'t IssuerTable, issuer: &str, kid: &str) -> Option<&'t str> {
-    table.find(issuer, kid).map(|(issuer, _)| issuer.agent.as_str())
+    table.find(issuer, kid).map(|(issuer, _)| issuer.agent.as_str()).next()
 }
 
 #[tokio::test]
 async fn a_key_belongs_to_one_entry_and_clusters_may_share_an_issuer() {
     let first = entry("https://k8s", "c1", &["a", "b"]);
     let asked = first.unknown_key.clone().unwrap();
+    let copied = IssuerEntry { keys: first.keys.clone(), ..entry("https://k8s", "c2", &["c"]) };
+    let original = first.clone();
     let (table, conflicts) =
         IssuerTable::of(vec![first, entry("https://k8s", "c2", &["c"]), entry("https://o", "o", &["a"])]);
     assert!(conflicts.is_empty() && table.has("https://o") && !table.has("https://none"));
@@ -41,13 +43,16 @@ async fn a_key_belongs_to_one_entry_and_clusters_may_share_an_issuer() {
         assert_eq!(found(&table, issuer, kid), Some(agent), "{issuer} {kid}");
     }
     assert_eq!((found(&table, "https://o", "c"), found(&table, "https://k8s", "d")), (None, None));
+    table.request_keys("https://k8s");
     tokio::time::timeout(Duration::from_secs(5), asked.notified()).await.unwrap();
 
-    let (table, conflicts) =
-        IssuerTable::of(vec![entry("https://k8s", "c1", &["a"]), entry("https://k8s", "c2", &["a", "b"])]);
-    assert_eq!(conflicts.len(), 1);
+    let (table, conflicts) = IssuerTable::of(vec![original, copied]);
+    assert_eq!(conflicts.iter().map(|conflict| conflict.position).collect::<Vec<_>>(), [1, 1], "its keys are copies");
     assert!(conflicts[0].to_string().contains("`a` of the issuer https://k8s"), "{}", conflicts[0]);
-    assert_eq!((found(&table, "https://k8s", "a"), found(&table, "https://k8s", "b")), (Some("c1"), Some("c2")));
+    assert_eq!((found(&table, "https://k8s", "a"), table.find("https://k8s", "a").count()), (Some("c1"), 1));
+    let claimed = (0..10).map(|n| entry("https://k8s", &format!("c{n}"), &["a"])).collect();
+    let (table, conflicts) = IssuerTable::of(claimed);
+    assert_eq!((table.find("https://k8s", "a").count(), conflicts.len()), (8, 2));
 }
 
 #[test]

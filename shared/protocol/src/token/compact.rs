@@ -129,7 +129,7 @@ impl<'a> UnverifiedToken<'a> {
     /// # Errors
     /// The algorithm is not that of the key, the signature does not match, the claims are malformed, or the issuer's
     /// tokens are not for this audience, subject or agent.
-    pub fn verify_of(self, issuer: &IssuerPolicy, key: &VerifyingKey) -> Result<Claims, TokenError> {
+    pub fn verify_of(&self, issuer: &IssuerPolicy, key: &VerifyingKey) -> Result<Claims, TokenError> {
         self.is_signed(key.algorithm(), |message, signature| key.verifies(message, signature))?;
         issuer.claims(&self.payload)
     }
