@@ -117,8 +117,7 @@ impl Catalog {
             }
             (UpdateDecision::Superseded, _, Some(stored)) => UpdateOutcome::Unchanged(stored.clone()),
             (UpdateDecision::Reject, UpdateContent::Current(descriptor), stored) => {
-                stored.iter().for_each(|stored| stored.suspect(at));
-                self.suspected();
+                stored.iter().for_each(|stored| self.suspect(&service, stored, at));
                 // The stream may lag behind a query. The follower queries the origin, and its answer decides.
                 if !is_stream {
                     stored.iter().for_each(|stored| stored.reject(descriptor.publication().generation));

@@ -27,8 +27,9 @@ pub(crate) enum CatalogChange {
     Revision(Arc<RevisionSeen>),
     /// An origin sent a heartbeat.
     Heartbeat(OldestHeartbeat),
-    /// An entry that was current may not be so any longer: those who were told must ask again.
-    Suspect,
+    /// The entry of this service, which was current, may not be so any longer. `None`: that of any service. Those who were
+    /// told must ask again.
+    Suspect(Option<ServiceName>),
 }
 
 /// Of the last heartbeats of all origins, the oldest: they vouch for the whole catalog as of then.
@@ -83,9 +84,16 @@ impl Catalog {
         Some(OldestHeartbeat { origin: self.origins.name(origin).unwrap_or_default(), at })
     }
 
-    /// An entry may not be current any longer.
+    /// Entries may not be current any longer.
     pub(crate) fn suspected(&self) {
-        self.changes.send(|| Some(CatalogChange::Suspect));
+        self.changes.send(|| Some(CatalogChange::Suspect(None)));
+    }
+
+    /// An entry may not be current any longer, until the origin answers a query sent after `at`.
+    pub(crate) fn suspect(&self, service: &ServiceName, entry: &Entry, at: Moment) {
+        let is_news = self.is_covered(entry);
+        entry.suspect(at);
+        self.changes.send(|| is_news.then(|| CatalogChange::Suspect(Some(service.clone()))));
     }
 
     /// Whether the freshness lease of its origin covers an entry.

@@ -139,8 +139,9 @@ impl Writer {
                         }
                     }
                     Ok(CatalogChange::Revision(seen)) => self.upstream(&seen).await?,
-                    Ok(CatalogChange::Suspect) | Err(RecvError::Lagged(_)) => self.resync().await?,
-                    Ok(CatalogChange::Released(_) | CatalogChange::Heartbeat(_)) => {}
+                    Ok(CatalogChange::Suspect(None)) | Err(RecvError::Lagged(_)) => self.resync().await?,
+                    // Its row changes when an answer of the origin says so.
+                    Ok(CatalogChange::Suspect(Some(_)) | CatalogChange::Released(_) | CatalogChange::Heartbeat(_)) => {}
                     Err(RecvError::Closed) => return Err(NotTaken::Drained.into()),
                 },
                 _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,

@@ -329,6 +329,23 @@ async fn events_say_what_changed_what_is_assigned_and_whether_the_upstream_answe
 }
 
 #[tokio::test]
+async fn a_generation_that_goes_back_resyncs_no_stream() {
+    let site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let mut stream = client.begin("GET", EVENTS, &[]).await;
+    assert_eq!(next(&mut stream).await.kind, AgentEventKind::Resync, "it has no cursor");
+    for revision in [1, 2] {
+        site.origin.push("shop-b", 6, revision, &Tarball::random(2, 1000));
+        let refused = || site.metric("weir_edge_push_refused_total", &[("reason", "regressed")]);
+        site.until("it is refused", async || refused() == revision as f64).await;
+    }
+    site.origin.push("shop-a", 8, 1, &Tarball::random(3, 1000));
+    let event = next(&mut stream).await;
+    let is_of_a = matches!(&event.kind, AgentEventKind::Changed(row) if row.service.as_str() == "shop-a");
+    assert!(is_of_a, "{event:?}");
+}
+
+#[tokio::test]
 async fn streams_are_bounded_and_a_drain_ends_them_cleanly() {
     let mut site = assigned(|config| config.agents.streams = 1).await;
     let mut client = site.client_as("agent", "h2").await;
