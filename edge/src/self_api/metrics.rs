@@ -14,6 +14,8 @@ metric_families! {
             { reason: ["reader_gone", "drained", "stalled", "credential", "too_many_services"] };
         /// Reports of agents.
         pub(super) reports: IntCounter = "weir_edge_agent_reports_total";
+        /// Rows of reports that were dropped: about services that the agent may not read.
+        pub(super) dropped_rows: IntCounter = "weir_edge_agent_report_rows_dropped_total";
     }
 }
 

@@ -169,7 +169,10 @@ impl Inner {
         agent: &access::Agent,
     ) -> Result<Response<Body>, ApiError> {
         let body = std::mem::replace(request.body_mut(), RequestBody::Empty).read(MAX_REPORT_BYTES).await?;
-        let report = Report::parse(&body).map_err(|error| ApiError::Malformed(error.to_string()))?;
+        let mut report = Report::parse(&body).map_err(|error| ApiError::Malformed(error.to_string()))?;
+        let rows = report.services.len();
+        report.services.retain(|row| agent.may_read(&row.service));
+        self.metrics.dropped_rows.inc_by((rows - report.services.len()) as u64);
         self.metrics.reports.inc();
         self.reports.insert(&agent.name, report, body.len() as u32, SystemTime::now());
         let mut response = Response::new(Body::Empty);

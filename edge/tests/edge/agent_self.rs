@@ -420,12 +420,15 @@ async fn each_run_of_an_edge_has_a_name() {
 async fn the_last_report_of_an_agent_is_shown() {
     let site = assigned(|_| {}).await;
     let of = |instance: &str, seq: u64, error: Value| {
+        let row = |service: &str| {
+            json!({
+                "service": service, "digest": Tarball::random(1, 1000).digest().to_string(), "generation": 7,
+                "since": "2026-01-01T00:00:00Z", "pinned": false, "hook": "failed", "error": error,
+            })
+        };
         json!({
             "instance": instance, "seq": seq, "version": "0.2.0", "labels": {"region": "eu"},
-            "services": [{
-                "service": "shop-a", "digest": Tarball::random(1, 1000).digest().to_string(), "generation": 7,
-                "since": "2026-01-01T00:00:00Z", "pinned": false, "hook": "failed", "error": error,
-            }],
+            "services": [row("secret"), row("shop-a")],
         })
         .to_string()
     };
@@ -441,6 +444,9 @@ async fn the_last_report_of_an_agent_is_shown() {
     let shown = &explained["agents"][0];
     assert_eq!((&shown["error"], &shown["hook"]), (&json!("by h3"), &json!("failed")), "the lower number is dropped");
     assert_eq!(shown["labels"], json!({"region": "eu"}));
+    let secret: Value = serde_json::from_str(&site.admin("/v1/explain?service=secret").await.1).unwrap();
+    assert_eq!(secret["agents"], json!([]), "the agent may not read it");
+    assert_eq!(site.metric("weir_edge_agent_report_rows_dropped_total", &[]), 4.0);
     // A second agent of the same name, while the first lives.
     for (instance, seq) in [("b1", 1), ("a1", 4)] {
         assert_eq!(client.post(REPORT, &[], of(instance, seq, Value::Null)).await.status, 204);
