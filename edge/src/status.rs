@@ -184,11 +184,18 @@ impl Status {
         }))
     }
 
-    /// The document of `/v1/explain`: a service, or one version of it. Has no side effects.
-    pub(crate) fn explain(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {
+    /// The document of `/v1/explain`: a service, or one version of it. `None`: neither the catalog nor a request nor an agent
+    /// has named the service. Has no side effects.
+    pub(crate) fn explain(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Option<Value> {
         let mut document = self.explain_version(name, digest);
-        document["agents"] = self.agents.reports().of_service(name).into();
-        document
+        let agents = self.agents.reports().of_service(name);
+        let is_known = self.catalog.get(name).is_some()
+            || self.catalog.was_evicted(name)
+            || document["held"] == true
+            || !document["last_failure"].is_null()
+            || !agents.is_empty();
+        document["agents"] = agents.into();
+        is_known.then_some(document)
     }
 
     fn explain_version(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Value {

@@ -1,6 +1,7 @@
 //! The errors of the operator API, and their problem documents.
 
 use http::{HeaderValue, Response, StatusCode, header};
+use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
 use weir_protocol::query::QueryError;
 use weir_runtime::operator_token::NotAdmitted;
@@ -19,6 +20,8 @@ pub(super) enum OperatorError {
     MethodNotAllowed(&'static str),
     Malformed(String),
     TooLong,
+    /// Nothing is known here of this service.
+    UnknownService(ServiceName),
     /// The request body did not arrive in time.
     TooSlow,
     /// A bug in the edge.
@@ -91,6 +94,16 @@ impl OperatorError {
                 "The request is too large",
                 format!("A purge request has at most {MAX_PURGE_REQUEST_BYTES} bytes."),
             ),
+            OperatorError::UnknownService(service) => Problem::new(
+                StatusCode::NOT_FOUND,
+                "no-such-service",
+                "No such service",
+                format!(
+                    "This edge knows nothing of `{service}`: check the name. `/status` lists the services that it has; the \
+                     first request for another one queries the origins."
+                ),
+            )
+            .about("service", &service),
             OperatorError::TooSlow => Problem::body_too_slow(),
             OperatorError::Failed => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,

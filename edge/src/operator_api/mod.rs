@@ -105,8 +105,9 @@ impl OperatorApi {
                 self.check_reader(&request).await?;
                 let (service, digest) = parse_explain(request.uri().query().unwrap_or_default())?;
                 let status = self.status.clone();
-                let explained = spawn_blocking(move || status.explain(&service, digest.as_ref())).await;
-                Ok(admin::json(&explained.map_err(|_| OperatorError::Failed)?))
+                let explained = spawn_blocking(move || (status.explain(&service, digest.as_ref()), service)).await;
+                let (explained, service) = explained.map_err(|_| OperatorError::Failed)?;
+                Ok(admin::json(&explained.ok_or(OperatorError::UnknownService(service))?))
             }
             "/status" if reads => {
                 self.check_reader(&request).await?;

@@ -228,6 +228,8 @@ async fn beyond_loopback_the_admin_listener_requires_tls_and_the_token() {
     for path in ["/livez", "/readyz", "/metrics"] {
         assert_ne!(site.admin(path).await.0, 401, "{path} is for probes and Prometheus");
     }
+    site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000));
+    assert_eq!(site.client("h2").await.head(TARBALL, &[]).await.status, 200);
     for path in ["/status", "/v1/explain?service=shop"] {
         assert_eq!(site.admin(path).await.0, 401, "{path}");
         assert_eq!(site.admin_request("GET", path, Some(TOKEN), "").await.0, 200, "{path}");
