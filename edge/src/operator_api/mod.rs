@@ -82,7 +82,7 @@ impl OperatorApi {
         Ok(address)
     }
 
-    async fn answer(&self, request: Request<RequestBody>) -> Result<Response<Body>, OperatorError> {
+    async fn answer(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Result<Response<Body>, OperatorError> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
             "/v1/purge" => {
@@ -113,10 +113,10 @@ impl OperatorApi {
                 self.check_reader(&request).await?;
                 // It scans all services.
                 let admin = self.admin.clone();
-                let answered = spawn_blocking(move || admin.answer(&request)).await;
+                let answered = spawn_blocking(move || admin.answer(&request, &peer)).await;
                 answered.map_err(|_| OperatorError::Failed)
             }
-            _ => Ok(self.admin.answer(&request)),
+            _ => Ok(self.admin.answer(&request, &peer)),
         }
     }
 
@@ -135,10 +135,10 @@ impl OperatorApi {
 }
 
 impl Handler for OperatorApi {
-    async fn handle(&self, request: Request<RequestBody>, _: Arc<Peer>) -> Response<Body> {
+    async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         match cross_site::refuse(&request) {
             Some(problem) => problem.into_response(),
-            None => self.answer(request).await.unwrap_or_else(OperatorError::into_response),
+            None => self.answer(request, peer).await.unwrap_or_else(OperatorError::into_response),
         }
     }
 }

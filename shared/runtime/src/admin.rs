@@ -66,8 +66,9 @@ impl Admin {
         Ok(address)
     }
 
-    /// Responds to one request. A role with more endpoints has a handler of its own, which calls this for the rest.
-    pub fn answer(&self, request: &Request<RequestBody>) -> Response<Body> {
+    /// Responds to one request. A role with more endpoints has a handler of its own, which calls this for the rest. Reasons
+    /// of `/readyz` may name services and repositories: peers beyond loopback get their number alone.
+    pub fn answer(&self, request: &Request<RequestBody>, peer: &Peer) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut response = Problem::method_not_allowed().into_response();
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -76,11 +77,16 @@ impl Admin {
         match request.uri().path() {
             "/livez" => text(StatusCode::OK, "alive\n".to_owned()),
             "/readyz" if self.drain.has_begun() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
-            "/readyz" => match (self.ready)() {
-                Readiness::Ready => text(StatusCode::OK, "ready\n".to_owned()),
-                Readiness::Degraded(reasons) => text(StatusCode::OK, format!("ready\n{}", lines("degraded", &reasons))),
-                Readiness::NotReady(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, lines("not ready", &reasons)),
-            },
+            "/readyz" => {
+                let lines = if cross_site::is_from_this_machine(request, peer) { lines } else { number };
+                match (self.ready)() {
+                    Readiness::Ready => text(StatusCode::OK, "ready\n".to_owned()),
+                    Readiness::Degraded(reasons) => {
+                        text(StatusCode::OK, format!("ready\n{}", lines("degraded", &reasons)))
+                    }
+                    Readiness::NotReady(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, lines("not ready", &reasons)),
+                }
+            }
             "/metrics" => match TextEncoder::new().encode_to_string(&self.registry.gather()) {
                 Ok(metrics) => typed(StatusCode::OK, prometheus::TEXT_FORMAT, metrics),
                 Err(error) => {
@@ -105,7 +111,7 @@ impl Handler for Admin {
         if request.uri().path() == "/status" && !cross_site::is_from_this_machine(&request, &peer) {
             return status_is_for_this_machine().into_response();
         }
-        self.answer(&request)
+        self.answer(&request, &peer)
     }
 }
 
@@ -126,6 +132,10 @@ pub fn json(document: &serde_json::Value) -> Response<Body> {
 
 fn lines(word: &str, reasons: &[String]) -> String {
     reasons.iter().map(|reason| format!("{word}: {reason}\n")).collect()
+}
+
+fn number(word: &str, reasons: &[String]) -> String {
+    format!("{word}: reasons: {}; /status has them, and /readyz over loopback\n", reasons.len())
 }
 
 fn text(status: StatusCode, body: String) -> Response<Body> {
@@ -164,29 +174,45 @@ mod tests {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut response = String::new();
         stream.read_to_string(&mut response).await.unwrap();
-        response.split(' ').nth(1).unwrap().to_owned()
+        response
+    }
+
+    async fn status(address: SocketAddr, path: &str) -> String {
+        status_with(address, path, &format!("host: {address}")).await
+    }
+
+    async fn status_with(address: SocketAddr, path: &str, headers: &str) -> String {
+        get_with(address, path, headers).await.split(' ').nth(1).unwrap().to_owned()
     }
 
     #[tokio::test]
-    async fn status_is_served_to_this_machine_only() {
+    async fn services_are_named_to_this_machine_only() {
         let (registry, drain) = (Registry::new(), Drain::new());
         let metrics = HttpMetrics::register(&registry).unwrap();
         let admin = Admin {
             registry,
-            ready: Arc::new(|| Readiness::Ready),
+            ready: Arc::new(|| Readiness::Degraded(vec!["shop: its upstream fails".to_owned()])),
             status: Arc::new(|_| Ok(serde_json::json!({}))),
             drain: drain.clone(),
         };
         let port = admin.start("0.0.0.0:0".parse().unwrap(), &metrics).await.unwrap().port();
         let loopback = SocketAddr::from(([127, 0, 0, 1], port));
-        assert_eq!(get(loopback, "/status").await, "200");
+        assert_eq!(status(loopback, "/status").await, "200");
+        assert!(get(loopback, "/readyz").await.ends_with("ready\ndegraded: shop: its upstream fails\n"));
         // A page of another site: its name bound to this address, or a request to this address.
-        assert_eq!(get_with(loopback, "/status", "host: evil.example").await, "403");
+        let evil = "host: evil.example";
+        assert_eq!(status_with(loopback, "/status", evil).await, "403");
+        assert!(!get_with(loopback, "/readyz", evil).await.contains("shop"));
         let page = format!("host: {loopback}\r\nsec-fetch-site: cross-site");
-        assert_eq!(get_with(loopback, "/metrics", &page).await, "403");
+        assert_eq!(status_with(loopback, "/metrics", &page).await, "403");
         if let Some(outward) = outward() {
-            assert_eq!(get((outward, port).into(), "/status").await, "403");
-            assert_eq!(get((outward, port).into(), "/readyz").await, "200");
+            let outward = (outward, port).into();
+            assert_eq!(
+                (status(outward, "/status").await, status(outward, "/readyz").await),
+                ("403".into(), "200".into())
+            );
+            let ready = get(outward, "/readyz").await;
+            assert!(ready.contains("ready\ndegraded: reasons: 1") && !ready.contains("shop"), "{ready}");
         }
         assert!(drain.finish(std::time::Duration::from_secs(5)).await);
     }
