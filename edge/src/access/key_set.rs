@@ -11,7 +11,7 @@ use weir_protocol::token::{
 };
 
 use super::decision::Refusal;
-use super::issuers::{IssuerEntry, IssuerTable, KeyRequest};
+use super::issuers::{IssuerTable, KeyRequest};
 
 /// The keys and denials of all lists; immutable.
 pub(super) struct KeySet {
@@ -41,10 +41,10 @@ impl KeySet {
     }
 
     /// Merges the edge's own list and those of the origins. A denial in any list applies. Of two keys with the same id
-    /// the edge's own wins, and that of the earlier of two issuers.
+    /// the edge's own wins.
     pub(super) fn of<'a>(
         own: &'a AccessList,
-        issuers: Vec<IssuerEntry>,
+        issuers: IssuerTable,
         origin_lists: &(impl Iterator<Item = &'a AccessList> + Clone),
         keys_from_origins: bool,
         before: &Self,
@@ -62,10 +62,6 @@ impl KeySet {
         let revoked_keys = lists().flat_map(AccessList::revoked_keys).cloned().collect();
         let denied_tokens = lists().flat_map(|list| list.denied_tokens(now)).cloned().collect();
         let denied_agents = lists().flat_map(AccessList::denied_agents).cloned().collect();
-        let (issuers, conflicts) = IssuerTable::of(issuers);
-        for conflict in conflicts {
-            tracing::error!(%conflict, "a key of an issuer is ignored");
-        }
         let same_keys = keys == before.keys && revoked_keys == before.revoked_keys && issuers == before.issuers;
         let verified_tokens = if same_keys { before.verified_tokens.clone() } else { Cache::new(cached_tokens) };
         Self { keys, issuers, revoked_keys, denied_tokens, denied_agents, verified_tokens }
@@ -198,7 +194,7 @@ mod tests {
     }
 
     fn key_set(own: &AccessList, origin_lists: &[AccessList], keys_from_origins: bool, before: &KeySet) -> KeySet {
-        KeySet::of(own, Vec::new(), &origin_lists.iter(), keys_from_origins, before, 10, NOW)
+        KeySet::of(own, IssuerTable::default(), &origin_lists.iter(), keys_from_origins, before, 10, NOW)
     }
 
     fn key() -> SigningKey {

@@ -32,7 +32,7 @@ pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 pub(crate) use session::{Agent, Session};
 
 use self::credential::Credential;
-use self::issuers::{IssuerEntry, KeyFailures};
+use self::issuers::{IssuerEntry, IssuerTable, KeyConflict, KeyFailures, KeyOwners};
 use self::key_set::KeySet;
 pub(crate) use self::metrics::AccessFamilies;
 use self::metrics::AccessMetrics;
@@ -62,6 +62,7 @@ struct Inner {
     lists: Mutex<Lists>,
     /// The lists to persist.
     persisted: watch::Sender<Arc<OriginLists>>,
+    persisted_owners: watch::Sender<KeyOwners>,
     /// The [`Lists::fleet`] that applies.
     fleet: watch::Sender<Arc<Fleet>>,
     key_failures: KeyFailures,
@@ -83,12 +84,14 @@ struct Lists {
     origin_issuers: Vec<IssuerEntry>,
     /// What two clusters of origins define otherwise.
     conflicts: Vec<String>,
+    /// Of the keys of all issuers.
+    key_owners: KeyOwners,
 }
 
 impl Lists {
-    fn new(own: Arc<AccessList>, issuers: Vec<IssuerEntry>, origin_lists: OriginLists) -> Self {
+    fn new(own: Arc<AccessList>, issuers: Vec<IssuerEntry>, origin_lists: OriginLists, key_owners: KeyOwners) -> Self {
         let (fleet, origin_issuers, conflicts) = Default::default();
-        let mut lists = Self { own, issuers, origin_lists, fleet, origin_issuers, conflicts };
+        let mut lists = Self { own, issuers, origin_lists, fleet, origin_issuers, conflicts, key_owners };
         lists.join_fleets();
         lists
     }
@@ -108,10 +111,14 @@ impl Lists {
         }
     }
 
-    /// The issuers of the configuration come first: one key in two entries is that of the first.
+    /// The issuers of the configuration come first: a new key in two entries is that of the first.
     fn all_issuers(&self, from_origins: bool) -> Vec<IssuerEntry> {
         let of_origins = if from_origins { &self.origin_issuers[..] } else { &[] };
         self.issuers.iter().chain(of_origins).take(MAX_ISSUERS).cloned().collect()
+    }
+
+    fn issuer_table(&self, from_origins: bool) -> (IssuerTable, Vec<KeyConflict>) {
+        IssuerTable::of(self.all_issuers(from_origins), &self.key_owners)
     }
 }
 
@@ -143,7 +150,10 @@ impl Access {
         // The list of an origin that is not known now may be the only one with a denial. Its keys are not used.
         origin_lists.retain_known(origins, MAX_ORIGINS);
         let (persisted, to_persist) = watch::channel(Arc::new(origin_lists.clone()));
-        let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists);
+        let owners_file = file.key_owners();
+        let key_owners = tokio::task::spawn_blocking(move || KeyOwners::read(&owners_file)).await?;
+        let (persisted_owners, owners_to_persist) = watch::channel(key_owners.clone());
+        let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists, key_owners);
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
             certificates: config.certificates.clone(),
@@ -152,6 +162,7 @@ impl Access {
             key_set: watch::Sender::new(Arc::new(KeySet::empty(config.cached_tokens))),
             lists: Mutex::new(lists),
             persisted,
+            persisted_owners,
             fleet: watch::Sender::default(),
             key_failures: KeyFailures::default(),
             own: watch::Sender::new(own),
@@ -160,6 +171,7 @@ impl Access {
         });
         inner.change(|_| {});
         issuers::follow(&inner, &config.issuers, &issuers, drain);
+        drain.spawn(save_owners(file.clone(), owners_to_persist, drain.clone()));
         drain.spawn(origin_lists::save(file, to_persist, inner.metrics.lists_unsaved.clone(), drain.clone()));
         drain.spawn(follow_own(inner.clone()));
         Ok(Self { inner })
@@ -327,6 +339,21 @@ async fn follow_own(inner: Arc<Inner>) {
     }
 }
 
+/// Writes the owners of keys after each change, until the drain. Without them the order of the entries decides after a restart.
+async fn save_owners(file: OriginListsFile, mut owners: watch::Receiver<KeyOwners>, drain: Drain) {
+    loop {
+        tokio::select! {
+            changed = owners.changed() => if changed.is_err() { return },
+            () = drain.begun() => if !owners.has_changed().unwrap_or(false) { return },
+        }
+        let (contents, file) = (owners.borrow_and_update().clone(), file.clone());
+        let written = tokio::task::spawn_blocking(move || contents.write(&file.key_owners())).await;
+        if let Ok(Err(error)) = written {
+            tracing::error!(%error, "the owners of issuers' keys cannot be written");
+        }
+    }
+}
+
 fn missing_list(origin: &str) -> String {
     format!("origin {origin} has not sent its access list yet: a revoked token would be accepted")
 }
@@ -352,9 +379,15 @@ impl Inner {
         let mut lists = self.lists();
         change(&mut lists);
         let before = self.key_set();
+        let entries = lists.all_issuers(self.keys_from_origins);
+        lists.key_owners.update(&entries);
+        let (issuers, conflicts) = lists.issuer_table(self.keys_from_origins);
+        for conflict in conflicts {
+            tracing::error!(%conflict, "a key of an issuer is ignored");
+        }
         let after = KeySet::of(
             &lists.own,
-            lists.all_issuers(self.keys_from_origins),
+            issuers,
             &lists.origin_lists.all(),
             self.keys_from_origins,
             &before,
@@ -364,6 +397,13 @@ impl Inner {
         self.metrics.set_key_set(&after);
         self.metrics.fleet_conflicts.set(i64::try_from(lists.conflicts.len()).unwrap_or(i64::MAX));
         self.key_set.send_replace(Arc::new(after));
+        self.persisted_owners.send_if_modified(|before| {
+            let is_new = *before != lists.key_owners;
+            if is_new {
+                before.clone_from(&lists.key_owners);
+            }
+            is_new
+        });
         self.fleet.send_if_modified(|before| {
             let is_new = !Arc::ptr_eq(before, &lists.fleet);
             if is_new {

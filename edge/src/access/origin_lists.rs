@@ -107,6 +107,11 @@ impl OriginListsFile {
         Self { path: dir.join("access.json"), _lock: Some(lock) }
     }
 
+    /// The file beside it with the owners of issuers' keys.
+    pub(super) fn key_owners(&self) -> PathBuf {
+        self.path.with_file_name("issuer-keys.json")
+    }
+
     #[cfg(test)]
     pub(super) fn at(dir: &Path) -> Self {
         Self { path: dir.join("access.json"), _lock: None }

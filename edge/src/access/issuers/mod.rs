@@ -1,6 +1,7 @@
 //! Issuers of tokens beside Weir, and their keys as they change.
 
 mod fetch;
+mod key_owners;
 mod table;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use super::Inner;
 use crate::config::{IssuerConfig, KeySource};
 
 pub(super) use fetch::KeyRequest;
+pub(crate) use key_owners::KeyOwners;
 pub(crate) use table::{IssuerEntry, IssuerTable, KeyConflict};
 
 /// How often the files of keys are read.
@@ -65,7 +67,8 @@ pub(crate) fn read(configs: &[IssuerConfig]) -> anyhow::Result<Vec<IssuerEntry>>
             KeySource::File(path) => (read_keys(path)?, None),
             KeySource::Url(_) => (JwkSet::default(), Some(Arc::default())),
         };
-        entries.push(IssuerEntry { issuer: Arc::new(config.issuer()), keys: Arc::new(keys), unknown_key });
+        let source = format!("{} {}", config.issuer, config.jwks);
+        entries.push(IssuerEntry { source, issuer: Arc::new(config.issuer()), keys: Arc::new(keys), unknown_key });
     }
     Ok(entries)
 }
@@ -77,10 +80,11 @@ pub(super) fn of_origins(fleet: &Fleet) -> Vec<IssuerEntry> {
 
 fn announced(issuer: &Issuer) -> Option<IssuerEntry> {
     let read = || -> anyhow::Result<IssuerEntry> {
-        let Issuer { issuer, audience, subjects, jwks, agent, services, .. } = issuer.clone();
+        let Issuer { name, issuer, audience, subjects, jwks, agent, services } = issuer.clone();
         let keys = JwkSet::parse(jwks.to_string().as_bytes())?;
         let policy = IssuerPolicy { issuer, audience, subjects, agent: agent.parse()?, services };
-        Ok(IssuerEntry { issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
+        let source = format!("issuers/{name}");
+        Ok(IssuerEntry { source, issuer: Arc::new(policy), keys: Arc::new(keys), unknown_key: None })
     };
     let entry = read();
     if let Err(error) = &entry {
@@ -157,7 +161,7 @@ impl Inner {
         is_applied
     }
 
-    /// Replaces the keys of an issuer of the configuration. Returns one that earlier entries keep.
+    /// Replaces the keys of an issuer of the configuration. Returns one that another entry keeps.
     fn set_keys(&self, position: usize, keys: JwkSet) -> Option<KeyConflict> {
         if *self.lists().issuers[position].keys != keys {
             self.change(|lists| {
@@ -165,8 +169,8 @@ impl Inner {
                 tracing::info!(issuer = lists.issuers[position].issuer.issuer, "the keys of an issuer have changed");
             });
         }
-        let issuers = self.lists().issuers.clone();
-        IssuerTable::of(issuers).1.into_iter().find(|conflict| conflict.position == position)
+        let (_, conflicts) = self.lists().issuer_table(self.keys_from_origins);
+        conflicts.into_iter().find(|conflict| conflict.position == position)
     }
 }
 

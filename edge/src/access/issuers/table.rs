@@ -6,14 +6,24 @@ use std::sync::Arc;
 use weir_protocol::token::{IssuerPolicy, JwkSet, VerifyingKey};
 
 use super::fetch::KeyRequest;
+use super::key_owners::KeyOwners;
 
 /// An issuer with its keys.
 #[derive(Debug, Clone)]
 pub(crate) struct IssuerEntry {
+    /// Where it is defined; another for each entry, and the same after a restart.
+    pub(crate) source: String,
     pub(crate) issuer: Arc<IssuerPolicy>,
     pub(crate) keys: Arc<JwkSet>,
     /// Notified of an unknown `kid`. `None`: the keys are not fetched.
     pub(crate) unknown_key: Option<Arc<KeyRequest>>,
+}
+
+impl IssuerEntry {
+    /// Whether its keys were read: a set has at least one.
+    pub(super) fn is_read(&self) -> bool {
+        self.keys.keys().next().is_some()
+    }
 }
 
 impl PartialEq for IssuerEntry {
@@ -25,10 +35,10 @@ impl PartialEq for IssuerEntry {
 /// The most entries whose different keys have one `iss` and `kid`: each costs a verification of a token.
 const MAX_CANDIDATES: usize = 8;
 
-/// A key that an entry cannot have, because earlier ones have it.
+/// A key that an entry cannot have, because others have it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the key `{kid}` of the issuer {issuer} is in two entries, or its id in more than {MAX_CANDIDATES}; the first keep it"
+    "the key `{kid}` of the issuer {issuer} is in two entries, or its id in more than {MAX_CANDIDATES}; who had it first keeps it"
 )]
 pub(crate) struct KeyConflict {
     /// The position of the entry that cannot have it.
@@ -53,9 +63,8 @@ struct Keys {
 }
 
 impl IssuerTable {
-    /// The table, and the keys that an earlier entry has already: they are left out. The order of the entries decides, so that
-    /// it does not matter whose keys are read first.
-    pub(crate) fn of(entries: Vec<IssuerEntry>) -> (Self, Vec<KeyConflict>) {
+    /// The table, and the keys that other entries own: they are left out.
+    pub(crate) fn of(entries: Vec<IssuerEntry>, owners: &KeyOwners) -> (Self, Vec<KeyConflict>) {
         let mut by_name: HashMap<String, Keys> = HashMap::new();
         let mut conflicts = Vec::new();
         for (position, entry) in entries.iter().enumerate() {
@@ -64,8 +73,7 @@ impl IssuerTable {
             keys.unknown_key.extend(entry.unknown_key.clone());
             for (kid, key) in entry.keys.keys() {
                 let candidates = keys.entries.entry(kid.to_owned()).or_default();
-                let is_taken = candidates.iter().any(|&earlier| entries[earlier].keys.get(kid) == Some(key));
-                if is_taken || candidates.len() == MAX_CANDIDATES {
+                if owners.has_other(entry, kid, key) || candidates.len() == MAX_CANDIDATES {
                     conflicts.push(KeyConflict { position, issuer: issuer.clone(), kid: kid.to_owned() });
                 } else {
                     candidates.push(position);
@@ -97,6 +105,11 @@ impl IssuerTable {
         self.by_name.get(issuer).map_or(&[], |keys| &keys.unknown_key)
     }
 
+    /// The entries of each key: they change with the owners alone, too.
+    fn positions(&self) -> HashMap<&String, &HashMap<String, Vec<usize>>> {
+        self.by_name.iter().map(|(issuer, keys)| (issuer, &keys.entries)).collect()
+    }
+
     /// The number of keys.
     pub(crate) fn keys(&self) -> usize {
         self.by_name.values().flat_map(|keys| keys.entries.values()).map(Vec::len).sum()
@@ -110,6 +123,6 @@ impl IssuerTable {
 
 impl PartialEq for IssuerTable {
     fn eq(&self, other: &Self) -> bool {
-        self.entries == other.entries
+        self.entries == other.entries && self.positions() == other.positions()
     }
 }

@@ -21,7 +21,15 @@ fn entry(issuer: &str, agent: &str, kids: &[&str]) -> IssuerEntry {
         agent: agent.parse().unwrap(),
         services: vec!["*".parse().unwrap()],
     };
-    IssuerEntry { issuer: issuer.into(), keys: jwks(kids).into(), unknown_key: Some(Arc::default()) }
+    let source = format!("source of {agent}");
+    IssuerEntry { source, issuer: issuer.into(), keys: jwks(kids).into(), unknown_key: Some(Arc::default()) }
+}
+
+/// The table of an edge that has seen none of these keys before.
+fn table(entries: Vec<IssuerEntry>) -> (IssuerTable, Vec<KeyConflict>) {
+    let mut owners = KeyOwners::default();
+    owners.update(&entries);
+    IssuerTable::of(entries, &owners)
 }
 
 fn found<'t>(table: &'t IssuerTable, issuer: &str, kid: &str) -> Option<&'t str> {
@@ -34,25 +42,51 @@ async fn a_key_belongs_to_one_entry_and_clusters_may_share_an_issuer() {
     let asked = first.unknown_key.clone().unwrap();
     let copied = IssuerEntry { keys: first.keys.clone(), ..entry("https://k8s", "c2", &["c"]) };
     let original = first.clone();
-    let (table, conflicts) =
-        IssuerTable::of(vec![first, entry("https://k8s", "c2", &["c"]), entry("https://o", "o", &["a"])]);
-    assert!(conflicts.is_empty() && table.has("https://o") && !table.has("https://none"));
+    let (found_in, conflicts) = table(vec![first, entry("https://k8s", "c2", &["c"]), entry("https://o", "o", &["a"])]);
+    assert!(conflicts.is_empty() && found_in.has("https://o") && !found_in.has("https://none"));
     for (issuer, kid, agent) in
         [("https://k8s", "a", "c1"), ("https://k8s", "b", "c1"), ("https://k8s", "c", "c2"), ("https://o", "a", "o")]
     {
-        assert_eq!(found(&table, issuer, kid), Some(agent), "{issuer} {kid}");
+        assert_eq!(found(&found_in, issuer, kid), Some(agent), "{issuer} {kid}");
     }
-    assert_eq!((found(&table, "https://o", "c"), found(&table, "https://k8s", "d")), (None, None));
-    table.request_keys("https://k8s");
+    assert_eq!((found(&found_in, "https://o", "c"), found(&found_in, "https://k8s", "d")), (None, None));
+    found_in.request_keys("https://k8s");
     tokio::time::timeout(Duration::from_secs(5), asked.notified()).await.unwrap();
 
-    let (table, conflicts) = IssuerTable::of(vec![original, copied]);
+    let (found_in, conflicts) = table(vec![original, copied]);
     assert_eq!(conflicts.iter().map(|conflict| conflict.position).collect::<Vec<_>>(), [1, 1], "its keys are copies");
     assert!(conflicts[0].to_string().contains("`a` of the issuer https://k8s"), "{}", conflicts[0]);
-    assert_eq!((found(&table, "https://k8s", "a"), table.find("https://k8s", "a").count()), (Some("c1"), 1));
+    assert_eq!((found(&found_in, "https://k8s", "a"), found_in.find("https://k8s", "a").count()), (Some("c1"), 1));
     let claimed = (0..10).map(|n| entry("https://k8s", &format!("c{n}"), &["a"])).collect();
-    let (table, conflicts) = IssuerTable::of(claimed);
-    assert_eq!((table.find("https://k8s", "a").count(), conflicts.len()), (8, 2));
+    let (found_in, conflicts) = table(claimed);
+    assert_eq!((found_in.find("https://k8s", "a").count(), conflicts.len()), (8, 2));
+}
+
+#[test]
+fn who_had_a_key_first_keeps_it_whoever_copies_it_and_over_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("owners");
+    let victim = entry("https://k8s", "victim", &["a"]);
+    let unread = |entry: &IssuerEntry| IssuerEntry { keys: Arc::default(), ..entry.clone() };
+    let copy = IssuerEntry { keys: victim.keys.clone(), ..entry("https://k8s", "copy", &["b"]) };
+    // The copy comes first in the configuration, and its keys may be read first.
+    for (entries, expected) in [
+        (vec![unread(&copy), victim.clone()], Some("victim")),
+        (vec![copy.clone(), victim.clone()], Some("victim")),
+        (vec![copy.clone(), unread(&victim)], None),
+        (vec![copy.clone(), victim.clone()], Some("victim")),
+        (vec![copy.clone(), entry("https://k8s", "victim", &["c"])], Some("copy")),
+        (vec![copy.clone(), victim.clone()], Some("copy")),
+        (vec![victim.clone()], Some("victim")),
+    ] {
+        let mut owners = KeyOwners::read(&file);
+        owners.update(&entries);
+        owners.write(&file).unwrap();
+        let (table, _) = IssuerTable::of(entries, &owners);
+        assert_eq!(found(&table, "https://k8s", "a"), expected);
+    }
+    std::fs::write(&file, "damaged").unwrap();
+    assert_eq!(KeyOwners::read(&file), KeyOwners::default());
 }
 
 #[test]

@@ -42,6 +42,17 @@ impl VerifyingKey {
         }
     }
 
+    /// The bytes of the key, with its algorithm before them.
+    pub fn encoded(&self) -> Vec<u8> {
+        match self {
+            Self::Ed25519(key) => [b"EdDSA", &key[..]].concat(),
+            Self::P256(key) => [b"ES256", &key[..]].concat(),
+            Self::Rsa { modulus, exponent } => {
+                [b"RS256", &(modulus.len() as u32).to_be_bytes()[..], modulus, exponent].concat()
+            }
+        }
+    }
+
     pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         match self {
             Self::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature),
