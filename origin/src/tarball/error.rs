@@ -24,6 +24,18 @@ pub enum TarballError {
         /// See [`super::Limits::max_file_bytes`].
         limit: u64,
     },
+    /// The attribute files of a directory exceed their limit.
+    #[error(
+        "`{path}` has {size} bytes: the attribute files of a directory and of those above it may have {limit} together; shorten its rules"
+    )]
+    AttributesTooLarge {
+        /// Relative to the repository.
+        path: String,
+        /// In bytes.
+        size: u64,
+        /// In bytes, of all files that apply in a directory.
+        limit: u64,
+    },
     /// The tarball exceeds its limit.
     #[error("the tarball would have more than {limit} bytes")]
     TooLarge {

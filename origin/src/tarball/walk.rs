@@ -30,7 +30,7 @@ struct Level {
 
 /// A walk through a folder, beginning in the folder itself.
 ///
-/// The source visits each name in a directory once, sorted by bytes with a slash after a directory's name. If
+/// The source calls [`Self::count`] for each entry that it reads, and visits each name in a directory once, sorted by bytes with a slash after a directory's name. If
 /// [`Self::visit`] returns true, the source describes the entry before the next visit. It enters a directory, visits
 /// its names and leaves it; for others it calls [`Self::file`], [`Self::symlink`] or [`Self::omit`].
 pub struct Walk<'a, F> {
@@ -41,7 +41,7 @@ pub struct Walk<'a, F> {
     path: Vec<u8>,
     inclusion: Inclusion,
     levels: Vec<Level>,
-    visited: usize,
+    counted: usize,
     /// Bytes of tar so far.
     bytes: u64,
     omission_bytes: usize,
@@ -64,7 +64,7 @@ pub(crate) fn walk<C: Contents>(
         path: Vec::new(),
         inclusion: filters.root(),
         levels: Vec::new(),
-        visited: 0,
+        counted: 0,
         bytes: 0,
         omission_bytes: 0,
         walked: Walked::default(),
@@ -76,11 +76,32 @@ pub(crate) fn walk<C: Contents>(
 }
 
 impl<F> Walk<'_, F> {
-    /// Visits a name in the current directory, and returns whether it is selected. `left_out` is called for names
-    /// that pass the filters: it returns whether the source itself excludes them silently.
+    /// The most entries in the folder.
+    pub(crate) fn max_entries(&self) -> usize {
+        self.limits.max_entries
+    }
+
+    /// Counts an entry. A source calls this for each entry as it reads it, before it stores it, so that large directories
+    /// take no more memory than the limit allows.
     ///
     /// # Errors
     /// There are too many entries, or the walk was interrupted.
+    pub fn count(&mut self) -> Result<(), TarballError> {
+        if self.interrupt.load(Ordering::Relaxed) {
+            return Err(TarballError::Interrupted);
+        }
+        self.counted += 1;
+        if self.counted > self.limits.max_entries {
+            return Err(TarballError::TooManyEntries { limit: self.limits.max_entries });
+        }
+        Ok(())
+    }
+
+    /// Visits a counted name in the current directory, and returns whether it is selected. `left_out` is called for names
+    /// that pass the filters: it returns whether the source itself excludes them silently.
+    ///
+    /// # Errors
+    /// There are too many omissions, or the walk was interrupted.
     pub fn visit(
         &mut self,
         name: &[u8],
@@ -89,10 +110,6 @@ impl<F> Walk<'_, F> {
     ) -> Result<bool, TarballError> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Err(TarballError::Interrupted);
-        }
-        self.visited += 1;
-        if self.visited > self.limits.max_entries {
-            return Err(TarballError::TooManyEntries { limit: self.limits.max_entries });
         }
         let (above, path_bytes) =
             self.levels.last().map_or((Inclusion::Excluded, 0), |level| (level.inclusion, level.path_bytes));

@@ -48,6 +48,50 @@ fn a_folder_over_the_limit_of_files_is_refused() {
     assert!(matches!(error, TarballError::TooManyEntries { limit } if limit == files - 1), "{error}");
 }
 
+/// The tree below a large one is missing: reading it would report that.
+#[test]
+fn entries_are_counted_before_a_tree_is_walked() {
+    let git = Git::new();
+    let (blob, missing) = (git.blob(b"x"), "4242424242424242424242424242424242424242");
+    let names: Vec<String> = (0..100).map(|number| format!("f{number:03}")).collect();
+    let mut entries: Vec<_> = names.iter().map(|name| ("100644", name.as_bytes(), blob.as_str())).collect();
+    let large = git.raw_tree(&entries);
+    entries.insert(0, ("40000", b"d", missing));
+    let limits = Limits { max_entries: 100, ..Limits::default() };
+    let error = build_limited(&git.dir, &git.commit_tree(&entries), &everything(), 1, &limits).unwrap_err();
+    assert!(matches!(error, TarballError::TooManyEntries { limit: 100 }), "{error}");
+
+    // The same for a tree that only a symlink leads to.
+    let limits = Limits { max_entries: 99, ..Limits::default() };
+    let through = git.blob(b"left-out/d/../../f");
+    let commit = git.commit_tree(&[
+        ("100644", b"f", blob.as_str()),
+        ("120000", b"l", through.as_str()),
+        ("40000", b"left-out", large.as_str()),
+    ]);
+    let filters = Filters::new(&[], &["left-out".to_owned()]).unwrap();
+    let selection = Selection { filters, ..everything() };
+    let error = build_limited(&git.dir, &commit, &selection, 1, &limits).unwrap_err();
+    assert!(matches!(error, TarballError::TooManyEntries { limit: 99 }), "{error}");
+}
+
+#[test]
+fn the_attribute_files_of_a_path_are_limited_together() {
+    let git = Git::new();
+    let rules = "*.md text\n".repeat(60_000);
+    git.write("a/.gitattributes", &rules);
+    git.write("a/f", "x");
+    git.write("b/.gitattributes", &rules);
+    build_tar(&git.dir, &git.commit("two files side by side"), &everything(), 1).unwrap();
+    git.write("a/d/f", "x");
+    let commit = git.commit_file("a/d/.gitattributes", &rules);
+    for folder in ["", "a/d"] {
+        let selection = Selection { folder: folder.parse().unwrap(), ..everything() };
+        let error = build_tar(&git.dir, &commit, &selection, 1).unwrap_err().to_string();
+        assert!(error.contains("`a/d/.gitattributes` has 600000 bytes"), "{error}");
+    }
+}
+
 /// Git uses one bit of a file's mode; the others stem from old programs.
 #[test]
 fn odd_modes_mean_the_same_as_in_git() {

@@ -126,6 +126,26 @@ async fn a_deleted_folder_keeps_its_last_publication() {
     node.stop().await;
 }
 
+/// Parsing takes many times the memory of the file.
+#[tokio::test]
+async fn a_large_attribute_file_fails_its_service_and_no_other() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    upstream.push("docs/.gitattributes", "*.md text\n".repeat(200_000).as_bytes());
+    let mut config = home.config(&upstream.url());
+    also(&mut config, "docs");
+    let node = home.start(config).await;
+    node.published(|_| true).await;
+    node.repository(|state| state.applied_polls > 0).await;
+    let status = node.status().await;
+    let of =
+        |name: &str| status["services"].as_array().unwrap().iter().find(|service| service["name"] == name).unwrap();
+    assert_eq!(of(SERVICE)["condition"], "following");
+    assert_eq!(of("docs")["condition"], "unhealthy", "{status}");
+    let reason = of("docs")["failure"]["reason"].as_str().unwrap();
+    assert!(reason.contains("`docs/.gitattributes` has 2000000 bytes"), "{reason}");
+    node.stop().await;
+}
+
 const SERVICES: usize = 60;
 
 #[tokio::test]

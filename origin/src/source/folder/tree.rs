@@ -109,6 +109,7 @@ impl FolderTree {
 
     fn visit(&self, root: &Self, into: &mut Walk<'_, DiskFile>) -> Result<(), TarballError> {
         for (name, node) in self.0.iter() {
+            into.count()?;
             if !into.visit(name, matches!(node, Node::Directory(_)), || false)? {
                 continue;
             }

@@ -14,8 +14,9 @@ use gix::glob::pattern::Case;
 /// The name of attribute files.
 pub(super) const FILE_NAME: &[u8] = b".gitattributes";
 
-/// The size above which an attribute file is ignored, as in Git.
-pub(super) const MAX_FILE_BYTES: u64 = 100 << 20;
+/// The most bytes of the attribute files that apply in a directory: its own, and those above it. Parsed rules take up to
+/// 74 times their size in memory, and each service of a repository parses them.
+pub(super) const MAX_BYTES: u64 = 1 << 20;
 
 /// The length from which a line is ignored, as in Git.
 const MAX_LINE_BYTES: usize = 2048;
@@ -58,9 +59,10 @@ pub(super) struct Attributes {
     search: Search,
     known: MetadataCollection,
     outcome: Outcome,
-    /// For each entered directory: whether it has an attribute file.
-    levels: Vec<bool>,
-    files: usize,
+    /// For each entered directory: the bytes of its attribute file, if it has one.
+    levels: Vec<Option<u64>>,
+    /// The sum of `levels`.
+    bytes: u64,
 }
 
 impl Attributes {
@@ -68,15 +70,20 @@ impl Attributes {
     pub(super) fn new() -> std::io::Result<Self> {
         let mut known = MetadataCollection::default();
         let search = Search::new_globals(std::iter::empty::<PathBuf>(), &mut Vec::new(), &mut known)?;
-        let mut attributes = Self { search, known, outcome: Outcome::default(), levels: Vec::new(), files: 0 };
+        let mut attributes = Self { search, known, outcome: Outcome::default(), levels: Vec::new(), bytes: 0 };
         attributes.outcome.initialize_with_selection(&attributes.known, NAMES);
         Ok(attributes)
+    }
+
+    /// Whether a file of so many bytes exceeds the limit, together with those above it.
+    pub(super) fn exceed_limit_with(&self, file_bytes: u64) -> bool {
+        self.bytes.saturating_add(file_bytes) > MAX_BYTES
     }
 
     /// Enters a directory of the tree with the contents of its `.gitattributes`, if any. `directory` has no slash at
     /// its end and is empty for the root. Only the root's file may define macros.
     pub(super) fn enter(&mut self, directory: &BStr, file: Option<&[u8]>) -> std::io::Result<()> {
-        self.levels.push(file.is_some());
+        self.levels.push(file.map(|contents| contents.len() as u64));
         if let Some(contents) = file {
             let source = gix::path::from_bstr(directory).map_err(std::io::Error::other)?.join(".gitattributes");
             let contents = without_long_lines(until_nul(contents));
@@ -87,7 +94,7 @@ impl Attributes {
                 &mut self.known,
                 directory.is_empty(),
             )?;
-            self.files += 1;
+            self.bytes += file.map_or(0, <[u8]>::len) as u64;
             self.outcome.initialize(&self.known);
         }
         Ok(())
@@ -95,15 +102,15 @@ impl Attributes {
 
     /// Leaves the current directory.
     pub(super) fn leave(&mut self) {
-        if self.levels.pop() == Some(true) {
+        if let Some(Some(bytes)) = self.levels.pop() {
             self.search.pop_pattern_list();
-            self.files -= 1;
+            self.bytes -= bytes;
         }
     }
 
     /// The attributes of a path in the current directory, relative to the root of the tree.
     pub(super) fn of(&mut self, path: &[u8], is_directory: bool) -> PathAttributes {
-        if self.files == 0 {
+        if self.bytes == 0 {
             return PathAttributes::default();
         }
         self.outcome.reset();

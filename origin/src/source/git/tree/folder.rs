@@ -1,12 +1,13 @@
 //! Finds the tree of a folder in a commit, with the attributes that apply from above it.
 
 use gix::bstr::{BString, ByteSlice};
-use gix::objs::tree::{EntryKind, EntryMode};
+use gix::objs::tree::{EntryKind, EntryMode, EntryRef};
 use gix::prelude::FindExt;
 use gix::{ObjectId, Repository};
 use weir_protocol::commit_id::CommitId;
+use weir_protocol::entry_path;
 
-use super::attributes::{Attributes, FILE_NAME, MAX_FILE_BYTES};
+use super::attributes::{Attributes, FILE_NAME, MAX_BYTES};
 use crate::folder_path::FolderPath;
 use crate::tarball::TarballError;
 
@@ -39,7 +40,8 @@ pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> R
     let mut folder = Folder { tree, attributes, attribute_files: Vec::new(), export_ignored: false };
     let mut above = String::new();
     for name in path.components() {
-        let entries = read_tree(repo, folder.tree)?;
+        // Large trees above the folder take no memory for their other entries.
+        let entries = read_tree(repo, folder.tree, |entry| Ok(entry.filename == name || entry.filename == FILE_NAME))?;
         enter(repo, &mut folder, &above, &entries)?;
         if !above.is_empty() {
             above.push('/');
@@ -79,9 +81,13 @@ pub(super) fn enter_attributes(
     // A symlink of that name is not followed, as in Git.
     let file = entries.iter().find(|entry| entry.name == FILE_NAME && entry.mode.is_blob());
     let mut contents = None;
-    if let Some(entry) = file
-        && blob_size(repo, entry.id)? <= MAX_FILE_BYTES
-    {
+    if let Some(entry) = file {
+        let size = blob_size(repo, entry.id)?;
+        if attributes.exceed_limit_with(size) {
+            let above = entry_path::percent_encode(path);
+            let path = if above.is_empty() { ".gitattributes".to_owned() } else { format!("{above}/.gitattributes") };
+            return Err(TarballError::AttributesTooLarge { path, size, limit: MAX_BYTES });
+        }
         let mut buffer = Vec::new();
         read_blob(repo, entry.id, &mut buffer)?;
         contents = Some(buffer);
@@ -91,14 +97,21 @@ pub(super) fn enter_attributes(
     Ok(file.map(|entry| entry.id))
 }
 
-/// Reads a tree and checks what the order of a tarball relies on: Git's order and unique names.
-pub(super) fn read_tree(repo: &Repository, id: ObjectId) -> Result<Vec<TreeEntry>, TarballError> {
+/// Reads the entries of a tree that `select` returns true for. It is called for each entry before the next one is read, and
+/// may fail. Checks what the order of a tarball relies on: Git's order and unique names.
+pub(super) fn read_tree(
+    repo: &Repository,
+    id: ObjectId,
+    mut select: impl FnMut(&EntryRef<'_>) -> Result<bool, TarballError>,
+) -> Result<Vec<TreeEntry>, TarballError> {
     let mut buffer = Vec::new();
     let tree = repo.objects.find_tree_iter(&id, &mut buffer).map_err(|e| TarballError::object(id, e))?;
     let mut entries = Vec::new();
     for entry in tree {
         let entry = entry.map_err(|e| TarballError::malformed(id, e))?;
-        entries.push(TreeEntry { name: entry.filename.to_owned(), mode: entry.mode, id: entry.oid.to_owned() });
+        if select(&entry)? {
+            entries.push(TreeEntry { name: entry.filename.to_owned(), mode: entry.mode, id: entry.oid.to_owned() });
+        }
     }
     let order = |a: &TreeEntry, name: &[u8], is_tree: bool| {
         gix::objs::tree::name_order(&a.name, a.mode.is_tree(), name, is_tree)

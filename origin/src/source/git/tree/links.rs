@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use gix::objs::tree::EntryRef;
 use gix::{ObjectId, Repository};
 
 use super::folder::{self, TreeEntry};
@@ -16,13 +17,15 @@ const MAX_TREES: usize = 16;
 pub(super) struct Links {
     /// The folder's tree.
     root: ObjectId,
-    /// The trees that were read last.
+    /// The most entries of a tree, and of all cached trees.
+    max_entries: usize,
+    /// The links and directories of the trees that were read last.
     trees: VecDeque<(ObjectId, Rc<[TreeEntry]>)>,
 }
 
 impl Links {
-    pub(super) fn new(root: ObjectId) -> Self {
-        Self { root, trees: VecDeque::new() }
+    pub(super) fn new(root: ObjectId, max_entries: usize) -> Self {
+        Self { root, max_entries, trees: VecDeque::new() }
     }
 
     /// Whether this path, or a parent of it, is a symlink.
@@ -44,8 +47,19 @@ impl Links {
         if let Some((_, entries)) = self.trees.iter().find(|(id, _)| *id == tree) {
             return Ok(entries.clone());
         }
-        let entries: Rc<[TreeEntry]> = folder::read_tree(repo, tree)?.into();
+        let (limit, mut read) = (self.max_entries, 0);
+        let links_and_directories = |entry: &EntryRef<'_>| {
+            read += 1;
+            if read > limit {
+                return Err(TarballError::TooManyEntries { limit });
+            }
+            Ok(entry.mode.is_link() || entry.mode.is_tree())
+        };
+        let entries: Rc<[TreeEntry]> = folder::read_tree(repo, tree, links_and_directories)?.into();
         self.trees.truncate(MAX_TREES - 1);
+        while self.trees.iter().map(|(_, cached)| cached.len()).sum::<usize>() + entries.len() > limit {
+            self.trees.pop_back();
+        }
         self.trees.push_front((tree, entries.clone()));
         Ok(entries)
     }

@@ -39,7 +39,7 @@ pub(super) fn walk(tree: &GitTree<'_>, into: &mut Walk<'_, GitFile>) -> Result<(
     if !path.is_empty() {
         path.push(b'/');
     }
-    let (attributes, links) = (folder.attributes, Links::new(folder.tree));
+    let (attributes, links) = (folder.attributes, Links::new(folder.tree, into.max_entries()));
     let mut walk = TreeWalk { tree, into, attributes, links, path, levels: Vec::new() };
     walk.read(folder.tree)?;
     while let Some(level) = walk.levels.last_mut() {
@@ -60,7 +60,7 @@ impl TreeWalk<'_, '_> {
     /// Reads the directory at `self.path`, which ends in a slash.
     fn read(&mut self, tree: ObjectId) -> Result<(), TarballError> {
         let repo = &self.tree.repository;
-        let entries = folder::read_tree(repo, tree)?;
+        let entries = folder::read_tree(repo, tree, |_| self.into.count().map(|()| true))?;
         let directory = self.path.strip_suffix(b"/").unwrap_or(&self.path);
         folder::enter_attributes(repo, &mut self.attributes, directory, &entries)?;
         self.levels.push(Level { entries: entries.into_iter(), path_bytes: self.path.len() });
