@@ -7,6 +7,7 @@ use weir_protocol::access_list::Fleet;
 use weir_protocol::assignment::{Agent, Assignment, assigned_services};
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
+use weir_protocol::name_glob::NameGlob;
 
 use crate::config::{AgentConfig, AssignmentConfig, EntryDocument as _};
 
@@ -37,6 +38,11 @@ pub(crate) struct Effect {
     known_agents: usize,
     /// Assignments of the request that match no known agent or no known service.
     without_effect: Vec<AssignmentName>,
+    /// Assignments that the change adds, replaces or deletes, and that also apply to agents without an entry: how many
+    /// agents these are, and what begins and ends for them, is unknown here.
+    unknown: Vec<AssignmentName>,
+    /// One sentence for each of the unknown that applies to no known agent, before or after the change.
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -69,7 +75,8 @@ impl Followed<'_> {
     }
 }
 
-/// Compares what known agents follow before and after a change. Labels of tokens are not known here.
+/// Compares what known agents follow before and after a change. Agents without an entry and labels of tokens are not known
+/// here, so assignments that may apply to them are listed as unknown.
 ///
 /// # Errors
 /// An entry of the change is not valid; the message names it.
@@ -86,6 +93,10 @@ pub(crate) fn dry_run(fleet: &Fleet, services: &BTreeSet<ServiceName>, change: &
     for assignment in &change.assignments {
         new_rules.insert(assignment.name.clone(), assignment.entry()?);
     }
+    let (unknown, warnings) = unknown(&rules, &new_rules, |rule| {
+        let applies = |agents: &BTreeMap<NodeName, Agent>| agents.values().any(|it| rule.is_for(&it.name, &it.labels));
+        applies(&agents) || applies(&new_agents)
+    });
     let named = rules.values().chain(new_rules.values()).filter_map(|rule| rule.agents.as_ref()?.as_str().parse().ok());
     let known: BTreeSet<NodeName> = agents.keys().chain(new_agents.keys()).cloned().chain(named).collect();
 
@@ -122,7 +133,32 @@ pub(crate) fn dry_run(fleet: &Fleet, services: &BTreeSet<ServiceName>, change: &
     let rules = after.assignments.iter().enumerate().filter(|(_, rule)| sent.contains(&rule.name));
     let without_effect = rules.filter(|(index, rule)| !effective.contains(index) || !matches_any(rule));
     let without_effect = without_effect.map(|(_, rule)| rule.name.clone()).collect();
-    Ok(Effect { agents: shown, agents_total, known_agents: known.len(), without_effect })
+    Ok(Effect { agents: shown, agents_total, known_agents: known.len(), without_effect, unknown, warnings })
+}
+
+/// The assignments that differ before and after a change and have a `*` or labels in at least one of both, and a warning
+/// for each version of them that `is_for_entry` returns false for.
+fn unknown(
+    before: &BTreeMap<AssignmentName, Assignment>,
+    after: &BTreeMap<AssignmentName, Assignment>,
+    is_for_entry: impl Fn(&Assignment) -> bool,
+) -> (Vec<AssignmentName>, Vec<String>) {
+    let (mut unknown, mut warnings) = (BTreeSet::new(), BTreeSet::new());
+    let changed = |rule: &&Assignment| before.get(&rule.name) != after.get(&rule.name);
+    for rule in before.values().chain(after.values()).filter(changed) {
+        let pattern = rule.agents.as_ref().map_or("*", NameGlob::as_str);
+        if !pattern.contains('*') && rule.labels.is_empty() {
+            continue;
+        }
+        unknown.insert(rule.name.clone());
+        if !is_for_entry(rule) {
+            let name = &rule.name;
+            warnings.insert(format!(
+                "assignment `{name}`: no agent with an entry matches `{pattern}` and its labels; how many others do is unknown"
+            ));
+        }
+    }
+    (unknown.into_iter().collect(), warnings.into_iter().collect())
 }
 
 #[cfg(test)]

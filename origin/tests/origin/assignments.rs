@@ -111,12 +111,16 @@ async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
     let server = serve(&Upstream::small());
     assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
     assert_eq!(operator.put("/v1/services/shop-a", json!({ "repository": "shop" })).await.status, 201);
-    let change = json!({ "assignments": [{ "name": "two", "agents": "cluster-2", "services": ["shop-a"] }],
-        "delete_assignments": ["shop-to-all"] });
+    let change = json!({ "assignments": [{ "name": "two", "agents": "cluster-2", "services": ["shop-a"] },
+        { "name": "vain", "agents": "prod-*", "services": ["shop-a"] }], "delete_assignments": ["shop-to-all"] });
     let effect = operator.send(Method::POST, "/v1/assignments/dry-run", &[], Some(change)).await;
     let row = |agent: &str, begins: &[&str], ends: &[&str]| json!({ "agent": agent, "begins": begins, "begins_total": begins.len(), "ends": ends, "ends_total": ends.len() });
     let expected = json!([row("cluster-1", &[], &["shop-a"]), row("cluster-2", &["shop-a"], &[])]);
     assert_eq!((effect.status.as_u16(), &effect.body["agents"]), (200, &expected), "{effect:?}");
+    // Agents need no entry, so nobody here knows for how many others the two patterns count.
+    assert_eq!(effect.body["unknown"], json!(["shop-to-all", "vain"]), "{effect:?}");
+    let warnings = effect.body["warnings"].as_array().unwrap();
+    assert!(warnings.len() == 1 && warnings[0].as_str().unwrap().contains("`vain`"), "{effect:?}");
     let listed = operator.get("/v1/assignments").await;
     assert_eq!(listed.body["assignments"].as_array().unwrap().len(), 1, "{listed:?}");
     drop(reader);
