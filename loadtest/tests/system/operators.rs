@@ -32,9 +32,12 @@ async fn site() -> anyhow::Result<(Site, String)> {
                      [upstreams]\nprivate_addresses = true\n";
     fs::write(site.path("origin.toml"), format!("operator_listen = \"{listen}\"\n{nothing}{operators}"))?;
     fs::write(site.path("operator-token"), TOKEN)?;
-    fs::create_dir_all(site.path("secrets/localhost"))?;
-    fs::copy(site.path("git-ca.pem"), site.path("secrets/localhost/ca.pem"))?;
-    fs::copy(site.path("git-password"), site.path("secrets/localhost/password"))?;
+    let git = site.git.as_ref().context("the Git server runs")?.url("shop");
+    let (host, _) = git.trim_start_matches("https://").split_once('/').context("a URL has a path")?;
+    let secrets = site.path("secrets").join(format!("https_{}", host.replace(':', "_")));
+    fs::create_dir_all(&secrets)?;
+    fs::copy(site.path("git-ca.pem"), secrets.join("ca.pem"))?;
+    fs::copy(site.path("git-password"), secrets.join("password"))?;
     Ok((site, format!("https://{listen}")))
 }
 

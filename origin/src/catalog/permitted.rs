@@ -1,13 +1,13 @@
 //! Pure: restricts the files and hosts that operators' documents may name. An operator must not read the origin's
-//! disk, nor send a secret to a host that it is not meant for.
+//! disk, nor send a secret to a scheme, host or port that it is not meant for.
 
 use std::path::{Component, Path};
 
 use crate::config::{DefinedBy, RepositoryConfig};
-use crate::source::Endpoint;
+use crate::source::{Endpoint, Scheme};
 
-/// The configuration for a repository's worker. Secret files are resolved in the folder of the URL's host, below the
-/// folder of secrets.
+/// The configuration for a repository's worker. Secret files are resolved in the folder of the URL's scheme, host and port,
+/// below the folder of secrets.
 ///
 /// # Errors
 /// The fields that name something forbidden, with reasons.
@@ -22,7 +22,7 @@ pub(crate) fn permitted(
     }
     config.defined_by = by;
     let mut refused = Vec::new();
-    let host = remote_host(&config.url).unwrap_or_else(|error| {
+    let folder = secrets_folder(&config.url).unwrap_or_else(|error| {
         refused.push(("url", error));
         "<host>".to_owned()
     });
@@ -39,12 +39,27 @@ pub(crate) fn permitted(
         };
         let mut components = file.components();
         let (Some(Component::Normal(name)), None) = (components.next(), components.next()) else {
-            refused.push((field, format!("name a file in the folder `{host}` of `secrets_dir`, without a `/`")));
+            refused.push((field, format!("name a file in the folder `{folder}` of `secrets_dir`, without a `/`")));
             continue;
         };
-        *file = secrets_dir.join(&host).join(name);
+        *file = secrets_dir.join(&folder).join(name);
     }
     if refused.is_empty() { Ok(config) } else { Err(refused) }
+}
+
+/// The folder of the secrets for a URL that operators may mirror: its host for `https://` on port 443, otherwise
+/// `<scheme>_<host>_<port>`. No host has a `_`, so no two share a folder.
+fn secrets_folder(url: &Endpoint) -> Result<String, String> {
+    let host = remote_host(url)?;
+    // An invalid address has no port. It is refused before a connection, and so needs no secret.
+    let port = url.port().unwrap_or_default();
+    Ok(match url.scheme() {
+        Some(Scheme::Https) if port == 443 => host,
+        Some(Scheme::Https) => format!("https_{host}_{port}"),
+        Some(Scheme::Http) => format!("http_{host}_{port}"),
+        Some(Scheme::Ssh) => format!("ssh_{host}_{port}"),
+        Some(Scheme::Git | Scheme::Local) | None => format!("git_{host}_{port}"),
+    })
 }
 
 /// The host of a URL that operators may mirror: one on another machine.
@@ -85,9 +100,22 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_that_of_the_url_s_host() {
+    fn a_secret_is_that_of_the_url_s_scheme_host_and_port() {
         let url = "https://Git.Example:8443/acme/shop.git";
-        assert_eq!(password_file(url, "token", SECRETS).unwrap(), Path::new("/etc/weir/secrets/git.example/token"));
+        for (url, folder) in [
+            ("https://Git.Example/acme/shop.git", "git.example"),
+            ("https://git.example:443/acme/shop.git", "git.example"),
+            (url, "https_git.example_8443"),
+            ("http://git.example/acme/shop.git", "http_git.example_80"),
+            ("http://git.example:443/acme/shop.git", "http_git.example_443"),
+            ("ssh://git@git.example/acme/shop.git", "ssh_git.example_22"),
+            ("git@git.example:acme/shop.git", "ssh_git.example_22"),
+            ("ssh://git@git.example:443/acme/shop.git", "ssh_git.example_443"),
+            ("git://git.example/acme/shop.git", "git_git.example_9418"),
+        ] {
+            let file = password_file(url, "token", SECRETS).unwrap();
+            assert_eq!(file, Path::new("/etc/weir/secrets").join(folder).join("token"), "{url}");
+        }
         for file in ["/etc/shadow", "../other.example/token", "a/b", "..", ".", "", "/"] {
             let refused = password_file(url, file, SECRETS).unwrap_err();
             assert_eq!(refused[0].0, "password_file", "{file}");

@@ -23,8 +23,9 @@ pub struct OperatorConfig {
     pub key: Option<PathBuf>,
     /// PEM file of the authority of operators' certificates. Default: that of `[tls]`.
     pub client_ca: Option<PathBuf>,
-    /// Directory of the secrets that operators may name, one folder for each host: `<secrets_dir>/git.example/token`. Without
-    /// it, they may name none.
+    /// Directory of the secrets that operators may name, one folder for each scheme, host and port of an upstream:
+    /// `<secrets_dir>/git.example/token` for `https://` on port 443, otherwise `<secrets_dir>/https_git.example_8443/token`.
+    /// Without it, they may name none.
     pub secrets_dir: Option<PathBuf>,
 }
 

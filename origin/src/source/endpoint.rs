@@ -102,6 +102,16 @@ impl Endpoint {
         self.scheme
     }
 
+    /// The port, also if it is the default of the scheme. `None` for a local path and an invalid address.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self.address.as_ref().ok()? {
+            Address::Http(url) => url.port_or_known_default(),
+            Address::Ssh(address) => Some(address.port.unwrap_or(22)),
+            Address::Git { port, .. } => Some(port.unwrap_or(9418)),
+            Address::Local(_) => None,
+        }
+    }
+
     /// The parsed address.
     ///
     /// # Errors

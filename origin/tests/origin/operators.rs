@@ -197,7 +197,7 @@ async fn a_document_with_an_internal_url_is_refused_before_a_poll() {
 }
 
 #[tokio::test]
-async fn a_secret_is_sent_only_to_its_host() {
+async fn a_secret_is_sent_only_to_its_host_and_port() {
     let (home, upstream) = (Home::new(), Upstream::small());
     std::fs::create_dir(home.file("git")).unwrap();
     certificates::write(&home.file("git"), &[]).unwrap();
@@ -207,28 +207,30 @@ async fn a_secret_is_sent_only_to_its_host() {
         authorization: Some("Basic Y2k6cGFzcw==".to_owned()),
         ..Default::default()
     });
-    let secrets = home.file("secrets");
+    let (secrets, port) = (home.file("secrets"), server.address.port());
     std::fs::create_dir_all(secrets.join("localhost")).unwrap();
-    std::fs::create_dir_all(secrets.join("127.0.0.1")).unwrap();
     std::fs::copy(home.file("git").join("ca.pem"), secrets.join("localhost/ca.pem")).unwrap();
     std::fs::write(secrets.join("localhost/token"), "pass\n").unwrap();
     let mut config = empty_config(&home);
-    config.operator.secrets_dir = Some(secrets);
+    config.operator.secrets_dir = Some(secrets.clone());
     let node = home.start(config).await;
     let operator = Operator::of(&home, &node);
     let document = |host: &str| {
         json!({
-            "url": format!("https://{host}:{}/bare.git", server.address.port()), "poll_interval": "1h",
+            "url": format!("https://{host}:{port}/bare.git"), "poll_interval": "1h",
             "ca": "ca.pem", "username": "ci", "password_file": "token",
         })
     };
-    // The same server by another name, for which there is no secret.
-    assert_eq!(operator.put("/v1/repositories/shop", document("127.0.0.1")).await.status, 201);
-    assert_eq!(operator.put("/v1/services/shop-prod", json!({ "repository": "shop" })).await.status, 201);
-    node.repository(|state| state.applied_polls > 0).await;
-    assert_eq!(operator.get("/v1/repositories/shop").await.body["status"]["health"], "unhealthy");
-    assert!(server.take_requests().iter().all(|head| !head.contains("Y2k6cGFzcw==")));
-    assert_eq!(operator.put("/v1/repositories/shop", document("localhost")).await.status, 200);
+    // The same server by another name, and the same host with another port than that of the secret.
+    for host in ["127.0.0.1", "localhost"] {
+        assert!(operator.put("/v1/repositories/shop", document(host)).await.status.is_success());
+        operator.put("/v1/services/shop-prod", json!({ "repository": "shop" })).await;
+        let state = node.repository(|state| state.health != Health::Unknown).await;
+        assert!(matches!(state.health, Health::Unhealthy { .. }), "{host}: {state:?}");
+        assert!(server.take_requests().iter().all(|head| !head.contains("Y2k6cGFzcw==")), "{host}");
+    }
+    std::fs::rename(secrets.join("localhost"), secrets.join(format!("https_localhost_{port}"))).unwrap();
+    assert_eq!(operator.post("/v1/repositories/shop/refresh").await.status, 202);
     node.published(|_| true).await;
     let shown = operator.get("/v1/repositories/shop").await.body;
     assert_eq!(shown["password_file"], "token", "as it was written");
