@@ -1,6 +1,6 @@
 //! `weir-origin verify`: reads every referenced object of a stopped origin, and reports damage and its consequences.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use futures_util::{StreamExt, stream};
@@ -9,6 +9,7 @@ use serde::Serialize;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
 
+use super::known::KnownService;
 use super::load::{Loaded, load, without_record};
 use super::mark::{Mark, MarkedVersion};
 use super::page::Page;
@@ -25,7 +26,7 @@ const CONCURRENT_READS: usize = 16;
 pub struct Report {
     /// All problems that were found.
     pub findings: Vec<Finding>,
-    /// Repositories with a record.
+    /// Repositories with a record, without deleted ones.
     pub repositories: u64,
     /// Versions, current and retained.
     pub versions: u64,
@@ -98,12 +99,15 @@ pub async fn verify(config: &Config, delete_corrupt: bool) -> anyhow::Result<Rep
     let metrics = StoreMetrics::register(&Registry::new())?;
     let objects = Objects::open(&config.store, data_dir.root(), metrics.clone(), &Bounds::default()).await?;
     let records = Records::open(config, data_dir.root(), metrics)?;
-    Verifier::new(&objects, records, delete_corrupt).run().await
+    let of_file = config.repositories.iter().map(|repository| repository.name.clone()).collect();
+    Verifier::new(&objects, records, of_file, delete_corrupt).run().await
 }
 
 pub(super) struct Verifier {
     objects: Objects,
     records: Records,
+    /// The repositories of the configuration file.
+    of_file: BTreeSet<RepositoryName>,
     delete_corrupt: bool,
     report: Report,
 }
@@ -112,8 +116,13 @@ pub(super) struct Verifier {
 type Needed = HashMap<(Area, ObjectDigest), (String, Severity)>;
 
 impl Verifier {
-    pub(super) fn new(objects: &Objects, records: Records, delete_corrupt: bool) -> Self {
-        Self { objects: objects.past_cache(), records, delete_corrupt, report: Report::default() }
+    pub(super) fn new(
+        objects: &Objects,
+        records: Records,
+        of_file: BTreeSet<RepositoryName>,
+        delete_corrupt: bool,
+    ) -> Self {
+        Self { objects: objects.past_cache(), records, of_file, delete_corrupt, report: Report::default() }
     }
 
     pub(super) async fn run(mut self) -> anyhow::Result<Report> {
@@ -129,7 +138,6 @@ impl Verifier {
         }
         for key in keys {
             let Ok(repository) = key.name().parse::<RepositoryName>() else { continue };
-            self.report.repositories += 1;
             self.repository(key.to_string(), &repository).await;
         }
         Ok(self.report)
@@ -137,6 +145,12 @@ impl Verifier {
 
     async fn repository(&mut self, key: String, repository: &RepositoryName) {
         let Loaded { known, problems, replaced, .. } = load(&self.objects, &self.records, repository, &[]).await;
+        // The record of a deleted repository remains, for the generations of its services.
+        let is_in_use = |service: &KnownService| service.current.is_some() || service.defined_at.is_some();
+        let is_defined = known.record.definition.is_some() || self.of_file.contains(repository);
+        if is_defined || known.suspension.is_some() || known.services.values().any(|service| is_in_use(service)) {
+            self.report.repositories += 1;
+        }
         for problem in problems.damage {
             let consequence =
                 format!("publishing is suspended for repository `{repository}` until an operator confirms its state");

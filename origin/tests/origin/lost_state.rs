@@ -122,6 +122,21 @@ async fn while_a_record_is_gone_unknown_services_are_not_denied() {
 }
 
 #[tokio::test]
+async fn verify_counts_no_deleted_repositories() {
+    let delete = async |operator: &Operator, _: &Node| {
+        let blog = json!({ "url": "https://git.example/blog.git" });
+        assert_eq!(operator.put("/v1/repositories/blog", blog).await.status, StatusCode::CREATED);
+        assert_eq!(operator.delete("/v1/repositories/blog").await.status, StatusCode::NO_CONTENT);
+    };
+    let stopped = Stopped::after(delete).await;
+    let config = stopped.home.write_config("");
+    let program = env!("CARGO_BIN_EXE_weir-origin");
+    let verified = Command::new(program).args(["verify", "--json", "--config"]).arg(&config).output().unwrap();
+    let report: Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert_eq!((&report["repositories"], &report["versions"]), (&json!(1), &json!(1)), "{report}");
+}
+
+#[tokio::test]
 async fn verify_refuses_a_missing_data_directory() {
     let home = Home::new();
     let config = home.write_config("");

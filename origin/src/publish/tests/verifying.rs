@@ -1,5 +1,7 @@
 //! `weir-origin verify`.
 
+use std::collections::BTreeSet;
+
 use super::verify::{Report, Severity, Verifier};
 use super::*;
 use crate::store::ObjectError;
@@ -48,7 +50,7 @@ async fn objects_without_a_record_are_named() {
 
 async fn verify(store: &TestStore, delete_corrupt: bool) -> Report {
     let (objects, records) = (store.objects.clone(), store.records.clone());
-    Verifier::new(&objects, records, delete_corrupt).run().await.unwrap()
+    Verifier::new(&objects, records, BTreeSet::from([shop()]), delete_corrupt).run().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
