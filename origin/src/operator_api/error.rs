@@ -10,6 +10,7 @@ use weir_protocol::route::RouteError;
 use weir_runtime::operator_token::NotAdmitted;
 use weir_runtime::serve::{Body, RequestBodyError};
 
+use super::webhook::MAX_DELIVERIES_PER_SOURCE;
 use crate::catalog::{EditError, Refusal};
 use crate::cluster::{Unreadable, WithdrawError};
 use crate::config::{self, ValidationError};
@@ -79,6 +80,8 @@ pub(super) enum OperatorError {
     DeliveryRefused,
     #[error("Too many webhook deliveries are in progress.")]
     TooManyDeliveries,
+    #[error("Too many webhook deliveries from this address are in progress: at most {MAX_DELIVERIES_PER_SOURCE}.")]
+    TooManyDeliveriesOfSource,
     #[error("Too many changes or dry runs are queued or requests passed on, or the origin is stopping.")]
     Busy,
     #[error("No origin owns repository `{0}` now: it is being handed over, or its owner has just stopped.")]
@@ -246,6 +249,7 @@ impl OperatorError {
             }
             Self::DryRunTooSlow(_)
             | Self::TooManyDeliveries
+            | Self::TooManyDeliveriesOfSource
             | Self::Busy
             | Self::OwnerUnreachable(..)
             | Self::OutcomeUnknown(..)
@@ -286,7 +290,9 @@ impl OperatorError {
             Self::DryRunTooSlow(_) => (S::SERVICE_UNAVAILABLE, "dry-run-too-slow", "The dry run took too long"),
             Self::Version(error) => version(error),
             Self::DeliveryRefused => (S::UNAUTHORIZED, "webhook-refused", "The delivery is refused"),
-            Self::TooManyDeliveries => (S::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once"),
+            Self::TooManyDeliveries | Self::TooManyDeliveriesOfSource => {
+                (S::TOO_MANY_REQUESTS, "overloaded", "Too many deliveries at once")
+            }
             Self::Busy => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
             Self::NoOwner(_) => (S::SERVICE_UNAVAILABLE, "no-owner", "No origin owns the repository now"),
             Self::ConfigurationsDiffer { .. } => {

@@ -13,10 +13,10 @@ metric_families! {
         /// Requests on `operator_listen`. The route `none` is a path that leads nowhere.
         requests: IntCounterVec = "weir_origin_operator_requests_total" { route, status };
         /// Deliveries of webhooks. `triggered`: a poll was requested. `unread`: the delivery was too long, too slow or
-        /// incomplete, or there were too many at once.
+        /// incomplete. `overloaded`: there were too many at once. `source_limited`: too many came from one address.
         webhooks: IntCounterVec = "weir_origin_webhooks_total" {
             provider: ["github", "gitlab", "gitea", "bitbucket", "generic"],
-            result: ["triggered", "ping", "other_event", "not_followed", "refused", "unread"]
+            result: ["triggered", "ping", "other_event", "not_followed", "refused", "unread", "overloaded", "source_limited"]
         };
     }
 }

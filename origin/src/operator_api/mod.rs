@@ -157,7 +157,7 @@ impl OperatorApi {
     ) -> Response<Body> {
         let route = Route::parse(request.uri().path());
         let answer = match (&route, caller) {
-            (Ok(Route::Webhook(..)), _) => self.delivery(route, request, true).await,
+            (Ok(Route::Webhook(..)), _) => self.delivery(route, request, None).await,
             (Ok(route), Some(caller)) => {
                 let caller = Caller { name: caller.to_string(), forwarded_by: Some(by) };
                 self.authenticated(route, request, caller).await
@@ -176,7 +176,7 @@ impl OperatorApi {
     ) -> Result<Response<Body>, OperatorError> {
         // Deliveries are authenticated by their signature; their senders have no token.
         if Route::is_of_webhooks(request.uri().path()) {
-            return self.delivery(route, request, false).await;
+            return self.delivery(route, request, Some(peer.address)).await;
         }
         if let Some(problem) = cross_site::refuse(&request) {
             return Ok(problem.into_response());
@@ -186,12 +186,12 @@ impl OperatorApi {
         self.authenticated(&route?, request, caller).await
     }
 
-    /// Answers a webhook.
+    /// Answers a webhook. `from`: its sender; `None` if another member passes it on, which has limited its sender.
     async fn delivery(
         &self,
         route: Result<Route, RouteError>,
         request: Request<RequestBody>,
-        is_forwarded: bool,
+        from: Option<SocketAddr>,
     ) -> Result<Response<Body>, OperatorError> {
         let (head, body) = request.into_parts();
         let (provider, name) = match route {
@@ -200,9 +200,10 @@ impl OperatorApi {
             Err(RouteError::Unknown) => return Err(OperatorError::NoSuchProvider),
             Err(error) => return Err(error.into()),
         };
+        let _source = from.map(|from| self.webhooks.admit(provider, from)).transpose()?;
         // A delivery without a proof is refused here, before it costs the owner anything.
         if let Some(members) = self.members.as_ref().filter(|_| Delivery::has_proof(provider, &head.headers))
-            && let Some(owner) = members.destination(&name, || self.catalog.snapshot(), false, is_forwarded).await?
+            && let Some(owner) = members.destination(&name, || self.catalog.snapshot(), false, from.is_none()).await?
         {
             return members.send(&owner, None, (head, Body::stream(body)), OperatorError::DeliveryUnknown).await;
         }

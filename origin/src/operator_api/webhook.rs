@@ -1,6 +1,8 @@
 //! Webhook deliveries. They carry no token; their signature authenticates them.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use weir_protocol::name::RepositoryName;
 use weir_runtime::admin;
-use weir_runtime::serve::{Body, RequestBody};
+use weir_runtime::serve::{Body, RequestBody, SourceLimit, SourcePermit};
 
 use super::error::OperatorError;
 use super::metrics::OperatorMetrics;
@@ -22,14 +24,22 @@ use crate::webhook::{Delivery, DeliveryResult, Provider, Secret};
 /// The longest body in bytes, equal to GitHub's limit.
 const MAX_BODY_BYTES: usize = 25 << 20;
 
-/// The time limit of a body, so that a sender without the secret cannot hold a slot.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of a delivery: the wait for a slot, the body and the check of the signature. So a sender without the secret
+/// cannot hold a slot for long.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest wait for a slot. Providers wait about ten seconds, and most do not retry.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most concurrent deliveries, of at most 1 MiB of memory each.
-const MAX_DELIVERIES: usize = 64;
+/// The most concurrent deliveries for any repository, of at most 1 MiB of memory each.
+const MAX_DELIVERIES: usize = 48;
+
+/// The slots beyond [`MAX_DELIVERIES`] for repositories of which a delivery was authentic since the start: one at a time for
+/// each. Deliveries for other names cannot take them.
+const RESERVED_DELIVERIES: usize = 16;
+
+/// The most concurrent deliveries from one source address.
+pub(super) const MAX_DELIVERIES_PER_SOURCE: usize = 8;
 
 /// The shortest interval between two log lines on an unreadable secret.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -41,7 +51,11 @@ const MAX_SECRET_BYTES: u64 = 4096;
 #[derive(Clone)]
 pub(super) struct Webhooks {
     catalog: Arc<Catalog>,
-    reading: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
+    sources: SourceLimit,
+    /// The repositories of which a delivery was authentic, each with its permit for a reserved slot.
+    verified: Arc<Mutex<HashMap<RepositoryName, Arc<Semaphore>>>>,
     metrics: OperatorMetrics,
     /// The last log line on an unreadable secret. Limited, because anyone can send a delivery.
     last_logged: Arc<Mutex<Option<Instant>>>,
@@ -52,7 +66,41 @@ type UnreadableFile = (PathBuf, io::Error);
 
 impl Webhooks {
     pub(super) fn new(catalog: Arc<Catalog>, metrics: OperatorMetrics, bounds: &Bounds) -> Self {
-        Self { catalog, reading: bounds.semaphore("deliveries", MAX_DELIVERIES), metrics, last_logged: Arc::default() }
+        Self {
+            catalog,
+            slots: bounds.semaphore("deliveries", MAX_DELIVERIES),
+            reserved: bounds.semaphore("reserved_deliveries", RESERVED_DELIVERIES),
+            sources: SourceLimit::new(MAX_DELIVERIES_PER_SOURCE),
+            verified: Arc::default(),
+            metrics,
+            last_logged: Arc::default(),
+        }
+    }
+
+    /// Admits a delivery from an address, until the permit is dropped.
+    ///
+    /// # Errors
+    /// The source has too many deliveries in progress.
+    pub(super) fn admit(&self, provider: Provider, from: SocketAddr) -> Result<SourcePermit, OperatorError> {
+        self.sources.admit(from).ok_or_else(|| {
+            self.metrics.delivered(provider, "source_limited");
+            OperatorError::TooManyDeliveriesOfSource
+        })
+    }
+
+    /// Waits for a slot, also for a reserved one if a delivery for the repository was authentic before.
+    async fn slot(&self, name: &RepositoryName) -> Option<impl Sized> {
+        let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        let reserved = async {
+            let own = verified?.acquire_owned().await.ok()?;
+            Some((self.reserved.clone().acquire_owned().await.ok()?, Some(own)))
+        };
+        let any = async { Some((self.slots.clone().acquire_owned().await.ok()?, None)) };
+        tokio::select! {
+            biased;
+            slot = any => slot,
+            Some(slot) = reserved => Some(slot),
+        }
     }
 
     /// Receives a delivery for a repository, and triggers a poll if it reports a followed ref.
@@ -63,8 +111,13 @@ impl Webhooks {
         headers: &HeaderMap,
         body: RequestBody,
     ) -> Result<Response<Body>, OperatorError> {
-        let taken = self.verify(provider, name, headers, body).await;
-        let result = taken.as_ref().map_or("unread", DeliveryResult::as_str);
+        let taken = tokio::time::timeout(DELIVERY_TIMEOUT, self.verify(provider, name, headers, body)).await;
+        let taken = taken.unwrap_or(Err(OperatorError::TooSlow));
+        let result = match &taken {
+            Ok(result) => result.as_str(),
+            Err(OperatorError::TooManyDeliveries) => "overloaded",
+            Err(_) => "unread",
+        };
         self.metrics.delivered(provider, result);
         match taken? {
             DeliveryResult::Refused => Err(OperatorError::DeliveryRefused),
@@ -100,34 +153,34 @@ impl Webhooks {
         if !Delivery::has_proof(provider, headers) {
             return Ok(DeliveryResult::Refused);
         }
-        let slot = tokio::time::timeout(SLOT_TIMEOUT, self.reading.acquire()).await;
-        let _reading = slot.ok().and_then(Result::ok).ok_or(OperatorError::TooManyDeliveries)?;
+        let slot = tokio::time::timeout(SLOT_TIMEOUT, self.slot(name)).await;
+        let _slot = slot.ok().flatten().ok_or(OperatorError::TooManyDeliveries)?;
         // An unknown repository has no secrets, and is answered like a wrong signature.
         let config = self.catalog.repository(name).map(|worker| worker.config());
         let read = move || config.map(|config| read(&config.webhook_secret_files)).unwrap_or_default();
         let (secrets, unread) = tokio::task::spawn_blocking(read).await.map_err(|_| OperatorError::Failed)?;
         self.log_unreadable(name, unread);
         let mut delivery = Delivery::begin(provider, headers, &secrets);
-        let whole = async {
-            let mut length = 0;
-            while let Some(frame) = body.frame().await {
-                let frame =
-                    frame.map_err(|_| OperatorError::Malformed("the request's body ended early.".to_owned()))?;
-                if let Ok(data) = frame.into_data() {
-                    length += data.len();
-                    if length > MAX_BODY_BYTES {
-                        return Err(OperatorError::TooLong(MAX_BODY_BYTES));
-                    }
-                    delivery.push(&data);
+        let mut length = 0;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| OperatorError::Malformed("the request's body ended early.".to_owned()))?;
+            if let Ok(data) = frame.into_data() {
+                length += data.len();
+                if length > MAX_BODY_BYTES {
+                    return Err(OperatorError::TooLong(MAX_BODY_BYTES));
                 }
+                delivery.push(&data);
             }
-            Ok(())
-        };
-        tokio::time::timeout(BODY_TIMEOUT, whole).await.unwrap_or(Err(OperatorError::TooSlow))?;
+        }
         let snapshot = self.catalog.snapshot();
         let revisions =
             || snapshot.services.values().filter(|each| each.repository == *name).map(|each| &each.revision);
-        Ok(delivery.finish(|moved| revisions().any(|revision| revision.may_follow(moved))))
+        let result = delivery.finish(|moved| revisions().any(|revision| revision.may_follow(moved)));
+        if result != DeliveryResult::Refused {
+            let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+            verified.entry(name.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        }
+        Ok(result)
     }
 }
 

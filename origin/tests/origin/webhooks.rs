@@ -1,7 +1,13 @@
 //! Webhooks trigger polls.
 
-use ring::hmac;
+use std::io;
 
+use http_body::Frame;
+use http_body_util::StreamBody;
+use ring::hmac;
+use tokio::task::JoinHandle;
+
+use crate::node::until;
 use crate::prelude::*;
 
 const SECRET: &str = "known to both";
@@ -37,15 +43,66 @@ async fn deliver(home: &Home, node: &Node, repository: &str, secret: &str, moved
 }
 
 async fn send(home: &Home, node: &Node, path: &str, headers: &[(&str, &str)], body: String) -> (u16, Value) {
-    let tls = tls::client_config(&home.file("ca.pem"), None).unwrap();
-    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().build().unwrap();
-    let url = format!("https://{}/v1/webhooks/{path}", node.running.operator_address().unwrap());
-    let mut request = client.post(url).body(body);
+    let mut request = client(home, 1).post(url(node, path)).body(body);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let response = request.send().await.unwrap();
     (response.status().as_u16(), serde_json::from_str(&response.text().await.unwrap()).unwrap())
+}
+
+/// A client whose address is 127.0.0.x.
+fn client(home: &Home, from: u8) -> reqwest::Client {
+    let tls = tls::client_config(&home.file("ca.pem"), None).unwrap();
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy();
+    client.local_address(std::net::IpAddr::from([127, 0, 0, from])).build().unwrap()
+}
+
+fn url(node: &Node, path: &str) -> String {
+    format!("https://{}/v1/webhooks/{path}", node.running.operator_address().unwrap())
+}
+
+/// Eight deliveries with a wrong signature from 127.0.0.x, whose bodies never end.
+fn stall(home: &Home, node: &Node, from: u8) -> Vec<JoinHandle<StatusCode>> {
+    let client = client(home, from);
+    let stalled = || {
+        let body = StreamBody::new(futures_util::stream::pending::<Result<Frame<Bytes>, io::Error>>());
+        let request = client
+            .post(url(node, "github/another"))
+            .header("X-Hub-Signature-256", format!("sha256={}", "0".repeat(64)));
+        let request = request.body(reqwest::Body::wrap(body));
+        tokio::spawn(async { request.send().await.unwrap().status() })
+    };
+    (0..8).map(|_| stalled()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_deliveries_keep_out_neither_other_addresses_nor_repositories_that_verify() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let node = start(&home, &upstream).await;
+    assert_eq!(deliver(&home, &node, "shop", SECRET, "refs/heads/another").await.0, 202);
+    let in_use = async || node.metric("weir_bound_in_use{bound=\"deliveries\"}").await;
+    let of_one = stall(&home, &node, 2);
+    until(async || in_use().await == 8.0).await;
+    let signature = format!("sha256={}", hex_hmac(SECRET, "{}"));
+    let request = client(&home, 2).post(url(&node, "github/shop")).header("X-Hub-Signature-256", signature);
+    let ninth = request.body("{}").send().await.unwrap();
+    assert_eq!(ninth.status(), StatusCode::TOO_MANY_REQUESTS, "of this address");
+    assert!(ninth.headers().contains_key("retry-after"));
+    assert_eq!(deliver(&home, &node, "shop", SECRET, "refs/heads/another").await.0, 202, "of another one");
+    let series = "weir_origin_webhooks_total{provider=\"github\",result=\"source_limited\"}";
+    assert_eq!(node.metric(series).await, 1.0);
+
+    let limit = node.metric("weir_bound_limit{bound=\"deliveries\"}").await;
+    let of_many: Vec<_> = (3..=9).flat_map(|from| stall(&home, &node, from)).collect();
+    until(async || in_use().await == limit).await;
+    let verified = deliver(&home, &node, "shop", SECRET, "refs/heads/another").await;
+    assert_eq!(verified.0, 202, "{verified:?}");
+    for stalled in of_one {
+        assert_eq!(stalled.await.unwrap(), StatusCode::REQUEST_TIMEOUT);
+    }
+    of_many.iter().for_each(JoinHandle::abort);
+    node.stop().await;
 }
 
 #[tokio::test]

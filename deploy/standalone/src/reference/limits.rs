@@ -63,6 +63,9 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a diff | {origin/src/versions.rs DIFF_TIMEOUT} |  | 503 |
 | rollbacks | {origin/src/versions.rs CONCURRENT_ROLLBACKS} | `rollbacks` | they wait 10 s, then 503 |
 | deliveries of webhooks | {origin/src/operator_api/webhook.rs MAX_DELIVERIES} | `deliveries` | they wait 5 s, then 429 |
+| more of them for repositories of which one was authentic since the start, one at a time for each | {origin/src/operator_api/webhook.rs RESERVED_DELIVERIES} | `reserved_deliveries` | they wait 5 s, then 429 |
+| deliveries from one address (IPv6: from one /64) | {origin/src/operator_api/webhook.rs MAX_DELIVERIES_PER_SOURCE} |  | 429. Metric: `weir_origin_webhooks_total`, result `source_limited` |
+| a delivery: its wait, its body and the check of its signature | {origin/src/operator_api/webhook.rs DELIVERY_TIMEOUT} |  | 408 |
 | body of a webhook | {origin/src/operator_api/webhook.rs MAX_BODY_BYTES} |  | 413 |
 | a definition that an operator sends | {origin/src/operator_api/mod.rs MAX_DOCUMENT_BYTES} |  | 413 |
 | dry runs of assignments | {origin/src/operator_api/mod.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
