@@ -52,7 +52,7 @@ pub(crate) async fn curl(
     curl.args(["--silent", "--show-error", "--write-out", "\n%{http_code}", "--request", method]);
     curl.arg("--cacert").arg(ca).args(["--header", &format!("Authorization: Bearer {TOKEN}")]);
     if let Some(document) = document {
-        curl.args(["--data", &document.to_string()]);
+        curl.args(["--json", &document.to_string()]);
     }
     curl.arg(url);
     let output = tokio::task::spawn_blocking(move || curl.output()).await?.context("the tests need curl")?;
