@@ -313,7 +313,7 @@ impl Composition {
                 self.metrics.clone(),
                 self.trust.clone(),
             ),
-            directory,
+            directory: directory.clone(),
             status: status.clone(),
             commands: received,
             metrics,
@@ -325,7 +325,7 @@ impl Composition {
             drain: drain.clone(),
         };
         drain.spawn(supervise(follower, drain.clone()));
-        Service { status, upstream_unreachable, commands, part: drain, hooks }
+        Service { status, directory, upstream_unreachable, commands, part: drain, hooks }
     }
 }
 

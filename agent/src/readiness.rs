@@ -45,7 +45,7 @@ pub(crate) fn readiness(
         return Readiness::NotReady(vec![reason.to_owned()]);
     }
     if !missing.is_empty() {
-        return Readiness::NotReady(vec![format!("no release yet of {}", missing.join(", "))]);
+        return Readiness::NotReady(vec![format!("no release of {}", missing.join(", "))]);
     }
     if warnings.is_empty() { Readiness::Ready } else { Readiness::Degraded(warnings) }
 }
@@ -90,7 +90,7 @@ mod tests {
         let Readiness::Degraded(reasons) = both(&well, &unproved) else { panic!("it is not degraded") };
         assert!(reasons[0].starts_with("bakery is not proved to be current: there is no statement"), "{reasons:?}");
         let none = ServiceStatus::default();
-        let reason = "no release yet of bakery".to_owned();
+        let reason = "no release of bakery".to_owned();
         assert_eq!(both(&failing, &none), Readiness::NotReady(vec![reason]));
         let misspelt = ServiceStatus { is_unpublished: true, ..none };
         let Readiness::Degraded(reasons) = both(&well, &misspelt) else { panic!("it is not degraded") };

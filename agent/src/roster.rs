@@ -35,6 +35,7 @@ const MAX_UNREACHABLE: usize = 100_000;
 /// A service that is followed.
 pub(crate) struct Service {
     pub(crate) status: watch::Sender<ServiceStatus>,
+    pub(crate) directory: Arc<ServiceDirectory>,
     pub(crate) commands: mpsc::Sender<Command>,
     /// The tasks of this service.
     pub(crate) part: Drain,
@@ -100,9 +101,15 @@ impl Services {
         self.read().get(service).map(|service| service.status.subscribe())
     }
 
-    /// The present status of each.
+    /// The present status of each. A release that readers do not find on disk is none.
     pub(crate) fn statuses(&self) -> Vec<(ServiceName, ServiceStatus)> {
-        self.read().iter().map(|(name, service)| (name.clone(), service.status.borrow().clone())).collect()
+        let status = |service: &Service| (service.status.borrow().clone(), service.directory.clone());
+        let all: Vec<_> = self.read().iter().map(|(name, service)| (name.clone(), status(service))).collect();
+        let on_disk = all.into_iter().map(|(name, (mut status, directory))| {
+            status.release.take_if(|_| !directory.has_current());
+            (name, status)
+        });
+        on_disk.collect()
     }
 
     /// Passes a command on. A full queue already has the same command, or the next row says the same.

@@ -72,7 +72,7 @@ metric_families! {
         refreshes: IntCounterVec = "weir_agent_refreshes_total" { service };
         /// Forced refreshes that found a change which polls had missed.
         refresh_missed_change: IntCounterVec = "weir_agent_refresh_missed_change_total" { service };
-        /// Forced refreshes that found changed files on disk and replaced them.
+        /// Forced refreshes that replaced changed files on disk, and polls that found `current` or its release missing.
         refresh_repaired: IntCounterVec = "weir_agent_refresh_repaired_total" { service };
         /// Switches of `current` to another release.
         switches: IntCounterVec = "weir_agent_switches_total" { service };

@@ -16,7 +16,9 @@ use crate::fetch::{Tarball, TarballHeaders};
 use crate::generation::highest_credible;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{Pins, ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, State, TarError, TarRecord};
+use crate::release::{
+    Pins, ReleaseError, ReleaseName, ReleaseRecord, Restored, ServiceDirectory, State, TarError, TarRecord,
+};
 use crate::status::{HookState, Pinned, Release, ServiceStatus};
 use crate::supervise::Task;
 
@@ -133,7 +135,11 @@ impl Task for Follower {
 impl Follower {
     /// Polls or refreshes once; `None` when the drain began meanwhile.
     async fn poll_once(&mut self, refresh: bool) -> Option<()> {
-        let pinned = match self.follow_pin().await {
+        let pinned = match self.restore().await {
+            Ok(_) => self.follow_pin().await,
+            Err(error) => Err(error),
+        };
+        let pinned = match pinned {
             Ok(pinned) => pinned,
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
@@ -229,7 +235,15 @@ impl Follower {
                     None => PollResult::Unchanged(answer),
                     Some(digest) => PollResult::Held(TarballHeaders { digest, ..answer }),
                 };
-                match self.apply(found, false).await? {
+                let applied = match self.restore().await {
+                    Ok(Restored::Forgotten) => {
+                        self.schedule.announced(Instant::now(), Duration::ZERO);
+                        return Some(());
+                    }
+                    Ok(_) => self.apply(found, false).await?,
+                    Err(error) => Err(error.into()),
+                };
+                match applied {
                     Ok(outcome) => {
                         self.schedule.confirmed(Instant::now(), fastrand::f64());
                         self.succeeded(outcome, false, Some(protocol));
@@ -244,6 +258,23 @@ impl Follower {
             (Meaning::Confirmed | Meaning::Nothing, _) => {}
         }
         Some(())
+    }
+
+    /// Creates what somebody has deleted, before a poll.
+    async fn restore(&self) -> Result<Restored, ReleaseError> {
+        let restored = self.on_disk(ServiceDirectory::restore).await?;
+        match restored {
+            Restored::Intact => {}
+            Restored::Link => {
+                self.metrics.refresh_repaired.inc();
+                self.switched(SwitchReason::Repaired);
+            }
+            Restored::Forgotten => {
+                self.metrics.refresh_repaired.inc();
+                self.status.send_modify(|status| status.release = None);
+            }
+        }
+        Ok(restored)
     }
 
     /// Whether the status shows another pin than there is.

@@ -45,13 +45,24 @@ pub(crate) struct ServiceDirectory {
     /// The last state written. Held briefly only.
     cached: Mutex<Cached>,
     /// The root stays locked while somebody may write here.
-    _lock: Arc<RootLock>,
+    lock: Arc<RootLock>,
 }
 
 struct Cached {
     state: State,
     /// The release that `exec` is running in, which must not be pruned.
     in_use: Option<ReleaseName>,
+}
+
+/// What was missing of a directory, and is no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Restored {
+    /// Nothing that readers see.
+    Intact,
+    /// `current` points at the release again.
+    Link,
+    /// The release was deleted. The state has none until it is fetched again.
+    Forgotten,
 }
 
 impl ServiceDirectory {
@@ -66,9 +77,7 @@ impl ServiceDirectory {
         lock: Arc<RootLock>,
     ) -> Result<Self, ReleaseError> {
         let path = root.join(service.as_str());
-        make_directory(&path, modes.directory())?;
-        make_directory(&path.join(RELEASES), modes.directory())?;
-        make_directory(&path.join(INCOMING), modes.private_directory())?;
+        make_directories(&path, modes)?;
         let link = read_link(&path)?;
         switch::remove_leftovers(&path)?;
         state_file::remove_leftovers(&path)?;
@@ -81,8 +90,7 @@ impl ServiceDirectory {
         let cached = Mutex::new(Cached { state, in_use: None });
         let (root, service_name) = (root.to_owned(), service.clone());
         let writer = Mutex::default();
-        let this =
-            Self { root, service: service_name, path, keep_releases, limits, modes, writer, cached, _lock: lock };
+        let this = Self { root, service: service_name, path, keep_releases, limits, modes, writer, cached, lock };
         if let Some(repaired) = repaired {
             tracing::warn!(
                 %service,
@@ -93,6 +101,37 @@ impl ServiceDirectory {
         }
         this.prune();
         Ok(this)
+    }
+
+    /// Creates what somebody has deleted: the lock, folders, the state, `current`. A deleted release cannot be created.
+    pub(crate) fn restore(&self) -> Result<Restored, ReleaseError> {
+        self.lock.restore(&self.root, self.modes)?;
+        make_directories(&self.path, self.modes)?;
+        let link = read_link(&self.path)?;
+        let state = self.state();
+        let restored = match &state.release {
+            Some(release) if link != Some(release.directory) => {
+                tracing::warn!(service = %self.service, release = %release.directory, "`current` does not point at the release any more");
+                if self.release_path(release.directory).is_dir() {
+                    self.switch_at(release, None)?;
+                    Restored::Link
+                } else {
+                    self.change(|state| *state = state.without_release())?;
+                    Restored::Forgotten
+                }
+            }
+            _ => Restored::Intact,
+        };
+        if state != State::default() && state_file::is_missing(&self.path) {
+            let _writer = self.writer();
+            write_state(&self.path, &self.state())?;
+        }
+        Ok(restored)
+    }
+
+    /// Whether readers find a release.
+    pub(crate) fn has_current(&self) -> bool {
+        read_link(&self.path).is_ok_and(|link| link.is_some())
     }
 
     pub(crate) fn state(&self) -> State {
@@ -308,6 +347,12 @@ impl ServiceDirectory {
     fn writer(&self) -> MutexGuard<'_, ()> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn make_directories(service: &Path, modes: Modes) -> Result<(), ReleaseError> {
+    make_directory(service, modes.directory())?;
+    make_directory(&service.join(RELEASES), modes.directory())?;
+    make_directory(&service.join(INCOMING), modes.private_directory())
 }
 
 fn rewound(file: &File) -> Result<BufReader<&File>, ReleaseError> {

@@ -30,7 +30,7 @@ mod tree;
 mod unpack;
 
 pub(crate) use changes::Changes;
-pub(crate) use directory::{RELEASES, ServiceDirectory};
+pub(crate) use directory::{RELEASES, Restored, ServiceDirectory};
 pub(crate) use error::ReleaseError;
 pub(crate) use kept::KeptReleases;
 pub(crate) use lock::RootLock;

@@ -172,10 +172,15 @@ impl State {
         if self.release.as_ref().map(|release| release.directory) == link {
             return None;
         }
+        let Some(name) = link else { return Some(self.without_release()) };
         // When the state was lost, the release is intact all the same: it was verified before it got its name.
-        let release = link.map(|name| self.record_of(name));
-        let hook = if release.is_some() { HookProgress::Pending } else { HookProgress::Done };
-        Some(Self { release, previous: None, hook, hook_attempts: 0, ..self.clone() })
+        let release = Some(self.record_of(name));
+        Some(Self { release, hook: HookProgress::Pending, ..self.without_release() })
+    }
+
+    /// The state after somebody deleted the release.
+    pub(crate) fn without_release(&self) -> Self {
+        Self { release: None, previous: None, hook: HookProgress::Done, hook_attempts: 0, ..self.clone() }
     }
 
     /// The pending run of `exec`, if any.

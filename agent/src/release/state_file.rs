@@ -28,6 +28,11 @@ pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
     }))
 }
 
+/// Whether there is no file of the state.
+pub(super) fn is_missing(service: &Path) -> bool {
+    !service.join(STATE).is_file()
+}
+
 /// Writes the state durably.
 pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseError> {
     let (new, path) = (service.join(STATE_NEW), service.join(STATE));
@@ -35,7 +40,7 @@ pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseEr
     remove_file(&new)?;
     let mut file = File::create_new(&new).map_err(disk("write", &new))?;
     file.write_all(&state.to_bytes()).and_then(|()| file.sync_all()).map_err(disk("write", &new))?;
-    fs::rename(&new, &path).map_err(disk("rename", &new))?;
+    fs::rename(&new, &path).map_err(disk("replace", &path))?;
     sync_directory(service)
 }
 

@@ -13,11 +13,15 @@ use super::error::{ReleaseError, disk};
 /// Creates a directory with this mode, less the umask. The bits of `group_write` are asked for, whatever the umask. An existing
 /// one keeps its mode.
 pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError> {
+    if path.is_dir() {
+        return Ok(());
+    }
     let is_exact = mode.contains(Mode::WGRP);
     let mode = mode.as_raw_mode();
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) if !is_exact => Ok(()),
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(disk("set the mode of", path)),
+        // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(disk("create the directory", path)(error)),
     }

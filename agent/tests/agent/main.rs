@@ -10,6 +10,7 @@ mod admin;
 mod assigned;
 mod batch;
 mod command_line;
+mod deleted;
 mod disk;
 mod doctor;
 mod edges;
