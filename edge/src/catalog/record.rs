@@ -3,7 +3,7 @@
 //! A record is a line: a checksum, a space, JSON. The last record of a service wins, unless an earlier one has a higher
 //! generation, which happens when records in between were damaged.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::ServiceName;
@@ -41,6 +41,10 @@ pub(super) enum Record {
         origin: String,
         at: u64,
         except: HashSet<ServiceName>,
+    },
+    /// All services of these origins are among the records before.
+    Complete {
+        origins: BTreeSet<String>,
     },
 }
 
@@ -82,6 +86,8 @@ pub(super) struct JournalContents {
     pub(super) entries: HashMap<ServiceName, EntryRecord>,
     pub(super) floors: HashMap<ServiceName, GenerationFloor>,
     leases: HashMap<String, (u64, HashSet<ServiceName>)>,
+    /// All services of these origins are there.
+    pub(super) complete: BTreeSet<String>,
     /// Lines that are damaged, or of another version of this program.
     pub(super) damaged: u64,
 }
@@ -151,6 +157,7 @@ impl JournalContents {
             Record::Leased { origin, at, except } => {
                 self.leases.insert(origin, (at, except));
             }
+            Record::Complete { origins } => self.complete = origins,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The catalog: entries in memory, and a journal that survives restarts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -36,6 +36,8 @@ pub(crate) struct Catalog {
     pub(super) origins: Arc<Origins>,
     /// By the ids of the origins.
     leases: Vec<FreshnessLease>,
+    /// The origins of which all services are here, or were evicted: their snapshots were complete once, also before a restart.
+    complete: Mutex<BTreeSet<String>>,
     pub(super) revisions: Revisions,
     pub(super) changes: Changes,
     pub(super) policies: Arc<FreshnessPolicies>,
@@ -68,6 +70,7 @@ impl Catalog {
             changes: Changes::default(),
             origins,
             leases,
+            complete: Mutex::default(),
             policies,
             clock,
             metrics,
@@ -92,6 +95,9 @@ impl Catalog {
     fn restore(&self, stored: JournalContents, is_whole: bool) {
         let (now, wall) = (self.clock.now(), SystemTime::now());
         let mut queue = self.write_queue();
+        if is_whole {
+            *self.lock_complete() = stored.complete;
+        }
         stored.floors.into_iter().for_each(|(service, floor)| queue.floors.insert(service, floor));
         for (service, row) in stored.entries {
             let version = match row.descriptor.map(|bytes| Descriptor::parse(bytes.into())).transpose() {
@@ -195,6 +201,25 @@ impl Catalog {
     pub(crate) fn all_streams_in_sync(&self) -> bool {
         let followed = self.origins.followed();
         !followed.is_empty() && followed.into_iter().all(|id| self.lease(id).is_in_sync())
+    }
+
+    /// Whether the names are those of all services: each cluster's snapshots were complete once, also before a restart.
+    pub(crate) fn has_all_names(&self) -> bool {
+        let (clusters, complete) = (self.origins.clusters(), self.complete_origins());
+        clusters.iter().all(|origins| origins.iter().any(|origin| complete.contains(origin)))
+    }
+
+    /// The origins of which all services are known.
+    pub(super) fn complete_origins(&self) -> BTreeSet<String> {
+        let mut complete = self.lock_complete();
+        if self.all_streams_in_sync() {
+            *complete = self.origins.clusters().into_iter().flatten().collect();
+        }
+        complete.clone()
+    }
+
+    fn lock_complete(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies the validations of a lease to the entries, before the lease is reset.

@@ -3,7 +3,7 @@
 //! Updates that arrive during a write are written together by the next one. While writes fail, entries are served from
 //! memory, and the file is rewritten once the disk works again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -53,6 +53,8 @@ pub(super) struct WriteQueue {
     retry_at: Option<Moment>,
     /// The heartbeat of each origin that was written last.
     written_heartbeats: HashMap<usize, Moment>,
+    /// The origins that were last written as complete.
+    written_complete: BTreeSet<String>,
 }
 
 /// The progress of the writer.
@@ -187,6 +189,8 @@ impl Catalog {
         if !batch.rewrite && !journal.needs_rewrite() {
             return if batch.records.is_empty() { Ok(()) } else { journal.append(&batch.records) };
         }
+        // Before the entries: they are all there.
+        let origins = self.complete_origins();
         // Later changes are queued behind this rewrite. Entries evicted meanwhile are among the entries, the floors or
         // both.
         let mut entries: HashMap<_, _> = self.entries.all().into_iter().collect();
@@ -197,7 +201,7 @@ impl Catalog {
         // GenerationFloors come first: the row of a service that returned meanwhile wins.
         let entries =
             entries.drain().map(|(service, entry)| Record::Service { service, row: self.row(&entry, now, wall) });
-        journal.rewrite(floors.chain(entries))
+        journal.rewrite(floors.chain(entries).chain([Record::Complete { origins }]))
     }
 
     /// Serves the entries of a batch. `written`: `None` when the disk was not tried.
@@ -307,6 +311,11 @@ impl Catalog {
             }
         }
         validations.into_iter().for_each(|record| queue.push(record));
+        let origins = self.complete_origins();
+        if queue.written_complete != origins {
+            queue.written_complete = origins.clone();
+            queue.push(Record::Complete { origins });
+        }
         let has_failed = self.write_failure().is_some();
         self.enqueue(&mut queue, |queue| queue.rewrite |= has_failed);
     }

@@ -12,7 +12,6 @@ mod reports;
 mod rows;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, Request, Response};
@@ -62,7 +61,6 @@ struct Inner {
     heartbeats: Heartbeats,
     following: Cache<(Agent, Wanted), Arc<Following>>,
     polls: Cache<NodeName, Arc<Semaphore>>,
-    knew_names: AtomicBool,
     streams: Arc<Semaphore>,
     max_streams: usize,
     reports: Reports,
@@ -88,7 +86,6 @@ impl SelfApi {
         let max_streams = config.streams.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             inner: Arc::new(Inner {
-                knew_names: AtomicBool::new(!catalog.is_empty()),
                 lookup,
                 catalog,
                 access,
@@ -218,7 +215,7 @@ impl Inner {
             return Ok(known);
         }
         let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
-        if wanted.needs_names() && !self.knows_names()
+        if wanted.needs_names() && !self.catalog.has_all_names()
             || *wanted == Wanted::Assigned && !self.access.knows_fleet(&self.lookup.clusters())
         {
             return Err(ApiError::NoAssignmentsYet);
@@ -236,16 +233,6 @@ impl Inner {
         let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
         let known = self.following.get(&following_key(agent, wanted))?;
         (known.names_version == names_version && Arc::ptr_eq(&known.fleet, &fleet)).then_some(known)
-    }
-
-    /// Whether the names in the catalog are those that there are: the origins' snapshots were complete once, here or
-    /// before a restart.
-    fn knows_names(&self) -> bool {
-        let knows = self.knew_names.load(Ordering::Relaxed) || self.catalog.all_streams_in_sync();
-        if knows {
-            self.knew_names.store(true, Ordering::Relaxed);
-        }
-        knows
     }
 
     /// The states of services as the catalog has them, without a query.

@@ -270,6 +270,43 @@ async fn an_edge_without_assignments_says_so_instead_of_an_empty_list() {
 }
 
 #[tokio::test]
+async fn an_edge_that_was_never_in_sync_gives_no_part_of_a_list() {
+    let mut site = Site::with(|config| {
+        config.auth.mode = AuthMode::Required;
+        let opened = vec!["*".parse().unwrap()];
+        config.auth.certificates = vec![CertificateRule { agents: "*".parse().unwrap(), services: opened }];
+        config.auth.client_ca = Some(config.origins[0].ca.clone());
+    })
+    .await;
+    let list = format!("{SERVICES}?services=shop-*");
+    for service in ["shop-a", "shop-b"] {
+        site.origin.publish(service, 7, 1, &Tarball::random(1, 1000));
+    }
+    // One service comes into the catalog by itself, and outlives a restart.
+    assert_eq!(site.client_as("agent", "h2").await.get("/v1/services/shop-a", &[]).await.status, 200);
+    site.stop_edge().await;
+    site.start_edge().await;
+    assert_eq!(site.client_as("agent", "h2").await.get(&list, &[]).await.status, 503);
+    site.stop_edge().await;
+    site.origin.serve_events();
+    site.start_edge().await;
+    site.in_step().await;
+    assert_eq!(names(&site.client_as("agent", "h2").await.get(&list, &[]).await), ["shop-a", "shop-b"]);
+    // From now on the catalog is complete without an origin, too: the rewrite after a start keeps that.
+    for _ in 0..2 {
+        site.stop_edge().await;
+        site.origin.go_down().await;
+        site.start_edge().await;
+        assert_eq!(names(&site.client_as("agent", "h2").await.get(&list, &[]).await), ["shop-a", "shop-b"]);
+    }
+    // Another cluster was never heard.
+    site.stop_edge().await;
+    let _second = site.second_origin().await;
+    site.start_edge().await;
+    assert_eq!(site.client_as("agent", "h2").await.get(&list, &[]).await.status, 503);
+}
+
+#[tokio::test]
 async fn events_say_what_changed_what_is_assigned_and_whether_the_upstream_answers() {
     let site = assigned(|_| {}).await;
     let mut client = site.client_as("agent", "h3").await;
