@@ -194,6 +194,20 @@ fn the_default_branch_may_change_or_be_missing() {
     assert_eq!(pair.resolve("HEAD").unwrap(), detached);
 }
 
+/// Only the symbolic ref of that name is the default branch.
+#[test]
+fn a_branch_or_a_tag_may_be_called_head() {
+    let (pair, first) = Pair::of_a_commit();
+    pair.git.run(["branch", "other"]);
+    let second = pair.git.commit_file("a", "2");
+    for name in ["refs/heads/HEAD", "refs/tags/HEAD", "refs/heads/refs/heads/main"] {
+        pair.git.run(["update-ref", name, "other"]);
+        pair.follow();
+        assert_eq!((pair.resolve("HEAD").unwrap(), pair.resolve("main").unwrap()), (second.clone(), second.clone()));
+        assert_eq!(pair.resolve(name).unwrap(), first);
+    }
+}
+
 #[test]
 fn an_empty_upstream_deletes_no_refs() {
     let pair = Pair::new();

@@ -133,9 +133,8 @@ impl Fetch<'_> {
     }
 
     fn run(&self, transport: impl Transport) -> Result<Poll, MirrorError> {
-        let refspecs = refs::refspecs(&self.session.upstream.further_refs)?;
         self.progress.listing();
-        let opened = ProtocolSession::open(transport, refspecs, self.progress);
+        let opened = ProtocolSession::open(transport, &self.session.upstream.further_refs, self.progress);
         let mut protocol = opened.map_err(|error| self.classify(&error))?;
         listing::check(protocol.refs(), self.session.upstream.max_refs)?;
         let advertised = refs::advertised(protocol.refs());

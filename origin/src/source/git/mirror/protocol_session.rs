@@ -3,6 +3,7 @@
 //! The messages are those of gix. Its high-level fetch is not used, because it also resolves the pack and updates refs,
 //! without the limits and rules of a mirror.
 
+use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -11,13 +12,12 @@ use gix::negotiate::{Algorithm, Graph, Negotiator};
 use gix::odb::store::RefreshMode;
 use gix::progress::DynNestedProgress;
 use gix::protocol::fetch::negotiate::{self, Action, Round, one_round};
-use gix::protocol::fetch::{Arguments, Negotiate, RefMap, Response, Shallow, Tags, refmap};
+use gix::protocol::fetch::{Arguments, Negotiate, RefMap, Response, Shallow, Tags};
 use gix::protocol::transport::Service;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::{Handshake, SendFlushOnDrop};
-use gix::refspec::RefSpec;
 
-use super::{FetchProgress, USER_AGENT};
+use super::{FetchProgress, USER_AGENT, listing};
 
 /// A session after its listing of refs. Ends with a flush when it is dropped.
 pub(super) struct ProtocolSession<T: Transport> {
@@ -27,17 +27,19 @@ pub(super) struct ProtocolSession<T: Transport> {
 }
 
 impl<T: Transport> ProtocolSession<T> {
-    /// Lists the refs that the refspecs match.
-    pub(super) fn open(transport: T, fetch_refspecs: Vec<RefSpec>, progress: &FetchProgress) -> gix::Result<Self> {
+    /// Lists branches, tags, `HEAD` and `further_refs`.
+    pub(super) fn open(transport: T, further_refs: &BTreeSet<String>, progress: &FetchProgress) -> gix::Result<Self> {
         let mut transport = SendFlushOnDrop::new(transport, false);
-        let context = refmap::init::Context { fetch_refspecs, extra_refspecs: Vec::new() };
         // The transport sends the credentials; no helper is asked for any.
         let nobody = |_| Ok(None);
         let inner = &mut transport.inner;
         let mut handshake =
             gix::protocol::handshake(&mut *inner, Service::UploadPack, nobody, Vec::new(), &mut progress.root())?;
-        let listing = handshake.prepare_lsrefs_or_extract_refmap(agent(), true, context)?;
-        let refs = listing.fetch_blocking(progress.root(), inner, false)?;
+        let refs = match handshake.refs.take() {
+            Some(refs) => refs,
+            None => listing::request(inner, &handshake.capabilities, further_refs)?,
+        };
+        let refs = listing::map(refs, &handshake.capabilities, further_refs)?;
         Ok(Self { transport, handshake, refs })
     }
 
@@ -86,7 +88,7 @@ impl<T: Transport> ProtocolSession<T> {
 }
 
 /// The origin's user agent.
-fn agent() -> (&'static str, Option<String>) {
+pub(super) fn agent() -> (&'static str, Option<String>) {
     ("agent", Some(gix::protocol::agent(USER_AGENT)))
 }
 

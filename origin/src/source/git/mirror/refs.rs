@@ -10,8 +10,6 @@ use gix::lock::acquire::Fail;
 use gix::refs::file::transaction::PackedRefs;
 use gix::refs::transaction::{Change, PreviousValue, RefEdit, RefLog};
 use gix::refs::{FullName, Target};
-use gix::refspec::RefSpec;
-use gix::refspec::parse::Operation;
 use gix::remote::fetch::RefMap;
 use gix::{ObjectId, Repository};
 
@@ -20,17 +18,6 @@ use super::broken_refs::BrokenRefs;
 use super::peeling::Peeling;
 use super::stale_files::remove_empty_directories;
 use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
-
-/// The refspecs of a fetch: forced updates of branches, tags and `further_refs`, and the commit of `HEAD` under the
-/// mirror's own name.
-pub(super) fn refspecs(further_refs: &BTreeSet<String>) -> Result<Vec<RefSpec>, MirrorError> {
-    let always = ["+refs/heads/*:refs/heads/*".to_owned(), "+refs/tags/*:refs/tags/*".to_owned()];
-    let default_branch = std::iter::once(format!("+HEAD:{DEFAULT_BRANCH_REF}"));
-    let further = further_refs.iter().map(|name| format!("+{name}:{name}"));
-    let parse = |spec: String| Ok(gix::refspec::parse(spec.as_str().into(), Operation::Fetch)?.to_owned());
-    let parsed = always.into_iter().chain(default_branch).chain(further).map(parse).collect::<gix::Result<_>>();
-    parsed.map_err(MirrorError::local_gix("fetch the configured refs"))
-}
 
 /// Object ids by the name of the ref, without the mirror's own refs.
 pub(super) type Refs = HashMap<BString, ObjectId>;
@@ -181,12 +168,6 @@ mod tests {
 
     fn refs(names: &[(&str, u8)]) -> Refs {
         names.iter().map(|(name, id)| ((*name).into(), ObjectId::from_bytes_or_panic(&[*id; 20]))).collect()
-    }
-
-    #[test]
-    fn an_invalid_refspec_is_a_local_error() {
-        assert_eq!(refspecs(&["refs/notes/a".to_owned()].into()).unwrap().len(), 4);
-        assert_eq!(refspecs(&["refs/notes/a b".to_owned()].into()).unwrap_err().kind(), "local");
     }
 
     #[test]
