@@ -25,7 +25,7 @@ use crate::poll::{
     Schedule, release_of,
 };
 use crate::readiness::readiness;
-use crate::release::{Limits, Modes, Pins, ReleaseError, RootLock, ServiceDirectory, read_pins};
+use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
 use crate::reload::{self, Reloader};
 use crate::report::Reporter;
 use crate::roster::{Roster, Service, Services, followed_before};
@@ -52,8 +52,8 @@ pub struct Running {
 /// Starts an agent: locks the root, reads the state on disk, and starts polling. Does not wait for edges.
 ///
 /// # Errors
-/// The configuration is invalid, a certificate cannot be read, another agent uses the root, the root is not writable,
-/// `current` is not a symlink of an agent, or the admin address cannot be bound.
+/// The configuration is invalid, a certificate cannot be read, another agent uses the root, the root is not writable, or the
+/// admin address cannot be bound.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     compose(config, false).await
 }
@@ -103,7 +103,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let services = Arc::new(Services::new());
     let mut roster = Roster::new(composition.clone(), services.clone(), before);
     // An agent that cannot start has no effects.
-    roster.configure(composition.config.clone()).await?;
+    roster.configure(composition.config.clone()).await;
     let reloader =
         Reloader::new(composition.config.clone(), edges.clone(), roster.handle(), composition.metrics.clone());
     let reloader = Arc::new(WatchedFiles::new(reloader, read));
@@ -223,18 +223,19 @@ impl Composition {
         self.drain.spawn(supervise(batch, self.drain.clone()));
     }
 
-    pub(crate) async fn open(&self, service: &ServiceName) -> anyhow::Result<Arc<ServiceDirectory>> {
-        let limits = Limits { max_files: self.config.max_files, max_bytes: self.config.max_tarball_bytes.as_u64() };
-        let (root, name, keep) = (self.config.root.clone(), service.clone(), self.config.keep_releases);
-        let (lock, modes) = (self.lock.clone(), Modes { group_write: self.config.group_write });
+    /// Opens or creates the directory of a service. A failure is left to its first poll, which tries again and reports it.
+    pub(crate) async fn open(&self, service: &ServiceName) -> Arc<ServiceDirectory> {
+        let config = &self.config;
+        let limits = Limits { max_files: config.max_files, max_bytes: config.max_tarball_bytes.as_u64() };
+        let (lock, modes) = (self.lock.clone(), Modes { group_write: config.group_write });
         // The end of `--once` is that of the hooks of this run.
-        let required = self.once.then(|| self.config.hooks_of(service)).filter(ServiceConfig::has_hook);
-        let opened = tokio::task::spawn_blocking(move || {
-            let opened = ServiceDirectory::open(&root, &name, keep, limits, modes, lock)?;
-            required.map_or(Ok(()), |hooks| opened.require_hooks(&hooks.hooks_hash()))?;
-            Ok::<_, ReleaseError>(opened)
-        });
-        Ok(Arc::new(opened.await??))
+        let required = self.once.then(|| config.hooks_of(service)).filter(ServiceConfig::has_hook);
+        let required = required.map(|hooks| hooks.hooks_hash());
+        let (root, keep) = (&config.root, config.keep_releases);
+        let directory = Arc::new(ServiceDirectory::new(root, service, keep, limits, modes, lock, required));
+        let opened = directory.clone();
+        let _ = tokio::task::spawn_blocking(move || opened.restore()).await;
+        directory
     }
 
     /// Starts the tasks of a service. `hooks`: what they run. `within`: the first poll is spread over this.

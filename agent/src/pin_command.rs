@@ -68,7 +68,7 @@ pub fn rollback(arguments: RollbackArgs) -> anyhow::Result<String> {
     let modes = Modes { group_write: config.group_write };
     let kept = KeptReleases::read(root, service)
         .with_context(|| format!("there are no releases of `{service}` in {}", root.display()))?;
-    if let (None, Some(pinned)) = (&arguments.digest, read_pins(root)?.get(service)) {
+    if let (None, Some(Ok(pinned))) = (&arguments.digest, read_pins(root)?.get(service)) {
         bail!("{service} is pinned to {} already: name the release to go to", pinned.digest);
     }
     let digest = choose(&kept, arguments.digest.as_deref())?;
@@ -76,7 +76,9 @@ pub fn rollback(arguments: RollbackArgs) -> anyhow::Result<String> {
     match RootLock::try_acquire(root, modes)? {
         Some(lock) => {
             let limits = Limits { max_files: config.max_files, max_bytes: config.max_tarball_bytes.as_u64() };
-            let directory = ServiceDirectory::open(root, service, config.keep_releases, limits, modes, lock.into())?;
+            let keep = config.keep_releases;
+            let directory = ServiceDirectory::new(root, service, keep, limits, modes, lock.into(), None);
+            directory.restore()?;
             if kept.current != Some(digest) {
                 directory.roll_back(digest)?;
             }

@@ -174,7 +174,7 @@ impl Services {
 /// What the roster reacts to.
 enum Message {
     /// The configuration has changed.
-    Configured(Box<Config>, oneshot::Sender<anyhow::Result<()>>),
+    Configured(Box<Config>, oneshot::Sender<()>),
     /// An edge said which services there are.
     Listed(List, oneshot::Sender<()>),
     /// All tasks of a service have ended.
@@ -198,12 +198,12 @@ impl RosterHandle {
     /// Follows the services of a configuration. Blocks.
     ///
     /// # Errors
-    /// The directory of a service cannot be used, or the agent is stopping. Nothing has changed.
+    /// The agent is stopping. Nothing has changed.
     pub(crate) fn configure(&self, config: Config) -> anyhow::Result<()> {
         let (done, result) = oneshot::channel();
         // An error: the result never comes.
         let _ = self.0.blocking_send(Message::Configured(Box::new(config), done));
-        result.blocking_recv().context("the agent is stopping")?
+        result.blocking_recv().context("the agent is stopping")
     }
 
     /// An edge said which services there are. Returns once they are followed.
@@ -278,11 +278,14 @@ impl Task for Roster {
                 Some(message) = self.messages.recv() => message,
             };
             match message {
-                Message::Configured(config, done) => drop(done.send(self.configure(*config).await)),
+                Message::Configured(config, done) => {
+                    self.configure(*config).await;
+                    let _ = done.send(());
+                }
                 Message::Listed(list, done) => {
                     if self.selection.borrow().as_ref() == Some(&list.selection) {
                         self.take(list);
-                        self.reconcile().await;
+                        self.reconcile(self.composition.config.spread).await;
                         self.services.are_known.send_replace(true);
                         self.remove_old().await;
                     }
@@ -290,7 +293,7 @@ impl Task for Roster {
                 }
                 Message::Ended(service) => {
                     self.ending.remove(&service);
-                    self.reconcile().await;
+                    self.reconcile(self.composition.config.spread).await;
                 }
             }
         }
@@ -318,22 +321,12 @@ impl Roster {
         self.selection.subscribe()
     }
 
-    /// Follows the services of a configuration. All directories are opened before anything else changes.
-    ///
-    /// # Errors
-    /// The directory of a service cannot be used.
-    pub(crate) async fn configure(&mut self, config: Config) -> anyhow::Result<()> {
+    /// Follows the services of a configuration.
+    pub(crate) async fn configure(&mut self, config: Config) {
         let (selection, followed) = (Selection::of(&config), self.followed());
         let listed = self.listed.iter().chain(followed.keys()).cloned().collect();
         let wanted = wanted(&config, selection.as_ref(), &listed);
         let listed = wanted.keys().cloned().collect();
-        let mut opened = Vec::new();
-        for service in wanted.keys().filter(|service| !followed.contains_key(*service)) {
-            // The tasks of one that has just ended may still write: it begins after them.
-            if !self.ending.contains(service) {
-                opened.push((service, self.composition.open(service).await?));
-            }
-        }
         if selection.is_none() {
             tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
         }
@@ -344,11 +337,7 @@ impl Roster {
             self.services.are_known.send_replace(is_named);
         }
         (self.config, self.listed) = (config, listed);
-        for (service, directory) in opened {
-            self.begin(service, directory, Duration::ZERO);
-        }
-        self.reconcile().await;
-        Ok(())
+        self.reconcile(Duration::ZERO).await;
     }
 
     fn take(&mut self, list: List) {
@@ -384,8 +373,8 @@ impl Roster {
     }
 
     /// Begins and ends services until those are followed that should be. Only the configuration and the list of an edge end
-    /// one: never an error, and never silence.
-    async fn reconcile(&mut self) {
+    /// one: never an error, and never silence. `within`: the first polls are spread over this.
+    async fn reconcile(&mut self, within: Duration) {
         let wanted = wanted(&self.config, self.selection.borrow().as_ref(), &self.listed);
         let Changes { begin, end } = changes(&self.followed(), &wanted);
         for service in end {
@@ -393,12 +382,8 @@ impl Roster {
             self.end(service, goes_on);
         }
         for service in begin.iter().filter(|service| !self.ending.contains(*service)) {
-            match self.composition.open(service).await {
-                Ok(directory) => self.begin(service, directory, self.composition.config.spread),
-                Err(error) => {
-                    tracing::error!(%service, error = format!("{error:#}"), "a service cannot be followed");
-                }
-            }
+            let directory = self.composition.open(service).await;
+            self.begin(service, directory, within);
         }
         self.composition.metrics.services.set(i64::try_from(self.services.read().len()).unwrap_or(i64::MAX));
     }

@@ -271,15 +271,21 @@ impl Follower {
             }
             Restored::Forgotten => {
                 self.metrics.refresh_repaired.inc();
-                self.status.send_modify(|status| status.release = None);
+                self.show_release(0);
             }
+            Restored::Read => self.show_release(0),
         }
         Ok(restored)
     }
 
     /// Whether the status shows another pin than there is.
     fn pin_has_changed(&mut self) -> bool {
-        let pin = self.pins.borrow_and_update().get(&self.poller.service).map(|pin| (pin.digest, pin.since));
+        let pin = match self.pins.borrow_and_update().get(&self.poller.service) {
+            // Until it can be read, the last one stays.
+            Some(Err(_)) => return false,
+            Some(Ok(pin)) => Some((pin.digest, pin.since)),
+            None => None,
+        };
         pin != self.status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since))
     }
 
@@ -287,7 +293,7 @@ impl Follower {
     async fn follow_pin(&mut self) -> Result<bool, ReleaseError> {
         let changed = self.pin_has_changed();
         let service = &self.poller.service;
-        let pin = self.pins.borrow().get(service).copied();
+        let pin = self.pins.borrow().get(service).cloned().transpose().map_err(ReleaseError::Pin)?;
         if changed {
             match pin {
                 Some(pin) => tracing::warn!(%service, digest = %pin.digest, "pinned: changes are not followed"),
@@ -396,23 +402,28 @@ impl Follower {
 
     /// Reports a switch.
     fn switched(&self, why: SwitchReason) {
-        let state = self.directory.state();
         self.metrics.switches.inc();
-        log_switch(self, &state, why);
-        let release = release_of(&self.directory, &state);
+        log_switch(self, &self.directory.state(), why);
+        self.show_release(1);
+    }
+
+    /// Shows the release in force, and wakes its hooks. `switches`: since the last time.
+    fn show_release(&self, switches: u64) {
+        let release = release_of(&self.directory, &self.directory.state());
         if let Some(release) = &release {
             self.metrics.generation.set(i64::try_from(release.generation).unwrap_or(i64::MAX));
         }
+        // The hook's task may be ahead of this one: the recorded state decides.
+        let hook = self.hook.as_ref().filter(|_| self.directory.hook_job().is_some());
         self.status.send_modify(|status| {
-            status.release = release;
-            status.switches += 1;
-            // The hook's task may be ahead of this one: the recorded state decides.
-            if self.hook.is_some() && self.directory.hook_job().is_some() {
-                status.hook = HookState::Pending;
+            status.switches += switches;
+            if hook.is_some() || release.is_none() {
+                status.hook = if hook.is_some() { HookState::Pending } else { HookState::None };
                 (status.hook_error, status.hook_stderr) = (None, None);
             }
+            status.release = release;
         });
-        if let Some(hook) = &self.hook {
+        if let Some(hook) = hook {
             self.metrics.hook_pending.set(1.0);
             hook.notify_one();
         }

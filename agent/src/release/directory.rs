@@ -40,6 +40,7 @@ pub(crate) struct ServiceDirectory {
     keep_releases: usize,
     limits: Limits,
     modes: Modes,
+    required_hooks: Option<String>,
     /// Held during writes to disk.
     writer: Mutex<()>,
     /// The last state written. Held briefly only.
@@ -50,6 +51,8 @@ pub(crate) struct ServiceDirectory {
 
 struct Cached {
     state: State,
+    /// Whether it is that of the disk.
+    is_read: bool,
     /// The release that `exec` is running in, which must not be pruned.
     in_use: Option<ReleaseName>,
 }
@@ -57,6 +60,8 @@ struct Cached {
 /// What was missing of a directory, and is no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Restored {
+    /// This is the first time: the state was read.
+    Read,
     /// Nothing that readers see.
     Intact,
     /// `current` points at the release again.
@@ -66,48 +71,44 @@ pub(crate) enum Restored {
 }
 
 impl ServiceDirectory {
-    /// Opens or creates the directory, removes temporary files of an earlier process, and repairs the state to match
-    /// the symlink.
-    pub(crate) fn open(
+    /// Touches no file: [`restore`](Self::restore) does. `required_hooks`: the hash of hooks that have to run, unless it is
+    /// these that have succeeded.
+    pub(crate) fn new(
         root: &Path,
         service: &ServiceName,
         keep_releases: usize,
         limits: Limits,
         modes: Modes,
         lock: Arc<RootLock>,
-    ) -> Result<Self, ReleaseError> {
-        let path = root.join(service.as_str());
-        make_directories(&path, modes)?;
-        let link = read_link(&path)?;
-        switch::remove_leftovers(&path)?;
-        state_file::remove_leftovers(&path)?;
-        if let Err(error) = prune::remove_leftovers(&path) {
-            // It only wastes disk space.
-            tracing::warn!(%service, %error, "temporary files of an earlier process cannot be removed");
+        required_hooks: Option<String>,
+    ) -> Self {
+        Self {
+            root: root.to_owned(),
+            service: service.clone(),
+            path: root.join(service.as_str()),
+            keep_releases,
+            limits,
+            modes,
+            required_hooks,
+            writer: Mutex::default(),
+            cached: Mutex::new(Cached { state: State::default(), is_read: false, in_use: None }),
+            lock,
         }
-        let state = read_state(&path)?;
-        let repaired = state.repaired(link);
-        let cached = Mutex::new(Cached { state, in_use: None });
-        let (root, service_name) = (root.to_owned(), service.clone());
-        let writer = Mutex::default();
-        let this = Self { root, service: service_name, path, keep_releases, limits, modes, writer, cached, lock };
-        if let Some(repaired) = repaired {
-            tracing::warn!(
-                %service,
-                release = link.map(tracing::field::display),
-                "the state does not match `current`, after a crash or a change of files; `current` is used"
-            );
-            this.change(|state| *state = repaired)?;
-        }
-        this.prune();
-        Ok(this)
     }
 
-    /// Creates what somebody has deleted: the lock, folders, the state, `current`. A deleted release cannot be created.
+    /// Reads the state first, and creates what somebody has deleted: the lock, folders, the state, `current`. A deleted release
+    /// cannot be created.
+    ///
+    /// # Errors
+    /// Something else is in the way, or the disk fails. Before the first success nothing may be switched.
     pub(crate) fn restore(&self) -> Result<Restored, ReleaseError> {
         self.lock.restore(&self.root, self.modes)?;
         make_directories(&self.path, self.modes)?;
         let link = read_link(&self.path)?;
+        if !self.cached().is_read {
+            self.read(link)?;
+            return Ok(Restored::Read);
+        }
         let state = self.state();
         let restored = match &state.release {
             Some(release) if link != Some(release.directory) => {
@@ -127,6 +128,34 @@ impl ServiceDirectory {
             write_state(&self.path, &self.state())?;
         }
         Ok(restored)
+    }
+
+    /// Reads the state, removes temporary files of an earlier process, and repairs the state to match the symlink.
+    fn read(&self, link: Option<ReleaseName>) -> Result<(), ReleaseError> {
+        let service = &self.service;
+        switch::remove_leftovers(&self.path)?;
+        state_file::remove_leftovers(&self.path)?;
+        if let Err(error) = prune::remove_leftovers(&self.path) {
+            // It only wastes disk space.
+            tracing::warn!(%service, %error, "temporary files of an earlier process cannot be removed");
+        }
+        let state = read_state(&self.path)?;
+        let repaired = state.repaired(link);
+        self.cached().state = state;
+        if let Some(repaired) = repaired {
+            tracing::warn!(
+                %service,
+                release = link.map(tracing::field::display),
+                "the state does not match `current`, after a crash or a change of files; `current` is used"
+            );
+            self.change(|state| *state = repaired)?;
+        }
+        if let Some(hooks) = &self.required_hooks {
+            self.change(|state| state.require_hooks(hooks))?;
+        }
+        self.cached().is_read = true;
+        self.prune();
+        Ok(())
     }
 
     /// Whether readers find a release.
@@ -288,11 +317,6 @@ impl ServiceDirectory {
         let job = cached.state.hook_job();
         cached.in_use = job.as_ref().map(|job| job.release.directory);
         job
-    }
-
-    /// Lets the hooks run again for the release in force, unless it is these that have succeeded.
-    pub(crate) fn require_hooks(&self, hooks: &str) -> Result<(), ReleaseError> {
-        self.change(|state| state.require_hooks(hooks))
     }
 
     /// Records the end of `exec`, unless another release is in force by now. `hooks`: the hash of those that ran.

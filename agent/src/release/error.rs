@@ -10,13 +10,16 @@ use super::tar_reader::TarError;
 /// Why a release could not be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReleaseError {
-    /// `current` is not a symlink of an agent.
-    #[error("{} is not a symlink of this agent ({found}); move it away", path.display())]
+    /// Something that no agent has made is where its files belong.
+    #[error("{} is in the way: it {found}; move it away", path.display())]
     InTheWay { path: PathBuf, found: String },
     #[error("cannot {operation} {}: {source}", path.display())]
     Disk { operation: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Tar(#[from] TarError),
+    /// The pin cannot be read: whether the service stays where it is would be a guess.
+    #[error("{0}")]
+    Pin(String),
     /// A rollback to a release that was pruned, or removed by somebody.
     #[error("the release {digest} is not on disk any more: choose another one, or `weir-agent unpin` the service")]
     NotKept { digest: TarballDigest },

@@ -4,20 +4,18 @@
 //! directory every second. So it works without a listener, and survives restarts of both.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
 use super::error::{ReleaseError, disk};
 use super::modes::Modes;
-use super::tree::{make_directory, remove_file, sync_directory};
+use super::tree::{make_directory, read_file, remove_tree, sync_directory};
 
 const PINS: &str = ".pins";
 
@@ -31,23 +29,26 @@ pub(crate) struct Pin {
     pub(crate) since: SystemTime,
 }
 
-pub(crate) type Pins = BTreeMap<ServiceName, Pin>;
+/// The pin of each service, or why it cannot be read.
+pub(crate) type Pins = BTreeMap<ServiceName, Result<Pin, String>>;
 
 /// All pins of a root.
 ///
 /// # Errors
-/// One cannot be read: that it is none would be a guess, and would switch back to what somebody has left.
+/// Their directory cannot be read: that there are none would be a guess, and would switch back to what somebody has left.
 pub(crate) fn read_pins(root: &Path) -> io::Result<Pins> {
     let mut pins = Pins::new();
-    let entries = match fs::read_dir(root.join(PINS)) {
+    let path = root.join(PINS);
+    let entries = match fs::read_dir(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(pins),
-        entries => entries?,
+        Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        Ok(entries) => entries,
     };
     for entry in entries {
         let entry = entry?;
         // Temporary files begin with a dot, names of services do not.
         let Some(service) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(pin) = read_pin(&entry.path())? {
+        if let Some(pin) = read_pin(&entry.path()).map_err(|error| error.to_string()).transpose() {
             pins.insert(service, pin);
         }
     }
@@ -59,21 +60,16 @@ pub(super) fn pin_of(root: &Path, service: &str) -> io::Result<Option<Pin>> {
 }
 
 fn read_pin(path: &Path) -> io::Result<Option<Pin>> {
-    // Others may write to the directory: neither a link nor a pipe is followed.
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    let file = match File::options().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
+    let invalid = |why: &dyn std::fmt::Display| {
+        let message = format!("the pin {} cannot be read: {why}; `weir-agent unpin` removes it", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, message)
     };
-    let (metadata, mut text) = (file.metadata()?, String::new());
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is no file", path.display())));
-    }
-    file.take(MAX_PIN_BYTES).read_to_string(&mut text)?;
-    let digest = text.trim().parse().map_err(|error| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{} contains no digest: {error}", path.display()))
-    })?;
-    Ok(Some(Pin { digest, since: metadata.modified()? }))
+    let (bytes, since) = match read_file(path, MAX_PIN_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| invalid(&error))?,
+    };
+    let digest = String::from_utf8_lossy(&bytes).trim().parse().map_err(|error| invalid(&error))?;
+    Ok(Some(Pin { digest, since }))
 }
 
 /// Pins a service, durably.
@@ -99,10 +95,10 @@ pub(crate) fn write_pin(
 /// Removes a pin; returns whether there was one.
 pub(crate) fn remove_pin(root: &Path, service: &ServiceName) -> Result<bool, ReleaseError> {
     let (directory, path) = pin_path(root, service);
-    if !path.exists() {
+    if fs::symlink_metadata(&path).is_err() {
         return Ok(false);
     }
-    remove_file(&path)?;
+    remove_tree(&path)?;
     sync_directory(&directory)?;
     Ok(true)
 }
@@ -128,10 +124,11 @@ mod tests {
             write_pin(dir.path(), &shop, digest, Modes::default()).unwrap();
         }
         let pins = read_pins(dir.path()).unwrap();
-        assert_eq!((pins.len(), pins[&shop].digest), (1, digests[1]));
+        assert_eq!((pins.len(), pins[&shop].as_ref().unwrap().digest), (1, digests[1]));
         fs::write(dir.path().join(".pins/other"), "by hand").unwrap();
-        assert!(read_pins(dir.path()).is_err());
-        assert!(pin_of(dir.path(), other.as_str()).unwrap_err().to_string().contains("other contains no digest"));
+        assert!(pin_of(dir.path(), "other").unwrap_err().to_string().contains("other cannot be read"));
+        let pins = read_pins(dir.path()).unwrap();
+        assert!(pins[&shop].is_ok() && pins[&other].is_err());
         assert!(remove_pin(dir.path(), &shop).unwrap());
         assert_eq!(pin_of(dir.path(), "shop").unwrap(), None);
     }

@@ -6,10 +6,13 @@ use std::path::Path;
 
 use super::error::{ReleaseError, disk};
 use super::state::State;
-use super::tree::{remove_file, sync_directory};
+use super::tree::{read_file, remove_file, sync_directory};
 
 const STATE: &str = "state";
 const STATE_NEW: &str = ".state.new";
+
+/// The most bytes of a state that are read.
+const MAX_STATE_BYTES: u64 = 1 << 20;
 
 /// Reads the state. A damaged file counts as missing, because the symlink is authoritative.
 ///
@@ -17,8 +20,8 @@ const STATE_NEW: &str = ".state.new";
 /// The disk fails.
 pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
     let path = service.join(STATE);
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
+    let bytes = match read_file(&path, MAX_STATE_BYTES) {
+        Ok((bytes, _)) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
         Err(error) => return Err(disk("read", &path)(error)),
     };

@@ -23,7 +23,7 @@ pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseEr
     match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(disk("look at", &path)(error)),
-        Ok(metadata) if !metadata.is_symlink() => return Err(in_the_way("it is no symlink".to_owned())),
+        Ok(metadata) if !metadata.is_symlink() => return Err(in_the_way("is not a symlink of an agent".to_owned())),
         Ok(_) => {}
     }
     let target = fs::read_link(&path).map_err(disk("read", &path))?;
@@ -32,7 +32,7 @@ pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseEr
         .ok()
         .and_then(Path::to_str)
         .and_then(|name| name.parse::<ReleaseName>().ok())
-        .ok_or_else(|| in_the_way(format!("it points at {}", target.display())))?;
+        .ok_or_else(|| in_the_way(format!("points at {}", target.display())))?;
     Ok(service.join(RELEASES).join(name.to_string()).is_dir().then_some(name))
 }
 

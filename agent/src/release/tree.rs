@@ -1,11 +1,12 @@
 //! Creates directories, removes trees, syncs directories.
 
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::SystemTime;
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 
 use super::confined_dir::ConfinedDir;
 use super::error::{ReleaseError, disk};
@@ -23,6 +24,9 @@ pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).map_err(disk("set the mode of", path)),
         // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(ReleaseError::InTheWay { path: path.to_owned(), found: "is not a folder".to_owned() })
+        }
         Err(error) => Err(disk("create the directory", path)(error)),
     }
 }
@@ -30,6 +34,18 @@ pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError
 /// Makes the names in a directory durable.
 pub(super) fn sync_directory(path: &Path) -> Result<(), ReleaseError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(disk("sync", path))
+}
+
+/// Reads the beginning of a small file, with its time. Others may write to the folder: neither a link nor a pipe is followed.
+pub(super) fn read_file(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, SystemTime)> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let (metadata, mut bytes) = (file.metadata()?, Vec::new());
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a file"));
+    }
+    file.take(max_bytes).read_to_end(&mut bytes)?;
+    Ok((bytes, metadata.modified()?))
 }
 
 /// Removes a file or a symlink, if it exists.

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
+use weir_agent::config::ServiceConfig;
 use weir_agent::{HookState, start};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::TestEdge;
@@ -160,29 +163,68 @@ async fn a_deleted_release_is_fetched_again() {
     agent.stop().await;
 }
 
+type Foreign = fn(&Path);
+
+fn folder(at: &Path) {
+    fs::create_dir(at).unwrap();
+}
+
+fn file(at: &Path) {
+    fs::write(at, "mine").unwrap();
+}
+
+fn pipe(at: &Path) {
+    rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+}
+
 #[tokio::test]
-async fn a_foreign_current_is_an_error_and_stays() {
+async fn what_is_in_the_way_of_a_service_fails_that_service_alone() {
     let (world, edge, _) = stopped().await;
-    let link = world.service_dir().join("current");
-    fs::remove_file(&link).unwrap();
-    type Foreign = fn(&std::path::Path);
-    let foreign: [Foreign; 4] = [
-        |at| fs::write(at, "mine").unwrap(),
-        |at| fs::create_dir(at).unwrap(),
-        |at| symlink("/etc", at).unwrap(),
-        |at| symlink("releases/../..", at).unwrap(),
+    let bakery: ServiceName = "bakery".parse().unwrap();
+    edge.answers.publish(&bakery, with_content("bread"));
+    let mut config = world.config(&[edge.url()]);
+    config.services.push(ServiceConfig::new(&bakery));
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    let foreign: [(&str, Foreign); 12] = [
+        ("shop/current", file),
+        ("shop/current", folder),
+        ("shop/current", |at| symlink("/etc", at).unwrap()),
+        ("shop/current", |at| symlink("releases/../..", at).unwrap()),
+        ("shop/state", folder),
+        ("shop/state", pipe),
+        ("shop/.state.new", folder),
+        ("shop/incoming", file),
+        ("shop/releases", file),
+        ("shop", file),
+        (".pins/shop", folder),
+        (".pins/shop", file),
     ];
-    for make in foreign {
-        make(&link);
-        let error = start(world.config(&[edge.url()])).await.err().expect("it is refused").to_string();
-        assert!(error.contains(link.to_str().unwrap()), "{error}");
-        if link.is_dir() && !link.is_symlink() {
-            fs::remove_dir(&link).unwrap();
-        } else {
-            fs::remove_file(&link).unwrap();
+    fs::create_dir(world.path().join("root/.pins")).unwrap();
+    for (name, make) in foreign {
+        let (path, away) = (world.path().join("root").join(name), world.path().join("away"));
+        let _ = fs::rename(&path, &away);
+        make(&path);
+        let mut agent = Agent::start(config.clone()).await;
+        let mut other = agent.running.service(&bakery).unwrap();
+        let followed = other.wait_for(|status| status.release.is_some() && status.polls > 0);
+        tokio::time::timeout(crate::edge::PATIENCE, followed).await.expect("the other is followed").unwrap();
+        let failed = agent.until("its poll has failed", |status| status.last_error.is_some()).await.last_error.unwrap();
+        assert!(failed.contains(path.to_str().unwrap()), "{name}: {failed}");
+        let (_, ready) = agent.admin("/readyz").await;
+        assert!(ready.contains("shop") && !ready.contains("bakery"), "{name}: {ready}");
+
+        // It goes on without a restart.
+        match path.is_dir() && !path.is_symlink() {
+            true => fs::remove_dir(&path).unwrap(),
+            false => fs::remove_file(&path).unwrap(),
         }
+        let _ = fs::rename(&away, &path);
+        agent.until("it is polled", |status| status.last_error.is_none()).await;
+        assert_eq!(world.read("content").as_deref(), Some("one"), "{name}");
+        agent.stop().await;
     }
     // And while it runs.
+    let link = world.service_dir().join("current");
     let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
     fs::remove_file(&link).unwrap();
     fs::write(&link, "mine").unwrap();
