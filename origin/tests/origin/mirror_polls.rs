@@ -329,3 +329,44 @@ fn an_upstream_may_be_a_work_tree_a_path_or_a_shallow_clone() {
     assert_eq!(ends("mirror-of-shallow"), ends("shallow/.git"));
     mirror.full_check().unwrap();
 }
+
+/// Git reads commits with any author and committer, or without.
+#[test]
+fn odd_authors_and_committers_stop_nothing() {
+    let (pair, first) = Pair::of_a_commit();
+    pair.follow();
+    let (tree, mut tip) = (pair.git.line(["rev-parse", "HEAD^{tree}"]), first.to_string());
+    let commit = |parent: &str, by: &str| {
+        let text = format!("tree {tree}\nparent {parent}\nauthor {by}\ncommitter {by}\n\nodd\n");
+        let id = pair.git.feed(["hash-object", "-t", "commit", "--literally", "-w", "--stdin"], text.as_bytes());
+        String::from_utf8(id).unwrap().trim().to_owned()
+    };
+    for by in [
+        "a a@b> 1700000000 +0000",
+        "a <a@b 1700000000 +0000",
+        "a",
+        "a 1700000000 +0000",
+        "a <a@b>",
+        "a <a@b> Fri Jan 2 15:00:00 2015",
+        "a <a@b> 1700000000.25 +0000",
+        "a <a@b> 1700000000 GMT",
+        "a <a@b> 1700000000 +0000 and more",
+        "<> <>",
+        "",
+    ] {
+        // Beside the followed branch, as its tip, and below its tip.
+        pair.git.run(["update-ref", "refs/heads/other", &commit(first.as_str(), by)]);
+        pair.follow();
+        tip = commit(&tip, by);
+        pair.git.run(["update-ref", "refs/heads/main", &tip]);
+        pair.follow();
+        assert_eq!(pair.resolve("main").unwrap().as_str(), tip, "{by}");
+        build_tar(&pair.mirror_dir(), &tip.parse().unwrap(), &Selection::default(), 1).unwrap();
+        // A pinned commit is searched in the history.
+        assert_eq!(pair.resolve(first.as_str()).unwrap(), first, "{by}");
+    }
+    pair.git.run(["reset", "-q", "--hard", "main"]);
+    pair.git.commit_file("a", "2");
+    pair.follow();
+    assert_eq!(pair.resolve(&tip).unwrap().as_str(), tip);
+}

@@ -5,6 +5,7 @@
 //! stores it as Git bundles.
 
 pub(crate) mod bundles;
+mod commit;
 mod commit_policy;
 mod failures;
 pub mod lfs;

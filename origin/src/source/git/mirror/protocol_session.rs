@@ -18,6 +18,7 @@ use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::{Handshake, SendFlushOnDrop};
 
 use super::{FetchProgress, USER_AGENT, listing};
+use crate::source::git::commit::ReadableCommits;
 
 /// A session after its listing of refs. Ends with a flush when it is dropped.
 pub(super) struct ProtocolSession<T: Transport> {
@@ -64,7 +65,7 @@ impl<T: Transport> ProtocolSession<T> {
         known.objects.unset_object_cache();
         let mut negotiation = Negotiation {
             repo: &known,
-            graph: known.revision_graph(None),
+            graph: Graph::new(ReadableCommits(&known.objects), None),
             negotiator: Algorithm::Consecutive.into_negotiator(),
             refs: &self.refs,
         };

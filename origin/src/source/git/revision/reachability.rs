@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gix::{ObjectId, Repository};
 
 use super::DEFAULT_BRANCH_REF;
+use crate::source::git::commit::Commit;
 
 /// The most cached commits, besides those of the current search.
 const MAX_CACHED: usize = 4096;
@@ -144,8 +145,7 @@ impl Walk {
             let is_excluded = excluded.as_ref().is_some_and(|tips| tips.contains(&id));
             if !is_excluded && seen.insert(id) {
                 // Only the order depends on it, so a wrong date is harmless.
-                let seconds = repo.find_commit(id)?.time().map_or(0, |time| time.seconds);
-                queue.push((seconds, id, tip));
+                queue.push((Commit::read(&repo.objects, id)?.time, id, tip));
             }
             Ok(())
         };
@@ -165,8 +165,8 @@ impl Walk {
                 break;
             }
             if !ends_at(&id) {
-                for parent in repo.find_commit(id)?.parent_ids() {
-                    reach(parent.detach(), tip, &mut queue, &mut seen)?;
+                for parent in Commit::read(&repo.objects, id)?.parents {
+                    reach(parent, tip, &mut queue, &mut seen)?;
                 }
             }
         }

@@ -9,6 +9,7 @@ use weir_protocol::entry_path;
 
 use super::attributes::{Attributes, FILE_NAME, MAX_BYTES};
 use crate::folder_path::FolderPath;
+use crate::source::git::commit::Commit;
 use crate::tarball::TarballError;
 
 /// A folder of a commit.
@@ -33,9 +34,8 @@ pub(super) struct TreeEntry {
 
 /// Finds a folder. Reads one tree per component of its path.
 pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> Result<Folder, TarballError> {
-    let mut buffer = Vec::new();
     let id = ObjectId::from_hex(commit.as_str().as_bytes()).map_err(|e| TarballError::object(commit, e))?;
-    let tree = repo.objects.find_commit(&id, &mut buffer).map_err(|e| TarballError::object(id, e))?.tree();
+    let tree = Commit::read(&repo.objects, id).map_err(|e| TarballError::object(id, e))?.tree;
     let attributes = Attributes::new().map_err(|e| TarballError::object(id, e))?;
     let mut folder = Folder { tree, attributes, attribute_files: Vec::new(), export_ignored: false };
     let mut above = String::new();
