@@ -141,7 +141,7 @@ impl Catalog {
                         let floor = GenerationFloor { is_published: false, ..floor };
                         queue.floors.insert(service.clone(), floor);
                         self.enqueue(queue, |queue| queue.push(Record::Evicted { service: service.clone(), floor }));
-                        self.entries.names_changed();
+                        self.entries.names.add(&service);
                         self.changes.send(|| Some(CatalogChange::Service(service)));
                     }
                     // Edges behind this one may have kept it, and there is no entry to tell them of.

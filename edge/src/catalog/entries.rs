@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use weir_protocol::name::ServiceName;
 
 use super::entry::Entry;
+use super::names::NameChanges;
 use super::record::GenerationFloor;
 
 /// The most generation floors. Beyond it the lowest generations are dropped.
@@ -37,8 +38,8 @@ pub(super) struct Entries {
     hasher: RandomState,
     count: AtomicU64,
     bytes: AtomicU64,
-    /// Grows when a service appears or goes.
-    names_version: AtomicU64,
+    /// Services that appear or go.
+    pub(super) names: NameChanges,
 }
 
 impl Entries {
@@ -48,14 +49,15 @@ impl Entries {
 
     pub(super) fn insert(&self, service: ServiceName, entry: Arc<Entry>) {
         self.bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        let replaced = self.shard(&service).write().unwrap_or_else(PoisonError::into_inner).insert(service, entry);
+        let shard = self.shard(&service);
+        let replaced = shard.write().unwrap_or_else(PoisonError::into_inner).insert(service.clone(), entry);
         match replaced {
             Some(replaced) => {
                 replaced.replace();
                 self.bytes.fetch_sub(replaced.weight(), Ordering::Relaxed)
             }
             None => {
-                self.names_version.fetch_add(1, Ordering::Release);
+                self.names.add(&service);
                 self.count.fetch_add(1, Ordering::Relaxed)
             }
         };
@@ -66,7 +68,7 @@ impl Entries {
         removed.replace();
         self.bytes.fetch_sub(removed.weight(), Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::Relaxed);
-        self.names_version.fetch_add(1, Ordering::Release);
+        self.names.add(service);
         Some(removed)
     }
 
@@ -88,15 +90,6 @@ impl Entries {
             names.extend(shard.keys().filter(|service| is_wanted(service)).cloned());
         }
         names
-    }
-
-    pub(super) fn names_version(&self) -> u64 {
-        self.names_version.load(Ordering::Acquire)
-    }
-
-    /// A service without an entry appeared or went.
-    pub(super) fn names_changed(&self) {
-        self.names_version.fetch_add(1, Ordering::Release);
     }
 
     pub(super) fn count(&self) -> u64 {

@@ -14,6 +14,7 @@ mod journal;
 mod lease;
 mod lookup;
 mod metrics;
+mod names;
 mod negative_cache;
 mod past_versions;
 mod record;

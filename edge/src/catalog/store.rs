@@ -331,9 +331,21 @@ impl Catalog {
         self.write_queue().floors.get(service).is_some_and(|floor| floor.is_published)
     }
 
+    /// Whether a service is one of the known ones.
+    pub(crate) fn has_name(&self, service: &ServiceName) -> bool {
+        // Meanwhile it is neither evicted nor comes back.
+        let queue = self.write_queue();
+        self.entries.get(service).is_some() || queue.floors.get(service).is_some_and(|floor| floor.is_published)
+    }
+
     /// Grows when a service appears in the catalog or goes.
     pub(crate) fn names_version(&self) -> u64 {
-        self.entries.names_version()
+        self.entries.names.version()
+    }
+
+    /// The names that appeared or went since a version, with the present version. `None`: any may have.
+    pub(crate) fn names_since(&self, version: u64) -> Option<(u64, Vec<ServiceName>)> {
+        self.entries.names.since(version)
     }
 
     /// All entries, in no order.

@@ -133,8 +133,8 @@ impl Writer {
                 Ok(()) = fleet.changed() => self.compare().await?,
                 change = changes.recv() => match change {
                     Ok(CatalogChange::Service(service)) => {
-                        let is_new = self.following.names_version != self.inner.catalog.names_version();
-                        if is_new || self.following.services.binary_search(&service).is_ok() {
+                        let is_followed = self.following.services.binary_search(&service).is_ok();
+                        if is_followed || self.following.takes(&session.agent, &service) {
                             self.compare().await?;
                         }
                     }

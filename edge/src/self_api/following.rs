@@ -62,6 +62,20 @@ impl Wanted {
         }
     }
 
+    /// The patterns of the services, and names.
+    pub(crate) fn patterns<'w>(&'w self, agent: &Agent, fleet: &'w Fleet) -> BTreeSet<&'w NameGlob> {
+        match self {
+            Self::Matching(patterns) => patterns.iter().collect(),
+            Self::Assigned => {
+                let labels = fleet.agents.get(&agent.name).map(|entry| &entry.labels);
+                let labels = labels.map_or_else(Labels::default, Labels::clone);
+                let labels = agent.labels.clone().overridden_by(&labels);
+                let assignments = fleet.assignments.iter().filter(|one| one.is_for(&agent.name, &labels));
+                assignments.flat_map(|assignment| &assignment.services).collect()
+            }
+        }
+    }
+
     /// The services, sorted. A pattern without `*` is a service even if it is not known. `readable`: the known services that
     /// the agent may read.
     ///
@@ -73,16 +87,7 @@ impl Wanted {
         fleet: &Fleet,
         readable: Vec<ServiceName>,
     ) -> Result<Vec<ServiceName>, TooMuchWork> {
-        let patterns: BTreeSet<&NameGlob> = match self {
-            Self::Matching(patterns) => patterns.iter().collect(),
-            Self::Assigned => {
-                let labels = fleet.agents.get(&agent.name).map(|entry| &entry.labels);
-                let labels = labels.map_or_else(Labels::default, Labels::clone);
-                let labels = agent.labels.clone().overridden_by(&labels);
-                let assignments = fleet.assignments.iter().filter(|one| one.is_for(&agent.name, &labels));
-                assignments.flat_map(|assignment| &assignment.services).collect()
-            }
-        };
+        let patterns = self.patterns(agent, fleet);
         let named = patterns.iter().filter_map(|pattern| pattern.as_str().parse().ok());
         let named: Vec<ServiceName> = named.filter(|service| agent.may_read(service)).collect();
         let patterns: Vec<_> = patterns.into_iter().filter(|pattern| has_star(pattern)).collect();

@@ -223,16 +223,27 @@ impl Inner {
         let readable = self.catalog.names(|service| wanted.needs_names() && agent.may_read(service));
         let services = wanted.services(agent, &fleet, readable);
         let services = services.map_err(|error| ApiError::TooManyServices(error.to_string()))?;
-        let following = Arc::new(Following::new(services, fleet, names_version));
+        let patterns = wanted.patterns(agent, &fleet).into_iter().cloned().collect();
+        let following = Arc::new(Following::new(services, patterns, fleet, names_version));
         self.following.insert(following_key(agent, wanted), following.clone());
         Ok(following)
     }
 
-    /// The services that an agent follows now, if they were found since the names or the assignments changed.
+    /// The services that an agent follows now, if that is known and the assignments are the same. Of the names only those are
+    /// looked at that appeared or went since.
     fn known_following(&self, agent: &Agent, wanted: &Wanted) -> Option<Arc<Following>> {
-        let (fleet, names_version) = (self.access.fleet().borrow().clone(), self.catalog.names_version());
-        let known = self.following.get(&following_key(agent, wanted))?;
-        (known.names_version == names_version && Arc::ptr_eq(&known.fleet, &fleet)).then_some(known)
+        let (fleet, key) = (self.access.fleet().borrow().clone(), following_key(agent, wanted));
+        let known = self.following.get(&key).filter(|known| Arc::ptr_eq(&known.fleet, &fleet))?;
+        if known.names_version() == self.catalog.names_version() {
+            return Some(known);
+        }
+        let changed = self.catalog.names_since(known.names_version())?;
+        let Some(next) = known.after(agent, changed, |service| self.catalog.has_name(service)) else {
+            return Some(known);
+        };
+        let next = Arc::new(next);
+        self.following.insert(key, next.clone());
+        Some(next)
     }
 
     /// The states of services as the catalog has them, without a query.

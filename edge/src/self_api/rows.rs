@@ -1,5 +1,6 @@
 //! The rows of an agent's services, made once for all requests of that agent.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -7,7 +8,9 @@ use http::HeaderValue;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::batch_poll::{BatchPoll, BatchPollError, BatchRow, RowState};
 use weir_protocol::name::ServiceName;
+use weir_protocol::name_glob::NameGlob;
 
+use crate::access::Agent;
 use crate::catalog::Entry;
 use crate::version::Version;
 
@@ -15,8 +18,10 @@ use crate::version::Version;
 #[derive(Debug)]
 pub(super) struct Following {
     pub(super) services: Vec<ServiceName>,
+    /// Why: known services follow from these.
+    patterns: Arc<[NameGlob]>,
     pub(super) fleet: Arc<Fleet>,
-    pub(super) names_version: u64,
+    names_version: AtomicU64,
     /// The last rows that were made.
     last: Mutex<Option<Arc<Rows>>>,
     /// Of the last poll.
@@ -88,8 +93,45 @@ impl Row {
 }
 
 impl Following {
-    pub(super) fn new(services: Vec<ServiceName>, fleet: Arc<Fleet>, names_version: u64) -> Self {
-        Self { services, fleet, names_version, last: Mutex::default(), polled: Mutex::default() }
+    pub(super) fn new(
+        services: Vec<ServiceName>,
+        patterns: Arc<[NameGlob]>,
+        fleet: Arc<Fleet>,
+        names_version: u64,
+    ) -> Self {
+        let names_version = names_version.into();
+        Self { services, patterns, fleet, names_version, last: Mutex::default(), polled: Mutex::default() }
+    }
+
+    pub(super) fn names_version(&self) -> u64 {
+        self.names_version.load(Ordering::Relaxed)
+    }
+
+    /// Whether the agent follows a service once it is known.
+    pub(super) fn takes(&self, agent: &Agent, service: &ServiceName) -> bool {
+        self.patterns.iter().any(|pattern| pattern.matches(service.as_str())) && agent.may_read(service)
+    }
+
+    /// The same after these names appeared or went. `None`: no other services follow from it.
+    pub(super) fn after(
+        &self,
+        agent: &Agent,
+        (names_version, names): (u64, Vec<ServiceName>),
+        is_known: impl Fn(&ServiceName) -> bool,
+    ) -> Option<Self> {
+        let mut others = None;
+        for name in names.iter().filter(|name| self.takes(agent, name)) {
+            let is_followed = is_known(name) || self.patterns.iter().any(|pattern| pattern.as_str() == name.as_str());
+            match others.as_ref().unwrap_or(&self.services).binary_search(name) {
+                Err(at) if is_followed => others.get_or_insert_with(|| self.services.clone()).insert(at, name.clone()),
+                Ok(at) if !is_followed => drop(others.get_or_insert_with(|| self.services.clone()).remove(at)),
+                _ => {}
+            }
+        }
+        if others.is_none() {
+            self.names_version.fetch_max(names_version, Ordering::Relaxed);
+        }
+        others.map(|services| Self::new(services, self.patterns.clone(), self.fleet.clone(), names_version))
     }
 
     /// The last poll that found all services published and fresh.
@@ -103,7 +145,7 @@ impl Following {
 
     /// The memory of the rows, approximately, in bytes.
     pub(super) fn weight(&self) -> usize {
-        1_000 + 400 * self.services.len()
+        1_000 + 400 * self.services.len() + 50 * self.patterns.len()
     }
 
     /// The rows of these states, one for each service. The body is made only when a state differs from the last.
@@ -126,5 +168,41 @@ impl Following {
         });
         *last = Some(rows.clone());
         Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn of_changed_names_only_those_that_match_are_looked_up() {
+        let name = |name: &str| name.parse::<ServiceName>().unwrap();
+        let globs = |globs: &[&str]| globs.iter().map(|glob| glob.parse().unwrap()).collect::<Vec<NameGlob>>();
+        let agent = Agent {
+            name: "laptop".parse().unwrap(),
+            labels: weir_protocol::labels::Labels::default(),
+            services: globs(&["shop-*", "docs"]),
+            valid_until: None,
+        };
+        let patterns = globs(&["shop-*", "bank-*", "docs", "shop-z"]);
+        let services = ["docs", "shop-b", "shop-z"].map(name).to_vec();
+        let following = Following::new(services.clone(), patterns.into(), Arc::default(), 1);
+        let known = [name("shop-a"), name("other"), name("bank-a")];
+        let looked_up = RefCell::new(Vec::new());
+        let after = |names: &[&str], version| {
+            following.after(&agent, (version, names.iter().map(|one| name(one)).collect()), |name| {
+                looked_up.borrow_mut().push(name.to_string());
+                known.contains(name)
+            })
+        };
+        assert!(after(&["other", "bank-a"], 3).is_none() && looked_up.borrow().is_empty());
+        assert_eq!(following.names_version(), 3);
+        let next = after(&["shop-a", "other", "shop-b", "docs", "shop-z"], 8).expect("other services");
+        assert_eq!(next.services, ["docs", "shop-a", "shop-z"].map(name), "one came, one went, two are named");
+        assert_eq!((next.names_version(), looked_up.take().len()), (8, 4));
+        assert_eq!((following.services, following.names_version.into_inner()), (services, 3));
     }
 }
