@@ -22,6 +22,9 @@ pub(super) struct Index {
     /// The size of each file.
     files: Cache<ObjectDigest, u32>,
     limit: AtomicU64,
+    configured: u64,
+    /// What was free when the disk was full: little, or what a quota keeps back.
+    free_when_full: AtomicU64,
     largest: u64,
 }
 
@@ -54,7 +57,8 @@ impl Index {
             .with_weighter(|_, bytes: &u32| usize::try_from(on_disk(u64::from(*bytes))).unwrap_or(usize::MAX))
             .with_event_listener(Arc::new(Unlink { layout, metrics }))
             .build();
-        Self { files, limit: AtomicU64::new(limit), largest: limit / shards }
+        let (free_when_full, largest) = (AtomicU64::default(), limit / shards);
+        Self { files, limit: AtomicU64::new(limit), configured: limit, free_when_full, largest }
     }
 
     /// Whether an object of this size fits.
@@ -87,12 +91,29 @@ impl Index {
         self.files.remove(digest).map(|entry| *entry.value())
     }
 
-    /// Lowers the limit to 15/16 of the current usage, because the disk is full. Blocks.
-    pub(super) fn shrink(&self) {
-        let usage = self.files.usage();
-        let limit = usage - usage / 16;
-        if limit > 0 && self.files.resize(limit).is_ok() {
-            self.limit.store(limit as u64, Ordering::Relaxed);
+    /// Lowers the limit to 15/16 of the current usage, because the disk is full. `free`: bytes that it says are free. Blocks.
+    pub(super) fn shrink(&self, free: u64) {
+        self.free_when_full.store(free, Ordering::Relaxed);
+        self.resize(fifteen_sixteenths(self.bytes()));
+    }
+
+    /// Whether the disk was full.
+    pub(super) fn has_shrunk(&self) -> bool {
+        self.limit() < self.configured
+    }
+
+    /// Raises the limit again, up to 15/16 of what there is room for now that `free` bytes are free. Blocks.
+    pub(super) fn grow(&self, free: u64) {
+        let more = free.saturating_sub(self.free_when_full.load(Ordering::Relaxed));
+        let limit = fifteen_sixteenths(self.bytes().saturating_add(more)).min(self.configured);
+        if limit > self.limit() {
+            self.resize(limit);
+        }
+    }
+
+    fn resize(&self, limit: u64) {
+        if limit > 0 && usize::try_from(limit).is_ok_and(|limit| self.files.resize(limit).is_ok()) {
+            self.limit.store(limit, Ordering::Relaxed);
         }
     }
 
@@ -113,4 +134,36 @@ impl Index {
 /// The disk space of a file.
 fn on_disk(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(BLOCK)
+}
+
+fn fifteen_sixteenths(bytes: u64) -> u64 {
+    bytes - bytes / 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus::Registry;
+    use weir_runtime::directory_lock::DirectoryLock;
+
+    #[test]
+    fn the_limit_follows_the_room_on_a_disk_that_was_full() {
+        const MIB: u64 = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path(), DirectoryLock::take(dir.path()).unwrap().0);
+        let index = Index::new(64 * MIB, layout, CacheMetrics::register(&Registry::new()).unwrap());
+        (0..16u32).for_each(|n| index.insert(ObjectDigest::of(&n.to_le_bytes()), 1 << 20));
+        index.shrink(3 * MIB);
+        let shrunk = index.limit();
+        assert!(index.has_shrunk() && shrunk == 15 * MIB && index.bytes() <= shrunk);
+        // What eviction made free is no reason, nor what was free when it was full.
+        index.grow(3 * MIB + (16 * MIB - index.bytes()));
+        assert_eq!(index.limit(), shrunk);
+        index.grow(3 * MIB + (32 * MIB - index.bytes()));
+        assert_eq!(index.limit(), 30 * MIB);
+        index.grow(1000 * MIB);
+        assert_eq!((index.limit(), index.has_shrunk()), (64 * MIB, false));
+        (16..50u32).for_each(|n| index.insert(ObjectDigest::of(&n.to_le_bytes()), 1 << 20));
+        assert!(index.bytes() > 40 * MIB, "it takes more again");
+    }
 }

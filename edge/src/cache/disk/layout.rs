@@ -45,6 +45,12 @@ impl Layout {
         self.folder(&hex[..2]).join(&hex)
     }
 
+    /// The free bytes of the file system. `None`: it does not say.
+    pub(super) fn free(&self) -> Option<u64> {
+        let disk = rustix::fs::statvfs(&*self.root).ok()?;
+        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
     fn folder(&self, hex: &str) -> PathBuf {
         self.root.join(hex)
     }

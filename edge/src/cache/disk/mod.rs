@@ -216,6 +216,9 @@ impl Disk {
         let written = spawn_blocking(move || {
             disk.layout.write(&digest, &bytes)?;
             disk.index.insert(digest, size);
+            if disk.index.has_shrunk() {
+                disk.layout.free().into_iter().for_each(|free| disk.index.grow(free));
+            }
             io::Result::Ok(())
         });
         let written = written.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
@@ -226,7 +229,7 @@ impl Disk {
         if self.write_backoff.start(failure, self.clock.now()) && failure == DiskFailure::NoSpace {
             // Leaves free space for the time after the back-off.
             let disk = self.clone();
-            let _ = spawn_blocking(move || disk.index.shrink()).await;
+            let _ = spawn_blocking(move || disk.index.shrink(disk.layout.free().unwrap_or(u64::MAX))).await;
         }
         Err(NotStored::Disk(failure))
     }
