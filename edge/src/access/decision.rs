@@ -1,8 +1,11 @@
 //! Decides whether a request is allowed.
 
+use std::time::SystemTime;
+
 use weir_protocol::name::ServiceName;
-use weir_protocol::token::UnixSeconds;
+use weir_protocol::token::unix_seconds;
 use weir_runtime::identity::{Identity, Role};
+use weir_runtime::serve::Peer;
 
 use super::credential::Credential;
 use super::key_set::KeySet;
@@ -119,7 +122,7 @@ impl Refusal {
             Refusal::WrongAudience => "The token is for another audience.",
             Refusal::WrongSubject => "Tokens of this subject are not accepted here.",
             Refusal::NoAgent => "The claims of the token do not make the name of an agent.",
-            Refusal::Expired => "The token has expired: a new one is needed.",
+            Refusal::Expired => "The token or the certificate has expired: a new one is needed.",
             Refusal::NotYetValid => "The token is not valid yet.",
             Refusal::Denied => "The token was revoked: a new one is needed.",
         }
@@ -132,18 +135,22 @@ pub(super) fn decide(
     rules: &[CertificateRule],
     key_set: &KeySet,
     credential: &Credential<'_>,
-    identity: Option<&Identity>,
+    peer: &Peer,
     service: Option<&ServiceName>,
-    now: UnixSeconds,
+    now: SystemTime,
 ) -> AccessDecision {
-    let (method, allowed) = match (credential, identity) {
+    let (method, allowed) = match (credential, &peer.identity) {
         (Credential::Unreadable, _) => return AccessDecision::Unauthorized(Refusal::Malformed),
-        (Credential::Token(token), _) => match key_set.claims(token, now) {
+        (Credential::Token(token), _) => match key_set.claims(token, unix_seconds(now)) {
             Ok(claims) => (AuthMethod::Token, service.is_none_or(|service| claims.allows(service))),
             Err(refusal) => return AccessDecision::Unauthorized(refusal),
         },
         (Credential::None, Some(Identity { role: Role::Agent, name })) if key_set.denies_agent(name) => {
             return AccessDecision::Unauthorized(Refusal::Denied);
+        }
+        // Connections outlive certificates.
+        (Credential::None, Some(Identity { role: Role::Agent, .. })) if has_expired(peer, now) => {
+            return AccessDecision::Unauthorized(Refusal::Expired);
         }
         (Credential::None, Some(Identity { role: Role::Agent, name })) => {
             let rules = rules.iter().filter(|rule| rule.agents.matches(name.as_str()));
@@ -154,4 +161,9 @@ pub(super) fn decide(
         (Credential::None, _) => return AccessDecision::Unauthorized(Refusal::NoCredential),
     };
     if allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
+}
+
+/// Whether the certificate of a client has expired since the connection was opened.
+pub(crate) fn has_expired(peer: &Peer, now: SystemTime) -> bool {
+    peer.certificate_ends.is_some_and(|ends| ends < now)
 }

@@ -26,7 +26,7 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
-pub(crate) use decision::{AccessDecision, Refusal};
+pub(crate) use decision::{AccessDecision, Refusal, has_expired};
 pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 pub(crate) use session::{Agent, Session};
@@ -241,9 +241,8 @@ impl Access {
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> AccessDecision {
         let inner = &*self.inner;
         if inner.needs_credentials {
-            let (credential, now) = (Credential::of(headers), unix_seconds(SystemTime::now()));
-            let key_set = inner.key_set();
-            decision::decide(&inner.certificates, &key_set, &credential, peer.identity.as_ref(), service, now)
+            let (credential, key_set) = (Credential::of(headers), inner.key_set());
+            decision::decide(&inner.certificates, &key_set, &credential, peer, service, SystemTime::now())
         } else {
             AccessDecision::OPEN
         }

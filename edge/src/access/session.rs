@@ -12,7 +12,7 @@ use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Peer, until};
 
 use super::credential::Credential;
-use super::decision::Refusal;
+use super::decision::{Refusal, has_expired};
 use super::{Access, Inner};
 
 /// An agent, as its credential proves it.
@@ -96,7 +96,7 @@ impl Inner {
                 if key_set.denies_agent(name) {
                     return Err(Refusal::Denied);
                 }
-                if peer.certificate_ends.is_some_and(|ends| ends < now) {
+                if has_expired(peer, now) {
                     return Err(Refusal::Expired);
                 }
                 let rules = self.certificates.iter().filter(|rule| rule.agents.matches(name.as_str()));
@@ -146,7 +146,8 @@ mod tests {
     use weir_protocol::token::{Claims, SigningKey};
     use weir_runtime::shutdown::Drain;
 
-    use crate::access::OriginListsFile;
+    use crate::access::decision::AuthMethod;
+    use crate::access::{AccessDecision, OriginListsFile};
     use crate::config::{AuthConfig, AuthMode, CertificateRule};
 
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -222,6 +223,12 @@ mod tests {
         let certified = access.session(&HeaderMap::new(), &peer(Some(identity.clone()), Some(ends))).unwrap().unwrap();
         assert!(certified.agent.may_read(&"shop".parse().unwrap()));
         assert_eq!(ended(&certified).await, Refusal::Expired);
+        let read = |ends| {
+            let peer = peer(Some(identity.clone()), Some(ends));
+            access.decide(&HeaderMap::new(), &peer, Some(&"shop".parse().unwrap()))
+        };
+        assert_eq!(read(ends + Duration::from_secs(3600)), AccessDecision::Allowed(AuthMethod::Certificate));
+        assert_eq!(read(ends), AccessDecision::Unauthorized(Refusal::Expired), "on a connection that is still open");
         send(&|list| list.deny_agent("c-1".parse().unwrap()).unwrap());
         let denied = access.session(&HeaderMap::new(), &peer(Some(identity), None)).err();
         assert_eq!(

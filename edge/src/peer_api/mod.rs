@@ -11,6 +11,7 @@ mod metrics;
 mod object;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Request, Response};
 use weir_protocol::cache_status::CacheStatus;
@@ -22,6 +23,7 @@ use weir_runtime::serve::{Body, Peer, RequestBody};
 use self::error::PeerError;
 pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
+use crate::access::{Refusal, has_expired};
 use crate::agent_api::ApiError;
 use crate::cache::{Cache, cache_status};
 use crate::catalog::Lookup;
@@ -74,6 +76,8 @@ impl PeerApi {
         let route = Route::parse(request.uri().path());
         let label = route.as_ref().map_or("unknown", Route::label);
         let answered = match route {
+            // Connections outlive certificates.
+            _ if has_expired(peer, SystemTime::now()) => Err(PeerError::Api(ApiError::Unauthorized(Refusal::Expired))),
             Err(error) => Err(PeerError::Api(error.into())),
             Ok(Route::Heartbeats) if *request.method() == Method::POST => {
                 inner.heartbeats.answer(request, |_| true).await.map_err(PeerError::Api)

@@ -114,7 +114,7 @@ async fn a_token_grants_its_services_over_every_version_of_http() {
             for (bad, reason) in [
                 (forged.as_str(), "The signature of the token is wrong."),
                 (&foreign, "The token is signed with a key that is not known here."),
-                (&expired, "The token has expired: a new one is needed."),
+                (&expired, "The token or the certificate has expired: a new one is needed."),
                 (&early, "The token is not valid yet."),
                 ("Bearer nonsense", "The token cannot be read."),
             ] {
