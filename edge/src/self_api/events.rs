@@ -95,8 +95,13 @@ impl Writer {
         fleet: watch::Receiver<Arc<Fleet>>,
         permit: OwnedSemaphorePermit,
     ) {
-        let Err(end) = self.write(since, changes, fleet).await;
         let (inner, session) = (self.inner.clone(), self.session.clone());
+        let end = tokio::select! {
+            biased;
+            // Before all events: a denial must not wait for a reader that is slow.
+            _ = session.ended() => End::Credential,
+            Err(end) = self.write(since, changes, fleet) => end,
+        };
         match end {
             End::NotTaken(NotTaken::Disconnected) => {}
             End::NotTaken(NotTaken::Drained) => self.parts.finish(),
@@ -118,8 +123,6 @@ impl Writer {
         self.send(kind).await?;
         self.all_upstreams().await?;
         let session = self.session.clone();
-        let ended = session.ended();
-        tokio::pin!(ended);
         let mut heartbeats = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
         heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeats.reset();
@@ -128,8 +131,6 @@ impl Writer {
                 biased;
                 () = self.inner.drain.begun() => return Err(NotTaken::Drained.into()),
                 () = self.parts.closed() => return Err(NotTaken::Disconnected.into()),
-                // Before further changes: a denial must not wait.
-                _ = &mut ended => return Err(End::Credential),
                 Ok(()) = fleet.changed() => self.compare().await?,
                 change = changes.recv() => match change {
                     Ok(CatalogChange::Service(service)) => {
@@ -170,7 +171,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Tells the agent to poll; and what has ended, because an empty list says that of no service.
+    /// Tells the agent to poll, after what is known to have changed.
     async fn resync(&mut self) -> Result<(), End> {
         self.compare().await?;
         self.all_upstreams().await?;

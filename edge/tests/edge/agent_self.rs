@@ -434,6 +434,34 @@ async fn the_streams_of_a_denied_agent_end() {
 }
 
 #[tokio::test]
+async fn a_denial_ends_a_stream_in_the_middle_of_a_burst() {
+    const BURST: usize = 8000;
+    let mut denied = std::path::PathBuf::new();
+    let site = assigned(|config| {
+        denied = config.cache.dir.with_file_name("denied");
+        std::fs::write(&denied, "").unwrap();
+        config.auth.deny = Some(denied.clone());
+    })
+    .await;
+    let tarball = Tarball::random(1, 10);
+    (0..BURST).for_each(|n| site.origin.push(&format!("shopping-{n}"), 7, 1, &tarball));
+    let mut client = site.client_as("agent", "h3").await;
+    let list = format!("{SERVICES}?services=shopping-*");
+    site.until("they are known", async || names(&client.get(&list, &[]).await).len() == BURST).await;
+    let mut reader = site.client_as("agent", "h3").await;
+    let mut stream = reader.begin("GET", EVENTS, &[]).await;
+    next(&mut stream).await;
+    // From now on the agent reads nothing, and the burst does not fit into what it may be sent.
+    site.origin.send_event(assigning(2, &["shopping-*"]));
+    let sent = || site.metric("weir_edge_agent_events_total", &[("event", "assigned")]);
+    site.until("the burst has begun", async || sent() > 100.0).await;
+    std::fs::write(&denied, "agent cluster-1\n").unwrap();
+    let ended = || site.metric("weir_edge_agent_streams_ended_total", &[("reason", "credential")]);
+    site.until("the stream has ended", async || ended() == 1.0).await;
+    assert!(sent() < BURST as f64, "it has not waited for the agent");
+}
+
+#[tokio::test]
 async fn each_run_of_an_edge_has_a_name() {
     let mut site = assigned(|_| {}).await;
     let mut runs = Vec::new();
