@@ -43,6 +43,7 @@ async fn named(findings: &mut Findings, edge: &Edge, config: &Config, answered: 
         let request = |method| TarballRequest {
             service,
             method,
+            version: None,
             if_none_match: None,
             no_cache: false,
             timeout: config.request_timeout,

@@ -39,6 +39,8 @@ pub(crate) struct TarballRequest<'a> {
     pub(crate) service: &'a ServiceName,
     /// HEAD or GET.
     pub(crate) method: Method,
+    /// A retained version; `None`: the current one.
+    pub(crate) version: Option<TarballDigest>,
     /// The digest on disk, sent as `If-None-Match`.
     pub(crate) if_none_match: Option<TarballDigest>,
     /// Asks the edge to revalidate and to verify its cache.
@@ -224,9 +226,14 @@ impl Edge {
     }
 
     fn request(&self, tarball_request: &TarballRequest<'_>) -> Request<Bytes> {
+        let service = tarball_request.service.clone();
+        let path = match tarball_request.version {
+            None => Path::Tarball(service),
+            Some(digest) => Path::TarballVersion(service, digest),
+        };
         let mut request = Request::builder()
             .method(tarball_request.method.clone())
-            .uri(format!("{}{}", self.url, Path::Tarball(tarball_request.service.clone())))
+            .uri(format!("{}{path}", self.url))
             .header(header::USER_AGENT, USER_AGENT);
         request = match &tarball_request.dictionary {
             None => request.header(header::ACCEPT_ENCODING, "zstd"),

@@ -8,18 +8,17 @@ use weir_protocol::digest::TarballDigest;
 use weir_runtime::shutdown::Drain;
 
 use super::error::{AllEdgesFailed, PollError};
-use super::poller::{LocalState, PollResult, Poller};
+use super::poller::Poller;
+use super::request::{LocalState, PollResult, Wanted};
 use super::row::{Held, Meaning, ReceivedRow, is_not_published, meaning, offered};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
-use crate::fetch::{Tarball, TarballHeaders};
+use crate::fetch::TarballHeaders;
 use crate::generation::highest_credible;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{
-    Pins, ReleaseError, ReleaseName, ReleaseRecord, Restored, ServiceDirectory, State, TarError, TarRecord,
-};
-use crate::status::{HookState, Pinned, Release, ServiceStatus};
+use crate::release::{Pins, ReleaseError, Restored, ServiceDirectory, State, TarError};
+use crate::status::{HookState, Release, ServiceStatus};
 use crate::supervise::Task;
 
 /// A command to the task.
@@ -57,13 +56,13 @@ pub(crate) struct Follower {
 
 /// The outcome of a poll or refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+pub(super) enum Outcome {
     Unchanged,
     Switched(SwitchReason),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SwitchReason {
+pub(super) enum SwitchReason {
     First,
     Changed,
     /// A refresh found a change that polls had missed.
@@ -71,14 +70,6 @@ enum SwitchReason {
     /// A refresh found modified files on disk.
     Repaired,
     RolledBack,
-}
-
-/// A release that is complete on disk.
-#[derive(Debug)]
-enum Prepared {
-    /// It is current and unmodified.
-    Current,
-    Ready(ReleaseName, SwitchReason, Option<TarRecord>),
 }
 
 impl SwitchReason {
@@ -147,6 +138,11 @@ impl Follower {
                 return Some(());
             }
         };
+        if let Some(digest) = pinned
+            && !self.refresh_pinned(digest, refresh).await?
+        {
+            return Some(());
+        }
         let state = self.directory.state();
         let unpacked = self.veto.as_ref().map(|veto| veto.release);
         let local = LocalState {
@@ -154,13 +150,12 @@ impl Follower {
             highest_generation: state.highest_generation_within(highest_credible(SystemTime::now())),
             rejected: self.rejected.as_ref().map(|(digest, _)| *digest),
             unpacked: unpacked.filter(|name| self.directory.release_path(*name).is_dir()).map(|name| name.digest()),
-            pinned,
+            pinned: pinned.is_some(),
         };
-        // Edges have no tarball of a pinned release: there is nothing to compare it with.
-        let fetch = refresh && !pinned;
+        let wanted = if refresh && pinned.is_none() { Wanted::Refresh } else { Wanted::Poll };
         let result = tokio::select! {
             () = self.drain.begun() => return None,
-            result = self.poller.run(local, fetch) => result,
+            result = self.poller.run(local, &wanted) => result,
         };
         let (found, protocol) = match result {
             Ok(answered) => answered,
@@ -174,10 +169,11 @@ impl Follower {
             PollResult::Fetched(tarball, _) => Some(tarball.digest),
             PollResult::Unchanged(_) | PollResult::Unpacked(_) | PollResult::Held(_) => None,
         };
-        match self.apply(found, refresh).await? {
+        let changed = if refresh { SwitchReason::MissedChange } else { SwitchReason::Changed };
+        match self.apply(found, changed).await? {
             Ok(outcome) => {
                 self.schedule.succeeded(refresh, Instant::now(), fastrand::f64());
-                self.succeeded(outcome, fetch, Some(protocol));
+                self.succeeded(outcome, refresh, Some(protocol));
             }
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
@@ -240,7 +236,7 @@ impl Follower {
                         self.schedule.announced(Instant::now(), Duration::ZERO);
                         return Some(());
                     }
-                    Ok(_) => self.apply(found, false).await?,
+                    Ok(_) => self.apply(found, SwitchReason::Changed).await?,
                     Err(error) => Err(error.into()),
                 };
                 match applied {
@@ -265,10 +261,7 @@ impl Follower {
         let restored = self.on_disk(ServiceDirectory::restore).await?;
         match restored {
             Restored::Intact => {}
-            Restored::Link => {
-                self.metrics.refresh_repaired.inc();
-                self.switched(SwitchReason::Repaired);
-            }
+            Restored::Link => self.switched(SwitchReason::Repaired),
             Restored::Forgotten => {
                 self.metrics.refresh_repaired.inc();
                 self.show_release(0);
@@ -278,43 +271,8 @@ impl Follower {
         Ok(restored)
     }
 
-    /// Whether the status shows another pin than there is.
-    fn pin_has_changed(&mut self) -> bool {
-        let pin = match self.pins.borrow_and_update().get(&self.poller.service) {
-            // Until it can be read, the last one stays.
-            Some(Err(_)) => return false,
-            Some(Ok(pin)) => Some((pin.digest, pin.since)),
-            None => None,
-        };
-        pin != self.status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since))
-    }
-
-    /// Switches to the pinned release, if there is one; returns whether the service is pinned.
-    async fn follow_pin(&mut self) -> Result<bool, ReleaseError> {
-        let changed = self.pin_has_changed();
-        let service = &self.poller.service;
-        let pin = self.pins.borrow().get(service).cloned().transpose().map_err(ReleaseError::Pin)?;
-        if changed {
-            match pin {
-                Some(pin) => tracing::warn!(%service, digest = %pin.digest, "pinned: changes are not followed"),
-                None => tracing::info!(%service, "not pinned any more"),
-            }
-            self.metrics.pinned.set(pin.is_some().into());
-            let pinned = pin.map(|pin| Pinned { digest: pin.digest, since: pin.since, offered: None });
-            self.status.send_modify(|status| status.pinned = pinned);
-        }
-        let Some(pin) = pin else { return Ok(false) };
-        let current = self.directory.state().release;
-        if current.is_none_or(|release| release.directory.digest() != pin.digest) {
-            self.veto = None;
-            self.on_disk(move |directory| directory.roll_back(pin.digest)).await?;
-            self.switched(SwitchReason::RolledBack);
-        }
-        Ok(true)
-    }
-
     /// Runs something that blocks.
-    async fn on_disk<T: Send + 'static>(
+    pub(super) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&ServiceDirectory) -> Result<T, ReleaseError> + Send + 'static,
     ) -> Result<T, ReleaseError> {
@@ -327,82 +285,14 @@ impl Follower {
         })?
     }
 
-    /// Applies the result of a poll to the disk; `None` when the drain began meanwhile.
-    async fn apply(&mut self, found: PollResult, refresh: bool) -> Option<Result<Outcome, PollError>> {
-        let (prepared, answer) = match found {
-            PollResult::Unchanged(answer) => {
-                self.veto = None;
-                let confirmed = self.on_disk(move |directory| confirm(directory, &answer)).await;
-                return Some(confirmed.map(|()| Outcome::Unchanged).map_err(PollError::from));
-            }
-            PollResult::Held(answer) => {
-                let offered = answer.digest;
-                self.status.send_modify(|status| {
-                    status.pinned.as_mut().into_iter().for_each(|pinned| pinned.offered = offered);
-                });
-                return Some(Ok(Outcome::Unchanged));
-            }
-            PollResult::Unpacked(answer) => {
-                let name = self.veto.as_ref().expect("only a refused release is unpacked and not current").release;
-                let first = self.directory.state().release.is_none();
-                (Prepared::Ready(name, if first { SwitchReason::First } else { SwitchReason::Changed }, None), answer)
-            }
-            PollResult::Fetched(tarball, answer) => {
-                let expected = answer.clone();
-                let max = self.poller.dictionaries.memory.max();
-                let prepared =
-                    self.on_disk(move |directory| prepare(directory, &tarball, &expected, refresh, max)).await;
-                match prepared {
-                    Ok(prepared) => (prepared, answer),
-                    Err(error) => return Some(Err(error.into())),
-                }
-            }
-        };
-        let Prepared::Ready(name, why, tar) = prepared else { return Some(Ok(Outcome::Unchanged)) };
-        let record = record(name, tar, &answer);
-        // A repair restores content that has passed.
-        if why != SwitchReason::Repaired
-            && let Err(error) = self.check(&record).await?
-        {
-            return Some(Err(error));
-        }
-        // Somebody may have pinned the service while it was fetched or checked.
-        let digest = record.directory.digest();
-        let pinned = self.on_disk(move |directory| directory.is_pinned_elsewhere(digest)).await;
-        match pinned {
-            Ok(false) => {}
-            Ok(true) => return Some(Ok(Outcome::Unchanged)),
-            Err(error) => return Some(Err(error.into())),
-        }
-        self.veto = None;
-        let switched = self.on_disk(move |directory| directory.switch(&record)).await;
-        Some(switched.map(|()| Outcome::Switched(why)).map_err(PollError::from))
-    }
-
-    /// Runs the check, unless it refused this content a moment ago; `None` when the drain began meanwhile.
-    async fn check(&mut self, record: &ReleaseRecord) -> Option<Result<(), PollError>> {
-        let Some(check) = &self.check else { return Some(Ok(())) };
-        let refused = self.veto.as_ref().filter(|veto| !veto.allows(record.directory, Instant::now()));
-        if let Some(veto) = refused {
-            return Some(Err(PollError::Vetoed(veto.message.clone())));
-        }
-        let result = tokio::select! {
-            () = self.drain.begun() => return None,
-            result = check.run(&self.directory, record.clone(), self.veto.as_ref()) => result,
-        };
-        if result.is_err() {
-            self.poller.metrics.attempt_failed("check");
-        }
-        Some(result.map_err(|veto| {
-            let message = veto.message.clone();
-            self.veto = Some(veto);
-            PollError::Vetoed(message)
-        }))
-    }
-
     /// Reports a switch.
-    fn switched(&self, why: SwitchReason) {
+    pub(super) fn switched(&self, why: SwitchReason) {
         self.metrics.switches.inc();
+        match why {
+            SwitchReason::MissedChange => self.metrics.refresh_missed_change.inc(),
+            SwitchReason::Repaired => self.metrics.refresh_repaired.inc(),
+            SwitchReason::First | SwitchReason::Changed | SwitchReason::RolledBack => {}
+        }
         log_switch(self, &self.directory.state(), why);
         self.show_release(1);
     }
@@ -438,11 +328,6 @@ impl Follower {
             Outcome::Unchanged => self.metrics.polls_unchanged.inc(),
             Outcome::Switched(why) => {
                 self.metrics.polls_changed.inc();
-                match why {
-                    SwitchReason::MissedChange => self.metrics.refresh_missed_change.inc(),
-                    SwitchReason::Repaired => self.metrics.refresh_repaired.inc(),
-                    SwitchReason::First | SwitchReason::Changed | SwitchReason::RolledBack => {}
-                }
                 self.switched(why);
             }
         }
@@ -470,7 +355,7 @@ impl Follower {
         });
     }
 
-    fn failed(&self, failed: &AllEdgesFailed) {
+    pub(super) fn failed(&self, failed: &AllEdgesFailed) {
         let message = match (failed.last(), &self.rejected) {
             // Reports the original error.
             (Some(PollError::RejectedBefore), Some((_, why))) => why.clone(),
@@ -482,7 +367,7 @@ impl Follower {
         self.record_failure(message, failed.last().is_none_or(PollError::is_retryable));
     }
 
-    fn record_failure(&self, message: String, retryable: bool) {
+    pub(super) fn record_failure(&self, message: String, retryable: bool) {
         self.metrics.polls_error.inc();
         self.status.send_modify(|status| {
             // Logged once per reason, not once per poll.
@@ -522,53 +407,4 @@ pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<
         revision_id: record.revision_id.clone(),
         directory: directory.release_path(record.directory),
     })
-}
-
-fn record(directory: ReleaseName, tar: Option<TarRecord>, answer: &TarballHeaders) -> ReleaseRecord {
-    ReleaseRecord {
-        directory,
-        tar,
-        generation: answer.generation,
-        commit: answer.commit.clone(),
-        revision_id: answer.revision_id.clone(),
-    }
-}
-
-/// Records that the release is current, perhaps under a new generation and revision.
-fn confirm(directory: &ServiceDirectory, answer: &TarballHeaders) -> Result<(), ReleaseError> {
-    let current = directory.state().release.map(|release| record(release.directory, release.tar, answer));
-    directory.confirm(answer.generation, current)
-}
-
-/// Makes a complete release of a tarball, unless it is in force and unmodified.
-fn prepare(
-    directory: &ServiceDirectory,
-    tarball: &Tarball,
-    answer: &TarballHeaders,
-    refresh: bool,
-    max_dictionary: u64,
-) -> Result<Prepared, ReleaseError> {
-    let current = directory.state().release.map(|release| release.directory);
-    let (why, first_name) = match current {
-        None => (SwitchReason::First, 0),
-        Some(current) if current.digest() != tarball.digest && refresh => (SwitchReason::MissedChange, 0),
-        Some(current) if current.digest() != tarball.digest => (SwitchReason::Changed, 0),
-        Some(current) => match directory.compare(&tarball.file, current)? {
-            None if directory.points_at(current)? => {
-                confirm(directory, answer)?;
-                return Ok(Prepared::Current);
-            }
-            None => {
-                tracing::warn!(release = %current, "`current` does not point at the release");
-                (SwitchReason::Repaired, 0)
-            }
-            Some(difference) => {
-                tracing::warn!(release = %current, %difference, "the files on disk were modified");
-                (SwitchReason::Repaired, 1)
-            }
-        },
-    };
-    let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
-    let tar = TarRecord::of(&tarball.file, max_dictionary).map_err(TarError::Read)?;
-    Ok(Prepared::Ready(name, why, tar))
 }

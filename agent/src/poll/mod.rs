@@ -3,6 +3,7 @@
 //! One task polls for all of them with one request, and one reads the events of an edge; both pass rows on. A row that says
 //! what is on disk takes the place of a poll, and another one causes it.
 
+mod apply;
 mod batch;
 mod batch_schedule;
 mod dictionary;
@@ -10,7 +11,9 @@ mod error;
 mod events;
 mod follower;
 mod interrupted;
+mod pinned;
 mod poller;
+mod request;
 mod row;
 mod schedule;
 mod selection;

@@ -14,10 +14,11 @@ use weir_protocol::route::Route;
 use super::dictionary::Dictionaries;
 use super::error::{AllEdgesFailed, PollError};
 use super::interrupted::{DownloadLimits, Interrupted};
+use super::request::{LocalState, PollResult, Version, Wanted};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{
-    Coding, Download, FetchError, InvalidHeader, Tarball, TarballHeaders, coding, is_delta, problem_detail, retry_after,
+    Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, is_delta, problem_detail, retry_after,
 };
 use crate::generation::highest_credible;
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
@@ -29,30 +30,6 @@ const MAX_RACES: usize = 3;
 
 /// The most bytes of the field `seen` that an edge adds to a descriptor.
 const MAX_SEEN_BYTES: usize = 1 << 10;
-
-/// The state of a service on this machine.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct LocalState {
-    pub(crate) digest: Option<TarballDigest>,
-    pub(crate) highest_generation: u64,
-    /// A verified tarball that could not be unpacked: polls do not fetch it again.
-    pub(crate) rejected: Option<TarballDigest>,
-    /// A complete release that the check refused: it is not fetched again.
-    pub(crate) unpacked: Option<TarballDigest>,
-    /// The service stays at its release, whatever edges offer.
-    pub(crate) pinned: bool,
-}
-
-/// The result of a poll.
-pub(crate) enum PollResult {
-    Unchanged(TarballHeaders),
-    /// The release that is on disk already, and not current.
-    Unpacked(TarballHeaders),
-    /// What an edge offers while the service is pinned.
-    Held(TarballHeaders),
-    /// A verified tarball: a new one after a poll, any after a refresh.
-    Fetched(Tarball, TarballHeaders),
-}
 
 /// Polls the edges for one service.
 pub(crate) struct Poller {
@@ -112,16 +89,24 @@ impl Poller {
         }
     }
 
-    /// Tries the edges in turn until one gives a usable response. `refresh`: fetch in any case.
+    /// Tries the edges in turn until one gives a usable response.
     ///
     /// # Errors
     /// The errors of all edges.
-    pub(crate) async fn run(&self, local: LocalState, refresh: bool) -> Result<(PollResult, Protocol), AllEdgesFailed> {
+    pub(crate) async fn run(
+        &self,
+        local: LocalState,
+        wanted: &Wanted,
+    ) -> Result<(PollResult, Protocol), AllEdgesFailed> {
         let (mut errors, mut retry_after) = (Vec::new(), None);
         let edges = self.edges.current();
         let mut attempt = edges.attempt();
         for edge in attempt.in_order() {
-            let result = if refresh { self.get(edge, local, true).await } else { self.poll(edge, local).await };
+            let result = match wanted {
+                Wanted::Poll => self.poll(edge, local).await,
+                Wanted::Refresh => self.get(edge, local, true).await,
+                Wanted::Retained(known) => self.get_tarball(edge, local, true, Version::Retained(known)).await,
+            };
             match result {
                 Ok(found) => {
                     attempt.succeeded();
@@ -154,7 +139,7 @@ impl Poller {
                 response = edge.send(&self.tarball_request(Method::GET, local.digest, false)).await?;
             }
             let (status, protocol) = (response.status, response.protocol);
-            let (answer, _) = self.answer(edge, response, local).await?;
+            let (answer, _) = self.answer(edge, response, local, Version::Current).await?;
             let offered = match status {
                 // A `304` without a digest confirms the digest of the request.
                 StatusCode::NOT_MODIFIED if answer.digest.is_none() => local.digest,
@@ -244,14 +229,14 @@ impl Poller {
 
     /// Fetches the tarball; with `trust` the one that an origin signed.
     async fn get(&self, edge: &Edge, local: LocalState, no_cache: bool) -> Result<(PollResult, Protocol), PollError> {
-        let Some(proofs) = &self.proofs else { return self.get_tarball(edge, local, no_cache, None).await };
+        let Some(proofs) = &self.proofs else { return self.get_tarball(edge, local, no_cache, Version::Current).await };
         let mut races = 0;
         loop {
             let signed = self.signed(edge, proofs, local).await?;
             if local.rejected == Some(signed.digest) && !no_cache {
                 return Err(PollError::RejectedBefore);
             }
-            match self.get_tarball(edge, local, no_cache, Some(&signed)).await {
+            match self.get_tarball(edge, local, no_cache, Version::Signed(&signed)).await {
                 // There may be a newer publication by now.
                 Err(PollError::Proof(ProofError::OtherDigest { .. })) if races < MAX_RACES => races += 1,
                 Ok((PollResult::Fetched(tarball, _), protocol)) => {
@@ -268,14 +253,14 @@ impl Poller {
         edge: &Edge,
         local: LocalState,
         no_cache: bool,
-        signed: Option<&SignedPublication>,
+        version: Version<'_>,
     ) -> Result<(PollResult, Protocol), PollError> {
         let _permit = self.downloads.running.acquire().await.expect("the semaphore is never closed");
-        match self.download(edge, local, no_cache, signed).await {
+        match self.download(edge, local, no_cache, version).await {
             Err(PollError::Fetch(error)) if error.is_corrupt() => {
                 self.service_metrics.verify_failures.inc();
                 tracing::warn!(service = %self.service, edge = %edge.url(), %error, "a tarball failed to verify; fetching it again past all caches");
-                let second = self.download(edge, local, true, signed).await;
+                let second = self.download(edge, local, true, version).await;
                 if matches!(&second, Err(PollError::Fetch(error)) if error.is_corrupt()) {
                     self.service_metrics.verify_failures.inc();
                 }
@@ -292,12 +277,15 @@ impl Poller {
         edge: &Edge,
         local: LocalState,
         no_cache: bool,
-        signed: Option<&SignedPublication>,
+        version: Version<'_>,
     ) -> Result<(PollResult, Protocol), PollError> {
         let mut tarball_request = self.tarball_request(Method::GET, None, no_cache);
+        if let Version::Retained(known) = version {
+            tarball_request.version = known.digest;
+        }
         let mut accepts_delta = !no_cache;
         loop {
-            tarball_request.rest = self.interrupted.rest(signed.map(|signed| signed.digest));
+            tarball_request.rest = self.interrupted.rest(version.digest());
             let may_be_delta = accepts_delta && tarball_request.rest.is_none();
             let offered = if may_be_delta { self.dictionaries.offer() } else { None };
             tarball_request.dictionary = offered.as_ref().map(|offered| offered.sha256);
@@ -306,7 +294,7 @@ impl Poller {
             let is_part = matches!(response.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
             let (answer, body, resumed) = match tarball_request.rest.as_ref().filter(|_| is_part) {
                 None => {
-                    let (answer, body) = self.answer(edge, response, local).await?;
+                    let (answer, body) = self.answer(edge, response, local, version).await?;
                     // It was of another representation.
                     self.interrupted.take();
                     (answer, body, None)
@@ -316,11 +304,13 @@ impl Poller {
                     tracing::info!(service = %self.service, edge = %edge.url(), from = rest.start, "a download is resumed");
                     self.metrics.resumed_downloads.inc();
                     self.metrics.resumed_bytes.inc_by(rest.start);
-                    (self.checked(edge, &headers, local)?, response.body, Some(download))
+                    (self.checked(edge, &headers, local, version)?, response.body, Some(download))
                 }
             };
             let digest = answer.require_digest()?;
-            signed.map_or(Ok(()), |signed| signed.check_digest(digest))?;
+            if let Version::Signed(signed) = version {
+                signed.check_digest(digest)?;
+            }
             let is_delta = offered.is_some() && is_delta(&headers);
             let mut download = match resumed {
                 Some(download) => download,
@@ -378,8 +368,18 @@ impl Poller {
         no_cache: bool,
     ) -> TarballRequest<'_> {
         let timeout = if method == Method::HEAD { self.request_timeout } else { self.fetch_timeout };
-        let (service, dictionary, rest) = (&self.service, None, None);
-        TarballRequest { service, method, if_none_match, no_cache, dictionary, rest, timeout, avoid_http3: false }
+        let (service, version, dictionary, rest) = (&self.service, None, None, None);
+        TarballRequest {
+            service,
+            method,
+            version,
+            if_none_match,
+            no_cache,
+            dictionary,
+            rest,
+            timeout,
+            avoid_http3: false,
+        }
     }
 
     /// Checks the status and the headers of a response, and that its generation is not lower than one seen before.
@@ -388,13 +388,23 @@ impl Poller {
         edge: &Edge,
         response: Response,
         local: LocalState,
+        version: Version<'_>,
     ) -> Result<(TarballHeaders, ResponseBody), PollError> {
         let response = succeeded(edge, response).await?;
-        Ok((self.checked(edge, &response.headers, local)?, response.body))
+        Ok((self.checked(edge, &response.headers, local, version)?, response.body))
     }
 
     /// The headers, if the generation is not lower than one seen before.
-    fn checked(&self, edge: &Edge, headers: &HeaderMap, local: LocalState) -> Result<TarballHeaders, PollError> {
+    fn checked(
+        &self,
+        edge: &Edge,
+        headers: &HeaderMap,
+        local: LocalState,
+        version: Version<'_>,
+    ) -> Result<TarballHeaders, PollError> {
+        if let Version::Retained(known) = version {
+            return Ok(known.clone());
+        }
         let answer = TarballHeaders::of(headers)?;
         // With `trust` the number decides nothing: the signed one is checked.
         if self.proofs.is_none() {

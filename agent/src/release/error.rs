@@ -21,7 +21,9 @@ pub(crate) enum ReleaseError {
     #[error("{0}")]
     Pin(String),
     /// A rollback to a release that was pruned, or removed by somebody.
-    #[error("the release {digest} is not on disk any more: choose another one, or `weir-agent unpin` the service")]
+    #[error(
+        "the release {digest} is not on disk any more, and no edge has it: choose another one, or `weir-agent unpin` the service"
+    )]
     NotKept { digest: TarballDigest },
 }
 

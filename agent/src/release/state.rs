@@ -160,11 +160,13 @@ impl State {
         seen.filter(|generation| *generation <= credible).max().unwrap_or(0)
     }
 
-    /// What is known of a release on disk.
+    /// What is known of a release on disk, or of another copy of its content.
     pub(crate) fn record_of(&self, name: ReleaseName) -> ReleaseRecord {
-        let records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
-        let known = records.into_iter().find(|record| record.directory == name).cloned();
-        known.unwrap_or(ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None, tar: None })
+        let mut records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
+        match records.find(|record| record.directory.digest() == name.digest()) {
+            Some(known) => ReleaseRecord { directory: name, ..known.clone() },
+            None => ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None, tar: None },
+        }
     }
 
     /// Repairs the state to match the symlink, which is authoritative. `None` when they match.
@@ -180,7 +182,9 @@ impl State {
 
     /// The state after somebody deleted the release.
     pub(crate) fn without_release(&self) -> Self {
-        Self { release: None, previous: None, hook: HookProgress::Done, hook_attempts: 0, ..self.clone() }
+        let earlier =
+            self.release.iter().chain(&self.previous).chain(&self.earlier).take(MAX_EARLIER).cloned().collect();
+        Self { release: None, previous: None, earlier, hook: HookProgress::Done, hook_attempts: 0, ..self.clone() }
     }
 
     /// The pending run of `exec`, if any.

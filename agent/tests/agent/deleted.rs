@@ -19,7 +19,8 @@ async fn running(world: &World, edge: &TestEdge, poll_interval: Duration) -> Age
     edge.answers.publish(&shop(), with_content("zero"));
     let mut agent = Agent::with_release(config).await;
     edge.answers.publish(&shop(), with_content("one"));
-    agent.poll().await;
+    agent.running.poll_now(&shop());
+    agent.until("it has the second one", |status| status.switches == 2).await;
     agent
 }
 

@@ -91,6 +91,8 @@ pub(crate) struct Seen {
 #[derive(Default)]
 struct State {
     published: HashMap<ServiceName, Published>,
+    /// The versions that can be had by their digests.
+    retained: HashMap<TarballDigest, Published>,
     /// Bodies are encoded in another way than by other edges.
     recoded: bool,
     /// What is sent to an agent that has this dictionary.
@@ -187,8 +189,15 @@ impl Answers {
     pub(crate) fn publish_at(&self, service: &ServiceName, tar: Vec<u8>, generation: u64) -> TarballDigest {
         let digest = TarballDigest::of(&tar);
         let published = Published { tar: tar.into(), digest, generation, envelope: None };
-        self.state().published.insert(service.clone(), published);
+        let mut state = self.state();
+        state.retained.insert(digest, published.clone());
+        state.published.insert(service.clone(), published);
         digest
+    }
+
+    /// Nothing can be had by its digest any more.
+    pub(crate) fn drop_retained(&self) {
+        self.state().retained.clear();
     }
 
     /// Signs what is published as its origin would.
@@ -315,6 +324,7 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
     }
     let (published, tells) = match Route::parse(request.uri().path()) {
         Ok(Route::Tarball(service)) => (state.published.get(&service), None),
+        Ok(Route::TarballVersion(_, digest)) => (state.retained.get(&digest), None),
         Ok(Route::Service(service)) => (state.published.get(&service), Some(service)),
         _ => (None, None),
     };
@@ -322,7 +332,13 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
         (None, _) => empty(404),
         (Some(published), None) => {
             let fault = if let Some(Fault::InTarball(fault)) = fault { Some(&**fault) } else { fault };
-            body::tarball(request, published, state, fault)
+            let mut response = body::tarball(request, published, state, fault);
+            if request.uri().path().contains("/tarballs/") {
+                for name in ["weir-generation", "weir-commit", "weir-revision"] {
+                    response.headers_mut().remove(name);
+                }
+            }
+            response
         }
         (Some(published), Some(service)) => descriptor(&service, published, fault),
     }

@@ -58,7 +58,10 @@ async fn a_running_agent_goes_back_stays_there_and_follows_again() {
     for status in [agent.poll().await, agent.refresh().await] {
         assert_eq!((status.last_error, status.pinned.unwrap().offered), (None, Some(four)));
     }
-    assert!(edge.answers.seen().iter().all(|seen| seen.method == http::Method::HEAD));
+    let gets: Vec<_> = edge.answers.seen().into_iter().filter(|seen| seen.method == http::Method::GET).collect();
+    assert_eq!(gets.len(), 1, "the refresh fetches the pinned version");
+    assert_eq!(gets[0].path, format!("/v1/services/shop/tarballs/{}", digests[1]));
+    assert_eq!(gets[0].headers["cache-control"], "no-cache");
     let shown: serde_json::Value = serde_json::from_str(&agent.admin("/status").await.1).unwrap();
     let pinned = &shown["services"]["shop"]["pinned"];
     assert_eq!(
@@ -119,4 +122,43 @@ async fn without_an_agent_the_release_is_switched_at_once() {
 
     let output = command(&world, &["rollback", "unknown"]).await;
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("`unknown`"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_pinned_release_is_compared_and_repaired() {
+    let world = World::new();
+    let (edge, digests, mut agent) = three(&world).await;
+    assert!(command(&world, &["rollback", "shop"]).await.status.success());
+    let current = || world.service_dir().join("current");
+    let refused = edge.answers.publish(&shop(), with_content("4")).0;
+    agent.until("it is polled", |s| s.pinned.as_ref().is_some_and(|pinned| pinned.offered.is_some())).await;
+
+    fs::write(current().join("content"), "changed").unwrap();
+    let runs = agent.status.borrow().hook_runs;
+    assert_eq!(agent.refresh().await.last_error, None);
+    assert_eq!((world.read("content").as_deref(), world.current()), (Some("2"), Some(format!("{}.1", digests[1]))));
+    assert_eq!(agent.metric("weir_agent_refresh_repaired_total", &[]), 1.0);
+    let status = agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Done).await;
+    let release = status.release.unwrap();
+    assert_eq!((release.generation, status.pinned.unwrap().offered), (2, Some(refused)), "its own generation");
+    assert_eq!(last_line(&world), format!("2 sha1:{}", crate::edge::commit(2)));
+
+    // All copies are deleted: the version is fetched by its digest.
+    let runs = agent.status.borrow().hook_runs;
+    fs::remove_dir_all(world.service_dir().join("releases")).unwrap();
+    assert_eq!(agent.admin("/readyz").await.0, 503);
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_eq!((world.read("content").as_deref(), world.current().as_ref()), (Some("2"), Some(&digests[1])));
+    agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Done).await;
+    assert_eq!(last_line(&world), format!("2 sha1:{}", crate::edge::commit(2)));
+
+    // No edge has it any more: there is nothing to compare it with.
+    edge.answers.drop_retained();
+    fs::write(current().join("content"), "changed").unwrap();
+    assert_eq!(agent.refresh().await.last_error, None);
+    assert_eq!(world.read("content").as_deref(), Some("changed"));
+    fs::remove_dir_all(world.service_dir().join("releases")).unwrap();
+    let error = agent.poll().await.last_error.unwrap();
+    assert!(error.contains("not on disk any more"), "{error}");
+    agent.stop().await;
 }

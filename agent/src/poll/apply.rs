@@ -1,0 +1,145 @@
+//! From the result of a poll to a switch.
+
+use std::time::Instant;
+
+use super::error::PollError;
+use super::follower::{Follower, Outcome, SwitchReason};
+use super::request::PollResult;
+use crate::fetch::{Tarball, TarballHeaders};
+use crate::release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, TarError, TarRecord};
+
+/// A release that is complete on disk.
+#[derive(Debug)]
+enum Prepared {
+    /// It is current and unmodified.
+    Current,
+    Ready(ReleaseName, SwitchReason, Option<TarRecord>),
+}
+
+impl Follower {
+    /// Applies the result of a poll to the disk; `None` when the drain began meanwhile. `changed`: the reason of a switch to
+    /// other content.
+    pub(super) async fn apply(
+        &mut self,
+        found: PollResult,
+        changed: SwitchReason,
+    ) -> Option<Result<Outcome, PollError>> {
+        let (prepared, answer) = match found {
+            PollResult::Unchanged(answer) => {
+                self.veto = None;
+                let confirmed = self.on_disk(move |directory| confirm(directory, &answer)).await;
+                return Some(confirmed.map(|()| Outcome::Unchanged).map_err(PollError::from));
+            }
+            PollResult::Held(answer) => {
+                let offered = answer.digest;
+                self.status.send_modify(|status| {
+                    status.pinned.as_mut().into_iter().for_each(|pinned| pinned.offered = offered);
+                });
+                return Some(Ok(Outcome::Unchanged));
+            }
+            PollResult::Unpacked(answer) => {
+                let name = self.veto.as_ref().expect("only a refused release is unpacked and not current").release;
+                let first = self.directory.state().release.is_none();
+                (Prepared::Ready(name, if first { SwitchReason::First } else { SwitchReason::Changed }, None), answer)
+            }
+            PollResult::Fetched(tarball, answer) => {
+                let expected = answer.clone();
+                let max = self.poller.dictionaries.memory.max();
+                let prepared =
+                    self.on_disk(move |directory| prepare(directory, &tarball, &expected, changed, max)).await;
+                match prepared {
+                    Ok(prepared) => (prepared, answer),
+                    Err(error) => return Some(Err(error.into())),
+                }
+            }
+        };
+        let Prepared::Ready(name, why, tar) = prepared else { return Some(Ok(Outcome::Unchanged)) };
+        let record = record(name, tar, &answer);
+        // A repair restores content that has passed, and a rollback goes to what somebody has chosen.
+        if !matches!(why, SwitchReason::Repaired | SwitchReason::RolledBack)
+            && let Err(error) = self.check(&record).await?
+        {
+            return Some(Err(error));
+        }
+        // Somebody may have pinned the service while it was fetched or checked.
+        let digest = record.directory.digest();
+        let pinned = self.on_disk(move |directory| directory.is_pinned_elsewhere(digest)).await;
+        match pinned {
+            Ok(false) => {}
+            Ok(true) => return Some(Ok(Outcome::Unchanged)),
+            Err(error) => return Some(Err(error.into())),
+        }
+        self.veto = None;
+        let switched = self.on_disk(move |directory| directory.switch(&record)).await;
+        Some(switched.map(|()| Outcome::Switched(why)).map_err(PollError::from))
+    }
+
+    /// Runs the check, unless it refused this content a moment ago; `None` when the drain began meanwhile.
+    async fn check(&mut self, record: &ReleaseRecord) -> Option<Result<(), PollError>> {
+        let Some(check) = &self.check else { return Some(Ok(())) };
+        let refused = self.veto.as_ref().filter(|veto| !veto.allows(record.directory, Instant::now()));
+        if let Some(veto) = refused {
+            return Some(Err(PollError::Vetoed(veto.message.clone())));
+        }
+        let result = tokio::select! {
+            () = self.drain.begun() => return None,
+            result = check.run(&self.directory, record.clone(), self.veto.as_ref()) => result,
+        };
+        if result.is_err() {
+            self.poller.metrics.attempt_failed("check");
+        }
+        Some(result.map_err(|veto| {
+            let message = veto.message.clone();
+            self.veto = Some(veto);
+            PollError::Vetoed(message)
+        }))
+    }
+}
+
+fn record(directory: ReleaseName, tar: Option<TarRecord>, answer: &TarballHeaders) -> ReleaseRecord {
+    ReleaseRecord {
+        directory,
+        tar,
+        generation: answer.generation,
+        commit: answer.commit.clone(),
+        revision_id: answer.revision_id.clone(),
+    }
+}
+
+/// Records that the release is current, perhaps under a new generation and revision.
+fn confirm(directory: &ServiceDirectory, answer: &TarballHeaders) -> Result<(), ReleaseError> {
+    let current = directory.state().release.map(|release| record(release.directory, release.tar, answer));
+    directory.confirm(answer.generation, current)
+}
+
+/// Makes a complete release of a tarball, unless it is in force and unmodified.
+fn prepare(
+    directory: &ServiceDirectory,
+    tarball: &Tarball,
+    answer: &TarballHeaders,
+    changed: SwitchReason,
+    max_dictionary: u64,
+) -> Result<Prepared, ReleaseError> {
+    let current = directory.state().release.map(|release| release.directory);
+    let (why, first_name) = match current {
+        None if changed != SwitchReason::RolledBack => (SwitchReason::First, 0),
+        Some(current) if current.digest() == tarball.digest => match directory.compare(&tarball.file, current)? {
+            None if directory.points_at(current)? => {
+                confirm(directory, answer)?;
+                return Ok(Prepared::Current);
+            }
+            None => {
+                tracing::warn!(release = %current, "`current` does not point at the release");
+                (SwitchReason::Repaired, 0)
+            }
+            Some(difference) => {
+                tracing::warn!(release = %current, %difference, "the files on disk were modified");
+                (SwitchReason::Repaired, 1)
+            }
+        },
+        _ => (changed, 0),
+    };
+    let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
+    let tar = TarRecord::of(&tarball.file, max_dictionary).map_err(TarError::Read)?;
+    Ok(Prepared::Ready(name, why, tar))
+}

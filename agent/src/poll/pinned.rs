@@ -1,0 +1,92 @@
+//! A service that `weir-agent rollback` holds at a release.
+
+use std::time::Instant;
+
+use weir_protocol::digest::TarballDigest;
+
+use super::follower::{Follower, Outcome, SwitchReason};
+use super::request::{LocalState, Wanted};
+use crate::fetch::TarballHeaders;
+use crate::release::{ReleaseError, ReleaseName, ReleaseRecord};
+use crate::status::Pinned;
+
+impl Follower {
+    /// Whether the status shows another pin than there is.
+    pub(super) fn pin_has_changed(&mut self) -> bool {
+        let pin = match self.pins.borrow_and_update().get(&self.poller.service) {
+            // Until it can be read, the last one stays.
+            Some(Err(_)) => return false,
+            Some(Ok(pin)) => Some((pin.digest, pin.since)),
+            None => None,
+        };
+        pin != self.status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since))
+    }
+
+    /// Switches to the pinned release, if it is on disk; returns the pin.
+    pub(super) async fn follow_pin(&mut self) -> Result<Option<TarballDigest>, ReleaseError> {
+        let changed = self.pin_has_changed();
+        let service = &self.poller.service;
+        let pin = self.pins.borrow().get(service).cloned().transpose().map_err(ReleaseError::Pin)?;
+        if changed {
+            match pin {
+                Some(pin) => tracing::warn!(%service, digest = %pin.digest, "pinned: changes are not followed"),
+                None => tracing::info!(%service, "not pinned any more"),
+            }
+            self.metrics.pinned.set(pin.is_some().into());
+            let pinned = pin.map(|pin| Pinned { digest: pin.digest, since: pin.since, offered: None });
+            self.status.send_modify(|status| status.pinned = pinned);
+        }
+        let Some(pin) = pin else { return Ok(None) };
+        if !self.is_at(pin.digest) {
+            self.veto = None;
+            match self.on_disk(move |directory| directory.roll_back(pin.digest)).await {
+                Ok(()) => self.switched(SwitchReason::RolledBack),
+                // An edge may have it.
+                Err(ReleaseError::NotKept { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(pin.digest))
+    }
+
+    fn is_at(&self, digest: TarballDigest) -> bool {
+        self.directory.state().release.is_some_and(|release| release.directory.digest() == digest)
+    }
+
+    /// Fetches the pinned version if it is not on disk, or for a refresh, and repairs the release. Returns whether the poll goes
+    /// on; `None` when the drain began meanwhile.
+    pub(super) async fn refresh_pinned(&mut self, digest: TarballDigest, refresh: bool) -> Option<bool> {
+        if self.is_at(digest) && !refresh {
+            return Some(true);
+        }
+        let ReleaseRecord { generation, commit, revision_id, .. } =
+            self.directory.state().record_of(ReleaseName::new(digest, 0));
+        let wanted = Wanted::Retained(TarballHeaders { digest: Some(digest), generation, commit, revision_id });
+        let result = tokio::select! {
+            () = self.drain.begun() => return None,
+            result = self.poller.run(LocalState::default(), &wanted) => result,
+        };
+        let applied = match result {
+            Ok((found, _)) => self.apply(found, SwitchReason::RolledBack).await?,
+            Err(failed) if failed.is_not_found() => match self.is_at(digest) {
+                true => Ok(Outcome::Unchanged),
+                false => Err(ReleaseError::NotKept { digest }.into()),
+            },
+            Err(failed) => {
+                self.schedule.failed(refresh, failed.retry_after, Instant::now(), fastrand::f64());
+                self.failed(&failed);
+                return Some(false);
+            }
+        };
+        match applied {
+            Ok(Outcome::Unchanged) => {}
+            Ok(Outcome::Switched(why)) => self.switched(why),
+            Err(error) => {
+                self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
+                self.record_failure(error.to_string(), error.is_retryable());
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+}
