@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -213,6 +212,7 @@ impl Composition {
             edges: self.edges.clone(),
             selection: roster.selection(),
             timeout: config.request_timeout,
+            has_trust: self.trust.is_some(),
             schedule: BatchSchedule::new(&config.name, config.poll_interval, Instant::now()),
             wanted,
             cursor,
@@ -337,8 +337,8 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
         if drain.has_begun() {
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
-        let (are_known, is_doubted) = (*all.are_known.borrow(), all.is_list_doubted.load(Ordering::Relaxed));
-        readiness(&all.statuses(), are_known, is_doubted, SystemTime::now())
+        let are_known = *all.are_known.borrow();
+        readiness(&all.statuses(), are_known, SystemTime::now())
     };
     let status_readiness = ready.clone();
     Admin {

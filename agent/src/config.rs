@@ -253,6 +253,10 @@ pub struct Config {
     /// once.
     #[serde(with = "duration")]
     pub spread: Duration,
+    /// How long the edge must list a service no more before all edges are asked for it: it ends if none lists it. Until then it
+    /// is followed, and degrades the agent. With `trust` all edges must have answered. At most a year.
+    #[serde(with = "duration")]
+    pub unassign_after: Duration,
     /// How long the directory stays of a service that is no longer assigned. `0s`: for ever.
     #[serde(with = "duration")]
     pub remove_unassigned_after: Duration,
@@ -301,6 +305,7 @@ impl Default for Config {
             list: ServiceList::Listed,
             allow: Vec::new(),
             spread: Duration::from_secs(10),
+            unassign_after: Duration::from_secs(600),
             remove_unassigned_after: Duration::ZERO,
             labels: Labels::default(),
             services: Vec::new(),
@@ -409,6 +414,7 @@ impl Config {
             "`max_proof_age` is shorter than 2m: a statement is requested once a minute (`0s`: never)",
         );
         refuse(self.spread > MAX_INTERVAL, "`spread` is longer than a year");
+        refuse(self.unassign_after > MAX_INTERVAL, "`unassign_after` is longer than a year");
         refuse(self.remove_unassigned_after > MAX_INTERVAL, "`remove_unassigned_after` is longer than a year");
         refuse(self.max_proof_age > MAX_INTERVAL, "`max_proof_age` is longer than a year");
         for (key, value) in [

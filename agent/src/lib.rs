@@ -10,6 +10,7 @@
 //!
 //! Only verified bytes are unpacked, and only a complete release has a release's name.
 
+mod absence;
 mod agent;
 pub mod check;
 pub mod command_line;

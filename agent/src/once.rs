@@ -58,7 +58,10 @@ async fn finish(running: &Running, deadline: Instant) -> Result<(), OnceError> {
 }
 
 async fn finish_service(running: &Running, service: &ServiceName, deadline: Instant) -> Result<(), OnceError> {
-    let Some(mut status) = running.service(service) else { return Ok(()) };
+    // A service of an earlier run that is no longer listed is not waited for.
+    let Some(mut status) = running.service(service).filter(|status| status.borrow().unassigned_since.is_none()) else {
+        return Ok(());
+    };
     let failed = |reason| OnceError::Service { service: service.clone(), reason };
     let ended = || failed("the task of the service has ended".to_owned());
     loop {

@@ -9,26 +9,21 @@ use crate::status::ServiceStatus;
 
 /// An agent is ready once it knows its services and every one has a release. One that no edge has, perhaps because its name is
 /// wrong, only degrades an agent that has a release of another. Failing polls and hooks, and a release that is not proved to be
-/// current, degrade it, because the release in force stays in force.
-///
-/// `is_doubted`: the edge lists no service, and has not said that those which are followed ended.
-pub(crate) fn readiness(
-    services: &[(ServiceName, ServiceStatus)],
-    are_known: bool,
-    is_doubted: bool,
-    now: SystemTime,
-) -> Readiness {
+/// current, degrade it, because the release in force stays in force. So does a service that the edge no longer lists.
+pub(crate) fn readiness(services: &[(ServiceName, ServiceStatus)], are_known: bool, now: SystemTime) -> Readiness {
     let (mut missing, mut warnings) = (Vec::new(), Vec::new());
-    if is_doubted {
-        let what = "the edge lists no service for this agent, and has not said that any ended: what is followed stays";
-        warnings.push(what.to_owned());
-    }
     let has_any = services.iter().any(|(_, status)| status.release.is_some());
     for (name, status) in services {
         match (&status.release, status.is_unpublished && has_any) {
             (Some(_), _) => {}
             (None, true) => warnings.push(format!("no edge has {name}: is it published, and is its name right?")),
             (None, false) => missing.push(name.as_str()),
+        }
+        if let Some(since) = status.unassigned_since {
+            let since = humantime::format_rfc3339_seconds(since);
+            warnings.push(format!(
+                "{name} is unassigned since {since}: it ends after `unassign_after` if no edge lists it"
+            ));
         }
         if let Some(error) = &status.last_error {
             warnings.push(format!("the last poll of {name} failed: {}", one_line(error)));
@@ -74,12 +69,7 @@ mod tests {
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
         let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };
         let both = |one: &ServiceStatus, other: &ServiceStatus| {
-            readiness(
-                &[(shop.clone(), one.clone()), (bakery.clone(), other.clone())],
-                true,
-                false,
-                SystemTime::UNIX_EPOCH,
-            )
+            readiness(&[(shop.clone(), one.clone()), (bakery.clone(), other.clone())], true, SystemTime::UNIX_EPOCH)
         };
         assert_eq!(both(&well, &well), Readiness::Ready);
         let reasons = ["the last poll of shop failed: 401: a token", "a hook of bakery: status 1"].map(str::to_owned);
@@ -96,7 +86,7 @@ mod tests {
         let Readiness::Degraded(reasons) = both(&well, &misspelt) else { panic!("it is not degraded") };
         assert_eq!(reasons, ["no edge has bakery: is it published, and is its name right?"]);
         assert!(matches!(both(&misspelt, &misspelt), Readiness::NotReady(_)));
-        assert!(matches!(readiness(&[], false, false, SystemTime::UNIX_EPOCH), Readiness::NotReady(_)));
-        assert_eq!(readiness(&[], true, false, SystemTime::UNIX_EPOCH), Readiness::Ready);
+        assert!(matches!(readiness(&[], false, SystemTime::UNIX_EPOCH), Readiness::NotReady(_)));
+        assert_eq!(readiness(&[], true, SystemTime::UNIX_EPOCH), Readiness::Ready);
     }
 }

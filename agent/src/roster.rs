@@ -6,15 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_protocol::name::ServiceName;
 use weir_runtime::shutdown::Drain;
 
+use crate::absence::Listed;
 use crate::agent::Composition;
 use crate::config::{Config, ServiceConfig};
 use crate::metrics::ServiceGauge;
@@ -50,10 +50,6 @@ pub(crate) struct Services {
     followed: RwLock<BTreeMap<ServiceName, Service>>,
     /// Whether an edge has said which services there are, if that matters.
     pub(crate) are_known: watch::Sender<bool>,
-    /// Followed services of which an event said that they ended, since the last list with services.
-    ended: Mutex<BTreeSet<ServiceName>>,
-    /// The last list was empty, and no event has said why.
-    pub(crate) is_list_doubted: AtomicBool,
     /// Services that are assigned, and that `allow` excludes.
     not_allowed: Mutex<BTreeSet<ServiceName>>,
     /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
@@ -76,8 +72,6 @@ impl Services {
         Self {
             followed: RwLock::default(),
             are_known: watch::Sender::new(false),
-            ended: Mutex::default(),
-            is_list_doubted: AtomicBool::new(false),
             not_allowed: Mutex::default(),
             unreachable: Mutex::default(),
         }
@@ -147,18 +141,6 @@ impl Services {
         self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event says that a service is no longer assigned. An empty list ends it from now on.
-    pub(crate) fn tell_ended(&self, service: ServiceName) {
-        if self.read().contains_key(&service) {
-            self.ended().insert(service);
-        }
-    }
-
-    /// The services of which an event has said that they ended.
-    pub(crate) fn ended(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Services that are assigned, and that `allow` excludes.
     pub(crate) fn not_allowed(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
         self.not_allowed.lock().unwrap_or_else(PoisonError::into_inner)
@@ -175,8 +157,10 @@ impl Services {
 enum Message {
     /// The configuration has changed.
     Configured(Box<Config>, oneshot::Sender<()>),
-    /// An edge said which services there are.
-    Listed(List, oneshot::Sender<()>),
+    /// An edge said which services there are. The answer: whether all are to be asked.
+    Listed(List, oneshot::Sender<bool>),
+    /// All edges were asked for this selection. `None`: one that counts did not answer.
+    AllListed(Selection, Option<BTreeSet<ServiceName>>),
     /// All tasks of a service have ended.
     Ended(ServiceName),
 }
@@ -186,8 +170,6 @@ pub(crate) struct List {
     pub(crate) services: BTreeSet<ServiceName>,
     /// What it was asked for.
     pub(crate) selection: Selection,
-    /// What had ended by events before it was asked.
-    pub(crate) ended_before: BTreeSet<ServiceName>,
 }
 
 /// Sends to the roster.
@@ -206,11 +188,17 @@ impl RosterHandle {
         result.blocking_recv().context("the agent is stopping")
     }
 
-    /// An edge said which services there are. Returns once they are followed.
-    pub(crate) async fn listed(&self, list: List) {
+    /// An edge said which services there are. Returns once they are followed, and whether all edges are to be asked: lists
+    /// lack a service for long.
+    pub(crate) async fn listed(&self, list: List) -> bool {
         let (done, applied) = oneshot::channel();
         let _ = self.0.send(Message::Listed(list, done)).await;
-        let _ = applied.await;
+        applied.await.unwrap_or_default()
+    }
+
+    /// All edges were asked, and list these services together. `None`: one that counts did not answer.
+    pub(crate) async fn all_listed(&self, selection: Selection, services: Option<BTreeSet<ServiceName>>) {
+        let _ = self.0.send(Message::AllListed(selection, services)).await;
     }
 }
 
@@ -221,8 +209,9 @@ pub(crate) struct Roster {
     config: Config,
     /// What edges are asked for; `None`: each service is polled by itself.
     selection: watch::Sender<Option<Selection>>,
-    /// The services of the last list, or those that were followed before there was one: silence ends no service.
-    listed: BTreeSet<ServiceName>,
+    /// The services that lists have or had, without those that the configuration names. At the start those that were followed
+    /// before: silence ends no service.
+    listed: Listed,
     /// Services whose tasks are ending.
     ending: BTreeSet<ServiceName>,
     messages: mpsc::Receiver<Message>,
@@ -237,24 +226,14 @@ struct Changes {
     end: Vec<ServiceName>,
 }
 
-/// The list that follows on a list. `ended`: the services of which an event has said it. An empty list alone ends nothing: an
-/// edge that has lost its memory gives one, too.
-fn next_list(
-    last: &BTreeSet<ServiceName>,
-    list: BTreeSet<ServiceName>,
-    ended: &BTreeSet<ServiceName>,
-) -> BTreeSet<ServiceName> {
-    if list.is_empty() { last.difference(ended).cloned().collect() } else { list }
-}
-
 /// The services that are to be followed, with their hooks: those that the configuration names, and those of a list that it
 /// takes.
-fn wanted(
+fn wanted<'s>(
     config: &Config,
     selection: Option<&Selection>,
-    listed: &BTreeSet<ServiceName>,
+    listed: impl IntoIterator<Item = &'s ServiceName>,
 ) -> BTreeMap<ServiceName, ServiceConfig> {
-    let taken = listed.iter().filter(|service| selection.is_some_and(|selection| selection.takes(service)));
+    let taken = listed.into_iter().filter(|service| selection.is_some_and(|selection| selection.takes(service)));
     let all = config.named().chain(taken.cloned());
     all.map(|service| (service.clone(), config.hooks_of(&service))).collect()
 }
@@ -283,14 +262,22 @@ impl Task for Roster {
                     let _ = done.send(());
                 }
                 Message::Listed(list, done) => {
-                    if self.selection.borrow().as_ref() == Some(&list.selection) {
+                    let is_current = self.is_selected(&list.selection);
+                    if is_current {
                         self.take(list);
                         self.reconcile(self.composition.config.spread).await;
+                        self.show_unassigned();
                         self.services.are_known.send_replace(true);
                         self.remove_old().await;
                     }
-                    let _ = done.send(());
+                    let after = self.composition.config.unassign_after;
+                    let _ = done.send(is_current && self.listed.is_overdue(after, Instant::now()));
                 }
+                Message::AllListed(selection, services) if self.is_selected(&selection) => {
+                    self.listed.end(services.as_ref(), self.composition.config.unassign_after, Instant::now());
+                    self.reconcile(self.composition.config.spread).await;
+                }
+                Message::AllListed(..) => {}
                 Message::Ended(service) => {
                     self.ending.remove(&service);
                     self.reconcile(self.composition.config.spread).await;
@@ -309,7 +296,9 @@ impl Roster {
     pub(crate) fn new(composition: Arc<Composition>, services: Arc<Services>, before: BTreeSet<ServiceName>) -> Self {
         let (sender, messages) = mpsc::channel(MAX_MESSAGES);
         let (config, selection) = (composition.config.clone(), watch::Sender::new(None));
-        Self { composition, services, config, selection, listed: before, ending: BTreeSet::new(), messages, sender }
+        let mut listed = Listed::default();
+        listed.set(before);
+        Self { composition, services, config, selection, listed, ending: BTreeSet::new(), messages, sender }
     }
 
     pub(crate) fn handle(&self) -> RosterHandle {
@@ -324,9 +313,8 @@ impl Roster {
     /// Follows the services of a configuration.
     pub(crate) async fn configure(&mut self, config: Config) {
         let (selection, followed) = (Selection::of(&config), self.followed());
-        let listed = self.listed.iter().chain(followed.keys()).cloned().collect();
-        let wanted = wanted(&config, selection.as_ref(), &listed);
-        let listed = wanted.keys().cloned().collect();
+        let listed = self.listed.services().map(|(service, _)| service).chain(followed.keys());
+        let wanted = wanted(&config, selection.as_ref(), listed);
         if selection.is_none() {
             tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
         }
@@ -336,25 +324,37 @@ impl Roster {
         if is_named || has_changed {
             self.services.are_known.send_replace(is_named);
         }
-        (self.config, self.listed) = (config, listed);
+        let named: BTreeSet<_> = config.named().collect();
+        self.listed.set(wanted.into_keys().filter(|service| !named.contains(service)));
+        self.config = config;
         self.reconcile(Duration::ZERO).await;
     }
 
-    fn take(&mut self, list: List) {
-        let is_empty = list.services.is_empty();
-        self.listed = next_list(&self.listed, list.services, &self.services.ended());
-        if !is_empty {
-            // What an event says after the question may be newer than the answer.
-            self.services.ended().retain(|service| !list.ended_before.contains(service));
-        }
+    fn is_selected(&self, selection: &Selection) -> bool {
+        self.selection.borrow().as_ref() == Some(selection)
+    }
+
+    fn take(&mut self, List { mut services, selection }: List) {
         let named: BTreeSet<_> = self.config.named().collect();
-        let is_refused = |service: &&ServiceName| list.selection.refuses(service) && !named.contains(*service);
-        self.show_not_allowed(self.listed.iter().filter(is_refused).cloned().collect());
-        let is_doubted = is_empty && !self.listed.is_subset(&named);
-        if is_doubted && !self.services.is_list_doubted.load(Ordering::Relaxed) {
-            tracing::warn!("an edge lists no service for this agent; what it follows stays until an event ends it");
+        services.retain(|service| !named.contains(service));
+        let (taken, others): (BTreeSet<_>, _) = services.into_iter().partition(|service| selection.takes(service));
+        self.listed.list(&taken, Instant::now());
+        self.show_not_allowed(others.into_iter().filter(|service| selection.refuses(service)).collect());
+    }
+
+    /// Shows which services are followed although the last list lacks them.
+    fn show_unassigned(&self) {
+        let followed = self.services.read();
+        for (name, is_absent) in self.listed.services() {
+            let Some(service) = followed.get(name) else { continue };
+            service.status.send_if_modified(|status| {
+                let is_news = status.unassigned_since.is_some() != is_absent;
+                if is_news {
+                    status.unassigned_since = is_absent.then(SystemTime::now);
+                }
+                is_news
+            });
         }
-        self.services.is_list_doubted.store(is_doubted, Ordering::Relaxed);
     }
 
     /// Shows what is assigned and not followed. Logged once, not with each list.
@@ -375,7 +375,8 @@ impl Roster {
     /// Begins and ends services until those are followed that should be. Only the configuration and the list of an edge end
     /// one: never an error, and never silence. `within`: the first polls are spread over this.
     async fn reconcile(&mut self, within: Duration) {
-        let wanted = wanted(&self.config, self.selection.borrow().as_ref(), &self.listed);
+        let listed = self.listed.services().map(|(service, _)| service);
+        let wanted = wanted(&self.config, self.selection.borrow().as_ref(), listed);
         let Changes { begin, end } = changes(&self.followed(), &wanted);
         for service in end {
             let goes_on = wanted.contains_key(&service);
@@ -525,15 +526,6 @@ mod tests {
         let (all, some) = (config(&[("*", "a")]), config(&[("shop-*", "a"), ("shop-b", "b")]));
         let listed = ["docs", "shop-a", "shop-b"];
         assert_eq!(difference(&all, &listed, &some, &listed), [names(&[]), names(&["docs", "shop-b"])]);
-    }
-
-    #[test]
-    fn an_empty_list_ends_what_an_event_has_ended() {
-        let last = names(&["docs", "shop"]);
-        assert_eq!(next_list(&last, names(&["shop"]), &names(&[])), names(&["shop"]));
-        assert_eq!(next_list(&last, names(&[]), &names(&[])), last);
-        assert_eq!(next_list(&last, names(&[]), &names(&["docs", "other"])), names(&["shop"]));
-        assert_eq!(next_list(&last, names(&["docs"]), &names(&["docs"])), names(&["docs"]), "it is assigned again");
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct ServiceStatus {
     pub last_error: Option<String>,
     /// Whether a retry may succeed without a change of configuration.
     pub last_error_retryable: bool,
+    /// Since when lists of edges lack the service; `None`: the last one has it, or the configuration names it.
+    pub unassigned_since: Option<SystemTime>,
     /// Whether no edge has a publication of the service, as far as they said.
     pub is_unpublished: bool,
     /// The end of the last poll.
@@ -124,6 +126,7 @@ impl ServiceStatus {
                 "since": time(Some(pinned.since)),
                 "offered": pinned.offered,
             })),
+            "unassigned_since": time(self.unassigned_since),
             "confirmed": self.confirmed,
             "last_error": self.last_error,
             "last_success": time(self.last_success),

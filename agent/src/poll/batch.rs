@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use http::{HeaderValue, StatusCode, header};
 use tokio::sync::{mpsc, watch};
 use weir_protocol::batch_poll::{BatchPoll, BatchPollError, MAX_BATCH_BYTES};
@@ -30,6 +31,8 @@ pub(crate) struct Batch {
     /// What edges are asked for; `None`: nothing.
     pub(crate) selection: watch::Receiver<Option<Selection>>,
     pub(crate) timeout: Duration,
+    /// With `trust` an edge that does not answer may list what others do not.
+    pub(crate) has_trust: bool,
     pub(crate) schedule: BatchSchedule,
     /// A poll is due within this.
     pub(crate) wanted: mpsc::Receiver<Duration>,
@@ -93,10 +96,15 @@ impl Task for Batch {
                 () = tokio::time::sleep_until(self.schedule.next().into()), if selection.is_some() => {}
             }
             let Some(selection) = selection else { continue };
-            let ended_before = self.services.ended().clone();
-            tokio::select! {
+            let is_overdue = tokio::select! {
                 () = self.drain.begun() => return,
-                polled = self.poll(&selection) => self.take(polled, selection, ended_before).await,
+                polled = self.poll(&selection) => self.take(polled, &selection).await,
+            };
+            if is_overdue {
+                tokio::select! {
+                    () = self.drain.begun() => return,
+                    listed = self.ask_all(&selection) => self.roster.all_listed(selection, listed).await,
+                }
             }
         }
     }
@@ -150,13 +158,27 @@ impl Batch {
         Ok(Answer::New(Known { tag: response.headers.remove(header::ETAG), rows }, response.protocol))
     }
 
-    /// Passes the rows on. `ended_before`: what had ended by events before the poll.
-    async fn take(
-        &mut self,
-        polled: Result<Answer, Failed>,
-        selection: Selection,
-        ended_before: BTreeSet<ServiceName>,
-    ) {
+    /// What all edges list together. `None`: one that may list more did not answer.
+    async fn ask_all(&self, selection: &Selection) -> Option<BTreeSet<ServiceName>> {
+        let edges = self.edges.current();
+        let answers = join_all(edges.in_order().map(|edge| self.ask(edge, selection))).await;
+        let (mut services, known) = (BTreeSet::new(), self.known.as_ref());
+        for answer in answers {
+            match answer {
+                Ok(Answer::New(known, _)) => services.extend(names(&known.rows)),
+                Ok(Answer::Same(_)) => services.extend(known.into_iter().flat_map(|known| names(&known.rows))),
+                Err(error) if self.has_trust => {
+                    tracing::warn!(%error, "services are unassigned and stay: an edge did not answer whether it lists them");
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+        Some(services)
+    }
+
+    /// Passes the rows on. Returns whether all edges are to be asked: lists lack a service for long.
+    async fn take(&mut self, polled: Result<Answer, Failed>, selection: &Selection) -> bool {
         let (now, random) = (Instant::now(), fastrand::f64());
         let protocol = match polled {
             Ok(Answer::Same(protocol)) => {
@@ -175,24 +197,31 @@ impl Batch {
                 }
                 self.known = None;
                 self.cursor.send_replace(None);
-                return self.schedule.unavailable(now, random);
+                self.schedule.unavailable(now, random);
+                return false;
             }
             Err(Failed { retry_after, errors, .. }) => {
                 self.metrics.batch_polled("error");
                 tracing::debug!(errors = errors.join("; "), "a batch poll failed at every edge");
-                return self.schedule.failed(retry_after, now, random);
+                self.schedule.failed(retry_after, now, random);
+                return false;
             }
         };
         self.schedule.answered(now, random);
-        let Some(known) = &self.known else { return };
+        let Some(known) = &self.known else { return false };
         let rows = known.rows.clone();
-        let services = rows.services().iter().map(|row| row.service.clone()).collect();
-        self.roster.listed(List { services, selection, ended_before }).await;
+        let list = List { services: names(&rows).collect(), selection: selection.clone() };
+        let is_overdue = self.roster.listed(list).await;
         // Events are about services that are followed. A tag of another form is none that a stream can begin at.
         let tag = known.tag.as_ref().and_then(|tag| tag.to_str().ok()).unwrap_or_default();
         self.cursor.send_replace(tag.trim_matches('"').parse().ok().or_else(|| "none".parse().ok()));
         for row in rows.services() {
             self.services.tell(ReceivedRow { row: row.clone(), protocol });
         }
+        is_overdue
     }
+}
+
+fn names(rows: &BatchPoll) -> impl Iterator<Item = ServiceName> {
+    rows.services().iter().map(|row| row.service.clone())
 }

@@ -193,11 +193,7 @@ impl EventStream {
                 self.metrics.event(event.kind.as_str());
                 match event.kind {
                     AgentEventKind::Changed(row) => self.services.tell(ReceivedRow { row, protocol }),
-                    AgentEventKind::Unassigned(service) => {
-                        self.services.tell_ended(service);
-                        self.want();
-                    }
-                    AgentEventKind::Assigned(_) | AgentEventKind::Resync => self.want(),
+                    AgentEventKind::Unassigned(_) | AgentEventKind::Assigned(_) | AgentEventKind::Resync => self.want(),
                     AgentEventKind::Upstream { services, upstream } => {
                         let since = (!upstream.reachable).then_some(upstream.since);
                         self.services.tell_upstream(&services, since);

@@ -10,6 +10,7 @@ use weir_protocol::name::ServiceName;
 use crate::agent_under_test::{Agent, World, admin, shop};
 use crate::edge::{PATIENCE, TestEdge};
 use crate::tarball::with_content;
+use crate::trust::{key, trusting};
 
 fn bakery() -> ServiceName {
     "bakery".parse().unwrap()
@@ -20,6 +21,7 @@ fn assigned(world: &World, edge: &TestEdge) -> Config {
     config.services.clear();
     config.list = ServiceList::Assigned;
     config.spread = Duration::ZERO;
+    config.unassign_after = Duration::ZERO;
     config
 }
 
@@ -59,7 +61,7 @@ async fn services_begin_and_end_with_their_assignment() {
     until("the stream is open", || edge.answers.streams() == 1).await;
     edge.answers.send(AgentEventKind::Unassigned(shop()));
     until_released(&running, &bakery()).await;
-    assert_eq!(running.services(), [bakery()]);
+    until("the other one has ended", || running.services() == [bakery()]).await;
     assert_eq!(world.read("content").as_deref(), Some("one"), "the directory stays");
     let ran = || std::fs::read_to_string(&log).unwrap_or_default();
     until("both hooks have run", || ran().lines().count() == 2).await;
@@ -150,19 +152,61 @@ async fn a_directory_is_removed_when_it_was_unassigned_for_long() {
     config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
     let running = start(config).await.unwrap();
     until_released(&running, &shop()).await;
-    until("the stream is open", || edge.answers.streams() == 1).await;
-    // An edge that has lost its memory ends nothing.
     edge.answers.assign(&[]);
-    let polls = edge.answers.batch_polls().len();
-    until("it has polled twice", || edge.answers.batch_polls().len() > polls + 1).await;
-    assert_eq!(running.services(), [shop()]);
-    let (status, ready) = admin(&running, "/readyz").await;
-    assert!(status == 200 && ready.contains("degraded: the edge lists no service"), "{ready}");
-    edge.answers.send(AgentEventKind::Unassigned(shop()));
     until("it has ended", || running.services().is_empty()).await;
     until("its directory is gone", || !world.service_dir().exists()).await;
     edge.answers.assign(&[&shop()]);
     until_released(&running, &shop()).await;
     assert_eq!(world.read("content").as_deref(), Some("one"));
+    assert!(running.drain(PATIENCE).await);
+}
+
+#[tokio::test]
+async fn a_short_list_ends_a_service_only_after_a_while_and_when_no_edge_lists_it() {
+    let world = World::new();
+    let (first, second) = (world.edge().await, world.edge().await);
+    let keys = [key()];
+    for edge in [&first, &second] {
+        for service in [shop(), bakery()] {
+            edge.answers.publish_at(&service, with_content("one"), 5);
+            edge.answers.sign(&service, &keys);
+        }
+        edge.answers.assign(&[&shop(), &bakery()]);
+    }
+    let mut config = trusting(&world, &[first.url(), second.url()], &[&keys[0]]);
+    (config.list, config.services) = (ServiceList::Assigned, Vec::new());
+    config.poll_interval = Duration::from_secs(1);
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    config.unassign_after = Duration::from_secs(600);
+    let running = start(config.clone()).await.unwrap();
+    until_released(&running, &shop()).await;
+    until_released(&running, &bakery()).await;
+    let polls = || first.answers.batch_polls().len();
+    for list in [vec![&bakery()], vec![]] {
+        first.answers.assign(&list);
+        let before = polls();
+        until("it has polled twice", || polls() > before + 1).await;
+        assert_eq!(running.services(), [bakery(), shop()]);
+        let (status, ready) = admin(&running, "/readyz").await;
+        assert!(status == 200 && ready.contains("shop is unassigned since"), "{ready}");
+    }
+    assert!(second.answers.batch_polls().is_empty(), "it is not asked before the time is over");
+    assert!(running.drain(PATIENCE).await);
+
+    // With `trust`, an edge that does not answer may list it; then one that does.
+    second.answers.fail_batch_polls(503);
+    config.unassign_after = Duration::from_secs(1);
+    let running = start(config).await.unwrap();
+    let asked = |status| second.answers.batch_polls().iter().filter(|poll| poll.0 == status).count();
+    until("it has asked all twice", || asked(503) > 1).await;
+    assert_eq!(running.services(), [bakery(), shop()]);
+    second.answers.assign(&[&shop()]);
+    second.answers.fail_batch_polls(None);
+    until("the one that no edge lists has ended", || running.services() == [shop()]).await;
+    let before = asked(200);
+    until("it has asked all again", || asked(200) > before).await;
+    assert_eq!(running.services(), [shop()]);
+    second.answers.assign(&[]);
+    until("it has ended", || running.services().is_empty()).await;
     assert!(running.drain(PATIENCE).await);
 }

@@ -131,6 +131,7 @@ async fn a_reload_changes_what_edges_are_asked_for() {
     edge.answers.assign(&[&shop()]);
     let mut config = world.config(&[edge.url()]);
     config.spread = Duration::ZERO;
+    config.unassign_after = Duration::ZERO;
     config.services = vec![ServiceConfig::of("shop-*".parse().unwrap())];
     let running = start(config.clone()).await.unwrap();
     until_released(&running, &a).await;
