@@ -90,7 +90,7 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
         drain,
         trust,
         monitor,
-        edges: edges.clone(),
+        edges,
         metrics,
         pins,
         config,
@@ -102,9 +102,8 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let services = Arc::new(Services::new());
     let mut roster = Roster::new(composition.clone(), services.clone(), before);
     // An agent that cannot start has no effects.
-    roster.configure(composition.config.clone()).await;
-    let reloader =
-        Reloader::new(composition.config.clone(), edges.clone(), roster.handle(), composition.metrics.clone());
+    roster.configure(composition.config.clone(), None).await;
+    let reloader = Reloader::new(composition.config.clone(), roster.handle(), composition.metrics.clone());
     let reloader = Arc::new(WatchedFiles::new(reloader, read));
     composition.drain.spawn(watch_pins(composition.config.root.clone(), pins_read, composition.drain.clone()));
     composition.follow_lists(&services, &roster);
@@ -137,7 +136,7 @@ pub(crate) struct Composition {
     pub(crate) config: Config,
     once: bool,
     lock: Arc<RootLock>,
-    edges: Arc<EdgeClient>,
+    pub(crate) edges: Arc<EdgeClient>,
     downloads: DownloadLimits,
     dictionaries: DictionaryMemory,
     pub(crate) metrics: Metrics,

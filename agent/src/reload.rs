@@ -5,7 +5,7 @@
 //! in flight are not affected.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::Context;
@@ -14,7 +14,7 @@ use weir_runtime::file_watch::Reload;
 use weir_runtime::tls;
 
 use crate::config::{Config, RELOADABLE};
-use crate::edge_client::{EdgeClient, Edges};
+use crate::edge_client::Edges;
 use crate::metrics::Metrics;
 use crate::roster::RosterHandle;
 
@@ -23,7 +23,6 @@ pub(crate) struct Reloader {
     started_with: Config,
     /// What was applied last.
     config: Mutex<Config>,
-    edges: Arc<EdgeClient>,
     roster: RosterHandle,
     metrics: Metrics,
 }
@@ -35,8 +34,8 @@ pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
 }
 
 impl Reloader {
-    pub(crate) fn new(started_with: Config, edges: Arc<EdgeClient>, roster: RosterHandle, metrics: Metrics) -> Self {
-        Self { config: Mutex::new(started_with.clone()), started_with, edges, roster, metrics }
+    pub(crate) fn new(started_with: Config, roster: RosterHandle, metrics: Metrics) -> Self {
+        Self { config: Mutex::new(started_with.clone()), started_with, roster, metrics }
     }
 
     /// Applies a configuration, as far as that needs no restart. Blocks.
@@ -51,8 +50,7 @@ impl Reloader {
         }
         let edges = Edges::new(&config, &self.metrics)?;
         // The last step that can fail.
-        self.roster.configure(config.clone())?;
-        self.edges.replace(edges);
+        self.roster.configure(config.clone(), edges)?;
         for key in changed_keys(&self.started_with, &config, RELOADABLE) {
             tracing::warn!(%key, "a changed key takes effect after a restart only");
         }

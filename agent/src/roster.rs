@@ -17,6 +17,7 @@ use weir_runtime::shutdown::Drain;
 use crate::absence::Listed;
 use crate::agent::Composition;
 use crate::config::{Config, ServiceConfig};
+use crate::edge_client::Edges;
 use crate::metrics::ServiceGauge;
 use crate::poll::{Command, ReceivedRow, Selection};
 use crate::release::{ServiceDirectory, remove_tree};
@@ -155,8 +156,8 @@ impl Services {
 
 /// What the roster reacts to.
 enum Message {
-    /// The configuration has changed.
-    Configured(Box<Config>, oneshot::Sender<()>),
+    /// The configuration has changed, with its edges.
+    Configured(Box<(Config, Edges)>, oneshot::Sender<()>),
     /// An edge said which services there are. The answer: whether all are to be asked.
     Listed(List, oneshot::Sender<bool>),
     /// All edges were asked for this selection. `None`: one that counts did not answer.
@@ -177,14 +178,14 @@ pub(crate) struct List {
 pub(crate) struct RosterHandle(mpsc::Sender<Message>);
 
 impl RosterHandle {
-    /// Follows the services of a configuration. Blocks.
+    /// Follows the services of a configuration, at its edges. Blocks.
     ///
     /// # Errors
     /// The agent is stopping. Nothing has changed.
-    pub(crate) fn configure(&self, config: Config) -> anyhow::Result<()> {
+    pub(crate) fn configure(&self, config: Config, edges: Edges) -> anyhow::Result<()> {
         let (done, result) = oneshot::channel();
         // An error: the result never comes.
-        let _ = self.0.blocking_send(Message::Configured(Box::new(config), done));
+        let _ = self.0.blocking_send(Message::Configured(Box::new((config, edges)), done));
         result.blocking_recv().context("the agent is stopping")
     }
 
@@ -257,8 +258,9 @@ impl Task for Roster {
                 Some(message) = self.messages.recv() => message,
             };
             match message {
-                Message::Configured(config, done) => {
-                    self.configure(*config).await;
+                Message::Configured(new, done) => {
+                    let (config, edges) = *new;
+                    self.configure(config, Some(edges)).await;
                     let _ = done.send(());
                 }
                 Message::Listed(list, done) => {
@@ -310,11 +312,12 @@ impl Roster {
         self.selection.subscribe()
     }
 
-    /// Follows the services of a configuration.
-    pub(crate) async fn configure(&mut self, config: Config) {
+    /// Follows the services of a configuration. Its edges come first: none that has gone is asked for what is new.
+    pub(crate) async fn configure(&mut self, config: Config, edges: Option<Edges>) {
         let (selection, followed) = (Selection::of(&config), self.followed());
         let listed = self.listed.services().map(|(service, _)| service).chain(followed.keys());
         let wanted = wanted(&config, selection.as_ref(), listed);
+        edges.into_iter().for_each(|edges| self.composition.edges.replace(edges));
         if selection.is_none() {
             tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
         }

@@ -155,3 +155,33 @@ async fn a_reload_changes_what_edges_are_asked_for() {
     assert_eq!(edge.answers.batch_polls().last().unwrap().1, "", "what is assigned is asked for without patterns");
     assert!(running.drain(PATIENCE).await);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_asks_no_old_edge_for_what_is_new() {
+    let world = World::new();
+    let (old, new) = (world.edge().await, world.edge().await);
+    let bakery: ServiceName = "bakery".parse().unwrap();
+    for edge in [&old, &new] {
+        edge.answers.assign(&[]);
+        edge.answers.publish(&shop(), with_content("one"));
+        edge.answers.publish(&bakery, with_content("one"));
+    }
+    let before = world.config(&[old.url()]);
+    let mut after = world.config(&[new.url()]);
+    after.services = vec![ServiceConfig::new(&bakery)];
+    let running = start(before.clone()).await.unwrap();
+    for (config, service) in [(&after, &bakery), (&before, &shop())].repeat(5) {
+        running.reload(Ok(config.clone())).await.unwrap();
+        until_released(&running, service).await;
+    }
+    assert!(running.drain(PATIENCE).await);
+    for (edge, other) in [(&old, &bakery), (&new, &shop())] {
+        let polls = edge.answers.batch_polls();
+        assert!(polls.iter().all(|(_, query)| !query.contains(other.as_str())), "{polls:?}");
+        assert!(
+            edge.answers.seen().iter().all(|seen| !seen.path.contains(other.as_str())),
+            "{:?}",
+            edge.answers.seen()
+        );
+    }
+}
