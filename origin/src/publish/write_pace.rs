@@ -4,30 +4,62 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The time between two writes of one record, on average. After a pause two follow at once: a version, and its deltas. Agents
-/// that fetch in between need the whole tarball.
+/// The time between two writes of one record on an engine that bills or shares them, on average.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When the next write may begin, after one that might have begun at `allowed` and begins now.
-pub(super) fn next_write(allowed: Instant, now: Instant) -> Instant {
-    (allowed + WRITE_INTERVAL).max(now)
+/// The writes of one record that may follow each other after a pause: a commit of a few services with their deltas.
+const WRITE_BURST: u32 = 5;
+
+/// The pace of one record's writes: a bucket of [`WRITE_BURST`] tokens that gains one each [`WRITE_INTERVAL`].
+#[derive(Debug)]
+pub(super) enum WritePace {
+    /// Local files: changes are grouped by what is ready when the write before ends.
+    Unlimited,
+    /// A bucket or etcd, with the time at which all tokens are back.
+    Limited(Instant),
+}
+
+impl WritePace {
+    /// When the next write may start. `None`: at once.
+    pub(super) fn next_write(&self) -> Option<Instant> {
+        match self {
+            Self::Unlimited => None,
+            Self::Limited(full) => full.checked_sub((WRITE_BURST - 1) * WRITE_INTERVAL),
+        }
+    }
+
+    /// Counts a write that starts now.
+    pub(super) fn count_write(&mut self, now: Instant) {
+        if let Self::Limited(full) = self {
+            *full = (*full).max(now) + WRITE_INTERVAL;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn two_writes_follow_a_pause_and_others_are_an_interval_apart() {
-        let start = Instant::now();
-        let mut allowed = start;
-        let mut begun = Vec::new();
-        for pause in [5, 0, 0, 0, 1, 9, 0, 0] {
-            let now = allowed.max(begun.last().copied().unwrap_or(start) + pause * WRITE_INTERVAL);
-            begun.push(now);
-            allowed = next_write(allowed, now);
+    /// The seconds after a start at which writes start that are wanted `pauses` after each other.
+    fn starts(mut pace: WritePace, start: Instant, pauses: &[u32]) -> Vec<u64> {
+        let mut last = start;
+        let mut seconds = Vec::new();
+        for pause in pauses {
+            let wanted = last + *pause * WRITE_INTERVAL;
+            last = pace.next_write().map_or(wanted, |allowed| allowed.max(wanted));
+            pace.count_write(last);
+            seconds.push((last - start).as_secs());
         }
-        let seconds: Vec<_> = begun.into_iter().map(|begun| (begun - start).as_secs()).collect();
-        assert_eq!(seconds, [5, 5, 6, 7, 8, 17, 17, 18]);
+        seconds
+    }
+
+    #[test]
+    fn a_burst_follows_a_pause_and_others_are_an_interval_apart() {
+        let start = Instant::now() + Duration::from_secs(60);
+        let pauses = [7, 0, 0, 0, 0, 0, 0, 3, 0, 0, 20, 0, 0, 0, 0, 0];
+        let limited = starts(WritePace::Limited(start), start, &pauses);
+        assert_eq!(limited, [7, 7, 7, 7, 7, 8, 9, 12, 12, 12, 32, 32, 32, 32, 32, 33]);
+        let unlimited = starts(WritePace::Unlimited, start, &pauses);
+        assert_eq!(unlimited, [7, 7, 7, 7, 7, 7, 7, 10, 10, 10, 30, 30, 30, 30, 30, 30]);
     }
 }

@@ -30,7 +30,7 @@ use super::protection::{Protected, Protection};
 use super::record::RepositoryRecord;
 use super::row::{Definition, Row};
 use super::state_write::StateWriter;
-use super::write_pace::next_write;
+use super::write_pace::WritePace;
 use crate::cluster::Validity;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
@@ -112,7 +112,7 @@ pub(super) struct Writer {
     pub(super) key: RecordKey,
     /// A write with an unknown outcome.
     pub(super) outstanding: Option<Prepared>,
-    next_write: Instant,
+    pace: WritePace,
     retry_at: Instant,
 }
 
@@ -198,7 +198,8 @@ impl Repository {
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, repository: Arc<Repository>) -> Self {
         let (key, now) = (RecordKey::repository(&repository.name), Instant::now());
-        Self { shared, repository, key, outstanding: None, next_write: now, retry_at: now + RETRY_INTERVAL }
+        let pace = if shared.records.are_local() { WritePace::Unlimited } else { WritePace::Limited(now) };
+        Self { shared, repository, key, outstanding: None, pace, retry_at: now + RETRY_INTERVAL }
     }
 
     /// Runs until all senders are gone. The step is boxed: the waiting task of each repository needs no room for it.
@@ -220,8 +221,8 @@ impl Writer {
                     continue;
                 }
             }
-            if self.repository.is_taken() {
-                sleep_until(self.next_write).await;
+            if let Some(allowed) = self.pace.next_write().filter(|_| self.repository.is_taken()) {
+                sleep_until(allowed).await;
             }
             let mut other = None;
             while changes.len() < MAX_WAITING && other.is_none() {
@@ -306,7 +307,7 @@ impl Writer {
         let known_keys = draft.known_keys.clone();
         if draft.is_changed() {
             let prepared = Box::pin(self.prepare(draft, visible, protections)).await?;
-            self.next_write = next_write(self.next_write, Instant::now());
+            self.pace.count_write(Instant::now());
             self.put_or_retry(prepared, false).await?;
         } else {
             visible.into_iter().for_each(|visible| self.show(visible));

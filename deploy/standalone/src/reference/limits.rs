@@ -74,7 +74,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
 | services | `limits.max_services` |  | 429. Metric: `weir_origin_catalog_limit` |
 | a repository's changes that wait for a write of its record | {origin/src/publish/writer.rs MAX_WAITING} |  | they wait |
-| time between two writes of a repository's record, on average; two may follow each other | {origin/src/publish/write_pace.rs WRITE_INTERVAL} |  | changes are written together |
+| writes of a repository's record in a bucket or etcd: time between two, on average | {origin/src/publish/write_pace.rs WRITE_INTERVAL} |  | changes are written together |
+| the same: writes that may follow each other after a pause | {origin/src/publish/write_pace.rs WRITE_BURST} |  | changes are written together |
 | a record | {origin/src/store/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
 | a request for a record in a bucket | {origin/src/store/records/bucket.rs REQUEST_TIMEOUT} |  | a read fails; the outcome of a write is unknown |
 | a listing of records in a bucket | {origin/src/store/records/bucket.rs LISTING_TIMEOUT} |  | it fails |

@@ -133,6 +133,11 @@ impl Records {
         Ok(Self { engine: Engine::shared(cluster, store)?, metrics })
     }
 
+    /// Whether the records are files of this machine. Otherwise each request has a price, or other nodes wait for it.
+    pub(crate) fn are_local(&self) -> bool {
+        matches!(self.engine, Engine::Local(_))
+    }
+
     /// Records whose writes fail as a test says.
     #[cfg(test)]
     pub(crate) fn over(engine: Arc<faulty::FaultyEngine>, metrics: StoreMetrics) -> Self {
