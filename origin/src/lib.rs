@@ -9,6 +9,7 @@ mod access;
 mod bounds;
 mod catalog;
 mod certificates;
+mod clock;
 mod cluster;
 pub mod config;
 mod data_dir;

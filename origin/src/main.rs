@@ -34,6 +34,12 @@ struct Arguments {
     /// upgrade.
     #[arg(long)]
     check_config: bool,
+    /// Publish versions of the far future again, at the clock
+    ///
+    /// For one start, after the clock was ahead by more than a day (docs/how-to/clock-ahead.md). Generations of more than a day
+    /// ahead of the clock are lowered to it. Contents, pins, history and definitions stay.
+    #[arg(long)]
+    lower_generations: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -76,7 +82,7 @@ async fn main() -> ExitCode {
     }
     limit_arenas();
     let config = match Config::load(&file) {
-        Ok(config) => config,
+        Ok(config) => Config { lower_generations: arguments.lower_generations, ..config },
         Err(error) => {
             failure::report_in_log(PROGRAM, &error.into());
             return ExitCode::from(2);

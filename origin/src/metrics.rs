@@ -9,6 +9,7 @@ use weir_runtime::metric_families::Family;
 use crate::bounds::Bounds;
 use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
+use crate::clock::ServerClocks;
 use crate::cluster::ClusterMetrics;
 use crate::config::RetentionConfig;
 use crate::fleet::FleetMetrics;
@@ -131,15 +132,19 @@ metric_families! {
         pub(crate) hydrations: IntCounterVec = "weir_origin_hydrations_total" { result: ["hydrated", "failed"] };
         /// Keys that sign publications. At 0 nothing is signed.
         pub(crate) signing_keys: IntGauge = "weir_origin_signing_keys";
+        /// Seconds that the clock of this machine is ahead of the clocks of the servers that the origin talks to (upstreams
+        /// over HTTP, the bucket, members), as the median of their `Date` fields. Negative: it is behind.
+        pub(crate) clock_ahead: IntGauge = "weir_origin_clock_ahead_seconds";
         /// When the origin started, in Unix seconds.
         pub(crate) start_time: Gauge = "weir_origin_start_time_seconds";
     }
 }
 
-/// The families of one origin, with its bounds. Clones count together.
+/// What is observed of one origin: its families, its bounds and the clocks of servers. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     families: OriginMetrics,
+    pub(crate) clocks: ServerClocks,
     pub(crate) bounds: Bounds,
 }
 
@@ -175,7 +180,9 @@ pub fn families() -> Vec<Family> {
 impl Metrics {
     /// Registers the families.
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        Ok(Self { families: OriginMetrics::register(registry)?, bounds: Bounds::register(registry)? })
+        let families = OriginMetrics::register(registry)?;
+        let clocks = ServerClocks::new(families.clock_ahead.clone());
+        Ok(Self { families, clocks, bounds: Bounds::register(registry)? })
     }
 
     /// Creates a repository's series with 0, because alerts on increases do not see the first value of a series.

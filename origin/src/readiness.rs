@@ -25,6 +25,8 @@ struct Problems {
 pub(crate) struct NodeHealth {
     /// Why the disk accepts no new data.
     pub(crate) disk: Option<String>,
+    /// Why the clock cannot be relied on.
+    pub(crate) clock: Option<String>,
     /// A file of keys or denials cannot be used.
     pub(crate) access_files_unreadable: bool,
     /// Whether the certificates for edges and for operators have expired.
@@ -71,7 +73,7 @@ impl Problems {
         if let Some(reason) = self.node.outside_cluster {
             return Readiness::NotReady(vec![reason.to_owned()]);
         }
-        let mut reasons: Vec<String> = self.node.disk.into_iter().collect();
+        let mut reasons: Vec<String> = self.node.disk.into_iter().chain(self.node.clock).collect();
         for (is_so, reason) in [
             (of_operators, "the certificate that operators see has expired: replace it"),
             (

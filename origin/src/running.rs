@@ -99,7 +99,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let address = listener.local_addr()?;
 
     let log = Arc::new(EventLog::new(&config.limits, metrics.clone()));
-    let (publish_metrics, store_metrics) = (PublishMetrics::register(&registry)?, StoreMetrics::register(&registry)?);
+    let publish_metrics = PublishMetrics::register(&registry)?;
+    let store_metrics = StoreMetrics::register(&registry)?;
     let root = config.data_dir.clone();
     let (data_dir, released) = spawn_blocking(move || DataDir::open(&root)).await??;
     let joining = match &config.cluster {
@@ -114,6 +115,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let validity = joining.as_ref().map_or_else(Validity::always, |(cluster, _)| cluster.validity().clone());
     let options = Options {
         generation_floor: config.generation_floor,
+        lower_generations: config.lower_generations,
+        clocks: metrics.clocks.clone(),
         retention: config.retention.clone(),
         signer: signer.clone(),
         events: log.clone(),
@@ -146,7 +149,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             .storing_mirrors(config.max_stored_mirror());
     let mut of_members = None;
     if let Some((joined, _)) = &joining {
-        let client = Arc::new(MemberClient::new(&config.tls, (&registry, &metrics.bounds))?);
+        let client = Arc::new(MemberClient::new(&config.tls, &registry, &metrics)?);
         let withdrawals = Withdrawals::new(joined.clone(), publisher.clone(), client.clone());
         context = context.in_cluster(validity.clone(), withdrawals.clone());
         of_members = Some((client, withdrawals));
@@ -235,11 +238,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             let of_cluster = cluster.as_ref().map(|(cluster, _)| cluster.clone());
             let of_status = of_cluster.clone();
             let (seen, access_files) = (certificates.clone(), metrics.access_files_readable.clone());
+            let clocks = metrics.clocks.clone();
             let ready = Arc::new(move || {
                 let now = SystemTime::now();
                 let view = of_cluster.as_ref().map(Cluster::view);
                 let node = NodeHealth {
                     disk: disk.borrow().clone(),
+                    clock: clocks.problem(Instant::now()),
                     access_files_unreadable: access_files.get() == 0,
                     certificates_have_expired: seen.have_expired(now),
                     store_is_new: lost_definitions.is_store_new(&shown.snapshot(), now),
@@ -314,7 +319,9 @@ async fn load(
     metrics: &Metrics,
     now: SystemTime,
 ) -> anyhow::Result<Loaded> {
-    let objects = Objects::open(&config.store, data_dir.root(), store_metrics.clone(), &metrics.bounds).await?;
+    let objects =
+        Objects::open(&config.store, data_dir.root(), store_metrics.clone(), (&metrics.bounds, &metrics.clocks))
+            .await?;
     let records = Records::open(config, data_dir.root(), store_metrics)?;
     let (publisher, stored) = Publisher::open(objects, records.clone(), data_dir.clone(), options).await?;
     let file = Documents::new(&config.repositories, &config.services);

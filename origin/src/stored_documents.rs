@@ -5,6 +5,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use crate::bounds::Bounds;
 use crate::catalog::{Definitions, Documents};
+use crate::clock::ServerClocks;
 use crate::config::Config;
 use crate::publish::stored_definitions;
 use crate::store::{Objects, Records, StoreMetrics};
@@ -27,7 +28,9 @@ pub async fn stored_documents(config: &Config) -> anyhow::Result<StoredDocuments
         return Ok(StoredDocuments::default());
     }
     let metrics = StoreMetrics::register(&Registry::new())?;
-    let objects = Objects::open(&config.store, &config.data_dir, metrics.clone(), &Bounds::default()).await?;
+    let objects =
+        Objects::open(&config.store, &config.data_dir, metrics.clone(), (&Bounds::default(), &ServerClocks::default()))
+            .await?;
     let records = Records::open(config, &config.data_dir, metrics)?;
     let api = Documents::stored(&stored_definitions(&objects, &records).await?);
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &api);

@@ -9,6 +9,7 @@ use weir_runtime::shutdown::Drain;
 
 use super::*;
 use crate::bounds::Bounds;
+use crate::clock::ServerClocks;
 use crate::cluster::Validity;
 use crate::config::{LimitsConfig, RepositoryConfig, RetentionConfig, ServiceConfig, StoreConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
@@ -29,7 +30,9 @@ async fn start(
     drain: &Drain,
 ) -> (Arc<Catalog>, Editor, Documents) {
     let metrics = StoreMetrics::register(&prometheus::Registry::new()).unwrap();
-    let objects = Objects::open(&StoreConfig::default(), dir, metrics, &Bounds::default()).await.unwrap();
+    let objects = Objects::open(&StoreConfig::default(), dir, metrics, (&Bounds::default(), &ServerClocks::default()))
+        .await
+        .unwrap();
     start_over(dir, objects, faults, drain).await
 }
 
@@ -68,6 +71,8 @@ async fn start_as(
     let log = Arc::new(EventLog::new(&limits, metrics.clone()));
     let options = Options {
         generation_floor: 0,
+        lower_generations: false,
+        clocks: ServerClocks::default(),
         retention: RetentionConfig::default(),
         signer: Arc::default(),
         events: log.clone(),

@@ -93,6 +93,10 @@ pub struct Config {
     /// same content.
     #[serde(default)]
     pub generation_floor: Generation,
+    /// Current versions with a generation of more than a day ahead of the clock are published again, at the clock, with the same
+    /// content. The command line sets it for one run.
+    #[serde(skip)]
+    pub lower_generations: bool,
     /// Access to `operator_listen`.
     #[serde(default)]
     pub operator: OperatorConfig,
@@ -158,6 +162,7 @@ impl Config {
             trust_domain: TrustDomain::default(),
             tls,
             generation_floor: 0,
+            lower_generations: false,
             operator: OperatorConfig::default(),
             access: AccessConfig::default(),
             signing: SigningConfig::default(),

@@ -25,9 +25,10 @@ use weir_runtime::tls::{self, TlsError};
 pub(crate) use self::error::MemberError;
 use self::forwarded::AnswerBody;
 pub(crate) use self::metrics::MemberMetrics;
-use crate::bounds::Bounds;
+use crate::clock::ServerClocks;
 use crate::config::TlsConfig;
 use crate::member_api::{CALLER, Route};
+use crate::metrics::Metrics;
 
 /// How long a member may take to answer a message, connecting included.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,6 +53,7 @@ pub(crate) struct MemberClient {
     forwarded: Arc<Semaphore>,
     forwarded_webhooks: Arc<Semaphore>,
     metrics: MemberMetrics,
+    clocks: ServerClocks,
 }
 
 /// The answer to [`Route::Ask`].
@@ -70,12 +72,14 @@ pub(crate) struct Withdrawn {
 impl MemberClient {
     /// # Errors
     /// A file cannot be read, or the metrics are registered already.
-    pub(crate) fn new(tls: &TlsConfig, (registry, bounds): (&Registry, &Bounds)) -> anyhow::Result<Self> {
+    pub(crate) fn new(tls: &TlsConfig, registry: &Registry, metrics: &Metrics) -> anyhow::Result<Self> {
+        let bounds = &metrics.bounds;
         Ok(Self {
             client: RwLock::new(connector(tls)?),
             forwarded: bounds.semaphore("forwarded_requests", MAX_FORWARDED),
             forwarded_webhooks: bounds.semaphore("forwarded_webhooks", MAX_FORWARDED_WEBHOOKS),
             metrics: MemberMetrics::register(registry)?,
+            clocks: metrics.clocks.clone(),
         })
     }
 
@@ -184,12 +188,16 @@ impl MemberClient {
         timeout: Duration,
     ) -> Result<Response<Incoming>, MemberError> {
         let client = self.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let member = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let answered = match tokio::time::timeout(timeout, client.request(request)).await {
             Ok(answered) => answered.map_err(|error| MemberError::Unreachable(root_cause(&error))),
             Err(_) => Err(MemberError::TimedOut(timeout)),
         };
         match &answered {
-            Ok(answer) => self.metrics.answered(kind, answer.status().as_str()),
+            Ok(answer) => {
+                self.clocks.observe(&member, answer.headers());
+                self.metrics.answered(kind, answer.status().as_str());
+            }
             Err(error) => self.metrics.answered(kind, error.label()),
         }
         answered

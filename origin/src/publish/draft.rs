@@ -1,8 +1,9 @@
 //! The next state of a repository, in memory. The writer applies several changes to one draft and writes it once.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
@@ -11,12 +12,14 @@ use weir_protocol::name::ServiceName;
 
 use super::decision::{self, Content, Decision, PublishRequest};
 use super::error::{PublishError, VersionChangeError};
+use super::generation;
 use super::history::{Line, Why};
 use super::page::{self, Page};
 use super::record::RepositoryRecord;
 use super::request::{Outcome, VersionChange};
 use super::retention::supersede;
 use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
+use crate::clock::ServerClocks;
 use crate::service::Service;
 use crate::signing::Signer;
 use crate::tarball::ContentKey;
@@ -25,9 +28,19 @@ use crate::tarball::ContentKey;
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     pub(super) generation_floor: Generation,
+    /// Versions with a generation that no agent believes are published again, at the clock.
+    pub(super) lower_generations: bool,
+    pub(super) clocks: ServerClocks,
     /// The most superseded versions to retain for a service.
     pub(super) versions: usize,
     pub(super) signer: Arc<Signer>,
+}
+
+impl Rules {
+    /// The generations that stay as they are at a start.
+    pub(super) fn bounds(&self, now: SystemTime) -> RangeInclusive<Generation> {
+        generation::bounds(self.generation_floor, self.lower_generations, now)
+    }
 }
 
 pub(super) struct Draft<'a> {
@@ -77,6 +90,10 @@ impl<'a> Draft<'a> {
     pub(super) fn new(rules: &'a Rules, record: RepositoryRecord, pages: BTreeMap<usize, Page>) -> Self {
         let (rows, lines, known_keys) = (BTreeMap::new(), Vec::new(), Vec::new());
         Self { rules, record, pages, rows, lines, known_keys, is_changed: false, dropped_versions: 0 }
+    }
+
+    pub(super) fn generation_bounds(&self, now: SystemTime) -> RangeInclusive<Generation> {
+        self.rules.bounds(now)
     }
 
     pub(super) fn is_changed(&self) -> bool {
@@ -137,6 +154,7 @@ impl<'a> Draft<'a> {
             let changes = [Change::Pinned(from_unix(pin.since)), Change::Current(current.clone())];
             return Ok((Outcome::Pinned, changes.into_iter().map(show).collect()));
         }
+        let now = self.rules.clocks.bounded(now, Instant::now());
         let request = PublishRequest {
             service: service.name.clone(),
             repository: service.repository.clone(),
@@ -238,8 +256,8 @@ impl<'a> Draft<'a> {
                 let retained = retained.ok_or_else(not_retained)?;
                 let version = parsed(&retained)?;
                 let (last, followed_ref) = (last_generation(&row, service), service.revision.to_string());
-                let floor = self.rules.generation_floor;
-                let fields = decision::republished(&version, &followed_ref, last, change.now, floor);
+                let (floor, now) = (self.rules.generation_floor, self.rules.clocks.bounded(change.now, Instant::now()));
+                let fields = decision::republished(&version, &followed_ref, last, now, floor);
                 let descriptor = self.sign(fields)?;
                 let by = change.by.clone();
                 let StoredVersion { key, recipe, .. } = retained;
@@ -337,26 +355,38 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Publishes a service again if its generation is below the floor, pinned or not. Returns false if it is not
-    /// below, or if the descriptor would be too large with today's signatures.
-    pub(super) fn raise_to_floor(&mut self, service: &ServiceName, now: SystemTime) -> Result<bool, PublishError> {
-        let row = self.row(service)?;
-        let (Some(current), floor) = (&row.current, self.rules.generation_floor) else { return Ok(false) };
-        if row.generation >= floor || row.is_moving {
+    /// Publishes a service again if its generation is out of bounds, pinned or not. Returns false if it is not, or if the
+    /// descriptor would be too large with today's signatures.
+    pub(super) fn republish_in_bounds(
+        &mut self,
+        service: &ServiceName,
+        bounds: &RangeInclusive<Generation>,
+        now: SystemTime,
+    ) -> Result<bool, PublishError> {
+        let mut row = self.row(service)?;
+        if bounds.contains(&row.generation) || row.is_moving {
             return Ok(false);
         }
+        let is_ahead = row.generation > *bounds.end();
+        let Some(current) = &row.current else {
+            if is_ahead {
+                row.generation = 0; // The next one is the clock.
+                self.put(row);
+            }
+            return Ok(is_ahead);
+        };
         let before = parsed(current)?;
         if before.publication().generation < row.generation {
             return Ok(false); // Another repository has published since.
         }
-        let last = row.last_generation();
-        let fields = decision::republished(&before, before.followed_ref(), last, now, floor);
+        let last = row.last_generation().filter(|_| !is_ahead);
+        let fields = decision::republished(&before, before.followed_ref(), last, now, *bounds.start());
         let Ok(descriptor) = self.sign(fields) else {
-            tracing::warn!(%service, "the service stays below generation_floor: its descriptor would be too large");
+            tracing::warn!(%service, "the service keeps its generation: its descriptor would be too large");
             return Ok(false);
         };
-        let by = current.by.clone();
-        let version = StoredVersion::new(&descriptor, current.key, current.recipe, Why::FloorRaised, by);
+        let (why, by) = (if is_ahead { Why::Lowered } else { Why::FloorRaised }, current.by.clone());
+        let version = StoredVersion::new(&descriptor, current.key, current.recipe, why, by);
         let pin = row.pin.clone();
         self.replace_current(row, &descriptor, version, now);
         // The history shows a pin with the current publication, so the pin is entered again for the new one.

@@ -1,6 +1,7 @@
 //! Generations: numbers that only grow, for each service, across restarts and loss of data.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::ops::RangeInclusive;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_protocol::descriptor::Generation;
 
@@ -9,9 +10,20 @@ use weir_protocol::descriptor::Generation;
 /// The clock makes generations grow even if `last` was lost with the data directory. Operators raise `floor` if the
 /// lost generations came from a clock that was far ahead.
 pub(crate) fn next(last: Option<Generation>, now: SystemTime, floor: Generation) -> Generation {
-    let clock = now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
     let after_last = last.map_or(0, |last| last.saturating_add(1));
-    after_last.max(clock).max(floor)
+    after_last.max(clock(now)).max(floor)
+}
+
+/// How far ahead of their clock agents believe a generation.
+const CREDIBLE_AHEAD: Duration = Duration::from_hours(24);
+
+/// The generations that stay as they are at a start. `lower`: those that no agent believes do not.
+pub(super) fn bounds(floor: Generation, lower: bool, now: SystemTime) -> RangeInclusive<Generation> {
+    floor..=if lower { clock(now + CREDIBLE_AHEAD) } else { Generation::MAX }
+}
+
+fn clock(now: SystemTime) -> Generation {
+    now.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

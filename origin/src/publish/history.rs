@@ -34,6 +34,8 @@ pub enum Why {
     RolledBack,
     /// The operator raised the floor of generations above the old one.
     FloorRaised,
+    /// The clock was ahead, and the operator lowered the generations to it.
+    Lowered,
 }
 
 /// One publication.

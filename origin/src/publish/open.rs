@@ -21,6 +21,7 @@ use super::row::unix_milliseconds;
 use super::store_identity::StoreIdentity;
 use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Shared};
+use crate::clock::ServerClocks;
 use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::data_dir::DataDir;
@@ -35,6 +36,10 @@ const LISTING_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Options {
     pub(crate) generation_floor: Generation,
+    /// Publishes versions with a generation of the far future again, at the clock.
+    pub(crate) lower_generations: bool,
+    /// The clocks that bound the time of publications.
+    pub(crate) clocks: ServerClocks,
     pub(crate) retention: RetentionConfig,
     pub(crate) signer: Arc<Signer>,
     pub(crate) events: Arc<EventLog>,
@@ -94,7 +99,8 @@ impl Publisher {
         data_dir: DataDir,
         options: Options,
     ) -> Result<(Arc<Self>, StoredDefinitions), PublishError> {
-        let Options { generation_floor, retention, signer, events, metrics, validity, superseded } = options;
+        let Options { generation_floor, lower_generations, clocks, retention, signer, .. } = options;
+        let Options { events, metrics, validity, superseded, .. } = options;
         let keys = records.list("repositories/").await?;
         let identity = StoreIdentity::read_or_create(&records, SystemTime::now(), keys.is_empty()).await?;
         match timeout(LISTING_DEADLINE, identity.check(&objects)).await {
@@ -122,7 +128,7 @@ impl Publisher {
         let shared = Arc::new(Shared {
             objects,
             records,
-            rules: Rules { generation_floor, versions: retention.versions, signer },
+            rules: Rules { generation_floor, lower_generations, clocks, versions: retention.versions, signer },
             grace_period: retention.gc_grace_period,
             events,
             metrics,
@@ -215,7 +221,7 @@ impl Publisher {
         if handle.repository.suspension().is_some() {
             return Ok(Vec::new());
         }
-        let (services, is_signed) = self.due_for_update(&handle.repository, &gone, &keys);
+        let (services, is_signed) = self.due_for_update(&handle.repository, &gone, &keys, now);
         if services.is_empty() && is_signed {
             return Ok(Vec::new());
         }
@@ -239,13 +245,17 @@ impl Publisher {
         repository: &Repository,
         gone: &HashSet<ServiceName>,
         keys: &str,
+        now: SystemTime,
     ) -> (Vec<ServiceName>, bool) {
         let known = repository.known();
-        let floor = self.shared.rules.generation_floor;
+        let bounds = self.shared.rules.bounds(now);
         let is_signed = known.record.signed_with == keys;
         let is_due = |service: &ServiceName, row: &KnownService| {
             let has_versions = row.current.is_some() || !row.retained.is_empty();
-            gone.contains(service) || (row.holds() && row.generation < floor) || (!is_signed && has_versions)
+            gone.contains(service)
+                || (row.holds() && row.generation < *bounds.start())
+                || row.generation > *bounds.end()
+                || (!is_signed && has_versions)
         };
         let due = known.services.iter().filter(|(service, row)| is_due(service, row));
         (due.map(|(service, _)| service.clone()).collect(), is_signed)
@@ -264,11 +274,12 @@ fn apply_update(
 ) -> Result<((usize, usize, Vec<(ServiceName, Generation)>), Vec<VisibleChange>), PublishError> {
     let (mut raised, mut signed, mut retired) = (0, 0, Vec::new());
     let signs = draft.record.signed_with != keys;
+    let bounds = draft.generation_bounds(now);
     for service in services {
         if gone.contains(service) {
             retired.extend(draft.retire(service, true, now)?.map(|generation| (service.clone(), generation)));
         }
-        raised += usize::from(draft.raise_to_floor(service, now)?);
+        raised += usize::from(draft.republish_in_bounds(service, &bounds, now)?);
         if signs {
             signed += draft.renew_signatures(service)?;
         }

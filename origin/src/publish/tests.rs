@@ -25,6 +25,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::request::Outcome;
 use super::*;
+use crate::clock::ServerClocks;
 use crate::cluster::Validity;
 use crate::config::{RetentionConfig, ServiceConfig};
 use crate::data_dir::DataDir;
@@ -48,6 +49,8 @@ struct TestStore {
     events: Arc<EventLog>,
     retention: RetentionConfig,
     floor: Generation,
+    lower_generations: bool,
+    clocks: ServerClocks,
     signer: Arc<Signer>,
 }
 
@@ -118,6 +121,8 @@ impl TestStore {
             retention: RetentionConfig::default(),
             floor: 0,
             signer: Arc::default(),
+            lower_generations: false,
+            clocks: ServerClocks::default(),
             dir,
             data_dir,
             store,
@@ -142,6 +147,8 @@ impl TestStore {
     fn options(&self) -> Options {
         Options {
             generation_floor: self.floor,
+            lower_generations: self.lower_generations,
+            clocks: self.clocks.clone(),
             retention: self.retention.clone(),
             signer: self.signer.clone(),
             events: self.events.clone(),

@@ -15,6 +15,7 @@ use super::mark::{Mark, MarkedVersion};
 use super::page::Page;
 use super::record::RepositoryRecord;
 use crate::bounds::Bounds;
+use crate::clock::ServerClocks;
 use crate::config::Config;
 use crate::data_dir::DataDir;
 use crate::store::{Area, ObjectError, Objects, RecordKey, Records, StoreMetrics};
@@ -97,7 +98,9 @@ pub async fn verify(config: &Config, delete_corrupt: bool) -> anyhow::Result<Rep
     anyhow::ensure!(exist, "{} does not exist: no origin has stored anything there", records.display());
     let (data_dir, _released) = DataDir::open(&config.data_dir)?;
     let metrics = StoreMetrics::register(&Registry::new())?;
-    let objects = Objects::open(&config.store, data_dir.root(), metrics.clone(), &Bounds::default()).await?;
+    let objects =
+        Objects::open(&config.store, data_dir.root(), metrics.clone(), (&Bounds::default(), &ServerClocks::default()))
+            .await?;
     let records = Records::open(config, data_dir.root(), metrics)?;
     let of_file = config.repositories.iter().map(|repository| repository.name.clone()).collect();
     Verifier::new(&objects, records, of_file, delete_corrupt).run().await

@@ -252,6 +252,7 @@ mod tests {
 
     use super::*;
     use crate::bounds::Bounds;
+    use crate::clock::ServerClocks;
     use crate::cluster::Validity;
     use crate::config::{LimitsConfig, RetentionConfig, StoreConfig, UpstreamsConfig};
     use crate::event_log::EventLog;
@@ -273,11 +274,16 @@ mod tests {
         let (metrics, stores) = (Metrics::register(&registry).unwrap(), StoreMetrics::register(&registry).unwrap());
         let url = Some(format!("file://{}", hub.join("objects").display()));
         let config = StoreConfig { url, ..StoreConfig::default() };
-        let objects = Objects::open(&config, data_dir.root(), stores.clone(), &Bounds::default()).await.unwrap();
+        let objects =
+            Objects::open(&config, data_dir.root(), stores.clone(), (&Bounds::default(), &ServerClocks::default()))
+                .await
+                .unwrap();
         let records = Records::over(FaultyEngine::local(&hub.join("records")), stores);
         let events = Arc::new(EventLog::new(&limits, metrics.clone()));
         let options = Options {
             generation_floor: 0,
+            lower_generations: false,
+            clocks: ServerClocks::default(),
             retention: RetentionConfig::default(),
             signer: Arc::default(),
             events: events.clone(),

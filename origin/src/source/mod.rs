@@ -20,6 +20,7 @@ mod upstream;
 
 use std::sync::Arc;
 
+pub use crate::clock::ServerClocks;
 pub use crate::source::git::mirror::{FetchProgress, FetchSnapshot};
 pub(crate) use context::SourceContext;
 pub use egress_policy::{EgressPolicy, Hosts, NotAllowed};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{EgressPolicy, Endpoint};
+use crate::clock::ServerClocks;
 use crate::source::git::mirror::Redirects;
 
 /// The default of [`Upstream::stall_timeout`].
@@ -81,6 +82,8 @@ pub struct Upstream {
     pub max_lfs_object: u64,
     /// The minimum rate of LFS downloads in bytes per second, on average over four stall timeouts.
     pub min_rate: u64,
+    /// Takes the time of the upstream's answers.
+    pub clocks: ServerClocks,
 }
 
 impl Upstream {
@@ -110,6 +113,7 @@ impl Upstream {
             max_objects: DEFAULT_MAX_OBJECTS,
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
             min_rate: DEFAULT_MIN_RATE,
+            clocks: ServerClocks::default(),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use object_store::ObjectStore;
 use reqwest::Url;
 
+use crate::clock::ServerClocks;
 use crate::config::{AccessKeyFiles, StoreConfig};
 
 /// The prefixes of the environment variables that the providers' own tools read.
@@ -19,11 +20,16 @@ const OF_PROVIDERS: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 /// Creates a client of a bucket, without sending a request. The configuration takes precedence over the environment.
 ///
 /// Requests that fail are sent again for up to three minutes. With `once` each is sent once, and fails without an answer
-/// within this time.
+/// within this time. `clocks` take the time of the answers.
 ///
 /// # Errors
 /// A file or an environment variable cannot be used, or this build does not support the provider.
-pub(super) fn open(config: &StoreConfig, url: &Url, once: Option<Duration>) -> Result<Arc<dyn ObjectStore>, String> {
+pub(super) fn open(
+    config: &StoreConfig,
+    url: &Url,
+    once: Option<Duration>,
+    clocks: &ServerClocks,
+) -> Result<Arc<dyn ObjectStore>, String> {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix)));
@@ -38,10 +44,10 @@ pub(super) fn open(config: &StoreConfig, url: &Url, once: Option<Duration>) -> R
     let access_key = config.access_key();
     access_key.as_ref().map(AccessKeyFiles::read).transpose()?;
     #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
-    return client::build(url, options, access_key, once);
+    return client::build(url, options, access_key, once, clocks);
     #[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
     {
-        let _ = (options, access_key, once);
+        let _ = (options, access_key, once, clocks);
         Err(unsupported(url))
     }
 }

@@ -12,6 +12,7 @@ use super::local_folder::LocalFolder;
 use super::metrics::StoreMetrics;
 use super::objects::{CONCURRENT_REQUESTS, Objects};
 use crate::bounds::Bounds;
+use crate::clock::ServerClocks;
 use crate::config::{StoreConfig, StoreLocation};
 
 /// The store cannot be opened; the message says what to change.
@@ -34,7 +35,7 @@ impl Objects {
         config: &StoreConfig,
         data_dir: &Path,
         metrics: StoreMetrics,
-        bounds: &Bounds,
+        (bounds, clocks): (&Bounds, &ServerClocks),
     ) -> Result<Self, OpenError> {
         let location = config.location().map_err(OpenError::Config)?;
         let requests = bounds.semaphore("store_requests", CONCURRENT_REQUESTS);
@@ -47,7 +48,7 @@ impl Objects {
             let store = Arc::new(store);
             return Ok(Self::new(store, Some(folder), None, requests, metrics));
         };
-        let store = bucket::open(config, &url, None).map_err(OpenError::Config)?;
+        let store = bucket::open(config, &url, None, clocks).map_err(OpenError::Config)?;
         let cache = match config.cache.as_u64() {
             0 => None,
             limit => {

@@ -46,6 +46,50 @@ async fn generations_below_the_floor_are_republished_above_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn generations_of_the_far_future_are_lowered_once_the_operator_says_so() {
+    let mut store = TestStore::new();
+    let publisher = store.open().await;
+    let clock = |minute| u64::try_from(at(minute).duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let (day, services) = (24 * 60, ["shop-prod", "gone", "near"].map(service));
+    for (service, ahead) in services.iter().zip([30 * day, 30 * day, day / 2]) {
+        publish(&publisher, service, 1000 + ahead, &[service.name.as_str()]).await.unwrap();
+    }
+    publisher.pin(&services[0], None, change("ann", 2)).await.unwrap();
+    let before = current(&services[0]);
+    let (_, kept) = store.start(&["shop-prod", "near"]).await;
+    assert_eq!(kept.current[&name("shop-prod")].version(), before.version(), "nothing is lowered by itself");
+    store.lower_generations = true;
+    let (publisher, started) = store.start(&["shop-prod", "near"]).await;
+    let lowered = started.current[&name("shop-prod")].publication();
+    assert_eq!((lowered.generation, lowered.digest), (clock(1000), before.publication().digest), "the clock");
+    assert!(started.pins.contains_key(&name("shop-prod")));
+    assert_eq!(started.current[&name("near")].version(), current(&services[2]).version(), "agents believe it");
+    let history = publisher.history(&shop(), &name("shop-prod"), None, 5).await.unwrap();
+    let why: Vec<_> = history.publications.iter().map(|listed| listed.entry.why).collect();
+    assert_eq!(why, [Why::Lowered, Why::Followed]);
+    let again = service("gone");
+    publish(&publisher, &again, 1001, &["again"]).await.unwrap();
+    assert_eq!(current(&again).publication().generation, clock(1001), "also of what is defined again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_publication_is_at_most_an_hour_ahead_of_the_servers() {
+    let store = TestStore::new();
+    let publisher = store.open().await;
+    let shop_prod = service("shop-prod");
+    let (hours, mut headers) = (|hours: u64| Duration::from_secs(hours * 3600), http::HeaderMap::new());
+    headers.insert("date", httpdate::fmt_http_date(SystemTime::now() - hours(72)).try_into().unwrap());
+    store.clocks.observe("git.example", &headers);
+    publish(&publisher, &shop_prod, 5000, &["one"]).await.unwrap();
+    let generation = current(&shop_prod).publication().generation;
+    let published = SystemTime::UNIX_EPOCH + Duration::from_millis(generation);
+    let is_bounded = published <= at(5000) - hours(71) && published > at(5000) - hours(72);
+    assert!(is_bounded, "{published:?}, by a clock at {:?}", at(5000));
+    publish(&publisher, &shop_prod, 5000, &["two"]).await.unwrap();
+    assert!(current(&shop_prod).publication().generation > generation, "it is published all the same");
+}
+
+#[tokio::test(start_paused = true)]
 async fn other_keys_sign_everything_again_and_the_same_keys_nothing() {
     let mut store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));

@@ -9,12 +9,16 @@ use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3Builder, AwsCredential};
 #[cfg(feature = "azure")]
 use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
 #[cfg(feature = "gcs")]
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::prefix::PrefixStore;
-use object_store::{ObjectStore, ObjectStoreScheme, RetryConfig};
+use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
 use reqwest::Url;
 
+use crate::clock::ServerClocks;
 use crate::config::AccessKeyFiles;
 
 /// Creates a client with the options of its provider. `once`: see [`super::open`].
@@ -23,6 +27,7 @@ pub(in crate::store) fn build(
     mut options: Vec<(String, String)>,
     access_key: Option<AccessKeyFiles>,
     once: Option<Duration>,
+    clocks: &ServerClocks,
 ) -> Result<Arc<dyn ObjectStore>, String> {
     #[cfg(not(feature = "s3"))]
     let _ = access_key;
@@ -40,6 +45,7 @@ pub(in crate::store) fn build(
     macro_rules! client {
         ($builder:ty, $finish:expr) => {{
             let builder = <$builder>::new().with_url(url.as_str()).with_retry(retry);
+            let builder = builder.with_http_connector(ObservedConnector(clocks.clone()));
             let builder =
                 options.into_iter().fold(builder, |builder, (key, value)| match key.to_ascii_lowercase().parse() {
                     Ok(key) => builder.with_config(key, value),
@@ -82,5 +88,32 @@ impl CredentialProvider for FromFiles {
         let read = tokio::task::spawn_blocking(move || files.read()).await.map_err(|error| wrong(error.into()))?;
         let key = read.map_err(|why| wrong(why.into()))?;
         Ok(Arc::new(AwsCredential { key_id: key.id, secret_key: key.secret, token: None }))
+    }
+}
+
+/// Connects as the library does, and takes the time of each answer.
+#[derive(Debug)]
+struct ObservedConnector(ServerClocks);
+
+#[derive(Debug)]
+struct ObservedClient {
+    client: HttpClient,
+    clocks: ServerClocks,
+}
+
+impl HttpConnector for ObservedConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = ReqwestConnector::default().connect(options)?;
+        Ok(HttpClient::new(ObservedClient { client, clocks: self.0.clone() }))
+    }
+}
+
+#[async_trait::async_trait]
+impl HttpService for ObservedClient {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let server = request.uri().authority().map_or_else(String::new, ToString::to_string);
+        let response = self.client.execute(request).await?;
+        self.clocks.observe(&server, response.headers());
+        Ok(response)
     }
 }

@@ -9,6 +9,7 @@ use weir_protocol::name::RepositoryName;
 
 use super::*;
 use crate::bounds::Bounds;
+use crate::clock::ServerClocks;
 use crate::store::object_location::StoredObject;
 use crate::store::test_server::TestServer;
 use crate::store::{Area, ObjectError, Objects, StoreMetrics};
@@ -32,7 +33,9 @@ pub(in crate::store) fn config(folder: &Path, url: &str, endpoint: &str) -> Stor
 pub(in crate::store) async fn open(config: &StoreConfig, data_dir: &Path) -> Objects {
     let registry = Registry::new();
     let metrics = StoreMetrics::register(&registry).unwrap();
-    Objects::open(config, data_dir, metrics, &Bounds::register(&registry).unwrap()).await.unwrap()
+    Objects::open(config, data_dir, metrics, (&Bounds::register(&registry).unwrap(), &ServerClocks::default()))
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -60,7 +63,7 @@ async fn objects_are_in_a_bucket_and_a_copy_in_the_cache() {
     assert!(matches!(objects.get(&shop, Area::Private, &page).await, Err(ObjectError::Missing(_))));
 
     // The cache hides damage in the bucket; reads without the cache find it.
-    let bucket = super::open(&config, &"s3://weir-hub/prod".parse().unwrap(), None).unwrap();
+    let bucket = super::open(&config, &"s3://weir-hub/prod".parse().unwrap(), None, &ServerClocks::default()).unwrap();
     bucket.put(&format!("shop/public/{}", frame.hex()).into(), "other".into()).await.unwrap();
     assert_eq!(objects.get(&shop, Area::Public, &frame).await.unwrap(), "frame");
     assert!(matches!(objects.past_cache().get(&shop, Area::Public, &frame).await, Err(ObjectError::Corrupt(_))));
@@ -91,9 +94,10 @@ async fn a_rotated_access_key_needs_no_restart() {
 #[test]
 fn a_client_of_each_provider_is_made_without_sending_anything() {
     let config = StoreConfig::default();
-    super::open(&config, &"s3://weir-hub".parse().unwrap(), None).unwrap();
+    super::open(&config, &"s3://weir-hub".parse().unwrap(), None, &ServerClocks::default()).unwrap();
     let endpoint = Some("https://account.blob.example".to_owned());
     let azure = StoreConfig { endpoint, ..config };
-    let error = super::open(&azure, &"az://weir-hub/prod".parse().unwrap(), None).unwrap_err();
+    let error =
+        super::open(&azure, &"az://weir-hub/prod".parse().unwrap(), None, &ServerClocks::default()).unwrap_err();
     assert!(error.contains("[store] url") && error.to_lowercase().contains("account"), "{error}");
 }

@@ -9,6 +9,7 @@ use prometheus::Registry;
 use super::faulty::FaultyStore;
 use super::*;
 use crate::bounds::Bounds;
+use crate::clock::ServerClocks;
 use crate::config::StoreConfig;
 
 fn metrics() -> StoreMetrics {
@@ -21,7 +22,7 @@ fn shop() -> RepositoryName {
 
 async fn local(data_dir: &std::path::Path) -> Objects {
     let bounds = Bounds::register(&Registry::new()).unwrap();
-    Objects::open(&StoreConfig::default(), data_dir, metrics(), &bounds).await.unwrap()
+    Objects::open(&StoreConfig::default(), data_dir, metrics(), (&bounds, &ServerClocks::default())).await.unwrap()
 }
 
 fn file(data_dir: &std::path::Path, digest: &ObjectDigest) -> PathBuf {
@@ -131,7 +132,13 @@ async fn a_missing_folder_is_not_an_empty_one() {
 
     let url = Some(format!("file://{}/absent", dir.path().display()));
     let bounds = Bounds::register(&Registry::new()).unwrap();
-    let opened = Objects::open(&StoreConfig { url, ..StoreConfig::default() }, dir.path(), metrics(), &bounds).await;
+    let opened = Objects::open(
+        &StoreConfig { url, ..StoreConfig::default() },
+        dir.path(),
+        metrics(),
+        (&bounds, &ServerClocks::default()),
+    )
+    .await;
     let error = opened.unwrap_err().to_string();
     assert!(error.contains("absent"), "{error}");
 }

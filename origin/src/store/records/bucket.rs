@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::record_file::{decode, encode};
 use super::{Expect, Listed, MAX_RECORD_BYTES, PutOutcome, Record, RecordError, RecordKey, Version};
+use crate::clock::ServerClocks;
 use crate::config::{NEEDS_BUCKET, StoreConfig, StoreLocation};
 use crate::store::bucket;
 use crate::store::with_causes::with_causes;
@@ -46,7 +47,7 @@ impl BucketEngine {
     pub(super) fn open(config: &StoreConfig) -> Result<Self, String> {
         match config.location()? {
             StoreLocation::Bucket(url) => {
-                let bucket = bucket::open(config, &url, Some(REQUEST_TIMEOUT))?;
+                let bucket = bucket::open(config, &url, Some(REQUEST_TIMEOUT), &ServerClocks::default())?;
                 Ok(Self { bucket, by_generation: url.scheme() == "gs" })
             }
             _ => Err(NEEDS_BUCKET.to_owned()),

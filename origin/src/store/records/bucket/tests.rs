@@ -54,7 +54,9 @@ async fn the_contract_holds_on_azure() {
     create_container(&endpoint, "weir-hub").await;
     let options = [("account_name", ACCOUNT), ("account_key", KEY), ("endpoint", &endpoint), ("allow_http", "true")];
     let options = options.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-    let bucket = build(&"az://weir-hub/prod".parse().unwrap(), options, None, Some(REQUEST_TIMEOUT)).unwrap();
+    let bucket =
+        build(&"az://weir-hub/prod".parse().unwrap(), options, None, Some(REQUEST_TIMEOUT), &ServerClocks::default())
+            .unwrap();
     contract::holds(Engine::Bucket(BucketEngine { bucket, by_generation: false })).await;
 }
 
@@ -97,7 +99,9 @@ async fn a_write_without_an_answer_is_sent_once_and_its_outcome_is_unknown() {
         let (server, dir) = (FlawedServer::start(flaw).await, tempfile::tempdir().unwrap());
         let config = config(dir.path(), "s3://weir-hub/prod", &server.endpoint);
         let once = if flaw == Flaw::Silent { Duration::from_millis(500) } else { REQUEST_TIMEOUT };
-        let bucket = bucket::open(&config, &"s3://weir-hub/prod".parse().unwrap(), Some(once)).unwrap();
+        let bucket =
+            bucket::open(&config, &"s3://weir-hub/prod".parse().unwrap(), Some(once), &ServerClocks::default())
+                .unwrap();
         let engine = BucketEngine { bucket, by_generation: false };
         let outcome = engine.put(&shop(), b"one", Expect::Absent).await;
         assert!(matches!(outcome, PutOutcome::Unknown(RecordError::Unavailable { .. })), "{flaw:?}: {outcome:?}");

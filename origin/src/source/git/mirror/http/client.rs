@@ -131,6 +131,9 @@ impl<'a> Client<'a> {
             let connected = Rc::new(Cell::new(false));
             self.session.count_request();
             let response = self.session.wait(http_clients::send(request, connected.clone()));
+            if let Ok(Ok(response)) = &response {
+                self.session.upstream.clocks.observe(url.host_str().unwrap_or_default(), response.headers());
+            }
             (response, !connected.get())
         };
         let failed = |error: reqwest::Error| errors::classify(self.session, &error);
