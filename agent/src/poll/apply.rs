@@ -17,7 +17,7 @@ enum Prepared {
 }
 
 impl Follower {
-    /// Applies the result of a poll to the disk; `None` when the drain began meanwhile. `changed`: the reason of a switch to
+    /// Applies the result of a poll to the disk; `None` when it was interrupted. `changed`: the reason of a switch to
     /// other content.
     pub(super) async fn apply(
         &mut self,
@@ -74,7 +74,7 @@ impl Follower {
         Some(switched.map(|()| Outcome::Switched(why)).map_err(PollError::from))
     }
 
-    /// Runs the check, unless it refused this content a moment ago; `None` when the drain began meanwhile.
+    /// Runs the check, unless it refused this content a moment ago; `None` when it was interrupted.
     async fn check(&mut self, record: &ReleaseRecord) -> Option<Result<(), PollError>> {
         let Some(check) = &self.check else { return Some(Ok(())) };
         let refused = self.veto.as_ref().filter(|veto| !veto.allows(record.directory, Instant::now()));
@@ -82,7 +82,7 @@ impl Follower {
             return Some(Err(PollError::Vetoed(veto.message.clone())));
         }
         let result = tokio::select! {
-            () = self.drain.begun() => return None,
+            () = self.interrupted() => return None,
             result = check.run(&self.directory, record.clone(), self.veto.as_ref()) => result,
         };
         if result.is_err() {

@@ -85,10 +85,11 @@ impl SwitchReason {
 }
 
 impl Task for Follower {
-    /// A drain abandons a download, and waits for a switch.
+    /// A drain, and another pin, abandon a download or a check; both wait for a switch.
     async fn run(&mut self) {
         loop {
             let refresh = match self.schedule.due(Instant::now()) {
+                _ if self.pin_has_changed() => false,
                 Due::Poll => false,
                 Due::Refresh => true,
                 Due::At(when) => tokio::select! {
@@ -96,21 +97,19 @@ impl Task for Follower {
                     command = self.commands.recv() => match command {
                         Some(Command::Poll) => false,
                         Some(Command::Refresh) => true,
-                        Some(Command::Row(received)) => match self.take_row(*received).await {
-                            Some(()) => continue,
-                            None => return,
-                        },
+                        Some(Command::Row(received)) => {
+                            self.take_row(*received).await;
+                            continue;
+                        }
                         None => return,
                     },
                     // Perhaps the pin of another service.
-                    Ok(()) = self.pins.changed() => match self.pin_has_changed() {
-                        true => false,
-                        false => continue,
-                    },
+                    Ok(()) = self.pins.changed() => continue,
                     () = tokio::time::sleep_until(when.into()) => continue,
                 },
             };
-            if self.poll_once(refresh).await.is_none() {
+            let ended = self.poll_once(refresh).await;
+            if ended.is_none() && self.drain.has_begun() {
                 return;
             }
         }
@@ -124,13 +123,9 @@ impl Task for Follower {
 }
 
 impl Follower {
-    /// Polls or refreshes once; `None` when the drain began meanwhile.
+    /// Polls or refreshes once; `None` when it was interrupted.
     async fn poll_once(&mut self, refresh: bool) -> Option<()> {
-        let pinned = match self.restore().await {
-            Ok(_) => self.follow_pin().await,
-            Err(error) => Err(error),
-        };
-        let pinned = match pinned {
+        let pinned = match self.follow_pin().await {
             Ok(pinned) => pinned,
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
@@ -154,7 +149,7 @@ impl Follower {
         };
         let wanted = if refresh && pinned.is_none() { Wanted::Refresh } else { Wanted::Poll };
         let result = tokio::select! {
-            () = self.drain.begun() => return None,
+            () = self.interrupted() => return None,
             result = self.poller.run(local, &wanted) => result,
         };
         let (found, protocol) = match result {
@@ -188,7 +183,7 @@ impl Follower {
         Some(())
     }
 
-    /// A row confirms the release, or is a reason to poll; `None` when the drain began meanwhile.
+    /// A row confirms the release, or is a reason to poll; `None` when it was interrupted.
     async fn take_row(&mut self, received: ReceivedRow) -> Option<()> {
         let ReceivedRow { row, protocol } = received;
         let state = self.directory.state();
@@ -257,7 +252,7 @@ impl Follower {
     }
 
     /// Creates what somebody has deleted, before a poll.
-    async fn restore(&self) -> Result<Restored, ReleaseError> {
+    pub(super) async fn restore(&self) -> Result<Restored, ReleaseError> {
         let restored = self.on_disk(ServiceDirectory::restore).await?;
         match restored {
             Restored::Intact => {}

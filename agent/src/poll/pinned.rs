@@ -1,28 +1,37 @@
 //! A service that `weir-agent rollback` holds at a release.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::sync::watch;
 use weir_protocol::digest::TarballDigest;
 
 use super::follower::{Follower, Outcome, SwitchReason};
 use super::request::{LocalState, Wanted};
 use crate::fetch::TarballHeaders;
-use crate::release::{ReleaseError, ReleaseName, ReleaseRecord};
-use crate::status::Pinned;
+use crate::release::{Pin, Pins, ReleaseError, ReleaseName, ReleaseRecord};
+use crate::status::{Pinned, ServiceStatus};
 
 impl Follower {
     /// Whether the status shows another pin than there is.
     pub(super) fn pin_has_changed(&mut self) -> bool {
-        let pin = match self.pins.borrow_and_update().get(&self.poller.service) {
-            // Until it can be read, the last one stays.
-            Some(Err(_)) => return false,
-            Some(Ok(pin)) => Some((pin.digest, pin.since)),
-            None => None,
-        };
-        pin != self.status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since))
+        is_changed(self.pins.borrow_and_update().get(&self.poller.service), &self.status)
     }
 
-    /// Switches to the pinned release, if it is on disk; returns the pin.
+    /// Ends when a download or a check is to be abandoned: the drain has begun, or the service was pinned or unpinned.
+    pub(super) fn interrupted(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mut pins, status, drain) = (self.pins.clone(), self.status.clone(), self.drain.clone());
+        let service = self.poller.service.clone();
+        async move {
+            let is_other = |pins: &Arc<Pins>| is_changed(pins.get(&service), &status);
+            tokio::select! {
+                () = drain.begun() => {}
+                Ok(_) = pins.wait_for(is_other) => {}
+            }
+        }
+    }
+
+    /// Restores the directory, and switches to the pinned release if it is on disk; returns the pin.
     pub(super) async fn follow_pin(&mut self) -> Result<Option<TarballDigest>, ReleaseError> {
         let changed = self.pin_has_changed();
         let service = &self.poller.service;
@@ -36,6 +45,7 @@ impl Follower {
             let pinned = pin.map(|pin| Pinned { digest: pin.digest, since: pin.since, offered: None });
             self.status.send_modify(|status| status.pinned = pinned);
         }
+        self.restore().await?;
         let Some(pin) = pin else { return Ok(None) };
         if !self.is_at(pin.digest) {
             self.veto = None;
@@ -54,7 +64,7 @@ impl Follower {
     }
 
     /// Fetches the pinned version if it is not on disk, or for a refresh, and repairs the release. Returns whether the poll goes
-    /// on; `None` when the drain began meanwhile.
+    /// on; `None` when it was interrupted.
     pub(super) async fn refresh_pinned(&mut self, digest: TarballDigest, refresh: bool) -> Option<bool> {
         if self.is_at(digest) && !refresh {
             return Some(true);
@@ -63,7 +73,7 @@ impl Follower {
             self.directory.state().record_of(ReleaseName::new(digest, 0));
         let wanted = Wanted::Retained(TarballHeaders { digest: Some(digest), generation, commit, revision_id });
         let result = tokio::select! {
-            () = self.drain.begun() => return None,
+            () = self.interrupted() => return None,
             result = self.poller.run(LocalState::default(), &wanted) => result,
         };
         let applied = match result {
@@ -88,5 +98,15 @@ impl Follower {
             }
         }
         Some(true)
+    }
+}
+
+/// Whether a status shows another pin. One that cannot be read changes nothing.
+fn is_changed(pin: Option<&Result<Pin, String>>, status: &watch::Sender<ServiceStatus>) -> bool {
+    let shown = status.borrow().pinned.as_ref().map(|pinned| (pinned.digest, pinned.since));
+    match pin {
+        Some(Err(_)) => false,
+        Some(Ok(pin)) => shown != Some((pin.digest, pin.since)),
+        None => shown.is_some(),
     }
 }

@@ -36,7 +36,7 @@ pub(crate) use kept::KeptReleases;
 pub(crate) use lock::RootLock;
 pub(crate) use modes::Modes;
 pub use name::{ReleaseName, ReleaseNameError};
-pub(crate) use pins::{Pins, read_pins, remove_pin, write_pin};
+pub(crate) use pins::{Pin, Pins, read_pins, remove_pin, write_pin};
 pub(crate) use state::{HookJob, ReleaseRecord, State};
 pub(crate) use tar_reader::TarError;
 pub(crate) use tar_record::TarRecord;

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use weir_agent::HookState;
 
 use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::TestEdge;
+use crate::assigned::until;
+use crate::edge::{Fault, TestEdge};
 use crate::tarball::with_content;
 
 async fn command(world: &World, arguments: &[&str]) -> Output {
@@ -160,5 +161,40 @@ async fn a_pinned_release_is_compared_and_repaired() {
     fs::remove_dir_all(world.service_dir().join("releases")).unwrap();
     let error = agent.poll().await.last_error.unwrap();
     assert!(error.contains("not on disk any more"), "{error}");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_rollback_waits_for_neither_a_download_nor_a_check() {
+    let world = World::new();
+    let edge = world.edge().await;
+    let begun = world.path().join("begun");
+    let mut config = world.config(&[edge.url()]);
+    config.idle_timeout = crate::agent_under_test::NEVER;
+    config.services[0].check =
+        Some(format!("test \"$(cat content)\" != checked || {{ touch {}; sleep 1000; }}", begun.display()).into());
+    let one = edge.answers.publish(&shop(), with_content("one")).0.to_string();
+    let mut agent = Agent::with_release(config).await;
+    let two = edge.answers.publish(&shop(), with_content("two")).0.to_string();
+    agent.poll().await;
+
+    edge.answers.publish(&shop(), with_content("x".repeat(300_000)));
+    edge.answers.fail_always(Fault::Stall);
+    edge.answers.forget();
+    agent.running.poll_now(&shop());
+    until("the download has begun", || edge.answers.seen().iter().any(|seen| seen.method == http::Method::GET)).await;
+    let output = command(&world, &["rollback", "shop"]).await;
+    assert!(output.status.success() && world.current() == Some(one.clone()), "{output:?}");
+
+    // The other way round, in a refresh of the pinned version.
+    edge.answers.forget();
+    agent.running.refresh_now(&shop());
+    until("the download has begun", || edge.answers.seen().iter().any(|seen| seen.path.contains("tarballs"))).await;
+    edge.answers.fail_always(None);
+    edge.answers.publish(&shop(), with_content("checked"));
+    assert!(command(&world, &["unpin", "shop"]).await.status.success());
+    until("the check runs", || begun.exists()).await;
+    let output = command(&world, &["rollback", "shop", &two]).await;
+    assert!(output.status.success() && world.current() == Some(two), "{output:?}");
     agent.stop().await;
 }
