@@ -274,6 +274,7 @@ impl Composition {
         let hook = service.has_hook().then(|| {
             let switched = Arc::new(Notify::new());
             let hook_metrics = self.metrics.hook(&name);
+            hook_metrics.pending.set(pending.into());
             if let Some(last) = state.hook_last_success() {
                 hook_metrics.last_success.set(unix_seconds(last));
             }

@@ -74,7 +74,8 @@ fn row(
         generation: release.map(|release| release.generation),
         pinned: status.pinned.is_some(),
         hook: match status.hook {
-            HookState::None | HookState::Pending => ReportedHook::None,
+            HookState::None => ReportedHook::None,
+            HookState::Pending => ReportedHook::Pending,
             HookState::Running => ReportedHook::Running,
             HookState::Done => ReportedHook::Succeeded,
             HookState::Failed => ReportedHook::Failed,
@@ -241,5 +242,7 @@ mod tests {
         assert_eq!((again.since, again.error.as_deref()), (at, Some("503")));
         let other = ServiceReport { digest: Some(weir_protocol::digest::TarballDigest::of(b"one")), ..waiting };
         assert_eq!(row("shop".parse().unwrap(), ServiceStatus::default(), Some(&other), later).since, later);
+        let pending = ServiceStatus { hook: HookState::Pending, ..ServiceStatus::default() };
+        assert_eq!(row("shop".parse().unwrap(), pending, None, at).hook, ReportedHook::Pending);
     }
 }

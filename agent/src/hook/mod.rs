@@ -155,9 +155,9 @@ impl Hook {
             status.hook_failures += u64::from(!succeeded);
             let for_present = pending.as_ref().is_none_or(|pending| pending.release.directory == release);
             status.hook = match for_present {
-                true if succeeded => HookState::Done,
-                true => HookState::Failed,
-                false => HookState::Pending,
+                true if !succeeded => HookState::Failed,
+                true if recorded => HookState::Done,
+                _ => HookState::Pending,
             };
             let error = result.err().filter(|_| for_present);
             status.hook_stderr = error.as_ref().and_then(HookError::last_line).map(str::to_owned);

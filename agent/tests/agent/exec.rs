@@ -121,6 +121,24 @@ async fn a_failed_exec_is_retried_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_hook_that_waits_for_the_first_poll_is_pending() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("1"));
+    let mut agent = Agent::start(with_exec(&world, &edge, "exit 3")).await;
+    agent.until("exec has failed", |status| status.hook_failures > 0).await;
+    agent.stop().await;
+    // It accepts connections, and answers nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = with_exec(&world, &edge, "true");
+    config.edges = vec![format!("https://{}", silent.local_addr().unwrap()).parse().unwrap()];
+    let agent = Agent::start(config).await;
+    assert_eq!(agent.status.borrow().hook, HookState::Pending);
+    assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 1.0);
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn a_timeout_kills_the_whole_process_group() {
     let world = World::new();
     let edge = world.edge().await;
@@ -188,6 +206,7 @@ async fn exec_runs_again_if_its_result_was_not_recorded() {
     let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
     agent.until("exec has run", |status| status.hook_runs > 0).await;
     assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 1.0);
+    assert_eq!(agent.status.borrow().hook, HookState::Pending, "it succeeded, and has to run again");
     std::fs::remove_dir(world.service_dir().join(".state.new")).unwrap();
     agent.until("exec has run again", |status| status.hook_runs > 1 && status.hook == HookState::Done).await;
     assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 0.0);

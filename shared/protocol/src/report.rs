@@ -84,9 +84,11 @@ pub struct ServiceReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HookState {
-    /// There is no hook, or it has not run for this release.
+    /// There is no hook.
     #[default]
     None,
+    /// It has to run for this release.
+    Pending,
     /// It runs.
     Running,
     /// It succeeded.
