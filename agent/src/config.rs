@@ -253,8 +253,8 @@ pub struct Config {
     /// once.
     #[serde(with = "duration")]
     pub spread: Duration,
-    /// How long the edge must list a service no more before all edges are asked for it: it ends if none lists it. Until then it
-    /// is followed, and degrades the agent. With `trust` all edges must have answered. At most a year.
+    /// How long lists of the edge may lack a followed service. Then all edges are asked, and the agent stops following it if none
+    /// lists it. Until then it is unassigned, which degrades the agent. With `trust` all edges must answer. At most a year.
     #[serde(with = "duration")]
     pub unassign_after: Duration,
     /// How long the directory stays of a service that is no longer assigned. `0s`: for ever.

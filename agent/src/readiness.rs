@@ -1,17 +1,28 @@
 //! Whether an agent is ready, and why it is degraded.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::Readiness;
 
+use crate::poll::OLD;
 use crate::status::ServiceStatus;
 
 /// An agent is ready once it knows its services and every one has a release. One that no edge has, perhaps because its name is
 /// wrong, only degrades an agent that has a release of another. Failing polls and hooks, and a release that is not proved to be
-/// current, degrade it, because the release in force stays in force. So does a service that the edge no longer lists.
-pub(crate) fn readiness(services: &[(ServiceName, ServiceStatus)], are_known: bool, now: SystemTime) -> Readiness {
+/// current, degrade it, because the release in force stays in force. So does a service that the edge no longer lists, and an edge
+/// that is cut off from its origins: `age` is that of its last answer.
+pub(crate) fn readiness(
+    services: &[(ServiceName, ServiceStatus)],
+    are_known: bool,
+    age: Duration,
+    now: SystemTime,
+) -> Readiness {
     let (mut missing, mut warnings) = (Vec::new(), Vec::new());
+    if age > OLD {
+        let age = age.as_secs();
+        warnings.push(format!("the edge is cut off from its origins: an origin confirmed its answer {age} s ago"));
+    }
     let has_any = services.iter().any(|(_, status)| status.release.is_some());
     for (name, status) in services {
         match (&status.release, status.is_unpublished && has_any) {
@@ -51,8 +62,6 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use weir_protocol::digest::TarballDigest;
 
     use super::*;
@@ -69,7 +78,12 @@ mod tests {
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
         let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };
         let both = |one: &ServiceStatus, other: &ServiceStatus| {
-            readiness(&[(shop.clone(), one.clone()), (bakery.clone(), other.clone())], true, SystemTime::UNIX_EPOCH)
+            readiness(
+                &[(shop.clone(), one.clone()), (bakery.clone(), other.clone())],
+                true,
+                Duration::ZERO,
+                SystemTime::UNIX_EPOCH,
+            )
         };
         assert_eq!(both(&well, &well), Readiness::Ready);
         let reasons = ["the last poll of shop failed: 401: a token", "a hook of bakery: status 1"].map(str::to_owned);
@@ -86,7 +100,11 @@ mod tests {
         let Readiness::Degraded(reasons) = both(&well, &misspelt) else { panic!("it is not degraded") };
         assert_eq!(reasons, ["no edge has bakery: is it published, and is its name right?"]);
         assert!(matches!(both(&misspelt, &misspelt), Readiness::NotReady(_)));
-        assert!(matches!(readiness(&[], false, SystemTime::UNIX_EPOCH), Readiness::NotReady(_)));
-        assert_eq!(readiness(&[], true, SystemTime::UNIX_EPOCH), Readiness::Ready);
+        assert!(matches!(readiness(&[], false, Duration::ZERO, SystemTime::UNIX_EPOCH), Readiness::NotReady(_)));
+        assert_eq!(readiness(&[], true, OLD, SystemTime::UNIX_EPOCH), Readiness::Ready);
+        let Readiness::Degraded(reasons) = readiness(&[], true, Duration::from_secs(95), SystemTime::UNIX_EPOCH) else {
+            panic!("it is not degraded");
+        };
+        assert!(reasons[0].contains("95 s ago"), "{reasons:?}");
     }
 }

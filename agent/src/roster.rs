@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -51,6 +52,8 @@ pub(crate) struct Services {
     followed: RwLock<BTreeMap<ServiceName, Service>>,
     /// Whether an edge has said which services there are, if that matters.
     pub(crate) are_known: watch::Sender<bool>,
+    /// The age of the last answer with all services, in seconds.
+    age: AtomicU64,
     /// Services that are assigned, and that `allow` excludes.
     not_allowed: Mutex<BTreeSet<ServiceName>>,
     /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
@@ -73,6 +76,7 @@ impl Services {
         Self {
             followed: RwLock::default(),
             are_known: watch::Sender::new(false),
+            age: AtomicU64::default(),
             not_allowed: Mutex::default(),
             unreachable: Mutex::default(),
         }
@@ -145,6 +149,16 @@ impl Services {
     /// Services that are assigned, and that `allow` excludes.
     pub(crate) fn not_allowed(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
         self.not_allowed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An edge answered with all services: an origin confirmed them so long ago.
+    pub(crate) fn answered(&self, age: Duration) {
+        self.age.store(age.as_secs(), Ordering::Relaxed);
+    }
+
+    /// The age of the last answer.
+    pub(crate) fn age(&self) -> Duration {
+        Duration::from_secs(self.age.load(Ordering::Relaxed))
     }
 
     /// Passes a row on to the task of its service, if it is followed.

@@ -67,11 +67,20 @@ impl Edges {
 
     /// Begins a poll, whose result decides which edge is in use.
     pub(crate) fn attempt(&self) -> Attempt<'_> {
+        self.begin(false)
+    }
+
+    /// The same for a poll that looks at the age of what an edge answers.
+    pub(crate) fn attempt_with_age(&self) -> Attempt<'_> {
+        self.begin(true)
+    }
+
+    fn begin(&self, sees_age: bool) -> Attempt<'_> {
         let (is_probe, begun_at) = {
             let mut preference = self.preference();
-            (preference.begin(Instant::now()), preference.decisions())
+            (preference.begin(sees_age, Instant::now()), preference.decisions())
         };
-        Attempt { edges: self, is_probe, begun_at, order: self.order(is_probe), failed: Vec::new() }
+        Attempt { edges: self, is_probe, begun_at, order: self.order(is_probe), failed: Vec::new(), is_for_age: false }
     }
 
     /// The edges, best first.
@@ -108,6 +117,8 @@ pub(crate) struct Attempt<'e> {
     order: Vec<usize>,
     /// The edges that failed for all services.
     failed: Vec<usize>,
+    /// Others answer, and are cut off from their origins.
+    is_for_age: bool,
 }
 
 impl<'e> Attempt<'e> {
@@ -122,6 +133,13 @@ impl<'e> Attempt<'e> {
         self.failed.extend(self.edges.edges.iter().position(|other| std::ptr::eq(other, edge)));
     }
 
+    /// The only edge of those that answer which is not cut off from its origins.
+    pub(crate) fn prefer(&mut self, edge: &Edge) {
+        self.failed =
+            (0..self.edges.edges.len()).filter(|other| !std::ptr::eq(&self.edges.edges[*other], edge)).collect();
+        self.is_for_age = true;
+    }
+
     /// An edge gave a usable response: the first of the order that works is in use from now on.
     pub(crate) fn succeeded(mut self) {
         let Some(works) = self.order.iter().copied().find(|index| !self.failed.contains(index)) else { return };
@@ -134,7 +152,7 @@ impl<'e> Attempt<'e> {
         if !is_probe && preference.decisions() != self.begun_at {
             return;
         }
-        let before = preference.answered(works, is_probe, Instant::now(), fastrand::f64());
+        let before = preference.answered(works, is_probe, self.is_for_age, Instant::now(), fastrand::f64());
         if let Some(before) = before {
             let url = |index: usize| self.edges.edges[index].url();
             tracing::info!(edge = %url(works), before = %url(before), "switched to another edge");

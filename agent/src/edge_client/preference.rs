@@ -39,11 +39,13 @@ struct FailBack {
     due: Instant,
     /// A poll is on its way.
     is_probed: bool,
+    /// A better edge answers, and is cut off from its origins: only polls that look at ages probe.
+    is_for_age: bool,
 }
 
 impl FailBack {
-    fn after(backoff: Duration, now: Instant, random: f64) -> Self {
-        Self { backoff, due: now + backoff.mul_f64(0.5 + random), is_probed: false }
+    fn after(backoff: Duration, is_for_age: bool, now: Instant, random: f64) -> Self {
+        Self { backoff, due: now + backoff.mul_f64(0.5 + random), is_probed: false, is_for_age }
     }
 }
 
@@ -65,12 +67,11 @@ impl Preference {
     }
 
     /// Begins a poll. Returns whether it probes: it then asks the edges in their order, and ends with
-    /// [`answered`](Self::answered) or [`probe_ended`](Self::probe_ended). One does at a time.
-    pub(super) fn begin(&mut self, now: Instant) -> bool {
-        let Some(fail_back) = self.fail_back.as_mut().filter(|fail_back| !fail_back.is_probed && now >= fail_back.due)
-        else {
-            return false;
-        };
+    /// [`answered`](Self::answered) or [`probe_ended`](Self::probe_ended). One does at a time. `sees_age`: the poll looks at
+    /// the age of what an edge answers.
+    pub(super) fn begin(&mut self, sees_age: bool, now: Instant) -> bool {
+        let is_due = |due: &&mut FailBack| !due.is_probed && now >= due.due && (sees_age || !due.is_for_age);
+        let Some(fail_back) = self.fail_back.as_mut().filter(is_due) else { return false };
         fail_back.is_probed = true;
         true
     }
@@ -81,18 +82,25 @@ impl Preference {
     }
 
     /// An edge works, after edges that failed or for a probe. Returns the edge that was in use, if it was another.
-    /// `random` is from 0 to 1.
-    pub(super) fn answered(&mut self, edge: usize, is_probe: bool, now: Instant, random: f64) -> Option<usize> {
+    /// `is_for_age`: the edges before it are cut off from their origins. `random` is from 0 to 1.
+    pub(super) fn answered(
+        &mut self,
+        edge: usize,
+        is_probe: bool,
+        is_for_age: bool,
+        now: Instant,
+        random: f64,
+    ) -> Option<usize> {
         self.decisions += 1;
         let before = std::mem::replace(&mut self.current, edge);
         self.fail_back = match self.fail_back.take() {
             _ if edge == 0 => None,
-            None => Some(FailBack::after(self.retry_interval, now, random)),
+            None => Some(FailBack::after(self.retry_interval, is_for_age, now, random)),
             Some(FailBack { backoff, .. }) if is_probe => {
                 let longest = self.retry_interval * MAX_BACKOFF_FACTOR;
-                Some(FailBack::after((backoff * 2).min(longest), now, random))
+                Some(FailBack::after((backoff * 2).min(longest), is_for_age, now, random))
             }
-            waiting => waiting,
+            waiting => waiting.map(|waiting| FailBack { is_for_age: waiting.is_for_age || is_for_age, ..waiting }),
         };
         (before != edge).then_some(before)
     }
@@ -130,25 +138,25 @@ mod tests {
     fn the_first_edge_is_tried_again_after_a_back_off_that_grows() {
         let mut preference = Preference::new(MINUTE);
         let mut now = Instant::now();
-        assert!(!preference.begin(now));
-        assert_eq!(preference.answered(1, false, now, 0.5), Some(0));
-        assert_eq!(preference.answered(1, false, now, 0.5), None, "another service found the same");
+        assert!(!preference.begin(false, now));
+        assert_eq!(preference.answered(1, false, false, now, 0.5), Some(0));
+        assert_eq!(preference.answered(1, false, false, now, 0.5), None, "another service found the same");
         let mut backoffs = Vec::new();
         for _ in 0..6 {
             let due = preference.fail_back.as_ref().unwrap().due;
             backoffs.push((due - now).as_secs());
-            assert!(!preference.begin(due - Duration::from_millis(1)));
+            assert!(!preference.begin(false, due - Duration::from_millis(1)));
             now = due;
-            assert!(preference.begin(now));
-            assert!(!preference.begin(now), "one at a time");
-            assert_eq!(preference.answered(1, true, now, 0.5), None);
+            assert!(preference.begin(false, now));
+            assert!(!preference.begin(false, now), "one at a time");
+            assert_eq!(preference.answered(1, true, false, now, 0.5), None);
         }
         assert_eq!(backoffs, [60, 120, 240, 480, 600, 600]);
         now += 10 * MINUTE;
-        assert!(preference.begin(now));
-        assert_eq!((preference.answered(0, true, now, 0.5), preference.current()), (Some(1), 0));
-        assert!(!preference.begin(now + 10 * MINUTE));
-        preference.answered(2, false, now, 0.5);
+        assert!(preference.begin(false, now));
+        assert_eq!((preference.answered(0, true, false, now, 0.5), preference.current()), (Some(1), 0));
+        assert!(!preference.begin(false, now + 10 * MINUTE));
+        preference.answered(2, false, false, now, 0.5);
         assert_eq!(preference.fail_back.as_ref().unwrap().due, now + MINUTE, "the back-off starts over");
     }
 
@@ -157,8 +165,8 @@ mod tests {
         let now = Instant::now();
         let mut preference = Preference::new(MINUTE);
         for (random, seconds) in [(0.0, 30), (1.0, 90)] {
-            preference.answered(0, false, now, 0.5);
-            preference.answered(1, false, now, random);
+            preference.answered(0, false, false, now, 0.5);
+            preference.answered(1, false, false, now, random);
             assert_eq!(preference.fail_back.as_ref().unwrap().due, now + Duration::from_secs(seconds));
         }
     }
@@ -168,14 +176,26 @@ mod tests {
         let now = Instant::now();
         let later = now + 10 * MINUTE;
         let mut preference = Preference::new(MINUTE);
-        preference.answered(2, false, now, 0.5);
-        assert!(preference.begin(later));
+        preference.answered(2, false, false, now, 0.5);
+        assert!(preference.begin(false, later));
         preference.probe_ended();
-        assert!(preference.begin(later));
-        assert_eq!(preference.answered(1, true, later, 0.5), Some(2));
+        assert!(preference.begin(false, later));
+        assert_eq!(preference.answered(1, true, false, later, 0.5), Some(2));
         assert_eq!(preference.fail_back.as_ref().unwrap().due, later + 2 * MINUTE, "the first still fails");
         // The one in use fails: the wait for the first stays.
-        assert_eq!(preference.answered(2, false, later + MINUTE, 0.5), Some(1));
+        assert_eq!(preference.answered(2, false, false, later + MINUTE, 0.5), Some(1));
         assert_eq!(preference.fail_back.as_ref().unwrap().due, later + 2 * MINUTE);
+    }
+
+    #[test]
+    fn only_a_poll_that_sees_ages_goes_back_to_an_edge_that_was_left_for_its_age() {
+        let mut preference = Preference::new(MINUTE);
+        let now = Instant::now();
+        assert_eq!(preference.answered(1, false, true, now, 0.5), Some(0));
+        let later = now + MINUTE;
+        assert!(!preference.begin(false, later) && preference.begin(true, later));
+        assert_eq!(preference.answered(1, true, true, later, 0.5), None, "it is still cut off");
+        assert!(!preference.begin(true, later + MINUTE) && preference.begin(true, later + 2 * MINUTE));
+        assert_eq!(preference.answered(0, true, false, later + 2 * MINUTE, 0.5), Some(1));
     }
 }

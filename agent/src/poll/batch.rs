@@ -18,7 +18,7 @@ use super::error::PollError;
 use super::poller::succeeded;
 use super::row::ReceivedRow;
 use super::selection::Selection;
-use crate::edge_client::{Edge, EdgeClient, Protocol};
+use crate::edge_client::{Edge, EdgeClient, Edges, Protocol};
 use crate::metrics::Metrics;
 use crate::roster::{List, RosterHandle, Services};
 use crate::supervise::Task;
@@ -50,9 +50,23 @@ pub(crate) struct Known {
 }
 
 /// What an edge answered.
-enum Answer {
-    Same(Protocol),
-    New(Known, Protocol),
+struct Answer {
+    /// `None`: what the last answer had.
+    new: Option<Known>,
+    /// How long ago an origin confirmed the oldest row.
+    age: Duration,
+    protocol: Protocol,
+}
+
+/// The age of an answer beyond which the other edges are asked as well: the edge may be cut off from its origins.
+pub(crate) const OLD: Duration = Duration::from_secs(30);
+
+/// How much younger the answer of another edge must be; up to twice as much, so that not all agents move at once.
+const YOUNGER_BY: Duration = Duration::from_secs(15);
+
+/// Whether an agent moves to an edge with the age `other`. `random` is from 0 to 1.
+fn is_worth_moving(age: Duration, other: Duration, random: f64) -> bool {
+    age > OLD && other + YOUNGER_BY.mul_f64(1.0 + random) <= age
 }
 
 /// Why an edge gave no rows.
@@ -119,12 +133,19 @@ impl Batch {
     /// Tries the edges in turn until one answers.
     async fn poll(&self, selection: &Selection) -> Result<Answer, Failed> {
         let edges = self.edges.current();
-        let mut attempt = edges.attempt();
+        let mut attempt = edges.attempt_with_age();
         let mut failed = Failed { is_unavailable: false, retry_after: None, errors: Vec::new() };
         let preferred = edges.preferred();
         for edge in attempt.in_order() {
             match self.ask(edge, selection).await {
-                Ok(answer) => {
+                Ok(mut answer) => {
+                    if answer.age > OLD
+                        && let Some((younger, other)) = self.youngest(&edges, edge, selection).await
+                        && is_worth_moving(answer.age, other.age, fastrand::f64())
+                    {
+                        attempt.prefer(younger);
+                        answer = other;
+                    }
                     attempt.succeeded();
                     return Ok(answer);
                 }
@@ -145,17 +166,27 @@ impl Batch {
         Err(failed)
     }
 
+    /// The youngest answer of the other edges.
+    async fn youngest<'e>(&self, edges: &'e Edges, edge: &Edge, selection: &Selection) -> Option<(&'e Edge, Answer)> {
+        let others = edges.in_order().filter(|other| !std::ptr::eq(*other, edge));
+        let asked = others.map(async |other| (other, self.ask(other, selection).await));
+        let answers = join_all(asked).await.into_iter().filter_map(|(edge, answer)| Some((edge, answer.ok()?)));
+        answers.min_by_key(|(_, answer)| answer.age)
+    }
+
     async fn ask(&self, edge: &Edge, selection: &Selection) -> Result<Answer, BatchError> {
         let target = selection.target(&Route::AgentServices, None);
         let tag = self.known.as_ref().and_then(|known| known.tag.as_ref());
         let response = edge.get(&target, tag, self.timeout).await.map_err(PollError::from)?;
         let mut response = succeeded(edge, response).await?;
+        let age = response.headers.get(header::AGE).and_then(|age| age.to_str().ok()?.parse().ok());
+        let (age, protocol) = (Duration::from_secs(age.unwrap_or_default()), response.protocol);
         if response.status == StatusCode::NOT_MODIFIED && tag.is_some() {
-            return Ok(Answer::Same(response.protocol));
+            return Ok(Answer { new: None, age, protocol });
         }
         let bytes = response.body.read(MAX_BATCH_BYTES).await.map_err(PollError::from)?;
         let rows = Arc::new(BatchPoll::parse(&bytes.ok_or(BatchPollError::TooLong)?)?);
-        Ok(Answer::New(Known { tag: response.headers.remove(header::ETAG), rows }, response.protocol))
+        Ok(Answer { new: Some(Known { tag: response.headers.remove(header::ETAG), rows }), age, protocol })
     }
 
     /// What all edges list together. `None`: one that may list more did not answer.
@@ -165,8 +196,9 @@ impl Batch {
         let (mut services, known) = (BTreeSet::new(), self.known.as_ref());
         for answer in answers {
             match answer {
-                Ok(Answer::New(known, _)) => services.extend(names(&known.rows)),
-                Ok(Answer::Same(_)) => services.extend(known.into_iter().flat_map(|known| names(&known.rows))),
+                Ok(answer) => {
+                    services.extend(answer.new.as_ref().or(known).into_iter().flat_map(|known| names(&known.rows)))
+                }
                 Err(error) if self.has_trust => {
                     tracing::warn!(%error, "services are unassigned and stay: an edge did not answer whether it lists them");
                     return None;
@@ -181,13 +213,10 @@ impl Batch {
     async fn take(&mut self, polled: Result<Answer, Failed>, selection: &Selection) -> bool {
         let (now, random) = (Instant::now(), fastrand::f64());
         let protocol = match polled {
-            Ok(Answer::Same(protocol)) => {
-                self.metrics.batch_polled("unchanged");
-                protocol
-            }
-            Ok(Answer::New(known, protocol)) => {
-                self.metrics.batch_polled("changed");
-                self.known = Some(known);
+            Ok(Answer { new, age, protocol }) => {
+                self.metrics.batch_polled(if new.is_some() { "changed" } else { "unchanged" });
+                self.known = new.or(self.known.take());
+                self.services.answered(age);
                 protocol
             }
             Err(Failed { is_unavailable: true, .. }) => {
@@ -224,4 +253,17 @@ impl Batch {
 
 fn names(rows: &BatchPoll) -> impl Iterator<Item = ServiceName> {
     rows.services().iter().map(|row| row.service.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_moves_to_an_edge_that_is_clearly_younger() {
+        let is_worth =
+            |age, other, random| is_worth_moving(Duration::from_secs(age), Duration::from_secs(other), random);
+        assert!(!is_worth(30, 0, 0.0) && is_worth(31, 0, 0.0) && is_worth(31, 0, 1.0));
+        assert!(!is_worth(100, 86, 0.0) && is_worth(100, 85, 0.0) && !is_worth(100, 85, 0.5) && is_worth(100, 70, 1.0));
+    }
 }

@@ -18,7 +18,7 @@ mod row;
 mod schedule;
 mod selection;
 
-pub(crate) use batch::Batch;
+pub(crate) use batch::{Batch, OLD};
 pub(crate) use batch_schedule::BatchSchedule;
 pub(crate) use dictionary::{Dictionaries, DictionaryMemory};
 pub(crate) use error::PollError;

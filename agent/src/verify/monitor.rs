@@ -1,19 +1,21 @@
 //! Requests signed statements of freshness: once a minute one request for all services of an edge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use tokio::sync::{Notify, watch};
-use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES, MAX_SERVICES};
+use weir_protocol::freshness::{
+    Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES, MAX_SERVICES, SignedFreshness,
+};
 use weir_protocol::name::ServiceName;
 use weir_protocol::route::Route;
 use weir_runtime::shutdown::Drain;
 
 use super::Trust;
 use super::proof::{Proof, StatementError};
-use crate::edge_client::EdgeClient;
+use crate::edge_client::{Edge, EdgeClient};
 use crate::fetch::problem_detail;
 use crate::metrics::{ProofMetrics, unix_seconds};
 use crate::status::ServiceStatus;
@@ -21,6 +23,9 @@ use crate::supervise::Task;
 
 /// The time between two requests for the same service, ±10 %.
 const INTERVAL: Duration = Duration::from_secs(60);
+
+/// A statement that is older than this is requested of the next edge as well.
+const OLD: Duration = Duration::from_secs(60);
 
 /// The first requests of a fleet are spread over this.
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
@@ -38,6 +43,11 @@ pub(crate) struct Monitor {
     is_first: bool,
     drain: Drain,
 }
+
+/// A statement that a pinned key has signed.
+type Statement = Result<Freshness, StatementError>;
+
+const NO_STATEMENT: &str = "the edge has no statement of it: its origin has no key (`[signing]`), or cannot be reached";
 
 #[derive(Clone)]
 struct Watched {
@@ -81,58 +91,66 @@ impl Monitor {
         watched.retain(|_, watched| watched.status.borrow().confirmed);
         let all: Vec<_> = watched.into_iter().collect();
         for chunk in all.chunks(MAX_SERVICES) {
-            let answer = self.request(chunk.iter().map(|(service, _)| service.clone())).await;
+            let (mut found, why) = self.request(chunk.iter().map(|(service, _)| service.clone()).collect()).await;
             for (service, watched) in chunk {
-                self.take(service, watched, &answer);
+                self.take(service, watched, found.remove(service).ok_or_else(|| why.clone()));
             }
         }
         !all.is_empty()
     }
 
-    /// Requests statements of the edges, one after the other, until one answers.
-    async fn request(&self, services: impl Iterator<Item = ServiceName>) -> Result<HeartbeatAnswer, String> {
-        let request = HeartbeatRequest { services: services.collect() }.to_json();
-        let mut failures = Vec::new();
+    /// Requests statements of the edges, one after the other, until each service has a young one. Returns the newest of each, and
+    /// why others have none.
+    async fn request(&self, mut services: BTreeSet<ServiceName>) -> (BTreeMap<ServiceName, Statement>, String) {
+        let (mut found, mut failures) = (BTreeMap::new(), Vec::new());
         for edge in self.edges.current().in_order() {
-            let sent = edge.document(&Route::AgentHeartbeats, Some(request.clone()), self.request_timeout).await;
-            let why = match sent {
-                Ok(mut response) if response.status == StatusCode::OK => {
-                    match response.body.read(MAX_ANSWER_BYTES).await {
-                        Ok(Some(bytes)) => match HeartbeatAnswer::parse(&bytes) {
-                            Ok(answer) => return Ok(answer),
-                            Err(error) => error.to_string(),
-                        },
-                        Ok(None) => "the answer with statements is too long".to_owned(),
-                        Err(error) => error.to_string(),
+            match self.ask(edge, &services).await {
+                Ok(answer) => {
+                    for signed in answer.services.into_iter().filter(|signed| services.contains(&signed.service)) {
+                        let statement = self.verified(&signed);
+                        let is_newer = |other: &Statement| time_of(other) < time_of(&statement);
+                        if found.get(&signed.service).is_none_or(is_newer) {
+                            found.insert(signed.service, statement);
+                        }
                     }
+                    failures.push(format!("{}: {NO_STATEMENT}", edge.url()));
                 }
-                Ok(response) => {
-                    let status = response.status;
-                    let detail = problem_detail(&response.headers, response.body).await;
-                    refusal(status, detail.as_deref())
+                Err(why) => {
+                    tracing::debug!(edge = %edge.url(), why, "an edge gives no statements of freshness");
+                    failures.push(format!("{}: {why}", edge.url()));
                 }
-                Err(error) => error.to_string(),
-            };
-            tracing::debug!(edge = %edge.url(), why, "an edge gives no statements of freshness");
-            failures.push(format!("{}: {why}", edge.url()));
+            }
+            let young = SystemTime::now() - OLD;
+            services.retain(|service| found.get(service).and_then(time_of).is_none_or(|time| time < young));
+            if services.is_empty() {
+                break;
+            }
         }
-        Err(failures.join("; "))
+        (found, failures.join("; "))
     }
 
-    /// Judges what an edge answered about one service.
-    fn take(&self, service: &ServiceName, watched: &Watched, answer: &Result<HeartbeatAnswer, String>) {
+    async fn ask(&self, edge: &Edge, services: &BTreeSet<ServiceName>) -> Result<HeartbeatAnswer, String> {
+        let request = HeartbeatRequest { services: services.clone() }.to_json();
+        let sent = edge.document(&Route::AgentHeartbeats, Some(request), self.request_timeout).await;
+        let mut response = sent.map_err(|error| error.to_string())?;
+        if response.status != StatusCode::OK {
+            let detail = problem_detail(&response.headers, response.body).await;
+            return Err(refusal(response.status, detail.as_deref()));
+        }
+        let bytes = response.body.read(MAX_ANSWER_BYTES).await.map_err(|error| error.to_string())?;
+        let bytes = bytes.ok_or("the answer with statements is too long")?;
+        HeartbeatAnswer::parse(&bytes).map_err(|error| error.to_string())
+    }
+
+    fn verified(&self, signed: &SignedFreshness) -> Statement {
+        let pinned = self.trust.keys_of(&signed.service);
+        let mut keys = pinned.iter().flat_map(|pinned| pinned.keys());
+        keys.find_map(|key| Freshness::signed_by(&signed.envelope, key)).ok_or(StatementError::NotTrusted)
+    }
+
+    /// Judges what the edges answered about one service. `Err`: none has a statement.
+    fn take(&self, service: &ServiceName, watched: &Watched, statement: Result<Statement, String>) {
         let now = SystemTime::now();
-        let envelope = match answer {
-            Ok(answer) => answer.services.iter().find(|signed| signed.service == *service).ok_or(
-                "the edge has no statement of it: its origin has no key (`[signing]`), or cannot be reached".to_owned(),
-            ),
-            Err(why) => Err(why.clone()),
-        };
-        let statement = envelope.map(|signed| {
-            let pinned = self.trust.keys_of(service);
-            let mut keys = pinned.iter().flat_map(|pinned| pinned.keys());
-            keys.find_map(|key| Freshness::signed_by(&signed.envelope, key)).ok_or(StatementError::NotTrusted)
-        });
         watched.status.send_modify(|status| {
             let (held, pinned) = (status.held(), status.pinned.is_some());
             let Some((proof, max_age)) = &mut status.proof else { return };
@@ -155,6 +173,11 @@ impl Monitor {
             watched.metrics.upstream_unreachable.set(f64::from(u8::from(unreachable)));
         });
     }
+}
+
+/// When a statement was signed, if a pinned key has.
+fn time_of(statement: &Statement) -> Option<SystemTime> {
+    statement.as_ref().ok().map(|statement| statement.time)
 }
 
 /// What an operator can do about a status.

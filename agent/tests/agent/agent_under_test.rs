@@ -164,6 +164,16 @@ impl Agent {
         admin(&self.running, path).await
     }
 
+    /// Waits until `/readyz` says this.
+    pub(crate) async fn until_ready(&self, what: &str) {
+        let said = async {
+            while !self.admin("/readyz").await.1.contains(what) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("`/readyz` never said {what}"));
+    }
+
     /// `/status`.
     pub(crate) async fn shown(&self) -> serde_json::Value {
         serde_json::from_str(&self.admin("/status").await.1).unwrap()

@@ -122,6 +122,8 @@ struct Own {
     /// The version of HTTP of each stream that was opened.
     opened: Vec<Version>,
     reports: Vec<Report>,
+    /// The age of batch polls in seconds.
+    age: u64,
     /// The name of this run of the edge; edges of before have none.
     instance: Option<&'static str>,
 }
@@ -407,6 +409,11 @@ impl Answers {
         self.state().own.get_or_insert_default().fails = status.into();
     }
 
+    /// Batch polls have this age from now on.
+    pub(crate) fn age(&self, seconds: u64) {
+        self.state().own.get_or_insert_default().age = seconds;
+    }
+
     /// The status and query of each batch poll.
     pub(crate) fn batch_polls(&self) -> Vec<(u16, String)> {
         self.state().own.as_ref().map_or_else(Vec::new, |own| own.polls.clone())
@@ -470,13 +477,13 @@ impl Answers {
             }
         };
         let rows = BatchPoll::new(services.iter().map(|service| row(&state, service)).collect()).expect("a few");
-        let (body, fails) = (rows.to_json(), own.fails);
+        let (body, fails, age) = (rows.to_json(), own.fails, own.age);
         let tag = BatchPoll::etag(&body);
         let is_known = request.headers().get("if-none-match").is_some_and(|known| *known == tag);
         let code = fails.unwrap_or(if is_known { 304 } else { 200 });
         state.own.as_mut().expect("it is there").polls.push((code, query));
         let body = if code == 200 { Body::from(body) } else { Body::Empty };
-        Response::builder().status(code).header("etag", tag).body(body).expect("a response")
+        Response::builder().status(code).header("etag", tag).header("age", age).body(body).expect("a response")
     }
 
     fn events(&self, version: Version) -> Response<Body> {

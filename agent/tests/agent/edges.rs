@@ -57,8 +57,11 @@ async fn an_edge_with_a_certificate_of_another_authority_is_rejected() {
     let edge = other.edge().await;
     edge.answers.publish(&shop(), with_content("one"));
     let mut agent = Agent::start(world.config(&[edge.url()])).await;
-    let status = agent.until("the first poll has ended", |status| status.polls > 0).await;
-    assert!(status.last_error.unwrap().contains("TLS to the edge failed"));
+    agent.until("the first poll has ended", |status| status.polls > 0).await;
+    // The batch poll may have opened the connection of the first one.
+    let status = agent.poll().await;
+    let error = status.last_error.unwrap();
+    assert!(error.contains("TLS to the edge failed"), "{error}");
     assert!(!status.last_error_retryable);
     assert_eq!(edge.answers.seen().len(), 0);
     agent.stop().await;
@@ -175,5 +178,39 @@ async fn an_agent_goes_back_to_its_first_edge_with_its_stream() {
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.expect("the stream goes back");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_leaves_an_edge_that_is_cut_off_from_its_origins() {
+    let world = World::new();
+    let (first, second) = (world.edge().await, world.edge().await);
+    for edge in [&first, &second] {
+        edge.answers.assign(&[]);
+        edge.answers.publish(&shop(), with_content("one"));
+    }
+    let mut config = world.config(&[first.url(), second.url()]);
+    config.edge_retry_interval = Duration::from_secs(1);
+    config.poll_interval = Duration::from_secs(1);
+    config.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    let mut agent = Agent::with_release(config).await;
+    // All are cut off: it stays, and says so.
+    (first.answers.age(95), second.answers.age(90));
+    agent.until_ready("an origin confirmed its answer 95 s ago").await;
+    assert_eq!(agent.metric("weir_agent_edge_preferred", &[("edge", &first.url())]), 1.0);
+    second.answers.age(2);
+    agent.until_metric("weir_agent_edge_preferred", &[("edge", &second.url())], 1.0).await;
+    agent.until_ready("ready").await;
+    // It works: polls of single services do not bring the agent back.
+    let polls = |edge: &TestEdge| edge.answers.batch_polls().len();
+    let (probed, before) = (polls(&first), agent.poll().await.polls);
+    while polls(&first) < probed + 2 {
+        agent.poll().await;
+        assert_eq!(agent.metric("weir_agent_edge_preferred", &[("edge", &first.url())]), 0.0);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(agent.status.borrow().polls > before);
+    first.answers.age(0);
+    agent.until_metric("weir_agent_edge_preferred", &[("edge", &first.url())], 1.0).await;
     agent.stop().await;
 }

@@ -262,3 +262,34 @@ async fn an_old_statement_and_none_at_all_are_degraded() {
         .await;
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn what_one_edge_cannot_prove_the_next_one_may() {
+    let (world, keys) = (World::new(), [key()]);
+    let (first, second) = (world.edge().await, world.edge().await);
+    for edge in [&first, &second] {
+        edge.answers.publish_at(&shop(), with_content("one"), 5);
+        edge.answers.sign(&shop(), &keys);
+    }
+    let mut agent = Agent::with_release(trusting(&world, &[first.url(), second.url()], &[&keys[0]])).await;
+    let proved_until = |status: &ServiceStatus| status.freshness(SystemTime::now()).and_then(|it| it.current_at);
+    let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
+    // The first has none, then an old one.
+    for (step, seconds) in [(None, 40), (Some(90), 20)] {
+        if let Some(seconds) = step {
+            first.answers.state_freshness(&shop(), statement(5, "one", seconds).sign(&keys));
+        }
+        second.answers.state_freshness(&shop(), statement(5, "one", seconds).sign(&keys));
+        agent.running.prove_now();
+        let limit = ago(seconds + 5);
+        agent.until("the second proves it", |status| proved_until(status).is_some_and(|until| until > limit)).await;
+    }
+    let asked = |edge: &TestEdge| edge.answers.seen().iter().filter(|seen| seen.path.ends_with("/heartbeats")).count();
+    first.answers.state_freshness(&shop(), statement(5, "one", 1).sign(&keys));
+    let before = asked(&second);
+    agent.running.prove_now();
+    let limit = ago(10);
+    agent.until("the first proves it", |status| proved_until(status).is_some_and(|until| until > limit)).await;
+    assert_eq!(asked(&second), before, "a young statement is enough");
+    agent.stop().await;
+}
