@@ -231,7 +231,8 @@ pub struct Config {
     pub max_dictionary: ByteSize,
     /// Most entries of a tarball, with the folders above them. At least 1.
     pub max_files: u64,
-    /// Downloads at a time, over all services. 1 to 1,024.
+    /// Downloads at a time, over all services. 1 to 1,024. One below 64 KiB/s after ten minutes is interrupted when others wait,
+    /// and continued after them.
     pub max_downloads: usize,
     /// Give metrics of services the label `service`. Otherwise counters are sums, and times are those of the worst
     /// service.

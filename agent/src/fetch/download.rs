@@ -12,7 +12,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
 use super::decode::{self, Coding};
-use super::{FetchError, Tarball, is_too_slow, max_encoded_bytes};
+use super::{FetchError, Tarball, is_too_slow, max_encoded_bytes, trickles};
 use crate::edge_client::{ResponseBody, Rest};
 use crate::metrics::Metrics;
 
@@ -75,8 +75,15 @@ impl Download {
     /// Receives a body to its end, and verifies the tarball. After a failure of the transport there may be a [`rest`].
     ///
     /// [`rest`]: Self::rest
-    pub(crate) async fn receive(&mut self, body: ResponseBody, metrics: &Metrics) -> Result<Tarball, FetchError> {
-        let received = self.append(body, metrics).await;
+    ///
+    /// `may_yield`: whether it is to be interrupted now if it trickles.
+    pub(crate) async fn receive(
+        &mut self,
+        body: ResponseBody,
+        may_yield: impl Fn() -> bool,
+        metrics: &Metrics,
+    ) -> Result<Tarball, FetchError> {
+        let received = self.append(body, may_yield, metrics).await;
         if received.as_ref().is_err_and(FetchError::is_interruption) && self.rest().is_some() {
             return Err(received.expect_err("it was just looked at"));
         }
@@ -92,7 +99,12 @@ impl Download {
         Ok(Tarball { file, digest: self.digest })
     }
 
-    async fn append(&mut self, mut body: ResponseBody, metrics: &Metrics) -> Result<(), FetchError> {
+    async fn append(
+        &mut self,
+        mut body: ResponseBody,
+        may_yield: impl Fn() -> bool,
+        metrics: &Metrics,
+    ) -> Result<(), FetchError> {
         let Some(parts) = &self.parts else { return Ok(()) };
         let (started, before) = (Instant::now(), self.received);
         while let Some(part) = body.chunk().await? {
@@ -109,6 +121,9 @@ impl Download {
             let coded = self.received - before;
             if is_too_slow(coded, started.elapsed()) {
                 return Err(FetchError::Slow(coded, started.elapsed()));
+            }
+            if trickles(coded, started.elapsed()) && may_yield() && self.rest().is_some() {
+                return Err(FetchError::Yielded(coded, started.elapsed()));
             }
         }
         Ok(())

@@ -27,6 +27,12 @@ const MIN_RATE: u64 = 1 << 10;
 /// How long the minimum rate does not apply.
 const SLOW_START: Duration = Duration::from_secs(60);
 
+/// A download below this many bytes per second lets others go first that wait, once it has run for [`TRICKLES_AFTER`].
+const TRICKLE_RATE: u64 = 64 << 10;
+
+/// How long a download may be slow while others wait.
+const TRICKLES_AFTER: Duration = Duration::from_secs(600);
+
 /// The most bytes of an encoded body: no coding expands a tarball much, but empty frames can go on for ever.
 fn max_encoded_bytes(max_bytes: u64) -> u64 {
     max_bytes.saturating_add(max_bytes / 64).saturating_add(64 << 10)
@@ -34,6 +40,10 @@ fn max_encoded_bytes(max_bytes: u64) -> u64 {
 
 fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
     elapsed > SLOW_START && bytes < MIN_RATE.saturating_mul(elapsed.as_secs())
+}
+
+fn trickles(bytes: u64, elapsed: Duration) -> bool {
+    elapsed >= TRICKLES_AFTER && bytes < TRICKLE_RATE.saturating_mul(elapsed.as_secs())
 }
 
 /// A verified tarball.
@@ -55,6 +65,9 @@ pub(crate) enum FetchError {
     /// The download is below the minimum rate.
     #[error("the download is too slow: {0} bytes in {1:?}")]
     Slow(u64, Duration),
+    /// It trickles, and others wait: it goes on when they have had their turn.
+    #[error("the download was interrupted for others that wait: {0} bytes in {1:?}")]
+    Yielded(u64, Duration),
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),
     #[error("the tarball cannot be written to {}: {error}", directory.display())]
@@ -76,7 +89,7 @@ impl FetchError {
 
     /// Whether the bytes that arrived before it are of use.
     fn is_interruption(&self) -> bool {
-        matches!(self, Self::Request(_) | Self::Slow(..))
+        matches!(self, Self::Request(_) | Self::Slow(..) | Self::Yielded(..))
     }
 
     /// Whether the bytes were wrong, so that a second download may succeed.
@@ -95,6 +108,9 @@ mod tests {
         assert!(is_too_slow(1, SLOW_START + Duration::from_secs(1)));
         assert!(!is_too_slow(MIN_RATE * 3600, Duration::from_secs(3600)));
         assert!(is_too_slow(MIN_RATE * 3600 - 1, Duration::from_secs(3600)));
+        assert!(!trickles(1, TRICKLES_AFTER - Duration::from_secs(1)) && trickles(1, TRICKLES_AFTER));
+        let hour = Duration::from_secs(3600);
+        assert!(trickles(TRICKLE_RATE * 3600 - 1, hour) && !trickles(TRICKLE_RATE * 3600, hour));
         assert!(max_encoded_bytes(0) >= 1 << 10 && max_encoded_bytes(u64::MAX) == u64::MAX);
     }
 }

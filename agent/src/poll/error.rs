@@ -138,7 +138,7 @@ impl PollError {
             Self::Proof(_) => "signature",
             Self::Regressed { .. } | Self::Ahead(_) => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
-            Self::Fetch(FetchError::Slow(..)) => "slow",
+            Self::Fetch(FetchError::Slow(..) | FetchError::Yielded(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
             Self::Fetch(FetchError::Disk { .. }) => "disk",
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
@@ -154,7 +154,7 @@ impl PollError {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
                 !matches!(error, RequestError::Certificate(_) | RequestError::Token(_))
             }
-            Self::Fetch(FetchError::Slow(..)) => true,
+            Self::Fetch(FetchError::Slow(..) | FetchError::Yielded(..)) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504),
             _ => false,
         }

@@ -1,5 +1,6 @@
 //! Keeps the interrupted download of a service, so that the next edge, or the next poll, needs to send the rest only.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,13 +14,18 @@ use crate::fetch::Download;
 /// How long an interrupted download waits for its rest. It has a file, a thread and the window of a decoder.
 const KEPT_FOR: Duration = Duration::from_secs(300);
 
+/// The same for one that was interrupted for others: they go first.
+const YIELDED_FOR: Duration = Duration::from_secs(3600);
+
 /// The most interrupted downloads that wait.
 const MAX_INTERRUPTED: usize = 8;
 
 /// The limits of the downloads of all services.
 #[derive(Clone)]
 pub(crate) struct DownloadLimits {
-    pub(crate) running: Arc<Semaphore>,
+    running: Arc<Semaphore>,
+    /// Downloads that wait for their turn.
+    waiting: Arc<AtomicUsize>,
     interrupted: Arc<Semaphore>,
 }
 
@@ -27,7 +33,35 @@ impl DownloadLimits {
     /// As many may wait for their rest as may run, up to [`MAX_INTERRUPTED`].
     pub(crate) fn new(max_downloads: usize) -> Self {
         let permits = |number| Arc::new(Semaphore::new(number));
-        Self { running: permits(max_downloads), interrupted: permits(max_downloads.min(MAX_INTERRUPTED)) }
+        let interrupted = permits(max_downloads.min(MAX_INTERRUPTED));
+        Self { running: permits(max_downloads), waiting: Arc::default(), interrupted }
+    }
+
+    /// Waits until a download may run, behind those that wait already.
+    pub(crate) async fn turn(&self) -> OwnedSemaphorePermit {
+        let _waiting = Waiting::new(&self.waiting);
+        self.running.clone().acquire_owned().await.expect("the semaphore is never closed")
+    }
+
+    /// Whether a download that trickles is to be interrupted: others wait, and there is room to keep it.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0 && self.interrupted.available_permits() > 0
+    }
+}
+
+/// Counts one that waits, until it is dropped.
+struct Waiting<'c>(&'c AtomicUsize);
+
+impl<'c> Waiting<'c> {
+    fn new(count: &'c AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -49,9 +83,9 @@ impl Interrupted {
         Self { slot: Arc::default(), permits: limits.interrupted.clone() }
     }
 
-    /// Keeps a download for a while, if it can be continued and there is room.
-    pub(crate) fn keep(&self, download: Download) {
-        self.keep_for(KEPT_FOR, download);
+    /// Keeps a download for a while, if it can be continued and there is room. `has_yielded`: others go first.
+    pub(crate) fn keep(&self, download: Download, has_yielded: bool) {
+        self.keep_for(if has_yielded { YIELDED_FOR } else { KEPT_FOR }, download);
     }
 
     fn keep_for(&self, time: Duration, download: Download) {
@@ -97,15 +131,31 @@ mod tests {
         let limits = DownloadLimits::new(1);
         let (shop, bakery) = (Interrupted::new(&limits), Interrupted::new(&limits));
         let download = |digest| Download::interrupted(digest, dir.path());
-        shop.keep(download(one));
+        shop.keep(download(one), false);
         assert_eq!(shop.rest(None).map(|rest| rest.digest), Some(one));
-        bakery.keep(download(one));
+        bakery.keep(download(one), false);
         assert_eq!(bakery.rest(None), None, "there is no room");
         assert_eq!(shop.rest(Some(two)), None, "the service has another version");
-        bakery.keep(download(two));
+        bakery.keep(download(two), false);
         assert_eq!(bakery.take().and_then(|download| download.rest()).map(|rest| rest.digest), Some(two));
         shop.keep_for(Duration::from_millis(1), download(one));
         let dropped = tokio::time::timeout(Duration::from_secs(60), limits.interrupted.acquire()).await;
         assert!(dropped.is_ok() && shop.rest(None).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_download_is_to_be_interrupted_while_others_wait_and_it_can_be_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = DownloadLimits::new(1);
+        let turn = limits.turn().await;
+        assert!(!limits.are_wanted());
+        let mut next = Box::pin(limits.turn());
+        assert!(futures_util::poll!(&mut next).is_pending() && limits.are_wanted());
+        let slow = Interrupted::new(&limits);
+        slow.keep(Download::interrupted(TarballDigest::of(b"one"), dir.path()), true);
+        assert!(!limits.are_wanted(), "another one would be lost");
+        drop((slow.take(), turn));
+        drop(next.await);
+        assert!(!limits.are_wanted(), "none waits");
     }
 }

@@ -255,8 +255,16 @@ impl Poller {
         no_cache: bool,
         version: Version<'_>,
     ) -> Result<(PollResult, Protocol), PollError> {
-        let _permit = self.downloads.running.acquire().await.expect("the semaphore is never closed");
-        match self.download(edge, local, no_cache, version).await {
+        let (_turn, downloaded) = loop {
+            let turn = self.downloads.turn().await;
+            match self.download(edge, local, no_cache, version).await {
+                Err(PollError::Fetch(error @ FetchError::Yielded(..))) => {
+                    tracing::info!(service = %self.service, edge = %edge.url(), %error, "a download goes on later");
+                }
+                downloaded => break (turn, downloaded),
+            }
+        };
+        match downloaded {
             Err(PollError::Fetch(error)) if error.is_corrupt() => {
                 self.service_metrics.verify_failures.inc();
                 tracing::warn!(service = %self.service, edge = %edge.url(), %error, "a tarball failed to verify; fetching it again past all caches");
@@ -330,7 +338,7 @@ impl Poller {
                     Download::start(&headers, coding, digest, self.incoming.clone(), self.max_tarball_bytes)
                 }
             };
-            let error = match download.receive(body, &self.metrics).await {
+            let error = match download.receive(body, || self.downloads.are_wanted(), &self.metrics).await {
                 Ok(tarball) => {
                     if is_delta {
                         self.metrics.delta("applied");
@@ -339,7 +347,7 @@ impl Poller {
                 }
                 Err(error) => error,
             };
-            self.interrupted.keep(download);
+            self.interrupted.keep(download, matches!(error, FetchError::Yielded(..)));
             match error {
                 // Other errors say nothing about UDP.
                 FetchError::Request(error @ RequestError::Silent(_))
