@@ -37,6 +37,9 @@ metric_families! {
             { reason: ["host_permit", "host_budget", "permit", "large_permit", "lfs_permit"] };
         /// 1 when the last poll of the repository succeeded. Absent before the first poll.
         pub(crate) repository_healthy: IntGaugeVec = "weir_origin_repository_healthy" { repository };
+        /// Refs of the upstream that the last successful poll left out, because they cannot be stored, fetched or decoded;
+        /// `/status` names the first 20. The repository is unhealthy only if a service follows one of them.
+        pub(crate) refs_left_out: IntGaugeVec = "weir_origin_refs_left_out" { repository };
         /// When the repository was last polled with success, in Unix seconds.
         pub(crate) last_success: GaugeVec = "weir_origin_repository_last_success_timestamp_seconds" { repository };
         /// Mirrors that were damaged, set aside and cloned again. Above 0: check the disk.
@@ -206,6 +209,7 @@ impl Metrics {
             let _ = self.polls.remove_label_values(&[name, result]);
         }
         let _ = self.repository_healthy.remove_label_values(&[name]);
+        let _ = self.refs_left_out.remove_label_values(&[name]);
         let _ = self.last_success.remove_label_values(&[name]);
         let _ = self.mirrors_set_aside.remove_label_values(&[name]);
         let _ = self.mirror_packs.remove_label_values(&[name]);

@@ -127,6 +127,7 @@ fn repository(worker: &Handle) -> Value {
         held_until,
         waits_for,
         lfs,
+        left_out,
     } = worker.state();
     let (health, since, failure) = match health {
         Health::Unknown => ("unknown", None, None),
@@ -154,6 +155,8 @@ fn repository(worker: &Handle) -> Value {
         "held_until": held_until.map(time),
         "waits_for": waits_for.map(WaitsFor::as_str),
         "lfs": lfs.map(|lfs| self::lfs(&lfs)),
+        "left_out_refs":
+            left_out.iter().map(|each| json!({ "ref": each.name, "reason": each.reason })).collect::<Vec<_>>(),
     })
 }
 

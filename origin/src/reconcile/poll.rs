@@ -18,7 +18,7 @@ use crate::config::RepositoryConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::source::{FetchProgress, FetchSnapshot, PollFailure, PollOutcome, PollRequest, Source};
+use crate::source::{FetchProgress, FetchSnapshot, LeftOutRef, PollFailure, PollOutcome, PollRequest, Source};
 
 /// The interval of the watchdog, and of updates of the progress.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -56,8 +56,8 @@ pub(super) struct PollResult {
 pub(super) struct SuccessfulPoll {
     /// Whether the mirror changed.
     pub(super) changed: bool,
-    /// Why one ref could not be followed.
-    pub(super) broken_ref: Option<Failure>,
+    /// The refs that it left out.
+    pub(super) left_out: Vec<LeftOutRef>,
 }
 
 impl PollResult {
@@ -161,7 +161,7 @@ impl Poller {
                 may_fetch: &|| validity.holds(Instant::now()) && may_fetch(),
                 on_mirror_replaced: &on_mirror_replaced,
             };
-            source.poll(&request, interrupt)
+            source.poll(&request, interrupt).map(|outcome| (outcome, source.left_out(&services)))
         })
         .map_err(|error| failed("write", format!("no thread can be started: {error}")))?;
         let mut overdue = None;
@@ -169,17 +169,14 @@ impl Poller {
             tokio::select! {
                 ended = &mut job => return match ended {
                     // An overdue poll has no permit, so it is not allowed to fetch.
-                    Ok(Ok(PollOutcome::FetchPending)) => overdue.map_or(Ok(None), Err),
-                    Ok(Ok(outcome)) => {
-                        Ok(Some(SuccessfulPoll { changed: outcome == PollOutcome::Changed, broken_ref: None }))
+                    Ok(Ok((PollOutcome::FetchPending, _))) => overdue.map_or(Ok(None), Err),
+                    Ok(Ok((outcome, left_out))) => {
+                        Ok(Some(SuccessfulPoll { changed: outcome == PollOutcome::Changed, left_out }))
                     }
                     Ok(Err(error)) => {
                         let kind = if overdue.is_some() { "timeout" } else { error.kind };
                         self.metrics.poll_failures.with_label_values(&[kind]).inc();
-                        match (overdue, error.partial_success) {
-                            (None, Some(changed)) => Ok(Some(SuccessfulPoll { changed, broken_ref: Some(error.into()) })),
-                            (overdue, _) => Err(overdue.unwrap_or_else(|| error.into())),
-                        }
+                        Err(overdue.unwrap_or_else(|| error.into()))
                     }
                     Err(panicked) => {
                         self.source.suspect_damage(Instant::now());

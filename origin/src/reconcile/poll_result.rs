@@ -6,8 +6,9 @@ use super::back_off::MAX_RETRY_AFTER;
 use super::job::Job;
 use super::poll::{PollResult, SuccessfulPoll};
 use super::service_states::Cause;
-use super::state::{Failure, Health, Phase};
+use super::state::{Failure, Health, MAX_SHOWN_REFS, Phase};
 use super::worker::Worker;
+use crate::source::LeftOutRef;
 
 impl Worker {
     /// Records the result, marks services due and schedules the next poll.
@@ -31,18 +32,20 @@ impl Worker {
     }
 
     fn poll_succeeded(&mut self, success: SuccessfulPoll, now: SystemTime) -> &'static str {
-        let SuccessfulPoll { changed, mut broken_ref } = success;
+        let SuccessfulPoll { changed, mut left_out } = success;
         let name = self.config.name.clone();
         let before = self.state.borrow().clone();
-        let healthy = broken_ref.is_none();
-        if let Some(failure) = &mut broken_ref {
-            failure.reason = self.context.data_dir.redact(&failure.reason);
+        for LeftOutRef { reason, .. } in &mut left_out {
+            *reason = self.context.data_dir.redact(reason);
         }
-        let mut is_new = false;
-        self.state.send_modify(|state| is_new = state.poll_succeeded(broken_ref.clone(), now));
-        if let Some(Failure { step, reason, .. }) = broken_ref.filter(|_| is_new) {
-            tracing::warn!(repository = %name, step, reason, "a ref of the upstream is broken; all others are followed");
+        let healthy = !left_out.iter().any(|each| each.is_followed);
+        for LeftOutRef { name: reference, reason, .. } in left_out.iter().take(MAX_SHOWN_REFS) {
+            if !before.left_out.iter().any(|known| (&known.name, &known.reason) == (reference, reason)) {
+                tracing::warn!(repository = %name, reference, reason, "a ref of the upstream is left out; all others are followed");
+            }
         }
+        self.context.metrics.refs_left_out.with_label_values(&[name.as_str()]).set(left_out.len() as i64);
+        self.state.send_modify(|state| state.poll_succeeded(left_out, now));
         if healthy && matches!(before.health, Health::Unhealthy { .. }) {
             tracing::info!(repository = %name, failures = before.consecutive_failures, "polls of the upstream succeed again");
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use weir_protocol::name::ServiceName;
 
-use crate::source::FetchSnapshot;
+use crate::source::{FetchSnapshot, LeftOutRef};
 
 /// The state of a repository, for `/status`, metrics and tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,12 @@ pub struct RepositoryState {
     pub waits_for: Option<WaitsFor>,
     /// The missing LFS objects. `None`: none are missing.
     pub lfs: Option<LfsState>,
+    /// The upstream's refs that the last successful poll left out; the first [`MAX_SHOWN_REFS`].
+    pub left_out: Arc<[LeftOutRef]>,
 }
+
+/// The most refs that are shown as left out.
+pub(crate) const MAX_SHOWN_REFS: usize = 20;
 
 /// The missing LFS objects of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,21 +188,24 @@ impl RepositoryState {
             held_until: None,
             waits_for: None,
             lfs: None,
+            left_out: Arc::default(),
         }
     }
 
-    /// A poll succeeded, except for a broken ref. Returns true if that is a new failure.
-    pub(super) fn poll_succeeded(&mut self, broken_ref: Option<Failure>, now: SystemTime) -> bool {
+    /// A poll succeeded, but left out some refs. If a service follows one of them, that is a failure.
+    pub(super) fn poll_succeeded(&mut self, mut left_out: Vec<LeftOutRef>, now: SystemTime) {
         self.mirrored = true;
         self.consecutive_failures = 0;
         self.last_success = Some(now);
-        if let Some(failure) = broken_ref {
-            return self.mark_unhealthy(failure, now);
-        }
-        if !matches!(self.health, Health::Healthy { .. }) {
+        left_out.sort_by_key(|each| !each.is_followed);
+        if let Some(LeftOutRef { step, reason, .. }) = left_out.first().filter(|first| first.is_followed) {
+            let failure = Failure { step, reason: reason.clone(), timeout: false, retry_after: None };
+            self.mark_unhealthy(failure, now);
+        } else if !matches!(self.health, Health::Healthy { .. }) {
             self.health = Health::Healthy { since: now };
         }
-        false
+        left_out.truncate(MAX_SHOWN_REFS);
+        self.left_out = left_out.into();
     }
 
     /// A poll failed. Returns true if that is a new failure.
@@ -238,13 +246,18 @@ mod tests {
         assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("no route") });
         assert_eq!((state.consecutive_failures, state.mirrored), (4, false));
 
-        assert!(state.poll_succeeded(Some(failure("a tag")), at(4)));
-        assert!(!state.poll_succeeded(Some(failure("a tag")), at(4)));
+        let left_out = |is_followed| {
+            let (name, reason) = ("refs/tags/a".to_owned(), "a tag".to_owned());
+            vec![LeftOutRef { name, is_followed, step: "connect", reason }]
+        };
+        state.poll_succeeded(left_out(true), at(4));
         assert_eq!(state.health, Health::Unhealthy { since: at(1), failure: failure("a tag") });
         assert!(state.mirrored && state.consecutive_failures == 0);
 
-        state.poll_succeeded(None, at(4));
-        state.poll_succeeded(None, at(5));
+        state.poll_succeeded(left_out(false), at(4));
+        assert_eq!((&state.health, state.left_out.len()), (&Health::Healthy { since: at(4) }, 1));
+        state.poll_succeeded(Vec::new(), at(5));
+        assert!(state.left_out.is_empty());
         assert_eq!(state.health, Health::Healthy { since: at(4) });
         assert_eq!((state.consecutive_failures, state.last_success), (0, Some(at(5))));
     }

@@ -32,7 +32,20 @@ impl ServiceFailure {
     }
 }
 
-/// Why a poll failed, in whole or in part.
+/// A ref of an upstream that a poll left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOutRef {
+    /// Its name for messages.
+    pub name: String,
+    /// Whether a service follows it.
+    pub is_followed: bool,
+    /// `list refs` or `fetch`.
+    pub step: &'static str,
+    /// For operators, without credentials or the user info of a URL.
+    pub reason: String,
+}
+
+/// Why a poll failed.
 #[derive(Debug)]
 pub(crate) struct PollFailure {
     /// `connect`, `authenticate`, `list refs`, `fetch` or `write`.
@@ -45,6 +58,4 @@ pub(crate) struct PollFailure {
     pub(crate) timeout: bool,
     /// The upstream's `Retry-After`.
     pub(crate) retry_after: Option<Duration>,
-    /// Set if all refs but one could be followed: whether anything changed.
-    pub(crate) partial_success: Option<bool>,
 }

@@ -11,7 +11,7 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::ServiceName;
 
-use super::{FetchProgress, PollFailure, ServiceFailure};
+use super::{FetchProgress, LeftOutRef, PollFailure, ServiceFailure};
 use crate::config::RepositoryConfig;
 use crate::publish::{Candidate, MirrorManifest, Part, PublishError, StoredLfsObject};
 use crate::service::Service;
@@ -23,6 +23,11 @@ use crate::tarball::{BuildContext, Built, FrameSink, Limits, ListedEntry, Listin
 pub(crate) trait Source: Send + Sync {
     /// Queries the upstream for changes, and fetches them if it may.
     fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure>;
+
+    /// The refs that the last poll left out.
+    fn left_out(&self, _: &[Arc<Service>]) -> Vec<LeftOutRef> {
+        Vec::new()
+    }
 
     /// Resolves the commit of each service in the stored content, and the key of its tarball. An `Err` applies to all
     /// services.

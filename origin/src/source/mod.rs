@@ -28,6 +28,7 @@ pub use endpoint::Endpoint;
 #[cfg(feature = "fuzzing")]
 pub(crate) use endpoint::fuzz as fuzz_endpoint;
 pub(crate) use endpoint::{Address, Scheme, SshAddress};
+pub use failure::LeftOutRef;
 pub(crate) use failure::{PollFailure, RetryPolicy, ServiceFailure};
 pub(crate) use interface::{
     BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget,

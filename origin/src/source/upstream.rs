@@ -1,13 +1,16 @@
 //! The upstream of a repository: its URL, credentials and limits.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gix::bstr::{BString, ByteSlice};
+
 use super::{EgressPolicy, Endpoint};
 use crate::clock::ServerClocks;
 use crate::source::git::mirror::Redirects;
+use crate::source::git::revision::Revision;
 
 /// The default of [`Upstream::stall_timeout`].
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,8 +69,8 @@ pub struct Upstream {
     pub egress: Arc<EgressPolicy>,
     /// How long the upstream may send nothing before the poll fails.
     pub stall_timeout: Duration,
-    /// Full names of refs that are fetched in addition to the branches, the tags and `HEAD`.
-    pub further_refs: BTreeSet<String>,
+    /// What services follow: besides branches, tags and `HEAD`, the mirror has the refs that these name.
+    pub revisions: HashSet<Revision>,
     /// The most refs of a listing.
     pub max_refs: usize,
     /// The most bytes of one fetch.
@@ -105,7 +108,7 @@ impl Upstream {
             ssh_known_hosts: None,
             egress: Arc::default(),
             stall_timeout: DEFAULT_STALL_TIMEOUT,
-            further_refs: BTreeSet::new(),
+            revisions: HashSet::new(),
             max_refs: DEFAULT_MAX_REFS,
             max_pack: DEFAULT_MAX_PACK,
             max_mirror: DEFAULT_MAX_MIRROR,
@@ -115,6 +118,11 @@ impl Upstream {
             min_rate: DEFAULT_MIN_RATE,
             clocks: ServerClocks::default(),
         }
+    }
+
+    /// Whether a service follows the ref with this name in the mirror.
+    pub(crate) fn follows(&self, name: &BString) -> bool {
+        name.to_str().is_ok_and(|name| self.revisions.iter().any(|revision| revision.follows(name)))
     }
 }
 

@@ -18,7 +18,8 @@ impl Pair {
         let dir = tempfile::tempdir().unwrap();
         let git = Git::init(&dir.path().join("up stream"));
         let mirror = Mirror::open(&dir.path().join("mirrors/shop"), DEFAULT_MAX_OBJECT).unwrap();
-        let upstream = Upstream::new(format!("file://{}", git.dir.display()));
+        let mut upstream = Upstream::new(format!("file://{}", git.dir.display()));
+        upstream.revisions.insert(Revision::Named("main".to_owned()));
         Self { dir, git, mirror, upstream }
     }
 

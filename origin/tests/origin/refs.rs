@@ -1,7 +1,5 @@
 //! Revisions of services: refs of every kind, versions, commits.
 
-use std::collections::BTreeSet;
-
 use crate::prelude::*;
 
 /// A commit on no branch, and the ref that points to it.
@@ -21,7 +19,7 @@ fn a_ref_of_a_pull_request_is_fetched_only_if_a_service_follows_it() {
     pair.follow();
     assert_eq!(pair.resolve(NAME), Err(RevisionError::RefMissing(NAME.to_owned())));
 
-    pair.upstream.further_refs = BTreeSet::from([NAME.to_owned()]);
+    pair.upstream.revisions = [NAME.parse().unwrap()].into();
     pair.follow();
     assert_eq!(pair.resolve(NAME).as_ref(), Ok(&first));
     assert!(pair.resolve("refs/pull/8/head").is_err());
@@ -37,10 +35,10 @@ fn a_ref_of_a_pull_request_is_fetched_only_if_a_service_follows_it() {
 
     // A name that was a directory, and a ref that no service follows any more.
     let third = pull_request(&pair.git, "refs/pull/7", "a ref in place of a folder");
-    pair.upstream.further_refs = BTreeSet::from(["refs/pull/7".to_owned()]);
+    pair.upstream.revisions = ["refs/pull/7".parse().unwrap()].into();
     pair.follow();
     assert_eq!(pair.resolve("refs/pull/7").unwrap(), third);
-    pair.upstream.further_refs.clear();
+    pair.upstream.revisions.clear();
     pair.follow();
     assert!(pair.resolve("refs/pull/7").is_err());
 }

@@ -57,7 +57,6 @@ impl Source for FolderSource {
             kind: "local",
             timeout: false,
             retry_after: None,
-            partial_success: None,
         })?;
         let before = self.last_revision.lock().unwrap_or_else(PoisonError::into_inner).replace(now.clone());
         Ok(if before == Some(now) { PollOutcome::Unchanged } else { PollOutcome::Changed })

@@ -1,5 +1,6 @@
 //! Converts errors of Git into failures, and marks the mirror as suspect where damage may be the cause.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::GitSource;
@@ -7,7 +8,7 @@ use super::commit_policy::VerifyError;
 use super::mirror::MirrorError;
 use super::revision::{RevisionError, Tip};
 use crate::service::Service;
-use crate::source::{PollFailure, RetryPolicy, ServiceFailure};
+use crate::source::{LeftOutRef, PollFailure, RetryPolicy, ServiceFailure, Source};
 use crate::tarball::TarballError;
 
 impl GitSource {
@@ -25,6 +26,16 @@ impl GitSource {
         };
         let retry = if passing { RetryPolicy::NextPoll } else { RetryPolicy::Never };
         ServiceFailure { retry, ..ServiceFailure::transient(step, error.to_string()) }
+    }
+
+    /// The failure of a service. A missing ref may be one that was left out.
+    pub(super) fn resolve_failure(&self, error: &RevisionError, service: &Arc<Service>) -> ServiceFailure {
+        use RevisionError::{NoDefaultBranch, NoVersion, RefMissing};
+        let is_missing = matches!(error, RefMissing(_) | NoVersion(_) | NoDefaultBranch);
+        match self.left_out(std::slice::from_ref(service)).into_iter().find(|each| is_missing && each.is_followed) {
+            Some(LeftOutRef { reason, .. }) => ServiceFailure::transient("resolve", reason),
+            None => self.revision_failure(error),
+        }
     }
 
     pub(super) fn revision_failure(&self, error: &RevisionError) -> ServiceFailure {
@@ -60,7 +71,6 @@ impl From<MirrorError> for PollFailure {
             kind: error.kind(),
             timeout: error.is_timeout(),
             retry_after: error.retry_after(),
-            partial_success: error.all_but_a_ref(),
         }
     }
 }

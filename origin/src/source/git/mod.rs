@@ -25,18 +25,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
+use gix::bstr::{BString, ByteSlice};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::RepositoryName;
 
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
 use self::mirror_handle::MirrorHandle;
-use self::revision::{ReachabilityCache, further_refs};
+use self::revision::ReachabilityCache;
 use self::tree::{GitTree, lfs_files};
 use super::{
-    BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget,
-    MaintenanceRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, Source, SourceContext,
-    Upstream,
+    BundleError, BundleRequest, Bundled, HydrateRequest, LeftOutRef, LfsFetchRequest, LfsFetchResult, ListRequest,
+    ListTarget, MaintenanceRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, Source,
+    SourceContext, Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
@@ -75,8 +76,8 @@ impl GitSource {
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
-        let further_refs = further_refs(request.services.iter().map(|service| &service.revision));
-        let upstream = Upstream { further_refs, ..self.upstream(request.config) };
+        let revisions = request.services.iter().map(|service| service.revision.clone()).collect();
+        let upstream = Upstream { revisions, ..self.upstream(request.config) };
         let ready = self.mirror.for_poll(Instant::now())?;
         ready.replaced.inspect(|damage| (request.on_mirror_replaced)(damage));
         let memory = &self.shared.fetch_memory;
@@ -95,8 +96,7 @@ impl Source for GitSource {
         let polled = self.poll_mirror(request, stop);
         let is_current = match &polled {
             Ok(mirror::Poll::Unchanged { .. } | mirror::Poll::Changed { .. }) => true,
-            Ok(mirror::Poll::Deferred) => false,
-            Err(error) => error.all_but_a_ref().is_some(),
+            Ok(mirror::Poll::Deferred) | Err(_) => false,
         };
         self.is_current.fetch_or(is_current, Ordering::Relaxed);
         Ok(match polled? {
@@ -104,6 +104,18 @@ impl Source for GitSource {
             mirror::Poll::Changed { .. } => PollOutcome::Changed,
             mirror::Poll::Deferred => PollOutcome::FetchPending,
         })
+    }
+
+    fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
+        let left_out = self.mirror.get().map(|mirror| mirror.left_out()).unwrap_or_default();
+        let follows = |name: &str| services.iter().any(|service| service.revision.follows(name));
+        let describe = |(name, error): (BString, MirrorError)| LeftOutRef {
+            name: mirror::display_name(name.as_bstr()),
+            is_followed: name.to_str().is_ok_and(follows),
+            step: error.step(),
+            reason: error.to_string(),
+        };
+        left_out.into_iter().map(describe).collect()
     }
 
     fn resolve(

@@ -38,7 +38,7 @@ impl GitSource {
         let is_current = self.is_current.load(Ordering::Relaxed);
         let mut resolve = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
             let tip = revision::tip(&repository, &service.revision, &mut reachability, stop)
-                .map_err(|error| self.revision_failure(&error))?;
+                .map_err(|error| self.resolve_failure(&error, service))?;
             if let Some(verifier) = &mut verifier {
                 verifier.check(&tip).map_err(|error| self.verify_failure(service, &tip, &error))?;
             }

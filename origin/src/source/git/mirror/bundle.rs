@@ -116,7 +116,7 @@ impl Mirror {
         let deleted = mirrored.keys().filter(|name| !header.refs.contains_key(*name)).cloned().collect();
         refs::delete(&repository, deleted)?;
         let broken = refs::update(&both, &header.refs, interrupt, |tips| quarantine.admit(tips).map_err(classify))?;
-        broken.error(true).map_or(Ok(()), Err)
+        broken.first().map_or(Ok(()), |(name, error)| Err(error.of(name)))
     }
 }
 

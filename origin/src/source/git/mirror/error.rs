@@ -141,18 +141,14 @@ pub enum MirrorError {
     Incomplete {
         /// The ref's name.
         reference: String,
-        /// Whether the poll changed other refs.
-        changed: bool,
     },
-    /// A ref of the upstream cannot be peeled.
-    #[error("fetching from the upstream failed: `{reference}` cannot be followed, it points to {reason}")]
+    /// A ref of the upstream cannot be stored or peeled.
+    #[error("`{reference}` cannot be followed: {reason}")]
     NotFollowed {
         /// The ref's name.
         reference: String,
-        /// The object that it points to.
+        /// The reason.
         reason: &'static str,
-        /// Whether the poll changed other refs.
-        changed: bool,
     },
     /// The upstream violated the protocol, or the connection broke.
     #[error("{} failed: {cause}", describe_step(step))]
@@ -299,14 +295,18 @@ impl MirrorError {
         }
     }
 
-    /// Whether the mirror is up to date except for broken refs, and if so, whether the poll changed it. An incomplete
-    /// fetch counts only if it did.
-    pub fn all_but_a_ref(&self) -> Option<bool> {
-        match self {
-            Self::NotFollowed { changed, .. } => Some(*changed),
-            Self::Incomplete { changed, .. } => changed.then_some(true),
-            _ => None,
-        }
+    /// Whether one of the fetched refs may be the cause, so that others can be fetched without it.
+    pub(super) fn may_be_a_ref(&self) -> bool {
+        matches!(
+            self,
+            Self::Upstream { step: "fetch", .. }
+                | Self::PackTooLarge { .. }
+                | Self::MirrorTooLarge { .. }
+                | Self::ObjectTooLarge { .. }
+                | Self::TooManyObjects { .. }
+                | Self::DeltasTooLarge { .. }
+                | Self::CheckTooLarge { .. }
+        )
     }
 
     /// Whether a damaged mirror may be the cause.

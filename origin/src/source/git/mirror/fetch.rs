@@ -1,12 +1,16 @@
-//! A poll of an upstream over one connection: lists refs, compares them, and fetches if any changed.
+//! A poll of an upstream over one connection: lists refs, compares them, and fetches if any changed. Only after a failed
+//! fetch it connects again, to find the refs that cause it.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use gix::ThreadSafeRepository;
-use gix::bstr::BStr;
+use gix::bstr::{BStr, BString};
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
@@ -14,7 +18,9 @@ use gix::protocol::transport::client::git::blocking_io::Connection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::broken_refs::BrokenRefs;
+use super::left_out::{LeftOut, RETRY_INTERVAL};
+use super::passes::{Group, fetch_parts};
+use super::peeling::RefError;
 use super::program::Program;
 use super::protocol_session::ProtocolSession;
 use super::quarantine::Quarantine;
@@ -22,27 +28,77 @@ use super::refs::{self, Difference, Refs};
 use super::socket::{SocketReader, SocketWriter};
 use super::upstream_session::UpstreamSession;
 use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
+use crate::source::git::revision::further_refs;
 use crate::source::{Address, Upstream};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
 
-/// Updates the mirror over one connection, or several HTTP requests. `broken`: the refs that earlier polls could not
-/// follow.
+/// What a poll has found so far.
+#[derive(Default)]
+struct Found {
+    /// The mirror's refs before the poll.
+    before: Option<Refs>,
+    advertised: Refs,
+    /// What the current fetch requests.
+    requested: Option<Group>,
+}
+
+/// Updates the mirror over one connection, or several HTTP requests. `left_out`: the refs that earlier polls left out.
 pub(super) fn poll(
     repo: &ThreadSafeRepository,
     upstream: &Upstream,
     progress: &FetchProgress,
-    broken: &Mutex<BrokenRefs>,
+    left_out: &Mutex<LeftOut>,
     memory: &FetchMemory,
     (interrupt, may_fetch): (&AtomicBool, &dyn Fn() -> bool),
 ) -> Result<Poll, MirrorError> {
-    let session = UpstreamSession::new(upstream, interrupt)?;
-    let fetch =
-        Fetch { repo: &repo.to_thread_local(), session: &session, progress, broken, memory, interrupt, may_fetch };
-    let result = fetch.connect();
-    progress.count_requests(session.requests());
-    result
+    let found = RefCell::<Found>::default();
+    let fetch = |group: Option<&Group>| {
+        found.borrow_mut().requested = None;
+        let repo = &repo.to_thread_local();
+        let run = || {
+            let session = &UpstreamSession::new(upstream, interrupt)?;
+            let found = &found;
+            let fetch = Fetch { repo, session, progress, left_out, memory, interrupt, may_fetch, group, found };
+            let result = fetch.connect();
+            progress.count_requests(session.requests());
+            result
+        };
+        run().map_err(|error| {
+            let failed = found.borrow().requested.clone().filter(|_| error.may_be_a_ref());
+            (error, failed)
+        })
+    };
+    match fetch(None) {
+        Ok(Poll::Changed { .. }) => {}
+        Ok(poll) => return Ok(poll),
+        Err((error, None)) => return Err(error),
+        Err((error, Some(failed))) => {
+            let leave_out = &mut |group: &Group, error: &MirrorError| {
+                let (found, now) = (found.borrow(), Instant::now());
+                // Several were not fetched alone, so most of them are not the cause.
+                let retry_at = if group.ids.len() == 1 { now + RETRY_INTERVAL } else { now };
+                for (name, id) in found.advertised.iter().filter(|(_, id)| group.ids.contains(id)) {
+                    lock(left_out).add(name, *id, error.clone(), Some(retry_at));
+                }
+            };
+            fetch_parts(failed, error, &mut |group| fetch(Some(group)).map(drop), leave_out)?;
+        }
+    }
+    let Found { before, advertised, .. } = found.take();
+    let refs = advertised.len();
+    if before != Some(refs::mirrored(&repo.to_thread_local())?) {
+        return Ok(Poll::Changed { refs });
+    }
+    match lock(left_out).failure(|name| upstream.follows(name)) {
+        Some(error) => Err(error.clone()),
+        None => Ok(Poll::Unchanged { refs }),
+    }
+}
+
+fn lock(left_out: &Mutex<LeftOut>) -> MutexGuard<'_, LeftOut> {
+    left_out.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Connects over TCP to the first address that accepts.
@@ -74,10 +130,13 @@ struct Fetch<'a> {
     repo: &'a gix::Repository,
     session: &'a UpstreamSession<'a>,
     progress: &'a FetchProgress,
-    broken: &'a Mutex<BrokenRefs>,
+    left_out: &'a Mutex<LeftOut>,
     memory: &'a FetchMemory,
     interrupt: &'a AtomicBool,
     may_fetch: &'a dyn Fn() -> bool,
+    /// A part of a fetch that failed and was permitted.
+    group: Option<&'a Group>,
+    found: &'a RefCell<Found>,
 }
 
 impl Fetch<'_> {
@@ -133,13 +192,14 @@ impl Fetch<'_> {
     }
 
     fn run(&self, transport: impl Transport) -> Result<Poll, MirrorError> {
+        let upstream = self.session.upstream;
         self.progress.listing();
-        let opened = ProtocolSession::open(transport, &self.session.upstream.further_refs, self.progress);
+        let opened = ProtocolSession::open(transport, &further_refs(&upstream.revisions), self.progress);
         let mut protocol = opened.map_err(|error| self.classify(&error))?;
-        listing::check(protocol.refs(), self.session.upstream.max_refs)?;
-        let advertised = refs::advertised(protocol.refs());
+        let is_followed = |name: &BString| upstream.follows(name);
+        let (advertised, unusable) = listing::select(protocol.refs(), upstream.max_refs, is_followed)?;
         let mirrored = refs::mirrored(self.repo)?;
-        if advertised.is_empty() {
+        if advertised.is_empty() && unusable.is_empty() {
             return Err(match mirrored.len() {
                 0 => MirrorError::EmptyRepository,
                 mirrored => MirrorError::NothingAdvertised { mirrored },
@@ -149,44 +209,58 @@ impl Fetch<'_> {
         if format != self.repo.object_hash() {
             return Err(MirrorError::OtherObjectFormat { format, mirrored: mirrored.len() });
         }
-        let refs = advertised.len();
-        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
-        broken.retain(&advertised);
-        let difference = Difference::between(&mirrored, &advertised, &broken);
-        if difference.is_none() {
-            return broken.error(false).map_or(Ok(Poll::Unchanged { refs }), Err);
+        let (refs, now) = (advertised.len(), Instant::now());
+        lock(self.left_out).listed(&advertised, unusable);
+        let Difference { deleted, mut wanted } =
+            Difference::between(&mirrored, &advertised, &lock(self.left_out), is_followed, now);
+        if let Some(group) = self.group {
+            let ids: HashSet<_> = group.ids.iter().collect();
+            wanted.retain(|_, id| ids.contains(id));
         }
-        let mut changed = !difference.deleted.is_empty();
-        refs::delete(self.repo, difference.deleted)?;
-        if difference.changed && !(self.may_fetch)() {
-            return Ok(Poll::Deferred);
+        let mut found = self.found.borrow_mut();
+        found.before.get_or_insert(mirrored);
+        found.advertised = advertised;
+        if deleted.is_empty() && wanted.is_empty() {
+            return Ok(Poll::Unchanged { refs });
         }
-        if difference.changed {
-            let measured = size::measure(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
-            self.session.begin_fetch(self.progress, measured.bytes);
-            self.progress.preparing();
-            let fetched = self.fetch(&mut protocol, &advertised);
-            changed |= refs::mirrored(self.repo)?.iter().any(|(name, id)| mirrored.get(name) != Some(id));
-            *broken = fetched?;
+        refs::delete(self.repo, deleted)?;
+        if !wanted.is_empty() {
+            if self.group.is_none() && !(self.may_fetch)() {
+                return Ok(Poll::Deferred);
+            }
+            found.requested = Some(Group::new(&wanted, is_followed));
+            drop(found);
+            self.fetch(&mut protocol, &wanted)?;
         }
-        broken.error(changed).map_or(Ok(Poll::Changed { refs }), Err)
+        Ok(Poll::Changed { refs })
     }
 
-    /// Fetches missing objects and updates the refs.
-    fn fetch(
-        &self,
-        protocol: &mut ProtocolSession<impl Transport>,
-        advertised: &Refs,
-    ) -> Result<BrokenRefs, MirrorError> {
+    /// Fetches missing objects of these refs and updates the refs.
+    fn fetch(&self, protocol: &mut ProtocolSession<impl Transport>, wanted: &Refs) -> Result<(), MirrorError> {
+        let measured = size::measure(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
+        self.session.begin_fetch(self.progress, measured.bytes);
+        self.progress.preparing();
         let quarantine = Quarantine::new(self.repo, self.session, self.progress, self.memory);
         let quarantine = quarantine.map_err(MirrorError::local("create a quarantine folder"))?;
         let receive = |pack: &mut dyn BufRead| quarantine.receive(pack);
-        let received = protocol.fetch(self.repo, &quarantine.shallow_file(), receive, self.progress, self.interrupt);
+        let shallow = quarantine.shallow_file();
+        let received = protocol.fetch(self.repo, wanted, &shallow, receive, self.progress, self.interrupt);
         received.map_err(|error| self.classify(&error))?;
         let both = quarantine.repository().map_err(MirrorError::local_gix("read the quarantine"))?;
-        refs::update(&both, advertised, self.interrupt, |tips| {
+        let broken = refs::update(&both, wanted, self.interrupt, |tips| {
             quarantine.admit(tips).map_err(|error| self.classify(&error))
-        })
+        })?;
+        let (mut left_out, now) = (lock(self.left_out), Instant::now());
+        wanted.keys().for_each(|name| left_out.remove(name));
+        for (name, error) in broken {
+            let retry_at = match error {
+                RefError::Missing => Some(now + RETRY_INTERVAL),
+                // A tag stays broken as long as its id is the same.
+                RefError::TooManyTags | RefError::BrokenTag => None,
+            };
+            left_out.add(&name, wanted[&name], error.of(&name), retry_at);
+        }
+        Ok(())
     }
 
     fn classify(&self, error: &gix::Error) -> MirrorError {

@@ -6,7 +6,6 @@
 //!
 //! All limits on a hostile upstream are listed in `limits.rs`.
 
-mod broken_refs;
 mod bundle;
 mod bundle_header;
 mod error;
@@ -17,12 +16,14 @@ mod git_program;
 mod http;
 mod indexing;
 mod integrity;
+mod left_out;
 mod lfs;
 mod limits;
 mod listing;
 mod maintenance;
 mod memory;
 mod memory_estimate;
+mod passes;
 mod peeling;
 mod program;
 mod progress;
@@ -44,17 +45,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use gix::ThreadSafeRepository;
+use gix::bstr::BString;
 use gix::odb::store::init::Slots;
 
 use crate::source::git::lfs::LfsObjects;
-use broken_refs::BrokenRefs;
 pub(crate) use bundle_header::BundleHeader;
 pub use error::MirrorError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
 pub use http::Redirects;
+use left_out::LeftOut;
 pub use lfs::{LfsError, LfsFetch};
+pub(crate) use listing::display_name;
 use maintenance::RepackHistory;
 pub use maintenance::{MaintenanceError, MaintenanceLimits, Repack};
 pub use memory::FetchMemory;
@@ -71,8 +74,8 @@ pub struct Mirror {
     max_object: u64,
     /// Held by the poll that runs.
     polling: Mutex<()>,
-    /// The upstream's refs that cannot be followed.
-    broken_refs: Mutex<BrokenRefs>,
+    /// The upstream's refs that the last poll left out.
+    left_out: Mutex<LeftOut>,
     /// The results of former repacks.
     repack_history: Mutex<RepackHistory>,
 }
@@ -104,8 +107,8 @@ impl Mirror {
         if !dir.try_exists().map_err(MirrorError::local("be found"))? {
             create(dir, gix::hash::Kind::Sha1)?;
         }
-        let (polling, broken_refs, repack_history) = Default::default();
-        let mirror = Self { dir: dir.to_owned(), max_object, polling, broken_refs, repack_history };
+        let (polling, left_out, repack_history) = Default::default();
+        let mirror = Self { dir: dir.to_owned(), max_object, polling, left_out, repack_history };
         let cleared = stale_files::remove(dir)
             .and_then(|()| stale_files::remove_signature_files(dir))
             .and_then(|()| LfsObjects::of_mirror(dir).remove_partial(SystemTime::now()));
@@ -168,7 +171,8 @@ impl Mirror {
     /// fraction of a second.
     ///
     /// # Errors
-    /// See [`MirrorError`]. Some refs may be deleted or updated already; objects received for others are dropped.
+    /// See [`MirrorError`]. Some refs may be deleted or updated already; objects received for others are dropped. A ref
+    /// that is left out is an error here too.
     pub fn poll(
         &self,
         upstream: &Upstream,
@@ -176,14 +180,21 @@ impl Mirror {
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
         let memory = FetchMemory::new(upstream.max_object, upstream.max_objects);
-        self.poll_with(upstream, progress, &memory, interrupt, &|| true)
+        let poll = self.poll_with(upstream, progress, &memory, interrupt, &|| true)?;
+        self.left_out().into_iter().next().map_or(Ok(poll), |(_, error)| Err(error))
+    }
+
+    /// The refs that the last poll left out, by their names in the mirror, and why. It updated all others.
+    pub fn left_out(&self) -> Vec<(BString, MirrorError)> {
+        let left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        left_out.iter().map(|(name, error)| (name.clone(), error.clone())).collect()
     }
 
     /// The same, but changes are fetched only if `may_fetch` permits it after refs are listed, because a fetch may take
     /// long. The fetch waits for its part of `memory`.
     ///
     /// # Errors
-    /// The same.
+    /// The same, but a ref is left out without an error if nobody follows it, or if others changed.
     pub fn poll_with(
         &self,
         upstream: &Upstream,
@@ -196,7 +207,7 @@ impl Mirror {
         let _active = progress.start();
         let poll = || {
             let repository = self.repository()?;
-            fetch::poll(&repository, upstream, progress, &self.broken_refs, memory, (interrupt, may_fetch))
+            fetch::poll(&repository, upstream, progress, &self.left_out, memory, (interrupt, may_fetch))
         };
         let mut result = poll();
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {

@@ -17,6 +17,7 @@ use gix::protocol::transport::Service;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::{Handshake, SendFlushOnDrop};
 
+use super::refs::Refs;
 use super::{FetchProgress, USER_AGENT, listing};
 use crate::source::git::commit::ReadableCommits;
 
@@ -49,16 +50,18 @@ impl<T: Transport> ProtocolSession<T> {
         &self.refs
     }
 
-    /// Requests missing objects and passes the pack to `receive`, unless none is missing. `shallow` is the file of
-    /// shallow commits, which the upstream may change.
+    /// Requests missing objects of these refs and passes the pack to `receive`, unless none is missing. `shallow` is the
+    /// file of shallow commits, which the upstream may change.
     pub(super) fn fetch(
         &mut self,
         repo: &gix::Repository,
+        wanted: &Refs,
         shallow: &Path,
         receive: impl FnOnce(&mut dyn BufRead) -> gix::Result<()>,
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> gix::Result<()> {
+        self.refs.mappings.retain(|mapping| mapping.local.as_ref().is_some_and(|name| wanted.contains_key(name)));
         let mut known = repo.clone();
         // A missing object is looked up once, without a refresh of the packs.
         known.objects.refresh = RefreshMode::Never;

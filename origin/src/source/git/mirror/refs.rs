@@ -1,21 +1,21 @@
 //! Compares the refs of the mirror with the upstream's, deletes some and updates others.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use gix::bstr::{BString, ByteSlice};
 use gix::lock::acquire::Fail;
 use gix::refs::file::transaction::PackedRefs;
 use gix::refs::transaction::{Change, PreviousValue, RefEdit, RefLog};
 use gix::refs::{FullName, Target};
-use gix::remote::fetch::RefMap;
 use gix::{ObjectId, Repository};
 
 use super::MirrorError;
-use super::broken_refs::BrokenRefs;
-use super::peeling::Peeling;
+use super::left_out::LeftOut;
+use super::peeling::{Peeling, RefError};
 use super::stale_files::remove_empty_directories;
 use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
@@ -27,26 +27,28 @@ pub(super) type Refs = HashMap<BString, ObjectId>;
 pub(super) struct Difference {
     /// Refs to delete.
     pub(super) deleted: Vec<BString>,
-    /// Whether any unbroken ref is new or changed.
-    pub(super) changed: bool,
+    /// New and changed refs to fetch now.
+    pub(super) wanted: Refs,
 }
 
 impl Difference {
-    pub(super) fn between(mirrored: &Refs, advertised: &Refs, broken: &BrokenRefs) -> Self {
-        let deleted = mirrored.keys().filter(|name| !advertised.contains_key(*name)).cloned().collect();
-        let changed = advertised.iter().any(|(name, id)| mirrored.get(name) != Some(id) && !broken.has(name, id));
-        Self { deleted, changed }
+    pub(super) fn between(
+        mirrored: &Refs,
+        advertised: &Refs,
+        left_out: &LeftOut,
+        is_followed: impl Fn(&BString) -> bool,
+        now: Instant,
+    ) -> Self {
+        let is_deleted = |name: &&BString| !advertised.contains_key(*name) && !left_out.is_unusable(name);
+        let changed = || advertised.iter().filter(|(name, id)| mirrored.get(*name) != Some(id));
+        // By the object, because several refs may point to it.
+        let due = changed().filter(|(name, _)| !left_out.must_wait(name, &is_followed, now));
+        let due: HashSet<_> = due.map(|(_, id)| *id).collect();
+        Self {
+            deleted: mirrored.keys().filter(is_deleted).cloned().collect(),
+            wanted: changed().filter(|(_, id)| due.contains(*id)).map(|(name, id)| (name.clone(), *id)).collect(),
+        }
     }
-
-    pub(super) fn is_none(&self) -> bool {
-        self.deleted.is_empty() && !self.changed
-    }
-}
-
-/// The upstream's refs by their names in the mirror. A `HEAD` without a commit is skipped.
-pub(super) fn advertised(refs: &RefMap) -> Refs {
-    let mappings = refs.mappings.iter();
-    mappings.filter_map(|mapping| Some((mapping.local.clone()?, mapping.remote.as_id()?.to_owned()))).collect()
 }
 
 /// The mirror's refs that follow the upstream, whether they are still configured or not. Symbolic refs stem from an
@@ -104,14 +106,14 @@ fn split_directories(names: &BTreeSet<BString>) -> (BTreeSet<BString>, BTreeSet<
     names.iter().cloned().partition(is_directory)
 }
 
-/// Updates refs to the advertised ids, after `admit` has let their objects into the mirror. Broken refs keep their
-/// former ids and do not prevent the others.
+/// Updates refs to these ids, after `admit` has let their objects into the mirror. Returns the refs that cannot be
+/// peeled. They keep their former ids and do not prevent the others.
 pub(super) fn update(
     repo: &Repository,
-    advertised: &Refs,
+    wanted: &Refs,
     interrupt: &AtomicBool,
     admit: impl FnOnce(&BTreeSet<ObjectId>) -> Result<(), MirrorError>,
-) -> Result<BrokenRefs, MirrorError> {
+) -> Result<Vec<(BString, RefError)>, MirrorError> {
     let failed = |error| {
         if interrupt.load(Ordering::Relaxed) {
             MirrorError::Interrupted
@@ -121,14 +123,14 @@ pub(super) fn update(
     };
     let mirrored = mirrored(repo)?;
     let peeling = Peeling { objects: &repo.objects, interrupt };
-    let (mut broken, mut edits, mut tips) = (BrokenRefs::default(), Vec::new(), BTreeSet::new());
+    let (mut broken, mut edits, mut tips) = (Vec::new(), Vec::new(), BTreeSet::new());
     let mut prepare = || -> gix::Result<()> {
-        for (name, id) in advertised {
+        for (name, id) in wanted {
             let unchanged = mirrored.get(name) == Some(id);
             // Unchanged refs were checked when they were fetched.
             let is_known = unchanged && repo.has_object(*id);
             if !is_known && let Some(error) = peeling.check(*id)? {
-                broken.add(name, *id, error);
+                broken.push((name.clone(), error));
             } else if !unchanged {
                 let name = FullName::try_from(name.as_bstr()).map_err(gix::Error::from_error)?;
                 edits.push(RefEdit::update(name, Target::Object(*id), PreviousValue::Any, "fetch"));
@@ -181,22 +183,23 @@ mod tests {
     }
 
     #[test]
-    fn equal_refs_have_no_difference() {
-        let both = refs(&[("refs/heads/a", 1), ("refs/tags/b", 2)]);
-        assert!(Difference::between(&both, &both, &BrokenRefs::default()).is_none());
-    }
-
-    #[test]
-    fn new_changed_and_deleted_refs_are_distinguished() {
-        let mirrored = refs(&[("refs/heads/a", 1), ("refs/heads/b", 2)]);
-        let expect = |advertised: &[(&str, u8)], deleted: &[&str], changed| {
+    fn new_changed_deleted_and_left_out_refs_are_distinguished() {
+        let (mirrored, now) = (refs(&[("refs/heads/a", 1), ("refs/heads/b", 2)]), Instant::now());
+        let mut left_out = LeftOut::default();
+        let expect = |advertised: &[(&str, u8)], left_out: &LeftOut, deleted: &[&str], wanted: &[(&str, u8)]| {
             let deleted = deleted.iter().map(|name| (*name).into()).collect();
-            let found = Difference::between(&mirrored, &refs(advertised), &BrokenRefs::default());
-            assert_eq!(found, Difference { deleted, changed });
+            let found = Difference::between(&mirrored, &refs(advertised), left_out, |_| false, now);
+            assert_eq!(found, Difference { deleted, wanted: refs(wanted) });
         };
-        expect(&[("refs/heads/a", 1)], &["refs/heads/b"], false);
-        expect(&[("refs/heads/a", 9), ("refs/heads/b", 2)], &[], true);
-        expect(&[("refs/heads/a", 1), ("refs/heads/b", 2), ("refs/tags/c", 3)], &[], true);
-        expect(&[("refs/heads/b/1", 2), ("refs/heads/a", 1)], &["refs/heads/b"], true);
+        expect(&[("refs/heads/a", 1), ("refs/heads/b", 2)], &left_out, &[], &[]);
+        expect(&[("refs/heads/a", 1)], &left_out, &["refs/heads/b"], &[]);
+        expect(&[("refs/heads/a", 9), ("refs/heads/b", 2)], &left_out, &[], &[("refs/heads/a", 9)]);
+        let new = [("refs/heads/b/1", 2), ("refs/heads/a", 1)];
+        expect(&new, &left_out, &["refs/heads/b"], &new[..1]);
+        // The listing has `b`, but not in a form that can be stored.
+        let unusable = MirrorError::NotFollowed { reference: String::new(), reason: "" };
+        left_out.listed(&refs(&new), [("refs/heads/b".into(), unusable.clone())].into());
+        left_out.add(&"refs/heads/b/1".into(), refs(&new)[&BString::from("refs/heads/b/1")], unusable, None);
+        expect(&new, &left_out, &[], &[]);
     }
 }

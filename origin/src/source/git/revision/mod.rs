@@ -176,6 +176,16 @@ impl Revision {
         }
     }
 
+    /// Whether it follows the ref with this name in the mirror. A pinned commit follows none.
+    pub(crate) fn follows(&self, name: &str) -> bool {
+        match self {
+            Self::DefaultBranch => name == DEFAULT_BRANCH_REF,
+            Self::Named(own) if own.starts_with("refs/") => own == name,
+            Self::Named(_) | Self::Version(_) => self.may_follow(name),
+            Self::Commit(_) => false,
+        }
+    }
+
     /// Whether a change of the upstream's ref with this full name may change what the revision resolves to. True if
     /// unknown.
     pub fn may_follow(&self, moved: &str) -> bool {

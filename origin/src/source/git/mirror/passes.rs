@@ -1,0 +1,137 @@
+//! Divides a failed fetch, so that one ref that cannot be fetched stops no other.
+//!
+//! A fetch of many objects may fail because of one: the upstream lacks a part of it, or it is beyond a limit. Nothing
+//! tells which, so halves are fetched, the followed ones first.
+
+use std::collections::BTreeSet;
+
+use gix::ObjectId;
+use gix::bstr::BString;
+
+use super::MirrorError;
+use super::refs::Refs;
+
+/// The most fetches of a poll. Two thousand refs with one bad one need about 22.
+const MAX_FETCHES: usize = 32;
+
+/// Objects to fetch, of which the first ones are followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) ids: Vec<ObjectId>,
+    pub(super) followed: usize,
+}
+
+impl Group {
+    pub(super) fn new(wanted: &Refs, is_followed: impl Fn(&BString) -> bool) -> Self {
+        let followed: BTreeSet<_> = wanted.iter().filter(|(name, _)| is_followed(name)).map(|(_, id)| *id).collect();
+        let others: BTreeSet<_> = wanted.values().copied().filter(|id| !followed.contains(id)).collect();
+        Self { followed: followed.len(), ids: followed.into_iter().chain(others).collect() }
+    }
+
+    /// Divides it into the followed ones and the rest, or else into halves.
+    fn split(mut self) -> [Self; 2] {
+        let has_both = (1..self.ids.len()).contains(&self.followed);
+        let at = if has_both { self.followed } else { self.ids.len() / 2 };
+        let ids = self.ids.split_off(at);
+        let rest = Self { ids, followed: self.followed.saturating_sub(at) };
+        [Self { followed: self.followed - rest.followed, ..self }, rest]
+    }
+}
+
+/// The result of a fetch. An error has the requested group if one of its objects may be the cause.
+type Fetched = Result<(), (MirrorError, Option<Group>)>;
+
+/// Fetches the parts of a failed group. Calls `leave_out` with each object that fails alone, and with those that were not
+/// tried alone.
+///
+/// # Errors
+/// The upstream fails, and not because of an object, before all followed ones were fetched.
+pub(super) fn fetch_parts(
+    failed: Group,
+    error: MirrorError,
+    fetch: &mut dyn FnMut(&Group) -> Fetched,
+    leave_out: &mut dyn FnMut(&Group, &MirrorError),
+) -> Result<(), MirrorError> {
+    let (mut failed, mut last) = (Some(failed), error);
+    let (mut pending, mut fetches) = (Vec::new(), 1);
+    loop {
+        match failed.take() {
+            Some(alone) if alone.ids.len() == 1 => leave_out(&alone, &last),
+            Some(several) => {
+                let [first, second] = several.split();
+                pending.extend([second, first]);
+            }
+            None => {}
+        }
+        let Some(group) = pending.pop() else { return Ok(()) };
+        if fetches == MAX_FETCHES {
+            leave_out(&group, &last);
+            continue;
+        }
+        fetches += 1;
+        match fetch(&group) {
+            Ok(()) => {}
+            Err((error, Some(group))) => (failed, last) = (Some(group), error),
+            Err((error, None)) if pending.iter().chain([&group]).any(|group| group.followed > 0) => return Err(error),
+            Err((error, None)) => {
+                pending.push(group);
+                (fetches, last) = (MAX_FETCHES, error);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: usize) -> ObjectId {
+        let bytes = [&[0; 12], &(number as u64).to_be_bytes()[..]].concat();
+        ObjectId::from_bytes_or_panic(&bytes)
+    }
+
+    /// Fetches ids below `count`, the first `followed` of which are followed. Returns the number of fetches, what was
+    /// fetched in order, and what was left out.
+    fn fetched(count: usize, followed: usize, bad: &[usize]) -> (usize, Vec<ObjectId>, Vec<ObjectId>) {
+        let error = || MirrorError::Upstream { step: "fetch", cause: "bad".to_owned() };
+        let (mut fetches, mut fetched, mut left_out) = (1, Vec::new(), Vec::new());
+        let mut fetch = |group: &Group| {
+            fetches += 1;
+            if bad.iter().any(|bad| group.ids.contains(&id(*bad))) {
+                return Err((error(), Some(group.clone())));
+            }
+            fetched.extend(group.ids.clone());
+            Ok(())
+        };
+        let group = Group { ids: (0..count).map(id).collect(), followed };
+        fetch_parts(group, error(), &mut fetch, &mut |group, _| left_out.extend(group.ids.clone())).unwrap();
+        (fetches, fetched, left_out)
+    }
+
+    #[test]
+    fn all_but_the_bad_ones_are_fetched_and_the_followed_ones_first() {
+        let ids = |numbers: &[usize]| numbers.iter().copied().map(id).collect::<Vec<_>>();
+        assert_eq!(fetched(1, 1, &[0]), (1, ids(&[]), ids(&[0])));
+        assert_eq!(fetched(5, 2, &[4]), (7, ids(&[0, 1, 2, 3]), ids(&[4])));
+        assert_eq!(fetched(3, 0, &[0, 1, 2]), (5, ids(&[]), ids(&[0, 1, 2])));
+        assert_eq!(fetched(4, 2, &[0, 3]), (7, ids(&[1, 2]), ids(&[0, 3])));
+        let (fetches, all_others, left_out) = fetched(2000, 1, &[1500]);
+        assert!(fetches < MAX_FETCHES && all_others.len() == 1999 && left_out == ids(&[1500]), "{fetches}");
+        // Too many for one poll. The next one fetches more.
+        let (fetches, some, left_out) = fetched(2000, 1, &(0..2000).step_by(7).skip(1).collect::<Vec<_>>());
+        assert!(fetches == MAX_FETCHES && some[0] == id(0) && some.len() + left_out.len() == 2000);
+    }
+
+    #[test]
+    fn a_lost_connection_ends_the_poll_unless_all_followed_ones_were_fetched() {
+        let lost = || MirrorError::Connect { cause: "lost".to_owned(), timeout: false };
+        for (followed, is_lost) in [(2, true), (1, false)] {
+            let failed = Group { ids: (0..3).map(id).collect(), followed };
+            let mut answers = vec![Err((lost(), None)), Ok(())];
+            let mut left_out = 0;
+            let mut fetch = |_: &Group| if followed == 1 { answers.pop().unwrap() } else { Err((lost(), None)) };
+            let result = fetch_parts(failed, lost(), &mut fetch, &mut |group, _| left_out += group.ids.len());
+            assert_eq!((result.is_err(), left_out), (is_lost, if is_lost { 0 } else { 2 }));
+        }
+    }
+}
