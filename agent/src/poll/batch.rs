@@ -197,7 +197,7 @@ impl Batch {
         for answer in answers {
             match answer {
                 Ok(answer) => {
-                    services.extend(answer.new.as_ref().or(known).into_iter().flat_map(|known| names(&known.rows)))
+                    services.extend(answer.new.as_ref().or(known).into_iter().flat_map(|known| names(&known.rows)));
                 }
                 Err(error) if self.has_trust => {
                     tracing::warn!(%error, "services are unassigned and stay: an edge did not answer whether it lists them");

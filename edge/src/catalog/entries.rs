@@ -49,15 +49,15 @@ impl Entries {
 
     pub(super) fn insert(&self, service: ServiceName, entry: Arc<Entry>) {
         self.bytes.fetch_add(entry.weight(), Ordering::Relaxed);
-        let shard = self.shard(&service);
-        let replaced = shard.write().unwrap_or_else(PoisonError::into_inner).insert(service.clone(), entry);
+        let name = service.clone();
+        let replaced = self.shard(&service).write().unwrap_or_else(PoisonError::into_inner).insert(service, entry);
         match replaced {
             Some(replaced) => {
                 replaced.replace();
                 self.bytes.fetch_sub(replaced.weight(), Ordering::Relaxed)
             }
             None => {
-                self.names.add(&service);
+                self.names.add(&name);
                 self.count.fetch_add(1, Ordering::Relaxed)
             }
         };

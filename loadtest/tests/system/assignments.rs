@@ -1,4 +1,4 @@
-//! Operators assign services; an agent that lists none begins and ends them, by events alone.
+//! Operators assign services; an agent that lists none begins and ends them, by events and the polls that they cause.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ async fn site() -> anyhow::Result<(Site, String)> {
         follows: vec!["*"],
         exec: Some("echo $WEIR_SERVICE >> ../../../../hooks".to_owned()),
         auth: "mode = 'required'\nkeys = ['fleet.key.pub']",
-        agent: "token_file = 'agent.token'\nservices = 'assigned'\nspread = '0s'",
+        agent: "token_file = 'agent.token'\nservices = 'assigned'\nspread = '0s'\nunassign_after = '0s'",
         ..Plan::default()
     };
     let site = Site::new(|upstream| publish(upstream, "1"), plan).await?;
