@@ -1,12 +1,13 @@
 //! The metrics of the agents' API.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
 use weir_protocol::encoding::Encoding;
 use weir_runtime::metric_families;
 
-use crate::cache::Source;
+use crate::cache::{SentBytes, Source};
 
 metric_families! {
     /// The families of the agents' API.
@@ -15,10 +16,10 @@ metric_families! {
         requests: IntCounterVec = "weir_edge_requests_total"
             { route, method, cache: ["hit", "stale", "miss", "collapsed", "revalidated", "forced", "error"], status };
         /// Responses with a tarball, by the source of their first bytes. Hit ratio = 1 − origin / all.
-        tarballs: IntCounterVec = "weir_edge_tarballs_served_total" { tier: SOURCES };
-        /// Bytes of tarballs sent to agents, by source and content coding (`dcz`: a delta). Byte hit ratio = 1 − origin /
-        /// all.
-        sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: SOURCES, encoding: ENCODINGS };
+        tarballs: IntCounterVec = "weir_edge_tarballs_served_total" { tier: TIERS };
+        /// Bytes of tarballs sent to agents, by content coding (`dcz`: a delta) and by the tier that each frame came from.
+        /// Byte hit ratio = 1 − origin / all.
+        sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: TIERS, encoding: ENCODINGS };
         /// Age of the publication when a response with its tarball began. Polls do not count.
         publication_age: Histogram = "weir_edge_served_publication_age_seconds"
             [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0];
@@ -35,22 +36,17 @@ pub(crate) struct ApiMetrics {
     /// The series of unchanged polls and of cache hits, looked up once because nothing is requested more often.
     unchanged: IntCounter,
     full: IntCounter,
-    /// In the order of [`SOURCES`].
-    served: [Served; SOURCES.len()],
+    /// Bodies by the tier of their first bytes, in the order of [`TIERS`].
+    bodies: [IntCounter; TIERS.len()],
+    /// Their bytes, in the order of [`ENCODINGS`].
+    sent: [SentBytes; ENCODINGS.len()],
 }
 
-/// The sources of a body's bytes: values of a label.
-const SOURCES: [&str; 3] = ["memory", "disk", "origin"];
+/// The tiers that a body's bytes come from: values of a label, in the order of [`Tier`](crate::cache::Tier).
+const TIERS: [&str; 3] = ["memory", "disk", "origin"];
 
 /// The content codings of bodies: values of a label, in the order of [`Encoding::PREFERENCE`].
 const ENCODINGS: [&str; 4] = ["dcz", "zstd", "gzip", "identity"];
-
-/// Bodies from one source, and their bytes in the order of [`ENCODINGS`].
-#[derive(Debug, Clone)]
-struct Served {
-    bodies: IntCounter,
-    bytes: [IntCounter; ENCODINGS.len()],
-}
 
 impl ApiMetrics {
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
@@ -58,10 +54,9 @@ impl ApiMetrics {
         Ok(Self {
             unchanged: families.requests.with_label_values(&["tarball", "HEAD", "hit", "304"]),
             full: families.requests.with_label_values(&["tarball", "GET", "hit", "200"]),
-            served: SOURCES.map(|source| Served {
-                bodies: families.tarballs.with_label_values(&[source]),
-                bytes: Encoding::PREFERENCE
-                    .map(|encoding| families.sent_bytes.with_label_values(&[source, encoding.as_str()])),
+            bodies: TIERS.map(|tier| families.tarballs.with_label_values(&[tier])),
+            sent: Encoding::PREFERENCE.map(|encoding| {
+                Arc::new(TIERS.map(|tier| families.sent_bytes.with_label_values(&[tier, encoding.as_str()])))
             }),
             families,
         })
@@ -80,16 +75,11 @@ impl ApiMetrics {
         }
     }
 
-    /// A body is begun; what counts its bytes.
-    pub(crate) fn served(&self, source: &Source, encoding: Encoding, published_ago: Duration) -> &IntCounter {
-        let served = &self.served[match source {
-            Source::Memory => 0,
-            Source::Disk => 1,
-            Source::Origin { .. } => 2,
-        }];
-        served.bodies.inc();
+    /// Counts a body that starts. Returns the counters of its bytes.
+    pub(crate) fn served(&self, source: &Source, encoding: Encoding, published_ago: Duration) -> &SentBytes {
+        self.bodies[source.tier() as usize].inc();
         self.families.publication_age.observe(published_ago.as_secs_f64());
-        &served.bytes[encoding as usize]
+        &self.sent[encoding as usize]
     }
 
     pub(crate) fn served_stale(&self, seconds: u64) {

@@ -50,7 +50,7 @@ use crate::clock::Clock;
 use crate::config::CacheConfig;
 use crate::origin_client::{MAX_ORIGINS, Origins, Shields};
 
-pub(crate) use self::body::{ReadyBody, Transcoding};
+pub(crate) use self::body::{ReadyBody, SentBytes, Transcoding};
 pub(crate) use self::fetch::FetchError;
 use self::fetch::ObjectRequest;
 pub(crate) use self::metrics::Tier;
@@ -125,6 +125,16 @@ pub(crate) enum Source {
         /// The `Cache-Status` of the shield that sent it.
         upstream: Option<HeaderValue>,
     },
+}
+
+impl Source {
+    pub(crate) fn tier(&self) -> Tier {
+        match self {
+            Self::Memory => Tier::Memory,
+            Self::Disk => Tier::Disk,
+            Self::Origin { .. } => Tier::Origin,
+        }
+    }
 }
 
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");

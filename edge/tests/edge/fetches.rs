@@ -326,6 +326,38 @@ async fn retry_after_of_an_origin_is_respected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_frame_counts_for_the_tier_that_it_came_from() {
+    let mut site = Site::start().await;
+    let text: Vec<u8> = (0..600_000u32).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+    let tarball = Tarball::in_frames(text, FRAME);
+    site.origin.publish("shop", 7, 1, &tarball);
+    assert_eq!(site.client("h2").await.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
+    site.settled().await;
+    // The edge is restarted, and two frames are missing on its disk.
+    site.stop_edge().await;
+    let mut missing = 0;
+    for frame in &tarball.frames()[2..4] {
+        let file = site.object_file(frame);
+        missing += file.metadata().unwrap().len();
+        std::fs::remove_file(file).unwrap();
+    }
+    let before = site.origin.requests("object").len();
+    site.start_edge().await;
+    for (encoding, length) in [("zstd", tarball.zstd.len()), ("identity", tarball.tar.len())] {
+        let reply = site.client("h2").await.get(TARBALL, &[("accept-encoding", encoding)]).await;
+        assert_eq!(reply.bytes().len(), length);
+        let sent = |tier| site.metric("weir_edge_sent_bytes_total", &[("tier", tier), ("encoding", encoding)]);
+        let [memory, disk, origin] = ["memory", "disk", "origin"].map(sent);
+        assert_eq!(memory + disk + origin, length as f64);
+        match encoding {
+            "zstd" => assert_eq!((memory, origin), (0.0, missing as f64)),
+            _ => assert_eq!((disk, origin), (0.0, 0.0), "all frames are in memory"),
+        }
+        assert_eq!(site.origin.requests("object").len(), before + 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_request_fetches_only_its_frames() {
     let site = Site::start().await;
     let text: Vec<u8> = (0..600_000u32).flat_map(|n| format!("line {n}\n").into_bytes()).collect();

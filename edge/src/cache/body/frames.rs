@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +16,7 @@ use weir_protocol::manifest::{Frame, Slice};
 use super::super::fetch::FetchError;
 use super::super::in_flight::FetchWaiter;
 use super::super::representation::{BodyRequest, Frames};
-use super::super::{Cache, Loaded};
+use super::super::{Cache, Loaded, Tier};
 
 /// The initial read-ahead window in bytes. The first frame shares the line with it: at 1 Mbit/s it arrives within half
 /// a minute.
@@ -38,8 +40,10 @@ pub(crate) struct FrameReader {
     ahead_bytes: u64,
     /// The current window. It grows with the bytes received, so that the first frame gets most of a slow line.
     window: u64,
-    /// The first frame, read before the response starts.
-    first: Option<(Slice, Bytes)>,
+    /// The first frame with its tier, read before the response starts.
+    first: Option<(Slice, Bytes, Tier)>,
+    /// The tier of the frame that was returned last.
+    tier: Arc<AtomicUsize>,
     reverify: bool,
 }
 
@@ -58,32 +62,44 @@ impl FrameReader {
         reverify: bool,
     ) -> Self {
         let (slices, ahead, window) = (slices.into(), VecDeque::new(), FIRST_WINDOW);
-        Self { cache, request, frames, slices, ahead, ahead_bytes: 0, window, first: None, reverify }
+        Self {
+            cache,
+            request,
+            frames,
+            slices,
+            ahead,
+            ahead_bytes: 0,
+            window,
+            first: None,
+            tier: Arc::default(),
+            reverify,
+        }
     }
 
     /// Reads the first frame; [`FrameReader::next`] returns it again. `None`: there is no frame.
     pub(in super::super) async fn read_first(&mut self) -> Result<Option<Loaded>, FetchError> {
         let Some((slice, loaded)) = self.load(true).await? else { return Ok(None) };
-        self.first = Some((slice, loaded.bytes.clone()));
+        self.first = Some((slice, loaded.bytes.clone(), loaded.source.tier()));
         Ok(Some(loaded))
     }
 
     /// Reads the first frame from memory. `None`: it is not there.
     pub(in super::super) fn read_first_in_memory(&mut self) -> Option<()> {
         let bytes = self.cache.in_memory(&self.frames.get(self.slices.front()?.index).digest)?;
-        self.first = self.slices.pop_front().map(|slice| (slice, bytes));
+        self.first = self.slices.pop_front().map(|slice| (slice, bytes, Tier::Memory));
         Some(())
     }
 
     /// Reads the next frame. `None`: the end.
     pub(super) async fn next(&mut self) -> Result<Option<ReadFrame>, FetchError> {
-        let (slice, bytes) = match self.first.take() {
+        let (slice, bytes, tier) = match self.first.take() {
             Some(first) => first,
             None => match self.load(false).await? {
-                Some((slice, loaded)) => (slice, loaded.bytes),
+                Some((slice, loaded)) => (slice, loaded.bytes, loaded.source.tier()),
                 None => return Ok(None),
             },
         };
+        self.tier.store(tier as usize, Ordering::Relaxed);
         self.window = MAX_WINDOW.min(self.window + bytes.len() as u64);
         // The next frames arrive while this one is sent.
         self.read_ahead();
@@ -133,6 +149,11 @@ impl FrameReader {
             self.ahead.push_back((*slice, waiter.flatten()));
             self.slices.pop_front();
         }
+    }
+
+    /// The tier of the frame that was returned last, as a number.
+    pub(super) fn tier(&self) -> Arc<AtomicUsize> {
+        self.tier.clone()
     }
 
     /// The frames as a stream. It ends with an error when a frame cannot be loaded.

@@ -5,6 +5,8 @@ mod frames;
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -14,6 +16,7 @@ use http_body::{Body as HttpBody, Frame as HttpFrame, SizeHint};
 use prometheus::IntCounter;
 use weir_runtime::serve::{Body, BoxError};
 
+use super::Tier;
 use super::slots::Slot;
 
 pub(super) use self::frames::{FrameReader, part};
@@ -31,7 +34,7 @@ pub(crate) enum Transcoding {
 
 /// A body whose first frame is loaded and verified.
 pub(crate) enum ReadyBody {
-    /// A range of one frame is the whole body.
+    /// A range of one frame, which was in memory, is the whole body.
     Part(Bytes),
     Frames {
         frames: Box<FrameReader>,
@@ -44,23 +47,28 @@ pub(crate) enum ReadyBody {
 }
 
 impl ReadyBody {
-    /// The response body. `sent` counts its bytes.
-    pub(crate) fn into_body(self, sent: &IntCounter) -> Body {
+    /// The response body. `sent` counts the bytes of each frame for the tier that it came from. Bytes that gzip makes of
+    /// several frames count for that of the last.
+    pub(crate) fn into_body(self, sent: &SentBytes) -> Body {
         let (frames, transcoding, slot, left) = match self {
             ReadyBody::Part(bytes) => {
-                sent.inc_by(bytes.len() as u64);
+                sent[Tier::Memory as usize].inc_by(bytes.len() as u64);
                 return Body::Full(bytes);
             }
             ReadyBody::Frames { frames, transcoding, slot, length } => (frames, transcoding, slot, length),
         };
+        let tier = frames.tier();
         let chunks: Chunks = match transcoding {
             Transcoding::Passthrough => Box::pin(frames.stream().map(|read| read?.stored())),
             Transcoding::Decode => Box::pin(decode::decoded(*frames, slot)),
             Transcoding::Gzip => Box::pin(decode::gzipped(*frames, slot)),
         };
-        Body::stream(StreamedBody { chunks: Some(chunks), left, sent: sent.clone() })
+        Body::stream(StreamedBody { chunks: Some(chunks), left, tier, sent: sent.clone() })
     }
 }
+
+/// Counts the bytes of bodies, in the order of [`Tier`].
+pub(crate) type SentBytes = Arc<[IntCounter; 3]>;
 
 type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
@@ -69,7 +77,9 @@ struct StreamedBody {
     chunks: Option<Chunks>,
     /// The bytes left to send, when the length is known.
     left: Option<u64>,
-    sent: IntCounter,
+    /// The tier of the current chunk, as a number.
+    tier: Arc<AtomicUsize>,
+    sent: SentBytes,
 }
 
 impl HttpBody for StreamedBody {
@@ -82,7 +92,7 @@ impl HttpBody for StreamedBody {
         let error = match ready!(chunks.as_mut().poll_next(cx)) {
             Some(Ok(chunk)) if body.left.is_none_or(|left| chunk.len() as u64 <= left) => {
                 body.left = body.left.map(|left| left - chunk.len() as u64);
-                body.sent.inc_by(chunk.len() as u64);
+                body.sent[body.tier.load(Ordering::Relaxed)].inc_by(chunk.len() as u64);
                 if body.left == Some(0) {
                     body.chunks = None;
                 }
@@ -119,16 +129,17 @@ mod tests {
     async fn a_body_of_wrong_length_ends_with_an_error() {
         for (chunks, length) in [(&["ab"][..], 3), (&["ab", "", "cd"], 3), (&["abcd"], 3), (&[], 1)] {
             let given: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
-            let sent = IntCounter::new("sent", "sent").unwrap();
+            let sent = Arc::new(std::array::from_fn(|_| IntCounter::new("sent", "sent").unwrap()));
+            let tier = Arc::new(AtomicUsize::new(Tier::Disk as usize));
             let chunks: Chunks = Box::pin(stream::iter(given));
-            let mut body = StreamedBody { chunks: Some(chunks), left: Some(length), sent: sent.clone() };
+            let mut body = StreamedBody { chunks: Some(chunks), left: Some(length), tier, sent: sent.clone() };
             let end = loop {
                 match body.frame().await {
                     Some(Ok(_)) => {}
                     end => break end,
                 }
             };
-            assert!(matches!(end, Some(Err(_))) && sent.get() < length);
+            assert!(matches!(end, Some(Err(_))) && sent[Tier::Disk as usize].get() < length);
             assert!(body.frame().await.is_none(), "it has ended");
         }
     }
