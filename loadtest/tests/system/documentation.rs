@@ -274,6 +274,25 @@ fn queries_in_the_documentation_are_read() -> anyhow::Result<()> {
     promtool(dir.path(), &["check", "rules", "--lint=none", "rules.yml"])
 }
 
+/// Who runs a version reads its runbook.
+#[test]
+fn alerts_link_to_the_runbook_of_this_version() -> anyhow::Result<()> {
+    let folder = concat!("https://github.com/weir-cdn/weir/blob/v", env!("CARGO_PKG_VERSION"), "/docs/runbooks/");
+    let mut links = 0;
+    for (file, text) in files("deploy", "yml")? {
+        for line in text.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")) {
+            let link = line.strip_prefix(folder).and_then(|rest| rest.split_once(".md#"));
+            let (page, section) = link.ok_or_else(|| anyhow::anyhow!("{file}: {line} is not below {folder}"))?;
+            let runbook = fs::read_to_string(root().join(format!("docs/runbooks/{page}.md")))?;
+            let has_section = runbook.lines().filter_map(|line| line.strip_prefix("## "));
+            assert!(has_section.map(str::to_lowercase).any(|title| title == section), "{file}: {line}");
+            links += 1;
+        }
+    }
+    assert!(links > 20, "{links} links were found");
+    Ok(())
+}
+
 #[test]
 fn alerts_fire_when_they_should_and_are_silent_when_not() -> anyhow::Result<()> {
     let tests = ["test", "rules", "edge.rules.test.yml", "agent.rules.test.yml", "origin.rules.test.yml"];
