@@ -214,7 +214,7 @@ pub struct Config {
     /// well.
     #[serde(with = "duration")]
     pub idle_timeout: Duration,
-    /// How long `exec` and `check` may run. Then its process group gets SIGTERM, and SIGKILL 5 s later. At least `1s`.
+    /// How long each hook may take: `exec`, `check`, `touch`, `signal` and `webhook`. Then the process group of a command gets SIGTERM, and SIGKILL 5 s later. At least `1s`.
     #[serde(with = "duration")]
     pub exec_timeout: Duration,
     /// Releases on disk for each service. The current and the previous one are always kept. At least 1.
@@ -258,7 +258,7 @@ pub struct Config {
     /// lists it. Until then it is unassigned, which degrades the agent. With `trust` all edges must answer. At most a year.
     #[serde(with = "duration")]
     pub unassign_after: Duration,
-    /// How long the directory stays of a service that is no longer assigned. `0s`: for ever.
+    /// How long the directory of a service stays, with its pin, after the service is no longer followed. `0s`: for ever.
     #[serde(with = "duration")]
     pub remove_unassigned_after: Duration,
     /// Labels that the agent reports, for display alone: `labels = { rack = "b2" }`. Those that decide anything are in its

@@ -21,7 +21,7 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::Edges;
 use crate::metrics::ServiceGauge;
 use crate::poll::{Command, ReceivedRow, Selection};
-use crate::release::{ServiceDirectory, remove_tree};
+use crate::release::{ServiceDirectory, remove_pin, remove_tree};
 use crate::status::ServiceStatus;
 use crate::supervise::Task;
 
@@ -493,8 +493,14 @@ fn remove_ended(root: &Path, in_use: &BTreeSet<ServiceName>, keep: Duration, now
     for (service, ended) in directories(root)? {
         let is_old = ended.is_some_and(|ended| now.duration_since(ended).is_ok_and(|since| since >= keep));
         if is_old && !in_use.contains(&service) {
-            remove_tree(&root.join(service.as_str())).map_err(std::io::Error::other)?;
-            tracing::info!(%service, "the directory of a service that ended was removed");
+            // The pin first: what is left of the directory is removed next time.
+            let removed = remove_pin(root, &service).and_then(|_| remove_tree(&root.join(service.as_str())));
+            match removed {
+                Ok(()) => tracing::info!(%service, "the directory of an unassigned service was removed, and its pin"),
+                Err(error) => {
+                    tracing::warn!(%service, %error, "cannot remove the directory of an unassigned service");
+                }
+            }
         }
     }
     Ok(())
@@ -552,6 +558,11 @@ mod tests {
             std::fs::create_dir_all(root.path().join(name).join("releases")).unwrap();
         }
         std::fs::create_dir(root.path().join("other")).unwrap();
+        let digest = weir_protocol::digest::TarballDigest::of(b"one");
+        for service in names(&["again", "ended", "followed"]) {
+            crate::release::write_pin(root.path(), &service, digest, crate::release::Modes::default()).unwrap();
+        }
+        let pinned = || crate::release::read_pins(root.path()).unwrap().into_keys().collect::<BTreeSet<_>>();
         let at = humantime::parse_rfc3339("2026-11-20T09:30:00Z").unwrap();
         for name in ["ended", "again"] {
             std::fs::write(root.path().join(name).join(ENDED), "2026-11-20T09:30:00Z").unwrap();
@@ -567,5 +578,6 @@ mod tests {
         assert_eq!(left(), names(&["again", "ended", "followed"]));
         remove_ended(root.path(), &in_use, keep, at + keep).unwrap();
         assert_eq!(left(), names(&["again", "gone", "followed"]));
+        assert_eq!(pinned(), names(&["again", "followed"]), "assigned again, it would stay at a release that is gone");
     }
 }
