@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use prometheus::Registry;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use weir_protocol::name::ServiceName;
 use weir_runtime::admin::{Admin, Readiness};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
@@ -283,6 +283,7 @@ impl Composition {
                 config: service,
                 ca: self.config.ca.clone(),
                 timeout: self.config.exec_timeout,
+                files: Arc::new(Semaphore::new(1)),
                 directory: directory.clone(),
                 switched: switched.clone(),
                 needs_confirmation: self.once,

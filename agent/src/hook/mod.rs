@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use weir_protocol::name::ServiceName;
 use weir_runtime::shutdown::Drain;
 
@@ -36,6 +36,8 @@ pub(crate) struct Hook {
     /// The authority of a webhook that names none.
     pub(crate) ca: PathBuf,
     pub(crate) timeout: Duration,
+    /// One permit: held while files of hooks are read or written.
+    pub(crate) files: Arc<Semaphore>,
     pub(crate) directory: Arc<ServiceDirectory>,
     /// Notified after each switch.
     pub(crate) switched: Arc<Notify>,
@@ -109,20 +111,39 @@ impl Hook {
         if let Some(command) = exec {
             Run { what: "exec", command, facts: &facts, timeout: self.timeout }.finish().await?;
         }
-        let failed = |what, path: &PathBuf| {
-            let path = path.clone();
-            move |source| HookError::File { what, path, source }
-        };
-        if let Some(path) = touch {
-            notify::touch(path).map_err(failed("touch", path))?;
+        if let Some(path) = touch.clone() {
+            let touch = move || notify::touch(&path).map_err(|source| HookError::File { what: "touch", path, source });
+            self.on_files("touch", touch).await?;
         }
-        if let Some(config) = signal {
-            notify::signal(config).map_err(failed("signal", &config.pid_file))?;
+        if let Some(config) = signal.clone() {
+            let failed = |path| move |source| HookError::File { what: "signal", path, source };
+            self.on_files("signal", move || notify::signal(&config).map_err(failed(config.pid_file))).await?;
         }
         if let Some(config) = webhook {
-            webhook::send(config, &self.ca, &facts.to_json()).await?;
+            let ca = config.ca.clone().unwrap_or_else(|| self.ca.clone());
+            let tls = self.on_files("webhook", move || webhook::tls(&ca)).await?;
+            webhook::send(config, tls, &facts.to_json(), config.timeout.min(self.timeout)).await?;
         }
         Ok(())
+    }
+
+    /// Does something with files on a thread that may block. A file system that hangs costs one thread, not one with each
+    /// attempt.
+    async fn on_files<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce() -> Result<T, HookError> + Send + 'static,
+    ) -> Result<T, HookError> {
+        let (files, after) = (self.files.clone(), self.timeout);
+        let done = async move {
+            let permit = files.acquire_owned().await.expect("the semaphore is never closed");
+            let work = move || {
+                let _permit = permit;
+                work()
+            };
+            tokio::task::spawn_blocking(work).await.map_err(|error| HookError::Prepare(error.to_string()))?
+        };
+        tokio::time::timeout(after, done).await.unwrap_or(Err(HookError::TimedOut { what, after }))
     }
 
     /// Runs the hooks; returns whether they succeeded.

@@ -9,7 +9,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use prometheus::Registry;
 use tokio::net::TcpListener;
-use weir_agent::config::{HookCommand, SignalConfig, SignalName, WebhookConfig};
+use weir_agent::config::{HookCommand, ServiceConfig, SignalConfig, SignalName, WebhookConfig};
 use weir_agent::{HookState, once};
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
@@ -194,6 +194,42 @@ async fn a_file_is_touched_and_a_process_gets_a_signal() {
     let ended = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
     assert_eq!(ended.signal(), Some(rustix::process::Signal::USR1.as_raw()));
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hooks_that_hang_end_and_stop_nothing_else() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let pipe = world.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    // It accepts connections, and answers nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let webhook = |ca| Some(WebhookConfig { url: url.clone(), ca, timeout: Duration::from_secs(3600) });
+    let hooks = [
+        ("touch", ServiceConfig { touch: Some(pipe.clone()), ..ServiceConfig::new(&shop()) }),
+        ("signal", {
+            let signal = Some(SignalConfig { pid_file: pipe.clone(), signal: SignalName::Hup });
+            ServiceConfig { signal, ..ServiceConfig::new(&shop()) }
+        }),
+        ("longer than 1s", ServiceConfig { webhook: webhook(None), ..ServiceConfig::new(&shop()) }),
+        ("longer than 1s", ServiceConfig { webhook: webhook(Some(pipe.clone())), ..ServiceConfig::new(&shop()) }),
+    ];
+    for (expected, service) in hooks {
+        let mut config = world.config(&[edge.url()]);
+        config.exec_timeout = Duration::from_secs(1);
+        config.services = vec![service];
+        let mut agent = Agent::with_release(config).await;
+        edge.answers.publish(&shop(), with_content(fastrand::u64(..).to_string()));
+        assert_eq!(agent.poll().await.last_error, None, "{expected}");
+        let status = agent.until("the hook has failed", |status| status.hook_error.is_some()).await;
+        let error = status.hook_error.unwrap();
+        assert!(error.contains(expected), "{error}");
+        // Somebody who opens the pipe lets go what hangs, at the next agent too.
+        drop(File::options().read(true).write(true).open(&pipe).unwrap());
+        agent.running.cut().await;
+    }
 }
 
 /// What a webhook received, and what it answers next.
