@@ -23,6 +23,8 @@ pub(crate) struct Check {
 #[derive(Debug, Clone)]
 pub(crate) struct Veto {
     pub(crate) release: ReleaseName,
+    /// The newest generation for which it was refused.
+    pub(crate) generation: u64,
     pub(crate) message: String,
     failures: u32,
     retry_at: Instant,
@@ -35,11 +37,12 @@ impl Veto {
     }
 
     /// The veto after a failed run. `random` is from 0 to 1.
-    fn after(before: Option<&Self>, release: ReleaseName, message: String, now: Instant, random: f64) -> Self {
+    fn after(before: Option<&Self>, release: &ReleaseRecord, message: String, now: Instant, random: f64) -> Self {
+        let (release, generation) = (release.directory, release.generation);
         let same = before.filter(|before| before.release.digest() == release.digest());
         let failures = same.map_or(0, |before| before.failures);
         let retry_at = now + retry::pause(failures, random);
-        Self { release, message, failures: failures.saturating_add(1), retry_at }
+        Self { release, generation, message, failures: failures.saturating_add(1), retry_at }
     }
 }
 
@@ -57,14 +60,14 @@ impl Check {
         let (name, current) = (release.directory, directory.state().release);
         tracing::info!(service = %self.service, release = %name, "the check runs");
         let result = async {
-            let facts = facts(&self.service, directory, release, current).await?;
+            let facts = facts(&self.service, directory, release.clone(), current).await?;
             Run { what: "check", command: &self.command, facts: &facts, timeout: self.timeout }.finish().await
         };
         let result = result.await;
         self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
         result.map_err(|error| {
             let message = format!("{} is not switched to: {error}", name.digest());
-            Veto::after(before, name, message, Instant::now(), fastrand::f64())
+            Veto::after(before, &release, message, Instant::now(), fastrand::f64())
         })
     }
 }
@@ -78,14 +81,17 @@ mod tests {
     fn a_refused_release_waits_and_another_does_not() {
         let now = Instant::now();
         let [one, two] = [b"one", b"two"].map(|content| ReleaseName::new(TarballDigest::of(content), 0));
-        let first = Veto::after(None, one, String::new(), now, 0.0);
+        let record = |directory| ReleaseRecord { directory, generation: 1, commit: None, revision_id: None, tar: None };
+        let first = Veto::after(None, &record(one), String::new(), now, 0.0);
         assert!(!first.allows(one, now) && first.allows(two, now));
         assert!(first.allows(one, now + Duration::from_secs(1)));
         // A copy of the same content is the same content.
         assert!(!first.allows(ReleaseName::new(one.digest(), 1), now));
-        let second = Veto::after(Some(&first), one, String::new(), now, 0.0);
+        let second = Veto::after(Some(&first), &record(one), String::new(), now, 0.0);
         assert!(!second.allows(one, now + Duration::from_millis(1900)));
         assert!(second.allows(one, now + Duration::from_secs(2)));
-        assert!(Veto::after(Some(&second), two, String::new(), now, 0.0).allows(two, now + Duration::from_secs(1)));
+        assert!(
+            Veto::after(Some(&second), &record(two), String::new(), now, 0.0).allows(two, now + Duration::from_secs(1))
+        );
     }
 }

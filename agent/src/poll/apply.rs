@@ -26,7 +26,8 @@ impl Follower {
     ) -> Option<Result<Outcome, PollError>> {
         let (prepared, answer) = match found {
             PollResult::Unchanged(answer) => {
-                self.veto = None;
+                // An edge that lags says nothing about the release that was refused.
+                self.veto.take_if(|veto| veto.generation <= answer.generation);
                 let confirmed = self.on_disk(move |directory| confirm(directory, &answer)).await;
                 return Some(confirmed.map(|()| Outcome::Unchanged).map_err(PollError::from));
             }

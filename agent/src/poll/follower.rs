@@ -10,7 +10,7 @@ use weir_runtime::shutdown::Drain;
 use super::error::{AllEdgesFailed, PollError};
 use super::poller::Poller;
 use super::request::{LocalState, PollResult, Wanted};
-use super::row::{Held, Meaning, ReceivedRow, is_not_published, meaning, offered};
+use super::row::{Held, Meaning, ReceivedRow, is_not_published, is_outdated, meaning, offered};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::TarballHeaders;
@@ -197,8 +197,12 @@ impl Follower {
             highest_generation: state.highest_generation_within(credible),
             pinned: self.status.borrow().pinned.as_ref().map(|pinned| pinned.offered),
             is_failing: self.schedule.is_failing(),
+            refused: self.veto.as_ref().map(|veto| veto.generation),
             row_before: self.row,
         };
+        if is_outdated(&row, held) {
+            return Some(());
+        }
         let meaning = match (meaning(&row, held), release) {
             (Meaning::Confirmed, Some(release)) if !self.poller.is_proved(release) && held.pinned.is_none() => {
                 Meaning::Poll

@@ -25,6 +25,8 @@ pub(super) struct Held {
     pub(super) pinned: Option<Option<TarballDigest>>,
     /// Whether the last poll failed.
     pub(super) is_failing: bool,
+    /// The generation of the release that the check refused.
+    pub(super) refused: Option<u64>,
     /// What the last row offered.
     pub(super) row_before: Option<(TarballDigest, u64)>,
 }
@@ -61,6 +63,12 @@ pub(super) fn meaning(row: &BatchRow, held: Held) -> Meaning {
     }
 }
 
+/// Whether a row is older than what the last poll failed with: the edge lags, and the back-off goes on.
+pub(super) fn is_outdated(row: &BatchRow, held: Held) -> bool {
+    let newest = held.row_before.map(|(_, generation)| generation).max(held.refused);
+    held.is_failing && offered(row).is_some_and(|(_, generation)| Some(generation) < newest)
+}
+
 /// The row of a service that no edge has a publication of.
 pub(super) fn is_not_published(row: &BatchRow) -> bool {
     row.state == RowState::NotPublished
@@ -94,7 +102,11 @@ mod tests {
         let failing = Held { is_failing: true, row_before: Some((two, 6)), ..held };
         assert_eq!(meaning(&row(b"two", 6), failing), Meaning::Nothing, "the back-off decides");
         assert_eq!(meaning(&row(b"two", 7), failing), Meaning::Poll, "this one was not tried");
-        assert_eq!(meaning(&row(b"one", 5), failing), Meaning::Confirmed);
+        assert!(is_outdated(&row(b"one", 5), failing) && !is_outdated(&row(b"two", 6), failing));
+        let before = Held { is_failing: true, row_before: Some((one, 5)), ..held };
+        assert_eq!(meaning(&row(b"one", 5), before), Meaning::Confirmed);
+        assert!(!is_outdated(&row(b"one", 5), before));
+        assert!(is_outdated(&row(b"one", 5), Held { refused: Some(6), ..before }));
         let pinned = Held { pinned: Some(Some(two)), ..held };
         assert_eq!(meaning(&row(b"two", 6), pinned), Meaning::Confirmed);
         assert_eq!(meaning(&row(b"one", 5), pinned), Meaning::Poll);

@@ -11,12 +11,14 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 use weir_agent::config::{HookCommand, ServiceConfig, SignalConfig, SignalName, WebhookConfig};
 use weir_agent::{HookState, once};
+use weir_protocol::agent_event::AgentEventKind;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
 use weir_runtime::shutdown::Drain;
 use weir_runtime::tls::{ClientAuth, server_config};
 
 use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::commit;
+use crate::assigned::until;
+use crate::edge::{Fault, commit};
 use crate::tarball::{Tarball, with_content};
 
 fn lines(path: &std::path::Path) -> Vec<String> {
@@ -66,6 +68,49 @@ async fn a_check_vetoes_a_switch_and_is_retried_without_a_download() {
     assert_eq!(world.read("content").as_deref(), Some("two"));
     assert_eq!(agent.status.borrow().last_error, None);
     assert_eq!(lines(&log)[..2], ["one  ".to_owned(), format!("two one sha1:{}", commit(1))]);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_edge_that_lags_clears_no_veto() {
+    let world = World::new();
+    let (edge, lagging) = (world.edge().await, world.edge().await);
+    edge.answers.assign(&[]);
+    for edge in [&edge, &lagging] {
+        edge.answers.publish(&shop(), with_content("one"));
+    }
+    let old = edge.answers.row(&shop());
+    let mut config = world.config(&[edge.url(), lagging.url()]);
+    config.spread = Duration::ZERO;
+    config.services[0].check = Some("test $(cat content) != two".into());
+    let mut agent = Agent::with_release(config).await;
+    edge.answers.publish(&shop(), with_content("two"));
+    agent.running.poll_now(&shop());
+    let status = agent.until("it is refused", |status| status.last_error.is_some()).await;
+    let (refused, unchanged) = (status.last_error, status.unchanged);
+    assert!(refused.as_ref().unwrap().contains("check ended"), "{refused:?}");
+    for edge in [&edge, &lagging] {
+        edge.answers.forget();
+    }
+    // The row of an edge that has not seen the new release.
+    let events = || agent.metric_if_any("weir_agent_events_total", &[("event", "changed")]).unwrap_or_default();
+    let before = events();
+    until("the stream is open", || edge.answers.streams() == 1).await;
+    edge.answers.send(AgentEventKind::Changed(old));
+    until("the event has come", || events() > before).await;
+    let after = agent.poll().await;
+    assert_eq!((after.last_error, after.unchanged), (refused.clone(), unchanged), "the row confirms nothing");
+    // Its answer to a poll.
+    edge.answers.fail_always(Fault::Status(503, None));
+    agent.running.poll_now(&shop());
+    agent.until("the other edge has answered", |status| status.last_error.is_none()).await;
+    edge.answers.fail_always(None);
+    lagging.answers.publish(&shop(), with_content("two"));
+    agent.running.poll_now(&shop());
+    let again = agent.until("it is refused again", |status| status.last_error.is_some()).await.last_error;
+    assert_eq!(again, refused);
+    let seen = [&edge, &lagging].map(|edge| edge.answers.seen()).concat();
+    assert!(seen.iter().all(|seen| seen.method == http::Method::HEAD), "the refused release is on disk: {seen:?}");
     agent.stop().await;
 }
 
