@@ -111,12 +111,15 @@ impl Hosts {
     pub fn new(names: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut hosts = Vec::new();
         for name in names {
-            let plain = name.strip_prefix("*.").unwrap_or(&name);
+            // As in a URL.
+            let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            let address = address.filter(|address| address.parse::<std::net::Ipv6Addr>().is_ok());
+            let plain = address.unwrap_or_else(|| name.strip_prefix("*.").unwrap_or(&name));
             let fits = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
             if plain.is_empty() || plain.starts_with(['.', '-']) || !plain.chars().all(fits) {
                 return Err(name);
             }
-            hosts.push(name.to_ascii_lowercase());
+            hosts.push(address.unwrap_or(&name).to_ascii_lowercase());
         }
         Ok(Self(hosts))
     }
@@ -266,6 +269,8 @@ mod tests {
 
     #[test]
     fn hosts_are_listed_by_name_or_by_domain() {
+        let address = Hosts::new(["[2001:DB8::1]".to_owned()]).unwrap();
+        assert!(address.lists("[2001:db8::1]") && address.lists("2001:db8::1"));
         let hosts = Hosts::new(["github.com".to_owned(), "*.Example.org".to_owned(), "10.0.0.7".to_owned()]).unwrap();
         for host in ["github.com", "GitHub.com.", "git.example.org", "a.b.example.org", "10.0.0.7"] {
             hosts.check(host).unwrap();

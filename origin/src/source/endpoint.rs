@@ -169,6 +169,12 @@ impl Endpoint {
 }
 
 fn parse_address(scheme: Scheme, text: &str, gix_url: gix::Url) -> Result<Address, &'static str> {
+    if scheme != Scheme::Local && text.contains("://") && text.contains('#') {
+        return Err(
+            "it contains a fragment (`#…`), which Git does not use: name a branch, a tag or a commit in `ref` of the \
+                    service",
+        );
+    }
     if scheme == Scheme::Ssh {
         return ssh_address::parse(text, &gix_url).map(Address::Ssh);
     }
@@ -187,11 +193,7 @@ fn parse_address(scheme: Scheme, text: &str, gix_url: gix::Url) -> Result<Addres
         );
     }
     Ok(match scheme {
-        Scheme::Https | Scheme::Http => {
-            let mut url = http_address::parse(text, &gix_url)?;
-            url.set_fragment(None);
-            Address::Http(url)
-        }
+        Scheme::Https | Scheme::Http => Address::Http(http_address::parse(text, &gix_url)?),
         Scheme::Git => {
             let host = gix_url.host.ok_or("it has no host")?;
             let path = String::from_utf8(path).map_err(|_| "its path is not UTF-8")?;
@@ -284,6 +286,8 @@ mod tests {
             ("bogus::x", "scheme"),
             ("https://git.example/x?private_token=s3cret", "password_file"),
             ("http://git.example?private_token=s3cret", "password_file"),
+            ("https://git.example/x.git#release", "`ref`"),
+            ("ssh://git@git.example/x.git#release", "`ref`"),
             ("https://me:s3cret@git.example/x", "`username`"),
             ("git://s3cret@git.example/x", "`username`"),
             ("https://git.example\\@evil.example/x", "address"),

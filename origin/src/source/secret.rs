@@ -9,7 +9,7 @@ use crate::source::git::mirror::MirrorError;
 /// The longest password or token, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Reads the secret in a file, without trailing white space. `what` is the configuration key of the file.
+/// Reads the secret in a file, without the end of its line. `what` is the configuration key of the file.
 ///
 /// # Errors
 /// The file cannot be read, is empty, or contains characters that a header must not have.
@@ -18,14 +18,17 @@ pub(crate) fn read(file: &Path, what: &'static str) -> Result<String, MirrorErro
     let mut secret = String::new();
     let read = File::open(file).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut secret));
     read.map_err(MirrorError::unread(what, file))?;
-    let secret = secret.trim_end();
-    if secret.is_empty() {
+    let secret = secret.strip_suffix('\n').map_or(&*secret, |line| line.strip_suffix('\r').unwrap_or(line));
+    if secret.trim().is_empty() {
         return Err(wrong("is empty"));
     }
-    if secret.chars().any(char::is_control) {
-        return Err(wrong("contains more than one line"));
+    match secret.chars().find(|c| c.is_control()) {
+        None => Ok(secret.to_owned()),
+        Some('\n' | '\r') => Err(wrong("contains more than one line")),
+        Some('\t') => Err(wrong("contains a tab")),
+        Some('\0') => Err(wrong("contains a NUL byte")),
+        Some(_) => Err(wrong("contains a control character")),
     }
-    Ok(secret.to_owned())
 }
 
 #[cfg(test)]
@@ -40,7 +43,18 @@ mod tests {
             std::fs::write(&file, contents).unwrap();
             read(&file, "password_file").map_err(|error| error.to_string())
         };
-        assert_eq!(put("s3cret \r\n\n").unwrap(), "s3cret");
+        for (contents, secret) in [("s3cret", "s3cret"), ("s3cret\n", "s3cret"), (" s3 cret \r\n", " s3 cret ")] {
+            assert_eq!(put(contents).unwrap(), secret);
+        }
+        for (contents, reason) in [
+            ("s3cret\n\n", "more than one line"),
+            ("s3\tcret", "a tab"),
+            ("s3\0cret\n", "a NUL byte"),
+            ("s3\u{1b}", "a control"),
+        ] {
+            let error = put(contents).unwrap_err();
+            assert!(error.contains(&format!("contains {reason}")) && !error.contains("s3"), "{error}");
+        }
         assert!(put(" \n").unwrap_err().contains("`password_file` names is empty"));
         let error = put("s3cret\nmore").unwrap_err();
         assert!(error.contains("more than one line") && !error.contains("s3cret"), "{error}");

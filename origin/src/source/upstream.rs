@@ -45,7 +45,7 @@ pub struct Upstream {
     pub ca: Option<PathBuf>,
     /// The user name for authentication.
     pub username: Option<String>,
-    /// The file of the password, without trailing white space.
+    /// The file of the password: one line.
     pub password_file: Option<PathBuf>,
     /// The file of a bearer token.
     pub token_file: Option<PathBuf>,

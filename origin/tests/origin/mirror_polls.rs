@@ -328,6 +328,9 @@ fn an_upstream_may_be_a_work_tree_a_path_or_a_shallow_clone() {
     }
     let ends = |git_dir: &str| fs::read_to_string(dir.join(git_dir).join("shallow")).unwrap();
     assert_eq!(ends("mirror-of-shallow"), ends("shallow/.git"));
+    let pinned = Revision::Commit(pair.git.line(["rev-parse", "HEAD^"]).parse().unwrap());
+    let resolved = resolve(&mirror.repository().unwrap().to_thread_local(), &pinned);
+    assert!(matches!(resolved, Err(RevisionError::CommitTooDeep(_))), "{resolved:?}");
     mirror.full_check().unwrap();
 }
 

@@ -238,14 +238,16 @@ fn a_tree_out_of_order_is_refused_and_a_missing_object_named() {
     let git = Git::new();
     let blob = git.blob(b"x");
     let below = git.raw_tree(&[("100644", b"x", &blob)]);
-    for entries in [
-        &[("100644", &b"b"[..], blob.as_str()), ("100644", b"a", &blob)][..],
-        &[("100644", b"a", &blob), ("100644", b"a", &blob)],
-        &[("100644", b"a", &blob), ("100644", b"a-", &blob), ("40000", b"a", &below)],
+    for (entries, reason) in [
+        (&[("100644", &b"b"[..], blob.as_str()), ("100644", b"a", &blob)][..], "out of order"),
+        (&[("100644", b"a", &blob), ("100644", b"a", &blob)], "twice"),
+        (&[("100644", b"a", &blob), ("100644", b"a-", &blob), ("40000", b"a", &below)], "twice"),
     ] {
-        let commit = git.commit_tree(entries);
-        let error = build_tar(&git.dir, &commit, &folder(""), 2).unwrap_err();
-        assert!(error.to_string().contains("not sorted, or has a duplicate name"), "{error}");
+        let commit = git.commit_tree(&[("40000", b"deploy", &git.raw_tree(entries))]);
+        for selected in ["", "deploy"] {
+            let error = build_tar(&git.dir, &commit, &folder(selected), 2).unwrap_err();
+            assert!(error.to_string().contains(&format!("has `deploy/a` {reason}")), "{error}");
+        }
     }
     let absent = "1234567890123456789012345678901234567890";
     let commit = git.commit_tree(&[("100644", b"a", &blob), ("100644", b"b", absent)]);

@@ -24,6 +24,8 @@ impl GitSource {
             TarballError::Lfs { .. } | TarballError::Write(_) | TarballError::Interrupted => true,
             _ => false,
         };
+        // The filters are wrong, not the build.
+        let step = if matches!(error, TarballError::Empty) { "select" } else { step };
         let retry = if passing { RetryPolicy::NextPoll } else { RetryPolicy::Never };
         ServiceFailure { retry, ..ServiceFailure::transient(step, error.to_string()) }
     }

@@ -78,6 +78,12 @@ pub enum RevisionError {
     /// The commit is not in the mirror.
     #[error("commit {0} is not on any branch or tag of the upstream")]
     CommitMissing(CommitId),
+    /// The commit is not in the mirror, whose upstream is a shallow clone.
+    #[error(
+        "commit {0} is not in the upstream, which is a shallow clone: deepen that (`git fetch --unshallow`), or mirror the \
+         repository that it was cloned from"
+    )]
+    CommitTooDeep(CommitId),
     /// The commit is in the mirror, but no branch or tag reaches it: its branch was deleted or forced elsewhere, or it
     /// came with another kind of ref.
     #[error(
@@ -243,7 +249,12 @@ pub(crate) fn tip(
     };
     let (name, id) = match revision {
         Revision::Commit(commit) => {
-            let id = find_commit(repo, commit)?;
+            let id = find_commit(repo, commit).map_err(|error| match error {
+                RevisionError::CommitMissing(commit) if repo.is_shallow().unwrap_or_default() => {
+                    RevisionError::CommitTooDeep(commit)
+                }
+                other => other,
+            })?;
             return match reachability.is_reachable(repo, id, stop) {
                 Ok(true) => Ok(Tip { reference: None, object: id, commit: commit.clone() }),
                 Ok(false) => Err(RevisionError::CommitUnreachable(commit.clone())),
@@ -316,7 +327,11 @@ fn kind_of_ref(name: &str) -> &'static str {
 }
 
 fn missing_ref_hint(name: &str) -> &'static str {
+    let is_part_of_an_id = (4..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     match Revision::Named(name.to_owned()).explicit_ref() {
+        None if is_part_of_an_id => {
+            ": check the spelling, or push it; a commit id has all 40 or 64 digits, in lower case"
+        }
         None => ": check the spelling, or push it",
         Some(_) => ": check the spelling, or wait for the next poll, which requests it for the first time",
     }
@@ -365,9 +380,15 @@ mod tests {
 
     #[test]
     fn the_error_for_a_missing_ref_says_what_to_do() {
-        for (name, words) in [("mian", "branch or tag `mian`: check the spelling"), ("refs/pull/1/head", "next poll")] {
+        let upper_case = "A".repeat(40);
+        for (name, words, is_id) in [
+            ("mian", "branch or tag `mian`: check the spelling", false),
+            ("refs/pull/1/head", "next poll", false),
+            ("156efeb", "`156efeb`: check the spelling, or push it; a commit id has all 40", true),
+            (&upper_case, "in lower case", true),
+        ] {
             let error = RevisionError::RefMissing(name.to_owned()).to_string();
-            assert!(error.contains(words) && !error.contains("any more"), "{error}");
+            assert!(error.contains(words) && error.contains("commit id") == is_id, "{error}");
         }
     }
 

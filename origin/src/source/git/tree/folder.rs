@@ -1,5 +1,7 @@
 //! Finds the tree of a folder in a commit, with the attributes that apply from above it.
 
+use std::cmp::Ordering;
+
 use gix::bstr::{BString, ByteSlice};
 use gix::objs::tree::{EntryKind, EntryMode, EntryRef};
 use gix::prelude::FindExt;
@@ -41,7 +43,9 @@ pub(super) fn find(repo: &Repository, commit: &CommitId, path: &FolderPath) -> R
     let mut above = String::new();
     for name in path.components() {
         // Large trees above the folder take no memory for their other entries.
-        let entries = read_tree(repo, folder.tree, |entry| Ok(entry.filename == name || entry.filename == FILE_NAME))?;
+        let entries = read_tree(repo, folder.tree, above.as_bytes(), |entry| {
+            Ok(entry.filename == name || entry.filename == FILE_NAME)
+        })?;
         enter(repo, &mut folder, &above, &entries)?;
         if !above.is_empty() {
             above.push('/');
@@ -98,10 +102,11 @@ pub(super) fn enter_attributes(
 }
 
 /// Reads the entries of a tree that `select` returns true for. It is called for each entry before the next one is read, and
-/// may fail. Checks what the order of a tarball relies on: Git's order and unique names.
+/// may fail. `path` is that of the tree, for errors. Checks what the order of a tarball relies on: Git's order and unique names.
 pub(super) fn read_tree(
     repo: &Repository,
     id: ObjectId,
+    path: &[u8],
     mut select: impl FnMut(&EntryRef<'_>) -> Result<bool, TarballError>,
 ) -> Result<Vec<TreeEntry>, TarballError> {
     let mut buffer = Vec::new();
@@ -116,15 +121,26 @@ pub(super) fn read_tree(
     let order = |a: &TreeEntry, name: &[u8], is_tree: bool| {
         gix::objs::tree::name_order(&a.name, a.mode.is_tree(), name, is_tree)
     };
-    let in_order = entries.windows(2).all(|pair| order(&pair[0], &pair[1].name, pair[1].mode.is_tree()).is_lt());
+    let wrong = |entry: &TreeEntry, what: &str| {
+        let slash: &[u8] = if path.is_empty() || path.ends_with(b"/") { b"" } else { b"/" };
+        let shown = entry_path::percent_encode(&[path, slash, &entry.name].concat());
+        TarballError::malformed(id, format_args!("the tree has `{shown}` {what}"))
+    };
+    for pair in entries.windows(2) {
+        match order(&pair[0], &pair[1].name, pair[1].mode.is_tree()) {
+            Ordering::Less => {}
+            Ordering::Equal => return Err(wrong(&pair[1], "twice")),
+            Ordering::Greater => return Err(wrong(&pair[1], "out of order")),
+        }
+    }
     // A file and a directory of one name need not be adjacent.
-    let twice = |entry: &TreeEntry| {
+    let twice = |entry: &&TreeEntry| {
         entry.mode.is_tree() && entries.binary_search_by(|other| order(other, &entry.name, false)).is_ok()
     };
-    if !in_order || entries.iter().any(twice) {
-        return Err(TarballError::malformed(id, "the tree is not sorted, or has a duplicate name"));
+    match entries.iter().find(twice) {
+        Some(entry) => Err(wrong(entry, "twice")),
+        None => Ok(entries),
     }
-    Ok(entries)
 }
 
 /// The size of a blob in bytes, from its header.

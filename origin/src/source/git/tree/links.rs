@@ -30,9 +30,10 @@ impl Links {
 
     /// Whether this path, or a parent of it, is a symlink.
     pub(super) fn leads_through_link(&mut self, repo: &Repository, path: &[u8]) -> Result<bool, TarballError> {
-        let mut tree = self.root;
+        let (mut tree, mut at) = (self.root, 0);
         for name in path.split(|b| *b == b'/') {
-            let entries = self.entries(repo, tree)?;
+            let entries = self.entries(repo, tree, &path[..at])?;
+            at += name.len() + usize::from(at > 0);
             match entries.iter().find(|entry| entry.name == name) {
                 Some(entry) if entry.mode.is_link() => return Ok(true),
                 Some(entry) if entry.mode.is_tree() => tree = entry.id,
@@ -43,7 +44,7 @@ impl Links {
         Ok(false)
     }
 
-    fn entries(&mut self, repo: &Repository, tree: ObjectId) -> Result<Rc<[TreeEntry]>, TarballError> {
+    fn entries(&mut self, repo: &Repository, tree: ObjectId, path: &[u8]) -> Result<Rc<[TreeEntry]>, TarballError> {
         if let Some((_, entries)) = self.trees.iter().find(|(id, _)| *id == tree) {
             return Ok(entries.clone());
         }
@@ -55,7 +56,7 @@ impl Links {
             }
             Ok(entry.mode.is_link() || entry.mode.is_tree())
         };
-        let entries: Rc<[TreeEntry]> = folder::read_tree(repo, tree, links_and_directories)?.into();
+        let entries: Rc<[TreeEntry]> = folder::read_tree(repo, tree, path, links_and_directories)?.into();
         self.trees.truncate(MAX_TREES - 1);
         while self.trees.iter().map(|(_, cached)| cached.len()).sum::<usize>() + entries.len() > limit {
             self.trees.pop_back();

@@ -60,7 +60,7 @@ impl TreeWalk<'_, '_> {
     /// Reads the directory at `self.path`, which ends in a slash.
     fn read(&mut self, tree: ObjectId) -> Result<(), TarballError> {
         let repo = &self.tree.repository;
-        let entries = folder::read_tree(repo, tree, |_| self.into.count().map(|()| true))?;
+        let entries = folder::read_tree(repo, tree, &self.path, |_| self.into.count().map(|()| true))?;
         let directory = self.path.strip_suffix(b"/").unwrap_or(&self.path);
         folder::enter_attributes(repo, &mut self.attributes, directory, &entries)?;
         self.levels.push(Level { entries: entries.into_iter(), path_bytes: self.path.len() });

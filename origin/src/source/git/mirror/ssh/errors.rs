@@ -8,6 +8,9 @@ pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<Mirror
     let trust = |what: &str| Some(MirrorError::Trust(what.to_owned()));
     let refused = |what: &str| Some(MirrorError::Authenticate(what.to_owned()));
     let connect = |cause: &str, timeout| Some(MirrorError::Connect { cause: cause.to_owned(), timeout });
+    if has("REVOKED HOST KEY DETECTED") || has("is marked as revoked") {
+        return trust("the key of its host is marked as `@revoked` in `ssh_known_hosts`: somebody else may have it");
+    }
     if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
         return trust(
             "its host has another key than in `ssh_known_hosts`, which may be an attack. If the key was changed on purpose, \
@@ -73,6 +76,11 @@ mod tests {
                 "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
                 "connect",
                 "another key",
+            ),
+            (
+                "@ WARNING: REVOKED HOST KEY DETECTED! @\nThe ED25519 host key for [h]:22 is marked as revoked.\nHost key verification failed.",
+                "connect",
+                "marked as `@revoked`",
             ),
             ("git@h: Permission denied (publickey).\r\n", "authenticate", "does not accept the key"),
             (
