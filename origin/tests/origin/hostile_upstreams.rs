@@ -156,3 +156,53 @@ fn endless_lines_before_a_pack_do_not_fill_the_memory() {
         assert!(sent.load(Ordering::Relaxed) < LITTLE_OF_A_FLOOD, "{sent:?}");
     }
 }
+
+/// In listings and fetches, over side bands, and where a page comes in place of Git's protocol.
+#[test]
+fn the_words_of_a_server_are_shown() {
+    let (mut pair, first) = mirrored();
+    let refs = listing_with_a_new_one(&first);
+    let listed = |answer: Vec<u8>| ScriptedServer::of(answer, Vec::new());
+    let fetched = |answer: Vec<u8>| ScriptedServer::of(refs.clone(), answer);
+    let band = |text: &str| [line("packfile\n"), line(text), b"0000".to_vec()].concat();
+    let first_answer = |answer: Vec<u8>| ScriptedServer::start(move |_, _, socket| say(socket, ADVERTISEMENT, &answer));
+    for (server, step, words) in [
+        (
+            first_answer(line("ERR this project\u{1b}[31m moved\n")),
+            "list refs",
+            "the server reports: this project[31m moved",
+        ),
+        (listed(line("ERR access denied or not exported\n")), "list refs", "the server reports: access denied"),
+        (listed(b"<h1>Log in</h1>".to_vec()), "list refs", "it sent: <h1>Log in</h1>"),
+        (fetched(line("ERR upload-pack: not our ref\n")), "fetch", "the server reports: upload-pack: not our ref"),
+        (fetched(band("\u{3}quota exceeded\n")), "fetch", "the server reports: quota exceeded"),
+        (fetched(band("\u{2}maintenance until noon\n")), "fetch", "the server says: maintenance until noon"),
+        (fetched(b"<h1>Maintenance</h1>".to_vec()), "fetch", "it sent: <h1>Maintenance</h1>"),
+    ] {
+        let error = refused(&mut pair, &first, server.url());
+        assert_eq!((error.step(), error.kind()), (step, "protocol"), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_compressed_answer_is_named() {
+    let (mut pair, first) = mirrored();
+    let proxy = ScriptedServer::start(|_, _, socket| {
+        write!(
+            socket,
+            "HTTP/1.1 200 OK\r\nContent-Type: {ADVERTISEMENT}\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"
+        )
+    });
+    let error = refused(&mut pair, &first, proxy.url());
+    assert!(error.to_string().contains("`Content-Encoding: gzip`"), "{error}");
+}
+
+#[test]
+fn an_ipv6_address_may_be_the_host() {
+    let (mut pair, first) = mirrored();
+    let refs = listing([(first.as_str(), "HEAD"), (&first, "refs/heads/main")]);
+    let server = ScriptedServer::of_refs("::1", move || refs.clone(), |_| Ok(()));
+    pair.upstream.url = server.url().into();
+    assert_eq!(pair.poll(), Poll::Unchanged { refs: 2 });
+}

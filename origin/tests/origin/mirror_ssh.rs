@@ -54,8 +54,30 @@ fn an_unknown_host_is_not_trusted() {
     let error = pair.try_poll().unwrap_err();
     assert_eq!(error.kind(), "trust");
     assert!(error.to_string().contains("another key"), "{error}");
+    let trusted = fs::read_to_string(server.known_hosts(None)).unwrap();
+    fs::write(server.known_hosts(None), format!("@revoked {trusted}")).unwrap();
+    let error = pair.try_poll().unwrap_err();
+    assert!(error.kind() == "trust" && error.to_string().contains("`@revoked`"), "{error}");
     // A corrected file needs no restart.
     server.known_hosts(None);
+    pair.follow();
+}
+
+/// Some servers explain on standard output, or not at all.
+#[test]
+fn the_output_and_the_exit_status_of_ssh_are_shown() {
+    let (pair, server) = served();
+    let keys = server.key().with_extension("pub");
+    let key = fs::read_to_string(&keys).unwrap();
+    for (command, shown) in [
+        ("echo this account is suspended", "it sent: this account is suspended"),
+        ("exit 3", "`ssh` ended with status 3"),
+    ] {
+        fs::write(&keys, format!("command=\"{command}\" {key}")).unwrap();
+        let error = pair.try_poll().unwrap_err();
+        assert!(error.step() == "list refs" && error.to_string().contains(shown), "{error}");
+    }
+    fs::write(&keys, key).unwrap();
     pair.follow();
 }
 

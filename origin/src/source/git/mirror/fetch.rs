@@ -158,7 +158,7 @@ impl Fetch<'_> {
                 let command = git_program::upload_pack(path);
                 let started = Program::start(self.session, command);
                 let started = started.map_err(MirrorError::local("start the git program for a local upstream"))?;
-                self.with_program(path, started, |step, stderr| git_program::classify_stderr(step, stderr, path))
+                self.with_program("git", path, started, |step, stderr| git_program::classify_stderr(step, stderr, path))
             }
             Address::Ssh(address) => ssh::try_each(
                 ssh::targets(self.session, address)?,
@@ -168,15 +168,16 @@ impl Fetch<'_> {
                     let command = ssh::upload_pack(self.session, address, target)?;
                     let started = Program::start(self.session, command);
                     let started = started.map_err(MirrorError::local("start the ssh program"))?;
-                    self.with_program(address.path.as_bytes(), started, ssh::classify_stderr)
+                    self.with_program("ssh", address.path.as_bytes(), started, ssh::classify_stderr)
                 },
             ),
         }
     }
 
-    /// Runs the poll over a program. If the program fails, its standard error explains why.
+    /// Runs the poll over a program. If the program fails, its standard error explains why, or else its exit status.
     fn with_program(
         &self,
+        name: &str,
         path: &[u8],
         (program, socket): (Program, tokio::net::UnixStream),
         classify: impl Fn(&'static str, &str) -> Option<MirrorError>,
@@ -186,7 +187,18 @@ impl Fetch<'_> {
         let mode = ConnectMode::Process;
         let transport = Connection::new(reader, writer, Protocol::V2, path, virtual_host, mode, false);
         self.run(transport).map_err(|error| match error {
-            MirrorError::Upstream { step, .. } => classify(step, &program.into_stderr(self.session)).unwrap_or(error),
+            MirrorError::Upstream { step, cause } if !self.session.has_error() => {
+                let (code, stderr) = program.end(self.session);
+                let status = code.filter(|code| *code != 0);
+                let status = status.map_or(String::new(), |code| format!("; `{name}` ended with status {code}"));
+                let cause = match classify(step, &stderr) {
+                    // A banner may hide what the server sent instead.
+                    Some(MirrorError::Upstream { cause: said, .. }) => format!("{said}{status} ({cause})"),
+                    Some(classified) => return classified,
+                    None => format!("{cause}{status}"),
+                };
+                MirrorError::Upstream { step, cause }
+            }
             other => other,
         })
     }
@@ -267,6 +279,7 @@ impl Fetch<'_> {
         if self.interrupt.load(Ordering::Relaxed) {
             return MirrorError::Interrupted;
         }
-        self.session.take_failure().unwrap_or_else(|| MirrorError::protocol(self.session.step(), error))
+        let failure = self.session.take_failure();
+        self.session.explain(failure.unwrap_or_else(|| MirrorError::protocol(self.session.step(), error)))
     }
 }

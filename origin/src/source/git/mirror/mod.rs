@@ -31,6 +31,7 @@ mod protocol_session;
 mod quarantine;
 mod refs;
 mod retry_after;
+mod server_words;
 mod shallow;
 mod size;
 mod socket;

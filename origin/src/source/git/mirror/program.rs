@@ -66,11 +66,6 @@ impl Program {
         }
     }
 
-    /// The end of its standard error.
-    pub(super) fn into_stderr(mut self, session: &UpstreamSession) -> String {
-        self.read_stderr(session)
-    }
-
     fn read_stderr(&mut self, session: &UpstreamSession) -> String {
         let Some(stderr) = self.stderr.take() else { return String::new() };
         let stderr = session.wait(async { tokio::time::timeout(EXIT_TIMEOUT, stderr).await });

@@ -36,7 +36,7 @@ impl<'a, S: AsyncRead + Unpin> SocketReader<'a, S> {
         let read = self.session.wait(self.socket.read(&mut buffer))?;
         buffer.truncate(read.map_err(|error| broken(self.session, &error))?);
         self.buffer = buffer;
-        self.session.received(self.buffer.len())
+        self.session.received(&self.buffer)
     }
 }
 

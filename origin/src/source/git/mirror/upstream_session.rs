@@ -13,6 +13,7 @@ use tokio::runtime::{EnterGuard, Runtime};
 use tokio::task::JoinHandle;
 
 use super::limits::{BYTES_BEFORE_PACK, BYTES_PER_REF, LISTING_OVERHEAD};
+use super::server_words::ServerWords;
 use super::{FetchProgress, MirrorError};
 use crate::source::{Upstream, runtime};
 
@@ -31,6 +32,7 @@ pub(super) struct UpstreamSession<'a> {
     /// Bytes received in this step.
     received: Cell<u64>,
     fetch: RefCell<Option<PackContext>>,
+    words: RefCell<ServerWords>,
     /// Requests over HTTP, connections otherwise.
     requests: Cell<u32>,
     failure: RefCell<Option<MirrorError>>,
@@ -60,6 +62,7 @@ impl<'a> UpstreamSession<'a> {
             step: Cell::new(Step::List),
             received: Cell::new(0),
             fetch: RefCell::new(None),
+            words: RefCell::default(),
             requests: Cell::new(0),
             failure: RefCell::new(None),
         })
@@ -129,9 +132,30 @@ impl<'a> UpstreamSession<'a> {
         self.runtime.enter()
     }
 
+    /// A response of the server starts.
+    pub(super) fn start_response(&self) {
+        self.words.borrow_mut().start_response();
+    }
+
+    /// Adds the server's words to an error that they may explain.
+    pub(super) fn explain(&self, error: MirrorError) -> MirrorError {
+        match error {
+            MirrorError::Upstream { step, cause } => {
+                MirrorError::Upstream { step, cause: self.words.borrow().explain(cause) }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the server has reported an error.
+    pub(super) fn has_error(&self) -> bool {
+        self.words.borrow().has_error()
+    }
+
     /// Counts received bytes, and limits a listing and a pack.
-    pub(super) fn received(&self, bytes: usize) -> Result<(), MirrorError> {
-        let received = self.received.get() + bytes as u64;
+    pub(super) fn received(&self, bytes: &[u8]) -> Result<(), MirrorError> {
+        self.words.borrow_mut().received(bytes);
+        let received = self.received.get() + bytes.len() as u64;
         self.received.set(received);
         let max_refs = self.upstream.max_refs;
         match (self.step.get(), &*self.fetch.borrow()) {
@@ -249,13 +273,13 @@ mod tests {
         (upstream.max_refs, upstream.max_pack, upstream.max_mirror) = (10, 1000, 5000);
         session(&upstream, |session, _| {
             let listing = usize::try_from(LISTING_OVERHEAD + 10 * BYTES_PER_REF).unwrap();
-            session.received(listing).unwrap();
-            assert!(matches!(session.received(1), Err(MirrorError::TooManyRefs { limit: 10 })));
+            session.received(&vec![b'0'; listing]).unwrap();
+            assert!(matches!(session.received(b"0"), Err(MirrorError::TooManyRefs { limit: 10 })));
             session.begin_fetch(&FetchProgress::default(), 4000);
-            session.received(1000).unwrap();
-            assert!(matches!(session.received(1), Err(MirrorError::PackTooLarge { limit: 1000 })));
+            session.received(&[b'0'; 1000]).unwrap();
+            assert!(matches!(session.received(b"0"), Err(MirrorError::PackTooLarge { limit: 1000 })));
             session.begin_fetch(&FetchProgress::default(), 4001);
-            assert!(matches!(session.received(1000), Err(MirrorError::MirrorTooLarge { limit: 5000 })));
+            assert!(matches!(session.received(&[b'0'; 1000]), Err(MirrorError::MirrorTooLarge { limit: 5000 })));
         });
     }
 

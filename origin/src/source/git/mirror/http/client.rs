@@ -8,7 +8,10 @@ use std::time::SystemTime;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
+use reqwest::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
+    USER_AGENT,
+};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 
 use super::super::upstream_session::UpstreamSession;
@@ -17,6 +20,9 @@ use super::errors;
 use super::redirects::{self, MAX_REDIRECTS};
 use crate::source::http_clients::{self, IDLE_CONNECTIONS_PER_HOST};
 use crate::source::{EgressPolicy, Upstream, secret};
+
+/// The only content encoding that is requested: packs are compressed already.
+const IDENTITY: &str = "identity";
 
 /// The user agent. Git servers recognize Git clients by the first four characters.
 const USER_AGENT_VALUE: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
@@ -89,7 +95,7 @@ impl<'a> Client<'a> {
     pub(in super::super) fn next_chunk(&self, response: &mut Response) -> Result<Bytes, MirrorError> {
         let chunk = self.session.wait(response.chunk())?;
         let chunk = chunk.map_err(|error| errors::classify(self.session, &error))?.unwrap_or_default();
-        self.session.received(chunk.len())?;
+        self.session.received(&chunk)?;
         Ok(chunk)
     }
 
@@ -118,6 +124,7 @@ impl<'a> Client<'a> {
         body: Option<&Bytes>,
     ) -> Result<Response, MirrorError> {
         headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(IDENTITY));
         if let Some(authorization) = &self.authorization
             && redirects::same_origin(url, &self.upstream_url)
         {
@@ -130,6 +137,7 @@ impl<'a> Client<'a> {
             let request = body.into_iter().cloned().fold(request, RequestBuilder::body);
             let connected = Rc::new(Cell::new(false));
             self.session.count_request();
+            self.session.start_response();
             let response = self.session.wait(http_clients::send(request, connected.clone()));
             if let Ok(Ok(response)) = &response {
                 self.session.upstream.clocks.observe(url.host_str().unwrap_or_default(), response.headers());
@@ -188,6 +196,15 @@ impl<'a> Client<'a> {
     /// Checks the status and media type of a response.
     fn expect(&self, response: Response, media_type: &str) -> Result<Response, MirrorError> {
         let response = self.expect_success(response)?;
+        let plain = |value: &HeaderValue| value.to_str().unwrap_or("?").chars().take(60).collect::<String>();
+        let encoding = response.headers().get(CONTENT_ENCODING).map(plain).filter(|name| name != IDENTITY);
+        if let Some(encoding) = encoding {
+            let cause = format!(
+                "it, or a proxy before it, compresses its answers (`Content-Encoding: {encoding}`), although the request \
+                 asks for `{IDENTITY}`: turn that off for Git"
+            );
+            return Err(MirrorError::Upstream { step: self.session.step(), cause });
+        }
         let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         // Git's protocol has no parameters of media types.
         let named = found.split_once(';').map_or(found, |(named, _)| named).trim();
