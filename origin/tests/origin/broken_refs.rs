@@ -109,7 +109,7 @@ fn break_a_ref(git: &Git, kind: u8, salt: u32) {
         8 => set(&format!("refs/heads/x-{salt}.lock"), &commit(&tree, good)),
         9 => set(&format!("refs/heads/{}", "x".repeat(252)), &commit(&tree, good)),
         _ => {
-            set(&format!("refs/heads/large-{salt}"), &commit(&tree_of("100644", b"x", &git.blob(&[0; 200_000])), good))
+            set(&format!("refs/heads/large-{salt}"), &commit(&tree_of("100644", b"x", &git.blob(&[0; 200_000])), good));
         }
     }
 }
