@@ -145,7 +145,13 @@ impl Monitor {
     fn verified(&self, signed: &SignedFreshness) -> Statement {
         let pinned = self.trust.keys_of(&signed.service);
         let mut keys = pinned.iter().flat_map(|pinned| pinned.keys());
-        keys.find_map(|key| Freshness::signed_by(&signed.envelope, key)).ok_or(StatementError::NotTrusted)
+        let statement = keys.find_map(|key| Freshness::signed_by(&signed.envelope, key));
+        let statement = statement.ok_or(StatementError::NotTrusted)?;
+        // Only the statement's own name is signed. One of another service must not spare the next edge the question.
+        if statement.service != signed.service {
+            return Err(StatementError::OtherService(statement.service));
+        }
+        Ok(statement)
     }
 
     /// Judges what the edges answered about one service. `Err`: none has a statement.

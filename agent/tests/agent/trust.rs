@@ -274,10 +274,11 @@ async fn what_one_edge_cannot_prove_the_next_one_may() {
     let mut agent = Agent::with_release(trusting(&world, &[first.url(), second.url()], &[&keys[0]])).await;
     let proved_until = |status: &ServiceStatus| status.freshness(SystemTime::now()).and_then(|it| it.current_at);
     let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
-    // The first has none, then an old one.
-    for (step, seconds) in [(None, 40), (Some(90), 20)] {
-        if let Some(seconds) = step {
-            first.answers.state_freshness(&shop(), statement(5, "one", seconds).sign(&keys));
+    let of_docs = || Freshness { service: "docs".parse().unwrap(), ..statement(5, "one", 0) };
+    // The first has none, then an old one, then a young one of another service.
+    for (step, seconds) in [(None, 40), (Some(statement(5, "one", 90)), 20), (Some(of_docs()), 10)] {
+        if let Some(statement) = step {
+            first.answers.state_freshness(&shop(), statement.sign(&keys));
         }
         second.answers.state_freshness(&shop(), statement(5, "one", seconds).sign(&keys));
         agent.running.prove_now();
