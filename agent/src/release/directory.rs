@@ -113,7 +113,7 @@ impl ServiceDirectory {
         let restored = match &state.release {
             Some(release) if link != Some(release.directory) => {
                 tracing::warn!(service = %self.service, release = %release.directory, "`current` does not point at the release any more");
-                if self.release_path(release.directory).is_dir() {
+                if switch::is_on_disk(&self.release_path(release.directory))? {
                     self.switch_at(release, None)?;
                     Restored::Link
                 } else {

@@ -16,7 +16,7 @@ const CURRENT_NEW: &str = ".current.new";
 /// The release that `current` points at; `None` when it or its target does not exist.
 ///
 /// # Errors
-/// `current` is not a symlink of an agent.
+/// `current` is not a symlink of an agent, or the disk fails.
 pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseError> {
     let path = service.join(CURRENT);
     let in_the_way = |found: String| ReleaseError::InTheWay { path: path.clone(), found };
@@ -33,7 +33,15 @@ pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseEr
         .and_then(Path::to_str)
         .and_then(|name| name.parse::<ReleaseName>().ok())
         .ok_or_else(|| in_the_way(format!("points at {}", target.display())))?;
-    Ok(service.join(RELEASES).join(name.to_string()).is_dir().then_some(name))
+    Ok(is_on_disk(&service.join(RELEASES).join(name.to_string()))?.then_some(name))
+}
+
+/// Whether a release is on disk. A disk that fails does not say that it is not.
+pub(super) fn is_on_disk(release: &Path) -> Result<bool, ReleaseError> {
+    match fs::symlink_metadata(release) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|found| found.is_dir()).map_err(disk("look at", release)),
+    }
 }
 
 /// Points `current` at a release, by renaming a new symlink over it.
@@ -53,4 +61,19 @@ pub(super) fn write_link(service: &Path, release: ReleaseName) -> Result<(), Rel
 /// Removes the temporary symlink of an earlier process.
 pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     remove_file(&service.join(CURRENT_NEW))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_surely_not_there_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        let on_disk = |name: &str| is_on_disk(&folder.path().join(name)).map_err(|error| error.to_string());
+        assert_eq!([on_disk(""), on_disk("file"), on_disk("none")], [Ok(true), Ok(false), Ok(false)]);
+        let error = on_disk(&"x".repeat(300)).unwrap_err();
+        assert!(error.starts_with("cannot look at"), "{error}");
+    }
 }
