@@ -200,7 +200,7 @@ impl Follower {
             refused: self.veto.as_ref().map(|veto| veto.generation),
             row_before: self.row,
         };
-        if is_outdated(&row, held) {
+        if is_outdated(&row, held, credible) {
             return Some(());
         }
         let meaning = match (meaning(&row, held), release) {

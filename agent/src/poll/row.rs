@@ -63,9 +63,11 @@ pub(super) fn meaning(row: &BatchRow, held: Held) -> Meaning {
     }
 }
 
-/// Whether a row is older than what the last poll failed with: the edge lags, and the back-off goes on.
-pub(super) fn is_outdated(row: &BatchRow, held: Held) -> bool {
-    let newest = held.row_before.map(|(_, generation)| generation).max(held.refused);
+/// Whether a row is older than what the last poll failed with: the edge lags, and the back-off goes on. A generation above
+/// `credible` makes none outdated.
+pub(super) fn is_outdated(row: &BatchRow, held: Held, credible: u64) -> bool {
+    let before = held.row_before.map(|(_, generation)| generation).filter(|generation| *generation <= credible);
+    let newest = before.max(held.refused);
     held.is_failing && offered(row).is_some_and(|(_, generation)| Some(generation) < newest)
 }
 
@@ -102,11 +104,12 @@ mod tests {
         let failing = Held { is_failing: true, row_before: Some((two, 6)), ..held };
         assert_eq!(meaning(&row(b"two", 6), failing), Meaning::Nothing, "the back-off decides");
         assert_eq!(meaning(&row(b"two", 7), failing), Meaning::Poll, "this one was not tried");
-        assert!(is_outdated(&row(b"one", 5), failing) && !is_outdated(&row(b"two", 6), failing));
+        assert!(is_outdated(&row(b"one", 5), failing, 6) && !is_outdated(&row(b"two", 6), failing, 6));
+        assert!(!is_outdated(&row(b"one", 5), failing, 5), "nobody can have published generation 6 yet");
         let before = Held { is_failing: true, row_before: Some((one, 5)), ..held };
         assert_eq!(meaning(&row(b"one", 5), before), Meaning::Confirmed);
-        assert!(!is_outdated(&row(b"one", 5), before));
-        assert!(is_outdated(&row(b"one", 5), Held { refused: Some(6), ..before }));
+        assert!(!is_outdated(&row(b"one", 5), before, 6));
+        assert!(is_outdated(&row(b"one", 5), Held { refused: Some(6), ..before }, 6));
         let pinned = Held { pinned: Some(Some(two)), ..held };
         assert_eq!(meaning(&row(b"two", 6), pinned), Meaning::Confirmed);
         assert_eq!(meaning(&row(b"one", 5), pinned), Meaning::Poll);
