@@ -339,7 +339,7 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
             return Readiness::NotReady(vec!["draining".to_owned()]);
         }
         let are_known = *all.are_known.borrow();
-        readiness(&all.statuses(), are_known, all.age(), SystemTime::now())
+        readiness(&all.statuses(), are_known, all.age(Instant::now()), SystemTime::now())
     };
     let status_readiness = ready.clone();
     Admin {

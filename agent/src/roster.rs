@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +19,7 @@ use crate::agent::Composition;
 use crate::config::{Config, ServiceConfig};
 use crate::edge_client::Edges;
 use crate::metrics::ServiceGauge;
-use crate::poll::{Command, ReceivedRow, Selection};
+use crate::poll::{Command, OLD, ReceivedRow, Selection};
 use crate::release::{ServiceDirectory, remove_pin, remove_tree};
 use crate::status::ServiceStatus;
 use crate::supervise::Task;
@@ -52,8 +51,8 @@ pub(crate) struct Services {
     followed: RwLock<BTreeMap<ServiceName, Service>>,
     /// Whether an edge has said which services there are, if that matters.
     pub(crate) are_known: watch::Sender<bool>,
-    /// The age of the last answer with all services, in seconds.
-    age: AtomicU64,
+    /// When an origin confirmed the last answer with all services, if that was long before the answer.
+    cut_off: Mutex<Option<Instant>>,
     /// Services that are assigned, and that `allow` excludes.
     not_allowed: Mutex<BTreeSet<ServiceName>>,
     /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
@@ -76,7 +75,7 @@ impl Services {
         Self {
             followed: RwLock::default(),
             are_known: watch::Sender::new(false),
-            age: AtomicU64::default(),
+            cut_off: Mutex::default(),
             not_allowed: Mutex::default(),
             unreachable: Mutex::default(),
         }
@@ -151,14 +150,17 @@ impl Services {
         self.not_allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An edge answered with all services: an origin confirmed them so long ago.
-    pub(crate) fn answered(&self, age: Duration) {
-        self.age.store(age.as_secs(), Ordering::Relaxed);
+    /// An edge answered with all services: an origin confirmed them so long ago. `None`: it does not say, or no edge is asked for
+    /// all any more.
+    pub(crate) fn answered(&self, age: Option<Duration>, now: Instant) {
+        let confirmed = age.filter(|age| *age > OLD).and_then(|age| now.checked_sub(age));
+        *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner) = confirmed;
     }
 
-    /// The age of the last answer.
-    pub(crate) fn age(&self) -> Duration {
-        Duration::from_secs(self.age.load(Ordering::Relaxed))
+    /// How long ago an origin confirmed the last answer, if the edge was cut off then.
+    pub(crate) fn age(&self, now: Instant) -> Duration {
+        let confirmed = *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
+        confirmed.map_or(Duration::ZERO, |confirmed| now.duration_since(confirmed))
     }
 
     /// Passes a row on to the task of its service, if it is followed.
@@ -509,6 +511,18 @@ fn remove_ended(root: &Path, in_use: &BTreeSet<ServiceName>, keep: Duration, now
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_age_of_an_old_answer_grows_until_the_next_one() {
+        let (services, now, second) = (Services::new(), Instant::now(), Duration::from_secs(1));
+        services.answered(Some(OLD + second), now);
+        assert_eq!(services.age(now + OLD), 2 * OLD + second);
+        for (age, why) in [(Some(OLD), "young"), (None, "no edge is asked for all")] {
+            services.answered(Some(OLD + second), now);
+            services.answered(age, now);
+            assert_eq!(services.age(now + OLD), Duration::ZERO, "{why}");
+        }
+    }
 
     fn names(names: &[&str]) -> BTreeSet<ServiceName> {
         names.iter().map(|name| name.parse().unwrap()).collect()

@@ -53,8 +53,8 @@ pub(crate) struct Known {
 struct Answer {
     /// `None`: what the last answer had.
     new: Option<Known>,
-    /// How long ago an origin confirmed the oldest row.
-    age: Duration,
+    /// How long ago an origin confirmed the oldest row, if the edge says so.
+    age: Option<Duration>,
     protocol: Protocol,
 }
 
@@ -96,6 +96,7 @@ impl Task for Batch {
             let selection = self.selection.borrow_and_update().clone();
             if selection.is_none() {
                 self.cursor.send_replace(None);
+                self.services.answered(None, Instant::now());
             }
             tokio::select! {
                 () = self.drain.begun() => return,
@@ -139,9 +140,9 @@ impl Batch {
         for edge in attempt.in_order() {
             match self.ask(edge, selection).await {
                 Ok(mut answer) => {
-                    if answer.age > OLD
-                        && let Some((younger, other)) = self.youngest(&edges, edge, selection).await
-                        && is_worth_moving(answer.age, other.age, fastrand::f64())
+                    if let Some(age) = answer.age.filter(|age| *age > OLD)
+                        && let Some((younger, other, its)) = self.youngest(&edges, edge, selection).await
+                        && is_worth_moving(age, its, fastrand::f64())
                     {
                         attempt.prefer(younger);
                         answer = other;
@@ -166,12 +167,18 @@ impl Batch {
         Err(failed)
     }
 
-    /// The youngest answer of the other edges.
-    async fn youngest<'e>(&self, edges: &'e Edges, edge: &Edge, selection: &Selection) -> Option<(&'e Edge, Answer)> {
+    /// The youngest answer of the other edges, with its age.
+    async fn youngest<'e>(
+        &self,
+        edges: &'e Edges,
+        edge: &Edge,
+        selection: &Selection,
+    ) -> Option<(&'e Edge, Answer, Duration)> {
         let others = edges.in_order().filter(|other| !std::ptr::eq(*other, edge));
         let asked = others.map(async |other| (other, self.ask(other, selection).await));
         let answers = join_all(asked).await.into_iter().filter_map(|(edge, answer)| Some((edge, answer.ok()?)));
-        answers.min_by_key(|(_, answer)| answer.age)
+        let with_age = answers.filter_map(|(edge, answer)| answer.age.map(|age| (edge, answer, age)));
+        with_age.min_by_key(|(_, _, age)| *age)
     }
 
     async fn ask(&self, edge: &Edge, selection: &Selection) -> Result<Answer, BatchError> {
@@ -180,7 +187,7 @@ impl Batch {
         let response = edge.get(&target, tag, self.timeout).await.map_err(PollError::from)?;
         let mut response = succeeded(edge, response).await?;
         let age = response.headers.get(header::AGE).and_then(|age| age.to_str().ok()?.parse().ok());
-        let (age, protocol) = (Duration::from_secs(age.unwrap_or_default()), response.protocol);
+        let (age, protocol) = (age.map(Duration::from_secs), response.protocol);
         if response.status == StatusCode::NOT_MODIFIED && tag.is_some() {
             return Ok(Answer { new: None, age, protocol });
         }
@@ -216,7 +223,7 @@ impl Batch {
             Ok(Answer { new, age, protocol }) => {
                 self.metrics.batch_polled(if new.is_some() { "changed" } else { "unchanged" });
                 self.known = new.or(self.known.take());
-                self.services.answered(age);
+                self.services.answered(age, now);
                 protocol
             }
             Err(Failed { is_unavailable: true, .. }) => {
@@ -225,6 +232,7 @@ impl Batch {
                     tracing::info!("no edge has the batch poll for this agent: services are polled one by one");
                 }
                 self.known = None;
+                self.services.answered(None, now);
                 self.cursor.send_replace(None);
                 self.schedule.unavailable(now, random);
                 return false;

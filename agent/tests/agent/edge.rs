@@ -122,8 +122,8 @@ struct Own {
     /// The version of HTTP of each stream that was opened.
     opened: Vec<Version>,
     reports: Vec<Report>,
-    /// The age of batch polls in seconds.
-    age: u64,
+    /// The age of batch polls in seconds, if they say one.
+    age: Option<u64>,
     /// The name of this run of the edge; edges of before have none.
     instance: Option<&'static str>,
 }
@@ -411,7 +411,7 @@ impl Answers {
 
     /// Batch polls have this age from now on.
     pub(crate) fn age(&self, seconds: u64) {
-        self.state().own.get_or_insert_default().age = seconds;
+        self.state().own.get_or_insert_default().age = Some(seconds);
     }
 
     /// The status and query of each batch poll.
@@ -483,7 +483,11 @@ impl Answers {
         let code = fails.unwrap_or(if is_known { 304 } else { 200 });
         state.own.as_mut().expect("it is there").polls.push((code, query));
         let body = if code == 200 { Body::from(body) } else { Body::Empty };
-        Response::builder().status(code).header("etag", tag).header("age", age).body(body).expect("a response")
+        let mut response = Response::builder().status(code).header("etag", tag);
+        if let Some(age) = age {
+            response = response.header("age", age);
+        }
+        response.body(body).expect("a response")
     }
 
     fn events(&self, version: Version) -> Response<Body> {
