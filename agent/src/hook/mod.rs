@@ -121,8 +121,12 @@ impl Hook {
         }
         if let Some(config) = webhook {
             let ca = config.ca.clone().unwrap_or_else(|| self.ca.clone());
-            let tls = self.on_files("webhook", move || webhook::tls(&ca)).await?;
-            webhook::send(config, tls, &facts.to_json(), config.timeout.min(self.timeout)).await?;
+            let called = async {
+                let tls = self.on_files("webhook", move || webhook::tls(&ca)).await?;
+                webhook::send(config, tls, &facts.to_json(), config.timeout).await
+            };
+            let timed_out = HookError::TimedOut { what: "webhook", after: self.timeout };
+            tokio::time::timeout(self.timeout, called).await.unwrap_or(Err(timed_out))?;
         }
         Ok(())
     }
