@@ -31,7 +31,7 @@ pub struct Member {
     /// `https://`, a host and perhaps a port: where edges and other members reach it.
     pub url: String,
     /// Its zone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub zone: Option<String>,
     /// What it does.
     pub state: MemberState,
@@ -123,6 +123,9 @@ mod tests {
             r#"{"members":[{"name":"origin-1","url":"https://origin-1.example:7400","zone":"a","state":"active"}]}"#
         );
         assert_eq!(Members::parse(json.as_bytes()).unwrap(), members);
+        let without = Members { members: vec![member("a", "https://a")] }.to_json();
+        assert!(String::from_utf8_lossy(&without).contains(r#""zone":null"#), "as for a client that has no default");
+        assert_eq!(Members::parse(&without).unwrap().members[0].zone, None);
         let later = json.replace("\"active\"", "\"resting\",\"rack\":7");
         assert_eq!(Members::parse(later.as_bytes()).unwrap().members[0].state, MemberState::Other);
     }
