@@ -85,7 +85,7 @@ impl<'a> Report<'a> {
         let mut status = agent.service(service).expect(configured);
         descriptor.mark_changed();
         status.mark_changed();
-        let mut switches = 0;
+        let (mut switches, mut reported) = (0, None);
         loop {
             // A role that has stopped closes its channels. Several may have changed at once: a cause is reported before its
             // effect.
@@ -99,9 +99,12 @@ impl<'a> Report<'a> {
                 changed = descriptor.changed() => {
                     changed?;
                     let now = descriptor.borrow_and_update().clone();
-                    if let Some(now) = now {
+                    // A later revision has a delta in addition, and the same publication.
+                    let generation = now.as_ref().map(|now| now.publication().generation);
+                    if let Some(now) = now.filter(|_| generation != reported) {
                         self.line(&published(&now, origin.generation_before(service)))?;
                     }
+                    reported = generation;
                 }
                 changed = status.changed() => {
                     changed?;

@@ -212,19 +212,19 @@ fn lines(child: &mut Child) -> anyhow::Result<Receiver<String>> {
 struct Up {
     child: Child,
     lines: Receiver<String>,
+    seen: Vec<String>,
 }
 
 impl Up {
     /// Reads its output up to a line with this text.
     fn until(&mut self, text: &str) -> anyhow::Result<String> {
-        let mut seen = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) {
+            self.seen.push(line.clone());
             if line.contains(text) {
                 return Ok(line);
             }
-            seen.push(line);
         }
-        anyhow::bail!("no line with `{text}` in:\n{}", seen.join("\n"))
+        anyhow::bail!("no line with `{text}` in:\n{}", self.seen.join("\n"))
     }
 }
 
@@ -240,9 +240,14 @@ fn up_serves_the_enclosing_checkout_until_ctrl_c() -> anyhow::Result<()> {
     let _alone = alone();
     let dir = tempfile::tempdir()?;
     let upstream = upstream(dir.path())?;
+    // Deltas are worth it: each is added to its publication later.
+    let mut incompressible = Vec::new();
+    fs::File::open("/dev/urandom")?.take(1 << 20).read_to_end(&mut incompressible)?;
+    upstream.write("data", incompressible)?;
+    upstream.commit_and_push("data")?;
     let mut child = weir(&upstream.work().join("deploy")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let lines = lines(&mut child)?;
-    let mut up = Up { child, lines };
+    let mut up = Up { child, lines, seen: Vec::new() };
 
     // The curl that is printed works as printed.
     let curl = up.until("curl ")?;
@@ -264,15 +269,21 @@ fn up_serves_the_enclosing_checkout_until_ctrl_c() -> anyhow::Result<()> {
     fs::rename(&away, upstream.work().join(".git"))?;
 
     // Commits are followed, and the files in the root are ignored.
-    fs::write(upstream.work().join("deploy/prod/version"), "2")?;
-    upstream.git(["commit", "--quiet", "--all", "--message", "two"])?;
-    up.until("published")?;
-    up.until("switched")?;
-    assert_eq!(fs::read_to_string(root.join("agent/shop.work/current/deploy/prod/version"))?, "2");
+    for version in ["2", "3", "4"] {
+        fs::write(upstream.work().join("deploy/prod/version"), version)?;
+        upstream.git(["commit", "--quiet", "--all", "--message", version])?;
+        let commit = upstream.git(["rev-parse", "--short=12", "HEAD"])?;
+        up.until(&format!("commit {}", commit.trim()))?;
+        up.until("switched")?;
+        assert_eq!(fs::read_to_string(root.join("agent/shop.work/current/deploy/prod/version"))?, version);
+    }
     assert_eq!(upstream.git(["status", "--porcelain"])?, "");
 
     let interrupted = Command::new("kill").args(["-INT", &up.child.id().to_string()]).status()?;
     assert!(interrupted.success());
     assert!(up.child.wait()?.success());
+    up.seen.extend(up.lines.iter());
+    let published = up.seen.iter().filter(|line| line.contains("published")).count();
+    assert_eq!(published, 4, "each publication has one line: {:#?}", up.seen);
     Ok(())
 }
