@@ -1,8 +1,7 @@
 //! Starts the three roles in this process.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -51,12 +50,9 @@ impl Roles {
     pub(super) async fn start(
         arguments: &UpArguments,
         repository: &Repository,
+        root: &Path,
         progress: &Progress,
     ) -> anyhow::Result<Self> {
-        fs::create_dir_all(&arguments.root).with_context(|| format!("cannot create {}", arguments.root.display()))?;
-        let root = arguments.root.canonicalize()?;
-        // The root is often inside a checkout: hide it from `git status`.
-        fs::write(root.join(".gitignore"), "*\n").with_context(|| format!("cannot write to {}", root.display()))?;
         let pki = root.join("certificates");
         certificates::write(&pki, &[])?;
         let ca = pki.join("ca.pem");

@@ -3,6 +3,7 @@
 mod compose;
 mod progress;
 mod report;
+mod root;
 
 use std::io;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::repository;
 use compose::Roles;
 use progress::Progress;
 use report::Report;
+use root::Root;
 
 /// The deadline of the drain after Ctrl-C.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
@@ -94,16 +96,18 @@ pub(crate) fn run(arguments: UpArguments) -> anyhow::Result<()> {
 async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
     let here = std::env::current_dir().context("there is no current folder")?;
     let repository = repository::choose(arguments.repo.as_deref(), &here)?;
+    let root = Root::take(&arguments.root)?;
     let once = arguments.once;
     let progress = Progress::new();
     // With --once the start waits for the first poll, which may be a long clone.
     let roles = tokio::select! {
-        roles = Roles::start(&arguments, &repository, &progress) => roles?,
+        roles = Roles::start(&arguments, &repository, &root.path, &progress) => roles?,
         interrupted = shutdown::requested() => {
             interrupted?;
             anyhow::bail!("interrupted before the newest release was current");
         }
     };
+    root.say_addresses(&roles)?;
     let report = Report::new(&repository, &roles, &arguments.root, &progress);
     let end = watch(&report, once).await;
     if !once {

@@ -287,3 +287,35 @@ fn up_serves_the_enclosing_checkout_until_ctrl_c() -> anyhow::Result<()> {
     assert_eq!(published, 4, "each publication has one line: {:#?}", up.seen);
     Ok(())
 }
+
+#[test]
+fn a_second_up_names_the_first() -> anyhow::Result<()> {
+    let _alone = alone();
+    let dir = tempfile::tempdir()?;
+    let upstream = upstream(dir.path())?;
+    let mut child = weir(upstream.work()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let lines = lines(&mut child)?;
+    let mut first = Up { child, lines, seen: Vec::new() };
+    let edge = first.until("  edge  ")?;
+    let edge = edge.split_whitespace().nth(1).context("the line has an address")?;
+    first.until("switched")?;
+    let root = upstream.work().join("weir-data").canonicalize()?;
+    let certificate = || fs::read(root.join("certificates/edge.pem"));
+    let before = certificate()?;
+
+    let second = weir(upstream.work()).output()?;
+    let error = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{error}");
+    let process = format!("process {}", first.child.id());
+    for named in ["runs already", &root.display().to_string(), edge, &process, "--root"] {
+        assert!(error.contains(named), "{named}: {error}");
+    }
+    assert_eq!(certificate()?, before, "the second one leaves the files of the first one alone");
+
+    // A killed one is not taken for one that runs.
+    first.child.kill()?;
+    first.child.wait()?;
+    let third = weir(upstream.work()).arg("--once").output()?;
+    assert!(third.status.success(), "{}", String::from_utf8_lossy(&third.stderr));
+    Ok(())
+}
