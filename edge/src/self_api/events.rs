@@ -122,7 +122,6 @@ impl Writer {
             if since.as_deref() == Some(&self.rows.tag) { AgentEventKind::Heartbeat } else { AgentEventKind::Resync };
         self.send(kind).await?;
         self.all_upstreams().await?;
-        let session = self.session.clone();
         let mut heartbeats = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
         heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeats.reset();
@@ -135,7 +134,7 @@ impl Writer {
                 change = changes.recv() => match change {
                     Ok(CatalogChange::Service(service)) => {
                         let is_followed = self.following.services.binary_search(&service).is_ok();
-                        if is_followed || self.following.takes(&session.agent, &service) {
+                        if is_followed || self.follows_others() {
                             self.compare().await?;
                         }
                     }
@@ -148,6 +147,17 @@ impl Writer {
                 _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,
             }
         }
+    }
+
+    /// Whether the agent follows other services since names appeared or went. Each of these is looked at once, not with every
+    /// publication.
+    fn follows_others(&self) -> bool {
+        let (catalog, following) = (&self.inner.catalog, &self.following);
+        let known = following.names_version();
+        known != catalog.names_version()
+            && catalog.names_since(known).is_none_or(|changed| {
+                following.after(&self.session.agent, changed, |service| catalog.has_name(service)).is_some()
+            })
     }
 
     /// Sends what differs from the rows that the agent knows.

@@ -108,7 +108,7 @@ impl Following {
     }
 
     /// Whether the agent follows a service once it is known.
-    pub(super) fn takes(&self, agent: &Agent, service: &ServiceName) -> bool {
+    fn takes(&self, agent: &Agent, service: &ServiceName) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(service.as_str())) && agent.may_read(service)
     }
 
