@@ -112,11 +112,11 @@ impl OperatorApi {
             "/status" if reads => {
                 self.check_reader(&request).await?;
                 // It scans all services.
-                let admin = self.admin.clone();
-                let answered = spawn_blocking(move || admin.answer(&request, &peer)).await;
+                let (admin, is_loopback) = (self.admin.clone(), self.is_loopback);
+                let answered = spawn_blocking(move || admin.answer(&request, &peer, is_loopback)).await;
                 answered.map_err(|_| OperatorError::Failed)
             }
-            _ => Ok(self.admin.answer(&request, &peer)),
+            _ => Ok(self.admin.answer(&request, &peer, self.is_loopback)),
         }
     }
 

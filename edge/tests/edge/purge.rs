@@ -51,7 +51,7 @@ async fn a_page_of_another_site_reaches_no_operator_request() {
         // Its name was bound to this address: it is as far away as its name.
         ("GET", "/status", "host: evil.example\r\n".to_owned(), 401),
         ("GET", "/status", format!("host: evil.example\r\n{token}"), 200),
-        ("GET", "/metrics", "host: evil.example\r\n".to_owned(), 200),
+        ("GET", "/metrics", "host: evil.example\r\n".to_owned(), 403),
     ] {
         let (status, body) = ask_with(address, method, path, &headers, if method == "POST" { order } else { "" }).await;
         assert_eq!(status, expected, "{method} {path} {headers}: {body}");

@@ -62,13 +62,15 @@ impl Admin {
             .map_err(|error| anyhow::anyhow!("cannot listen on admin_listen = \"{listen}\": {error}"))?;
         let address = listener.local_addr()?;
         let drain = self.drain.clone();
-        serve::tcp(listener, None::<ServerTls>, self, metrics.listener("admin"), drain.last());
+        let listening = Listening { admin: self, is_loopback: listen.ip().is_loopback() };
+        serve::tcp(listener, None::<ServerTls>, listening, metrics.listener("admin"), drain.last());
         Ok(address)
     }
 
     /// Responds to one request. A role with more endpoints has a handler of its own, which calls this for the rest. Reasons
-    /// of `/readyz` may name services and repositories: peers beyond loopback get their number alone.
-    pub fn answer(&self, request: &Request<RequestBody>, peer: &Peer) -> Response<Body> {
+    /// of `/readyz` may name services and repositories: peers beyond loopback get their number alone. `is_loopback`: whether
+    /// the listener is on loopback; beyond it Prometheus asks by any name.
+    pub fn answer(&self, request: &Request<RequestBody>, peer: &Peer, is_loopback: bool) -> Response<Body> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut response = Problem::method_not_allowed().into_response();
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -87,6 +89,9 @@ impl Admin {
                     Readiness::NotReady(reasons) => text(StatusCode::SERVICE_UNAVAILABLE, lines("not ready", &reasons)),
                 }
             }
+            "/metrics" if is_loopback && !cross_site::is_for_loopback(request) => {
+                not_from_here("/metrics").into_response()
+            }
             "/metrics" => match TextEncoder::new().encode_to_string(&self.registry.gather()) {
                 Ok(metrics) => typed(StatusCode::OK, prometheus::TEXT_FORMAT, metrics),
                 Err(error) => {
@@ -102,25 +107,31 @@ impl Admin {
     }
 }
 
-/// There is no authentication here, so `/status`, which names services, is for this machine alone.
-impl Handler for Admin {
+/// The handler of a listener without authentication: `/status`, which names services, is for this machine alone.
+#[derive(Clone)]
+struct Listening {
+    admin: Admin,
+    is_loopback: bool,
+}
+
+impl Handler for Listening {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         if let Some(problem) = cross_site::refuse(&request) {
             return problem.into_response();
         }
         if request.uri().path() == "/status" && !cross_site::is_from_this_machine(&request, &peer) {
-            return status_is_for_this_machine().into_response();
+            return not_from_here("/status").into_response();
         }
-        self.answer(&request, &peer)
+        self.admin.answer(&request, &peer, self.is_loopback)
     }
 }
 
-fn status_is_for_this_machine() -> Problem {
+fn not_from_here(path: &str) -> Problem {
     Problem::new(
         StatusCode::FORBIDDEN,
         "not-from-here",
         "Only for this machine",
-        "/status names services, so it is available over loopback alone: request it at 127.0.0.1 or [::1] on the machine.",
+        format!("{path} is for this machine alone here: request it at 127.0.0.1, [::1] or localhost on the machine."),
     )
 }
 
@@ -185,8 +196,7 @@ mod tests {
         get_with(address, path, headers).await.split(' ').nth(1).unwrap().to_owned()
     }
 
-    #[tokio::test]
-    async fn services_are_named_to_this_machine_only() {
+    async fn degraded(listen: &str) -> (SocketAddr, Drain) {
         let (registry, drain) = (Registry::new(), Drain::new());
         let metrics = HttpMetrics::register(&registry).unwrap();
         let admin = Admin {
@@ -195,7 +205,26 @@ mod tests {
             status: Arc::new(|_| Ok(serde_json::json!({}))),
             drain: drain.clone(),
         };
-        let port = admin.start("0.0.0.0:0".parse().unwrap(), &metrics).await.unwrap().port();
+        (admin.start(listen.parse().unwrap(), &metrics).await.unwrap(), drain)
+    }
+
+    #[tokio::test]
+    async fn metrics_are_scraped_by_any_name_beyond_loopback_only() {
+        for (listen, by_foreign_name) in [("127.0.0.1:0", "403"), ("0.0.0.0:0", "200")] {
+            let (address, drain) = degraded(listen).await;
+            let address = SocketAddr::from(([127, 0, 0, 1], address.port()));
+            assert_eq!(status(address, "/metrics").await, "200");
+            assert_eq!(status_with(address, "/metrics", "host: localhost").await, "200");
+            assert_eq!(status_with(address, "/metrics", "host: weir.example:7490").await, by_foreign_name, "{listen}");
+            assert_eq!(status_with(address, "/livez", "host: weir.example:7490").await, "200", "a probe");
+            assert!(drain.finish(std::time::Duration::from_secs(5)).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn services_are_named_to_this_machine_only() {
+        let (address, drain) = degraded("0.0.0.0:0").await;
+        let port = address.port();
         let loopback = SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(status(loopback, "/status").await, "200");
         assert!(get(loopback, "/readyz").await.ends_with("ready\ndegraded: shop: its upstream fails\n"));
