@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, Resettable};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_runtime::config::{ConfigError, duration, parse_address};
 
@@ -40,7 +42,6 @@ Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_agent=debug; WEIR_LOG_FORMAT=text or 
 /// overrides its environment variable, and both override the key in the file. An empty variable counts as unset.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "weir-agent", version, after_help = "See `weir-agent --help` for examples.", after_long_help = EXAMPLES)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     /// The configuration.
     #[command(flatten)]
@@ -78,7 +79,7 @@ pub enum Command {
 #[derive(Debug, Clone, clap::Args)]
 pub struct Settings {
     /// The configuration file
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
     pub config: Option<PathBuf>,
     /// The URL of an edge; takes several
     #[arg(long = "edge", value_name = "URL", env = "WEIR_EDGE", value_delimiter = ',')]
@@ -130,7 +131,10 @@ impl Args {
     /// unset.
     #[must_use]
     pub fn of_process() -> Self {
-        Self::from_arg_matches(&without_empty_variables(Self::command()).get_matches())
+        let mut command = without_empty_variables(Self::command());
+        let matches = command.get_matches_mut();
+        misplaced_flag(&mut command, &matches)
+            .map_or_else(|| Self::from_arg_matches(&matches), Err)
             .unwrap_or_else(|error| error.exit())
     }
 
@@ -141,6 +145,19 @@ impl Args {
     pub fn into_config(self) -> Result<Config, ConfigError> {
         self.settings.into_config()
     }
+}
+
+/// The error of a flag before a command, where it would be ignored. `--config` is not.
+fn misplaced_flag(command: &mut clap::Command, matches: &ArgMatches) -> Option<clap::Error> {
+    let name = matches.subcommand_name()?;
+    let flag = command.get_arguments().find(|argument| {
+        !argument.is_global_set() && matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+    })?;
+    let flag = flag.get_long().unwrap_or_default().to_owned();
+    let problem = format!(
+        "`--{flag}` cannot be used before `{name}`: `weir-agent help {name}` lists the flags that may follow it"
+    );
+    Some(command.error(ErrorKind::ArgumentConflict, problem))
 }
 
 fn without_empty_variables(command: clap::Command) -> clap::Command {

@@ -123,6 +123,41 @@ fn check_config_reports_every_error() {
 }
 
 #[tokio::test]
+async fn the_file_is_named_before_or_after_a_command() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.publish(&shop(), with_content("one"));
+    let file = world.path().join("agent.toml");
+    let (url, root) = (edge.url(), world.path().join("root"));
+    std::fs::write(
+        &file,
+        format!("edges = ['{url}']\nca = 'ca.pem'\nroot = '{}'\n[[service]]\nname = 'shop'\n", root.display()),
+    )
+    .unwrap();
+    let run = async |arguments: &str| {
+        let mut command = agent();
+        command.args(
+            arguments.split(' ').map(|argument| if argument == "F" { file.as_os_str() } else { argument.as_ref() }),
+        );
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    for arguments in ["--config F doctor", "doctor --config F", "--config none.toml doctor --config F"] {
+        let (code, text) = run(arguments).await;
+        assert!(code == Some(0) && text.contains(&url), "{arguments}: {text}");
+    }
+    for arguments in ["--config F unpin shop", "unpin --config F shop"] {
+        let (code, text) = run(arguments).await;
+        assert!(code == Some(0) && text.contains("was not pinned"), "{arguments}: {text}");
+    }
+    // Other flags would be ignored there.
+    for arguments in ["--config F --once doctor", "--check-config unpin shop", "--root /r doctor --config F"] {
+        let (code, text) = run(arguments).await;
+        assert!(code == Some(2) && text.contains("before `"), "{arguments}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn once_reports_its_error() {
     let world = World::new();
     let edge = world.edge().await;
