@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -21,8 +22,8 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 /// Issues a token: which services its bearer may read, and until when.
 ///
-/// The token goes to standard output, or to a new file that only its owner can read. It is a bearer token: treat it as a
-/// password. The deny line that revokes it goes to standard error.
+/// The token goes to a new file that only its owner can read, or to standard output if that is not a terminal. It is a bearer
+/// token: treat it as a password. The deny line that revokes it goes to standard error.
 #[derive(Debug, Args)]
 pub(crate) struct IssueArguments {
     /// The private key that `weir token key` made
@@ -43,7 +44,7 @@ pub(crate) struct IssueArguments {
     /// The id that a deny file revokes it by [default: 128 random bits].
     #[arg(long, value_name = "ID")]
     id: Option<TokenId>,
-    /// The file to write the token to, instead of standard output. An existing file is never overwritten.
+    /// The new file for the token [default: standard output, unless that is a terminal]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -56,6 +57,9 @@ fn label(text: &str) -> Result<(String, String), String> {
 pub(super) fn run(arguments: &IssueArguments) -> anyhow::Result<()> {
     if arguments.expires < Duration::from_secs(1) || arguments.expires > MAX_LIFE {
         bail!("--expires must be from a second to ten years, such as 90d");
+    }
+    if arguments.out.is_none() && io::stdout().is_terminal() {
+        bail!("a token is a secret, and standard output is a terminal: name a file with `--out FILE`, or use a pipe");
     }
     let pem = fs::read(&arguments.key).with_context(|| format!("cannot read {}", arguments.key.display()))?;
     let key =

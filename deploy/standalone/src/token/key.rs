@@ -21,8 +21,9 @@ pub(crate) struct KeyArguments {
 
 pub(super) fn run(arguments: &KeyArguments) -> anyhow::Result<()> {
     let (key, public) = key_pair::write(&arguments.out)?;
+    let private = arguments.out.display();
+    eprintln!("{private} is the private key: keep it only where you issue tokens.");
+    eprintln!("The public key of {private} is in {}, for `keys` of [auth] of the edges:", public.display());
     print(key_line(key.public()))?;
-    eprintln!("{} is the private key: keep it only where you issue tokens.", arguments.out.display());
-    eprintln!("{} is the public key: name it in `keys` of [auth] of the edges.", public.display());
     Ok(())
 }

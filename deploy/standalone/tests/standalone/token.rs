@@ -74,8 +74,14 @@ fn mode(path: &Path) -> u32 {
 fn a_key_is_made_once_and_kept_private() {
     let desk = Desk::new();
     let made = desk.run(&["key", "--out", "fleet.key"]);
-    assert_eq!((mode(&desk.path("fleet.key")), desk.read("fleet.key.pub")), (0o600, made.out));
+    assert_eq!((mode(&desk.path("fleet.key")), desk.read("fleet.key.pub")), (0o600, made.out.clone()));
+    // What is printed is named, and no part of the private key is printed.
+    for named in ["public key of fleet.key", "fleet.key.pub", "fleet.key is the private key"] {
+        assert!(made.error.contains(named), "{named}: {}", made.error);
+    }
     let before = desk.read("fleet.key");
+    let secret = before.lines().nth(1).unwrap();
+    assert!(secret.len() > 20 && !made.out.contains(secret) && !made.error.contains(secret));
     let again = desk.try_run(&["key", "--out", "fleet.key"]);
     assert_eq!((again.code, again.error.matches("is never overwritten").count()), (Some(1), 1), "{}", again.error);
     fs::remove_file(desk.path("fleet.key.pub")).unwrap();
@@ -146,6 +152,21 @@ fn the_commands_in_the_help_work() {
     let mut denied = AccessList::default();
     denied.add_deny_file(&desk.read("denied")).unwrap();
     assert!(denied.denied_tokens(0).any(|id| Some(id) == claims.id.as_ref()));
+}
+
+#[test]
+fn a_token_is_not_printed_on_a_terminal() {
+    let desk = Desk::with_a_token();
+    let terminal = fs::File::options().read(true).write(true).open("/dev/ptmx").unwrap();
+    let issue = |more: &[&str]| {
+        let mut issue = Command::new(env!("CARGO_BIN_EXE_weir"));
+        issue.args(["token", "issue", "--key", "fleet.key", "--subject", "a", "--service", "*"]).args(more);
+        issue.current_dir(desk.path("")).stdout(terminal.try_clone().unwrap()).output().unwrap()
+    };
+    let run = issue(&[]);
+    let error = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.code() == Some(1) && error.contains("terminal") && error.contains("--out"), "{error}");
+    assert!(issue(&["--out", "two.token"]).status.success());
 }
 
 #[test]
