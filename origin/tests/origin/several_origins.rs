@@ -74,7 +74,11 @@ async fn a_service_moves_with_the_configuration_files() {
     })
     .await;
     load(&[2], None).await;
-    until(async || owned(&nodes[&1]).await.len() + owned(&nodes[&2]).await.len() == names.len()).await;
+    until(async || {
+        let of_both = [owned(&nodes[&1]).await.len(), owned(&nodes[&2]).await.len()];
+        of_both.iter().sum::<usize>() == names.len() && !of_both.contains(&0)
+    })
+    .await;
     let mut seen = Seen::new();
     until(async || all_at(&nodes, &mut seen, None).await).await;
     let (of_first, of_second) = (owned(&nodes[&1]).await, owned(&nodes[&2]).await);
@@ -256,9 +260,10 @@ impl Hub {
         // One leaves: it hands over what it has.
         let leaving = *nodes.keys().last().unwrap();
         let released = "weir_origin_cluster_taken_total{from=\"released\"}";
+        let leaving = nodes.remove(&leaving).unwrap();
         let before = sum(&nodes, released).await;
-        let handed_over = owned(&nodes[&leaving]).await.len() as f64;
-        nodes.remove(&leaving).unwrap().stop().await;
+        let handed_over = owned(&leaving).await.len() as f64;
+        leaving.stop().await;
         have_one_owner_each(&nodes).await;
         assert!(sum(&nodes, released).await - before >= handed_over, "{handed_over} were handed over");
         self.publish_once(&nodes, &mut seen, "replicas: 4\n").await;
