@@ -40,10 +40,10 @@ impl PartialEq for ServerClocks {
 
 impl Eq for ServerClocks {}
 
+/// The time of a server. It goes on with the monotonic clock, so a step of the clock shows at once.
 #[derive(Debug, Clone, Copy)]
 struct Observation {
-    /// Seconds that this machine's clock is ahead of the server's.
-    ahead: i64,
+    date: SystemTime,
     at: Instant,
 }
 
@@ -57,11 +57,11 @@ impl ServerClocks {
     pub(crate) fn observe(&self, server: &str, headers: &HeaderMap) {
         let date = headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
         if let Some(date) = date.filter(|_| !headers.contains_key(AGE)) {
-            self.observe_at(server, date, (SystemTime::now(), Instant::now()));
+            self.observe_at(server, date, Instant::now());
         }
     }
 
-    fn observe_at(&self, server: &str, date: SystemTime, (now, at): (SystemTime, Instant)) {
+    fn observe_at(&self, server: &str, date: SystemTime, at: Instant) {
         let mut observations = self.observations.lock().unwrap_or_else(PoisonError::into_inner);
         if observations.len() >= MAX_SERVERS && !observations.contains_key(server) {
             observations.retain(|_, seen| at.duration_since(seen.at) < MAX_AGE);
@@ -69,16 +69,23 @@ impl ServerClocks {
                 return;
             }
         }
-        observations.insert(server.to_owned(), Observation { ahead: seconds_ahead(now, date), at });
+        observations.insert(server.to_owned(), Observation { date, at });
         drop(observations);
-        self.ahead.iter().for_each(|gauge| gauge.set(self.ahead(at).unwrap_or(0)));
+        self.ahead(SystemTime::now(), at);
     }
 
     /// How many seconds this machine's clock is ahead of the servers': the median. `None`: no server has answered lately.
-    pub(crate) fn ahead(&self, at: Instant) -> Option<i64> {
+    fn ahead(&self, now: SystemTime, at: Instant) -> Option<i64> {
+        let ahead = self.median(now, at);
+        self.ahead.iter().for_each(|gauge| gauge.set(ahead.unwrap_or(0)));
+        ahead
+    }
+
+    fn median(&self, now: SystemTime, at: Instant) -> Option<i64> {
         let observations = self.observations.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = observations.values().filter(|seen| at.duration_since(seen.at) < MAX_AGE);
-        let mut ahead: Vec<i64> = recent.map(|seen| seen.ahead).collect();
+        let ahead = |seen: &Observation| seconds_ahead(now, seen.date + at.duration_since(seen.at));
+        let mut ahead: Vec<i64> = recent.map(ahead).collect();
         ahead.sort_unstable();
         // Of two in the middle the one that is closer to this clock.
         let middle = [ahead.len().checked_sub(1)? / 2, ahead.len() / 2];
@@ -86,8 +93,8 @@ impl ServerClocks {
     }
 
     /// Why the clock cannot be relied on.
-    pub(crate) fn problem(&self, at: Instant) -> Option<String> {
-        let ahead = self.ahead(at).filter(|ahead| ahead.unsigned_abs() > TOLERANCE.as_secs())?;
+    pub(crate) fn problem(&self, now: SystemTime, at: Instant) -> Option<String> {
+        let ahead = self.ahead(now, at).filter(|ahead| ahead.unsigned_abs() > TOLERANCE.as_secs())?;
         let by = humantime::format_duration(Duration::from_secs(ahead.unsigned_abs()));
         let side = if ahead > 0 { "ahead of" } else { "behind" };
         Some(format!(
@@ -98,7 +105,7 @@ impl ServerClocks {
 
     /// The time of a publication: `now`, but at most [`MAX_AHEAD`] ahead of the servers.
     pub(crate) fn bounded(&self, now: SystemTime, at: Instant) -> SystemTime {
-        let ahead = u64::try_from(self.ahead(at).unwrap_or(0)).unwrap_or(0);
+        let ahead = u64::try_from(self.ahead(now, at).unwrap_or(0)).unwrap_or(0);
         let excess = Duration::from_secs(ahead).saturating_sub(MAX_AHEAD);
         now.checked_sub(excess).unwrap_or(now)
     }
@@ -118,42 +125,50 @@ mod tests {
     #[test]
     fn most_servers_decide_and_only_for_a_while() {
         let (clocks, now, at) = (ServerClocks::default(), SystemTime::now(), Instant::now());
-        assert_eq!((clocks.ahead(at), clocks.problem(at)), (None, None));
+        assert_eq!((clocks.ahead(now, at), clocks.problem(now, at)), (None, None));
         assert_eq!(clocks.bounded(now, at), now);
-        clocks.observe_at("git.example", now - 30 * HOUR, (now, at));
-        assert_eq!(clocks.ahead(at), Some(30 * 3600));
-        assert!(clocks.problem(at).unwrap().contains("1day 6h ahead of"));
+        clocks.observe_at("git.example", now - 30 * HOUR, at);
+        assert_eq!(clocks.ahead(now, at), Some(30 * 3600));
+        assert!(clocks.problem(now, at).unwrap().contains("1day 6h ahead of"));
         assert_eq!(clocks.bounded(now, at), now - 29 * HOUR);
         // One of two: that which agrees. Of three: the majority.
-        clocks.observe_at("bucket.example", now, (now, at));
-        assert_eq!((clocks.problem(at), clocks.bounded(now, at)), (None, now));
-        clocks.observe_at("charts.example", now - 31 * HOUR, (now, at));
-        assert_eq!(clocks.ahead(at), Some(30 * 3600));
+        clocks.observe_at("bucket.example", now, at);
+        assert_eq!((clocks.problem(now, at), clocks.bounded(now, at)), (None, now));
+        clocks.observe_at("charts.example", now - 31 * HOUR, at);
+        assert_eq!(clocks.ahead(now, at), Some(30 * 3600));
         // A clock that is behind bounds nothing: generations grow from the last ones.
-        clocks.observe_at("git.example", now + HOUR, (now, at));
-        clocks.observe_at("charts.example", now + 2 * HOUR, (now, at));
-        assert!(clocks.problem(at).unwrap().contains("1h behind"));
+        clocks.observe_at("git.example", now + HOUR, at);
+        clocks.observe_at("charts.example", now + 2 * HOUR, at);
+        assert!(clocks.problem(now, at).unwrap().contains("1h behind"));
         assert_eq!(clocks.bounded(now, at), now);
-        assert_eq!(clocks.ahead(at + MAX_AGE), None);
+        assert_eq!(clocks.ahead(now, at + MAX_AGE), None);
+    }
+
+    #[test]
+    fn a_step_of_the_clock_shows_before_the_next_answer() {
+        let (clocks, now, at) = (ServerClocks::default(), SystemTime::now(), Instant::now());
+        clocks.observe_at("git.example", now, at);
+        assert_eq!(clocks.ahead(now + HOUR, at + HOUR), Some(0), "an hour has passed");
+        assert_eq!(clocks.bounded(now + 50 * HOUR, at), now + HOUR);
     }
 
     #[test]
     fn servers_are_bounded_and_cached_answers_ignored() {
         let (clocks, now, at) = (ServerClocks::default(), SystemTime::now(), Instant::now());
         for server in 0..2 * MAX_SERVERS {
-            clocks.observe_at(&server.to_string(), now, (now, at));
+            clocks.observe_at(&server.to_string(), now, at);
         }
         assert_eq!(clocks.observations.lock().unwrap().len(), MAX_SERVERS);
-        clocks.observe_at("late", now, (now, at + MAX_AGE));
+        clocks.observe_at("late", now, at + MAX_AGE);
         assert_eq!(clocks.observations.lock().unwrap().len(), 1, "answers that no longer count leave room");
         let clocks = ServerClocks::default();
         let mut headers = HeaderMap::new();
         headers.insert(DATE, httpdate::fmt_http_date(now).try_into().unwrap());
         headers.insert(AGE, 600.into());
         clocks.observe("proxy.example", &headers);
-        assert_eq!(clocks.ahead(at), None);
+        assert_eq!(clocks.ahead(now, at), None);
         headers.remove(AGE);
         clocks.observe("proxy.example", &headers);
-        assert!(clocks.ahead(at).unwrap() <= 1);
+        assert!(clocks.ahead(now, at).unwrap() <= 1);
     }
 }

@@ -244,7 +244,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                 let view = of_cluster.as_ref().map(Cluster::view);
                 let node = NodeHealth {
                     disk: disk.borrow().clone(),
-                    clock: clocks.problem(Instant::now()),
+                    clock: clocks.problem(now, Instant::now()),
                     access_files_unreadable: access_files.get() == 0,
                     certificates_have_expired: seen.have_expired(now),
                     store_is_new: lost_definitions.is_store_new(&shown.snapshot(), now),

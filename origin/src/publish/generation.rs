@@ -19,7 +19,7 @@ const CREDIBLE_AHEAD: Duration = Duration::from_hours(24);
 
 /// The generations that stay as they are at a start. `lower`: those that no agent believes do not.
 pub(super) fn bounds(floor: Generation, lower: bool, now: SystemTime) -> RangeInclusive<Generation> {
-    floor..=if lower { clock(now + CREDIBLE_AHEAD) } else { Generation::MAX }
+    floor..=if lower { clock(now + CREDIBLE_AHEAD).max(floor) } else { Generation::MAX }
 }
 
 fn clock(now: SystemTime) -> Generation {

@@ -124,6 +124,10 @@ impl Publisher {
                 "the repository has objects but no record: restore its record from a backup, or it starts empty"
             );
         }
+        // Before the time service has set it, a clock may be years behind.
+        if lower_generations && SystemTime::now() < identity.created_at {
+            return Err(PublishError::ClockBehindStore);
+        }
         metrics.store_created.set(i64::try_from(unix_milliseconds(identity.created_at) / 1000).unwrap_or(i64::MAX));
         let shared = Arc::new(Shared {
             objects,

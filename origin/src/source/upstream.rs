@@ -69,7 +69,8 @@ pub struct Upstream {
     pub egress: Arc<EgressPolicy>,
     /// How long the upstream may send nothing before the poll fails.
     pub stall_timeout: Duration,
-    /// What services follow: besides branches, tags and `HEAD`, the mirror has the refs that these name.
+    /// What services follow: besides branches, tags and `HEAD`, the mirror has the refs that these name. Of pinned commits
+    /// those that the mirror lacks.
     pub revisions: HashSet<Revision>,
     /// The most refs of a listing.
     pub max_refs: usize,
@@ -120,9 +121,10 @@ impl Upstream {
         }
     }
 
-    /// Whether a service follows the ref with this name in the mirror.
+    /// Whether a service follows the ref with this name in the mirror, or a pinned commit may be behind it.
     pub(crate) fn follows(&self, name: &BString) -> bool {
-        name.to_str().is_ok_and(|name| self.revisions.iter().any(|revision| revision.follows(name)))
+        let follows = |revision: &Revision, name| matches!(revision, Revision::Commit(_)) || revision.follows(name);
+        name.to_str().is_ok_and(|name| self.revisions.iter().any(|revision| follows(revision, name)))
     }
 }
 

@@ -309,6 +309,11 @@ impl MirrorError {
         )
     }
 
+    /// Whether it is a limit of all that is fetched, so that parts may download as much again.
+    pub(super) fn is_of_all(&self) -> bool {
+        matches!(self, Self::PackTooLarge { .. } | Self::MirrorTooLarge { .. } | Self::TooManyObjects { .. })
+    }
+
     /// Whether a damaged mirror may be the cause.
     pub fn may_be_damage(&self) -> bool {
         matches!(self, Self::Local { .. } | Self::Upstream { step: "fetch", .. })

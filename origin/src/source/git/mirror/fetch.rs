@@ -76,9 +76,7 @@ pub(super) fn poll(
         Err((error, None)) => return Err(error),
         Err((error, Some(failed))) => {
             let leave_out = &mut |group: &Group, error: &MirrorError| {
-                let (found, now) = (found.borrow(), Instant::now());
-                // Several were not fetched alone, so most of them are not the cause.
-                let retry_at = if group.ids.len() == 1 { now + RETRY_INTERVAL } else { now };
+                let (found, retry_at) = (found.borrow(), Instant::now() + RETRY_INTERVAL);
                 for (name, id) in found.advertised.iter().filter(|(_, id)| group.ids.contains(id)) {
                     lock(left_out).add(name, *id, error.clone(), Some(retry_at));
                 }

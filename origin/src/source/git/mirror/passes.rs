@@ -14,6 +14,9 @@ use super::refs::Refs;
 /// The most fetches of a poll. Two thousand refs with one bad one need about 22.
 const MAX_FETCHES: usize = 32;
 
+/// The most of them while none succeeds. Then the upstream is the cause, and not one of 64 followed refs.
+const MAX_FRUITLESS_FETCHES: usize = 8;
+
 /// Objects to fetch, of which the first ones are followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
@@ -29,9 +32,13 @@ impl Group {
     }
 
     /// Divides it into the followed ones and the rest, or else into halves.
-    fn split(mut self) -> [Self; 2] {
+    fn split(self) -> [Self; 2] {
         let has_both = (1..self.ids.len()).contains(&self.followed);
         let at = if has_both { self.followed } else { self.ids.len() / 2 };
+        self.split_at(at)
+    }
+
+    fn split_at(mut self, at: usize) -> [Self; 2] {
         let ids = self.ids.split_off(at);
         let rest = Self { ids, followed: self.followed.saturating_sub(at) };
         [Self { followed: self.followed - rest.followed, ..self }, rest]
@@ -52,8 +59,21 @@ pub(super) fn fetch_parts(
     fetch: &mut dyn FnMut(&Group) -> Fetched,
     leave_out: &mut dyn FnMut(&Group, &MirrorError),
 ) -> Result<(), MirrorError> {
+    if error.is_of_all() {
+        // Each part might download as much again: only what is followed is tried.
+        let at = failed.followed;
+        let [followed, rest] = failed.split_at(at);
+        let result = if followed.ids.is_empty() {
+            Ok(())
+        } else if rest.ids.is_empty() {
+            Err(error.clone())
+        } else {
+            fetch(&followed).map_err(|(error, _)| error)
+        };
+        return result.map(|()| leave_out(&rest, &error));
+    }
     let (mut failed, mut last) = (Some(failed), error);
-    let (mut pending, mut fetches) = (Vec::new(), 1);
+    let (mut pending, mut fetches, mut has_succeeded) = (Vec::new(), 1, false);
     loop {
         match failed.take() {
             Some(alone) if alone.ids.len() == 1 => leave_out(&alone, &last),
@@ -64,14 +84,22 @@ pub(super) fn fetch_parts(
             None => {}
         }
         let Some(group) = pending.pop() else { return Ok(()) };
-        if fetches == MAX_FETCHES {
+        if !has_succeeded && fetches == MAX_FRUITLESS_FETCHES {
+            if pending.iter().chain([&group]).any(|group| group.followed > 0) {
+                return Err(last);
+            }
+            fetches = MAX_FETCHES;
+        }
+        if fetches >= MAX_FETCHES {
             leave_out(&group, &last);
             continue;
         }
         fetches += 1;
         match fetch(&group) {
-            Ok(()) => {}
-            Err((error, Some(group))) => (failed, last) = (Some(group), error),
+            Ok(()) => has_succeeded = true,
+            Err((error, Some(group))) if !error.is_of_all() => (failed, last) = (Some(group), error),
+            Err((error, Some(group))) if group.followed == 0 => leave_out(&group, &error),
+            Err((error, Some(_))) => return Err(error),
             Err((error, None)) if pending.iter().chain([&group]).any(|group| group.followed > 0) => return Err(error),
             Err((error, None)) => {
                 pending.push(group);
@@ -114,12 +142,38 @@ mod tests {
         assert_eq!(fetched(1, 1, &[0]), (1, ids(&[]), ids(&[0])));
         assert_eq!(fetched(5, 2, &[4]), (7, ids(&[0, 1, 2, 3]), ids(&[4])));
         assert_eq!(fetched(3, 0, &[0, 1, 2]), (5, ids(&[]), ids(&[0, 1, 2])));
+        assert_eq!(fetched(64, 64, &[0]).2, ids(&[0]));
+        // Nothing that nobody follows can be fetched.
+        let (fetches, none, left_out) = fetched(500, 0, &(0..500).collect::<Vec<_>>());
+        assert_eq!((fetches, none.len(), left_out.len()), (MAX_FRUITLESS_FETCHES, 0, 500));
         assert_eq!(fetched(4, 2, &[0, 3]), (7, ids(&[1, 2]), ids(&[0, 3])));
         let (fetches, all_others, left_out) = fetched(2000, 1, &[1500]);
         assert!(fetches < MAX_FETCHES && all_others.len() == 1999 && left_out == ids(&[1500]), "{fetches}");
         // Too many for one poll. The next one fetches more.
         let (fetches, some, left_out) = fetched(2000, 1, &(0..2000).step_by(7).skip(1).collect::<Vec<_>>());
-        assert!(fetches == MAX_FETCHES && some[0] == id(0) && some.len() + left_out.len() == 2000);
+        assert!(fetches <= MAX_FETCHES && some[0] == id(0) && some.len() + left_out.len() == 2000);
+    }
+
+    #[test]
+    fn an_upstream_that_always_fails_gets_a_few_fetches_and_a_limit_of_all_one_more() {
+        let busy = || MirrorError::Upstream { step: "fetch", cause: "busy".to_owned() };
+        let large = || MirrorError::PackTooLarge { limit: 1 };
+        for (error, followed, expected) in [
+            // Among the followed ones the first was fetched alone.
+            (&busy as &dyn Fn() -> MirrorError, 50, (MAX_FRUITLESS_FETCHES - 1, true, 1)),
+            (&large, 50, (1, true, 0)),
+            (&large, 100, (0, true, 0)),
+            (&large, 0, (0, false, 100)),
+        ] {
+            let (mut fetches, mut left_out) = (0, 0);
+            let mut fetch = |group: &Group| {
+                fetches += 1;
+                Err((error(), Some(group.clone())))
+            };
+            let failed = Group { ids: (0..100).map(id).collect(), followed };
+            let result = fetch_parts(failed, error(), &mut fetch, &mut |group, _| left_out += group.ids.len());
+            assert_eq!((fetches, result.is_err(), left_out), expected);
+        }
     }
 
     #[test]

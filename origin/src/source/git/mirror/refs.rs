@@ -39,16 +39,24 @@ impl Difference {
         is_followed: impl Fn(&BString) -> bool,
         now: Instant,
     ) -> Self {
-        let is_deleted = |name: &&BString| !advertised.contains_key(*name) && !left_out.is_unusable(name);
         let changed = || advertised.iter().filter(|(name, id)| mirrored.get(*name) != Some(id));
         // By the object, because several refs may point to it.
         let due = changed().filter(|(name, _)| !left_out.must_wait(name, &is_followed, now));
         let due: HashSet<_> = due.map(|(_, id)| *id).collect();
-        Self {
-            deleted: mirrored.keys().filter(is_deleted).cloned().collect(),
-            wanted: changed().filter(|(_, id)| due.contains(*id)).map(|(name, id)| (name.clone(), *id)).collect(),
-        }
+        let wanted = changed().filter(|(_, id)| due.contains(*id)).map(|(name, id)| (name.clone(), *id)).collect();
+        // A mirrored ref that is left out is retained, unless a wanted one needs its place.
+        let is_deleted = |name: &&BString| {
+            !advertised.contains_key(*name) && (!left_out.is_unusable(name) || conflicts(name, &wanted))
+        };
+        Self { deleted: mirrored.keys().filter(is_deleted).cloned().collect(), wanted }
     }
+}
+
+/// Whether one of the refs is in the folder of this name, or this name in the folder of one.
+fn conflicts(name: &BString, refs: &Refs) -> bool {
+    let within = BString::from([name.as_slice(), b"/"].concat());
+    refs.keys().any(|other| other.starts_with(&within))
+        || name.rfind_iter("/").any(|at| refs.contains_key(&BString::from(&name[..at])))
 }
 
 /// The mirror's refs that follow the upstream, whether they are still configured or not. Symbolic refs stem from an
@@ -199,6 +207,7 @@ mod tests {
         // The listing has `b`, but not in a form that can be stored.
         let unusable = MirrorError::NotFollowed { reference: String::new(), reason: "" };
         left_out.listed(&refs(&new), [("refs/heads/b".into(), unusable.clone())].into());
+        expect(&new, &left_out, &["refs/heads/b"], &new[..1]);
         left_out.add(&"refs/heads/b/1".into(), refs(&new)[&BString::from("refs/heads/b/1")], unusable, None);
         expect(&new, &left_out, &[], &[]);
     }

@@ -139,7 +139,10 @@ impl<'a> Client<'a> {
             self.session.count_request();
             self.session.start_response();
             let response = self.session.wait(http_clients::send(request, connected.clone()));
-            if let Ok(Ok(response)) = &response {
+            // Not of the hosts that the upstream refers to, of which it could name many.
+            if let Ok(Ok(response)) = &response
+                && redirects::same_host(&self.upstream_url, url)
+            {
                 self.session.upstream.clocks.observe(url.host_str().unwrap_or_default(), response.headers());
             }
             (response, !connected.get())
