@@ -183,7 +183,9 @@ impl Reporter {
             match edge.document(&Route::AgentReport, Some(json.clone()), self.timeout).await {
                 Ok(response) if response.status.is_success() => return "accepted",
                 Ok(response) if response.status == StatusCode::NOT_FOUND => result = "unavailable",
-                Ok(response) => tracing::debug!(edge = %edge.url(), status = %response.status, "a report is refused"),
+                Ok(response) => {
+                    tracing::debug!(edge = %edge.url(), status = response.status.as_u16(), "a report is refused");
+                }
                 Err(error) => tracing::debug!(edge = %edge.url(), %error, "a report was not sent"),
             }
         }
@@ -215,7 +217,7 @@ impl Task for Reporter {
     }
 
     fn panicked(&mut self, message: &str) {
-        tracing::error!(message, "the task that sends reports panicked, which is a bug");
+        tracing::error!(error = message, "the task that sends reports panicked, which is a bug");
     }
 }
 

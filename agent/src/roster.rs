@@ -305,7 +305,7 @@ impl Task for Roster {
     }
 
     fn panicked(&mut self, message: &str) {
-        tracing::error!(message, "the roster of services panicked, which is a bug");
+        tracing::error!(error = message, "the roster of services panicked, which is a bug");
     }
 }
 

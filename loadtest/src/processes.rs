@@ -68,6 +68,8 @@ pub struct Node {
     log: PathBuf,
     /// The process whose network it uses.
     network_of: Option<u32>,
+    /// Its `WEIR_LOG`, if not the default.
+    pub log_filter: Option<&'static str>,
     child: Option<Child>,
 }
 
@@ -81,7 +83,15 @@ impl Node {
         let file = dir.join(format!("{role}.toml"));
         fs::write(&file, config)?;
         let binary = binary(&format!("weir-{}", role.split('_').next().unwrap_or(role)))?;
-        Ok(Self { binary, config: file, admin, log: dir.join(format!("{role}.log")), network_of: None, child: None })
+        Ok(Self {
+            binary,
+            config: file,
+            admin,
+            log: dir.join(format!("{role}.log")),
+            network_of: None,
+            log_filter: None,
+            child: None,
+        })
     }
 
     /// Lets it use the network of a process.
@@ -110,6 +120,7 @@ impl Node {
         command.arg("--config").arg(&self.config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // Without the environment of the tests.
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.envs(self.log_filter.map(|filter| ("WEIR_LOG", filter)));
         self.child = Some(command.spawn().with_context(|| format!("cannot start {}", self.binary.display()))?);
         let deadline = Instant::now() + PATIENCE;
         loop {

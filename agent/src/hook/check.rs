@@ -58,7 +58,7 @@ impl Check {
         before: Option<&Veto>,
     ) -> Result<(), Veto> {
         let (name, current) = (release.directory, directory.state().release);
-        tracing::info!(service = %self.service, release = %name, "the check runs");
+        tracing::info!(service = %self.service, digest = %name.digest(), "the check runs");
         let result = async {
             let facts = facts(&self.service, directory, release.clone(), current).await?;
             Run { what: "check", command: &self.command, facts: &facts, timeout: self.timeout }.finish().await

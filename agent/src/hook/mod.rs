@@ -94,7 +94,7 @@ impl Task for Hook {
 
     fn panicked(&mut self, message: &str) {
         self.metrics.ran("error");
-        tracing::error!(service = %self.service, message, "the task that runs the hooks panicked, which is a bug");
+        tracing::error!(service = %self.service, error = message, "the task that runs the hooks panicked, which is a bug");
         self.status.send_modify(|status| {
             status.hook = HookState::Failed;
             status.hook_failures += 1;
@@ -153,17 +153,18 @@ impl Hook {
     /// Runs the hooks; returns whether they succeeded.
     async fn run_once(&self, job: &HookJob) -> bool {
         let release = job.release.directory;
+        let digest = release.digest();
         self.status.send_modify(|status| status.hook = HookState::Running);
-        tracing::info!(service = %self.service, %release, attempt = u64::from(job.attempts) + 1, "the hooks run");
+        tracing::info!(service = %self.service, %digest, attempt = u64::from(job.attempts) + 1, "the hooks run");
         let result = self.run_hooks(job).await;
         let succeeded = result.is_ok();
         self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
         match &result {
             Ok(()) => {
                 self.metrics.last_success.set(unix_seconds(SystemTime::now()));
-                tracing::info!(service = %self.service, %release, "the hooks succeeded");
+                tracing::info!(service = %self.service, %digest, "the hooks succeeded");
             }
-            Err(error) => tracing::warn!(service = %self.service, %release, %error, "a hook failed; all are retried"),
+            Err(error) => tracing::warn!(service = %self.service, %digest, %error, "a hook failed; all are retried"),
         }
         let directory = self.directory.clone();
         let hooks = self.config.hooks_hash();

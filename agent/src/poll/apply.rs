@@ -130,11 +130,11 @@ fn prepare(
                 return Ok(Prepared::Current);
             }
             None => {
-                tracing::warn!(release = %current, "`current` does not point at the release");
+                tracing::warn!(digest = %tarball.digest, "`current` does not point at the release");
                 (SwitchReason::Repaired, 0)
             }
             Some(difference) => {
-                tracing::warn!(release = %current, %difference, "the files on disk were modified");
+                tracing::warn!(digest = %tarball.digest, %difference, "the files on disk were modified");
                 (SwitchReason::Repaired, 1)
             }
         },

@@ -126,7 +126,7 @@ impl Task for Batch {
 
     fn panicked(&mut self, message: &str) {
         self.schedule.failed(None, Instant::now(), fastrand::f64());
-        tracing::error!(message, "the batch poll panicked, which is a bug");
+        tracing::error!(error = message, "the batch poll panicked, which is a bug");
     }
 }
 

@@ -71,7 +71,7 @@ impl Dictionaries {
             let OfferedDictionary { sha256, size, release, memory: _memory } = offered;
             let tar = directory
                 .rebuild_tar(release, size)
-                .inspect_err(|error| tracing::debug!(%release, %error, "the tar of the release cannot be rebuilt"))
+                .inspect_err(|error| tracing::debug!(digest = %release.digest(), %error, "the tar of the release cannot be rebuilt"))
                 .ok()?;
             (Sha256::of(&tar) == sha256).then_some(Dictionary { sha256, tar, _memory })
         });

@@ -101,7 +101,7 @@ impl Task for EventStream {
 
     fn panicked(&mut self, message: &str) {
         self.metrics.event_stream_connected.set(0);
-        tracing::error!(message, "the event stream panicked, which is a bug");
+        tracing::error!(error = message, "the event stream panicked, which is a bug");
     }
 }
 

@@ -388,9 +388,10 @@ fn log_switch(follower: &Follower, state: &State, why: SwitchReason) {
     let Some(release) = &state.release else { return };
     tracing::info!(
         service = %follower.poller.service,
-        release = %release.directory,
+        digest = %release.directory.digest(),
         generation = release.generation,
-        revision = release.revision_id.as_ref().map(tracing::field::display),
+        commit = release.commit.as_ref().map(tracing::field::display),
+        revision_id = release.revision_id.as_ref().map(tracing::field::display),
         why = why.as_str(),
         "switched to another release"
     );

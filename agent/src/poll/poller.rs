@@ -309,7 +309,7 @@ impl Poller {
                 }
                 Some(rest) => {
                     let Some(download) = self.interrupted.take().filter(|_| rest.is_in(&headers)) else { continue };
-                    tracing::info!(service = %self.service, edge = %edge.url(), from = rest.start, "a download is resumed");
+                    tracing::info!(service = %self.service, edge = %edge.url(), offset = rest.start, "a download is resumed");
                     self.metrics.resumed_downloads.inc();
                     self.metrics.resumed_bytes.inc_by(rest.start);
                     (self.checked(edge, &headers, local, version)?, response.body, Some(download))
@@ -432,8 +432,8 @@ impl Poller {
         tracing::warn!(
             service = %self.service,
             edge = %edge.url(),
-            offered,
-            seen,
+            generation = offered,
+            highest_generation = seen,
             "an edge offered an older generation than was seen; its response is rejected"
         );
         Err(PollError::Regressed { seen, offered })

@@ -112,7 +112,7 @@ impl ServiceDirectory {
         let state = self.state();
         let restored = match &state.release {
             Some(release) if link != Some(release.directory) => {
-                tracing::warn!(service = %self.service, release = %release.directory, "`current` does not point at the release any more");
+                tracing::warn!(service = %self.service, digest = %release.directory.digest(), "`current` does not point at the release any more");
                 if switch::is_on_disk(&self.release_path(release.directory))? {
                     self.switch_at(release, None)?;
                     Restored::Link
@@ -145,7 +145,7 @@ impl ServiceDirectory {
         if let Some(repaired) = repaired {
             tracing::warn!(
                 %service,
-                release = link.map(tracing::field::display),
+                digest = link.map(|release| tracing::field::display(release.digest())),
                 "the state does not match `current`, after a crash or a change of files; `current` is used"
             );
             self.change(|state| *state = repaired)?;

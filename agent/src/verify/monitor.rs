@@ -217,6 +217,6 @@ impl Task for Monitor {
     }
 
     fn panicked(&mut self, message: &str) {
-        tracing::error!(message, "the monitor of freshness panicked, which is a bug");
+        tracing::error!(error = message, "the monitor of freshness panicked, which is a bug");
     }
 }

@@ -201,10 +201,10 @@ impl Catalog {
         highest: VersionNumber,
     ) {
         self.metrics.regressions.inc();
-        let (generation, revision) = offered.version();
+        let (generation, descriptor_revision) = offered.version();
         tracing::error!(
-            %service, origin = origin.and_then(|id| self.origins.name(id)), generation, revision,
-            highest_generation = highest.0, highest_revision = highest.1,
+            %service, origin = origin.and_then(|id| self.origins.name(id)), generation, descriptor_revision,
+            highest_generation = highest.0, highest_descriptor_revision = highest.1,
             "an origin offers an older version than was seen before; the stored version is kept \
              (see generation_floor in the origin's configuration)"
         );
@@ -214,8 +214,8 @@ impl Catalog {
 fn log_new_version(descriptor: &Descriptor) {
     let publication = descriptor.publication();
     tracing::info!(
-        service = %publication.service, generation = publication.generation, revision = descriptor.revision(),
-        digest = %publication.digest, commit = %publication.commit,
+        service = %publication.service, generation = publication.generation,
+        descriptor_revision = descriptor.revision(), digest = %publication.digest, commit = %publication.commit,
         "a service has a new version"
     );
 }

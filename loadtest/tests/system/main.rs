@@ -11,6 +11,7 @@ mod following;
 mod fuzz_seeds;
 mod gzip;
 mod kills;
+mod log_fields;
 mod one_service;
 mod operators;
 mod outages;

@@ -310,7 +310,7 @@ impl Publisher {
         let deleted = results.iter().filter(|result| result.is_ok()).count();
         if let Some(Err((digest, error))) = results.iter().find(|result| result.is_err()) {
             let (failed, repository) = (results.len() - deleted, &repository.name);
-            tracing::warn!(%repository, failed, first = %digest, %error, "unreferenced objects cannot be deleted");
+            tracing::warn!(%repository, failed, object = %digest, %error, "unreferenced objects cannot be deleted");
         }
         if deleted > 0 {
             tracing::info!(repository = %repository.name, deleted, "unreferenced objects were deleted");

@@ -582,7 +582,7 @@ impl Writer {
             Change::Current(descriptor) => service.show(descriptor, announce),
             Change::Revised(descriptor) => {
                 self.shared.metrics.revisions.inc();
-                tracing::info!(service = %service.name, revision = descriptor.revision(), "revised");
+                tracing::info!(service = %service.name, descriptor_revision = descriptor.revision(), "revised");
                 service.show(descriptor, announce);
             }
             Change::Published(descriptor) => {
@@ -591,7 +591,7 @@ impl Writer {
                 tracing::info!(
                     service = %service.name,
                     generation = publication.generation,
-                    commit = publication.commit.short(),
+                    commit = %publication.commit,
                     digest = %publication.digest,
                     size = publication.size,
                     omitted = publication.omitted.len(),
