@@ -149,7 +149,7 @@ pub(super) fn decide(
             return AccessDecision::Unauthorized(Refusal::Denied);
         }
         // Connections outlive certificates.
-        (Credential::None, Some(Identity { role: Role::Agent, .. })) if has_expired(peer, now) => {
+        (Credential::None, Some(Identity { role: Role::Agent, .. })) if peer.has_expired(now) => {
             return AccessDecision::Unauthorized(Refusal::Expired);
         }
         (Credential::None, Some(Identity { role: Role::Agent, name })) => {
@@ -161,9 +161,4 @@ pub(super) fn decide(
         (Credential::None, _) => return AccessDecision::Unauthorized(Refusal::NoCredential),
     };
     if allowed { AccessDecision::Allowed(method) } else { AccessDecision::OutOfScope }
-}
-
-/// Whether the certificate of a client has expired since the connection was opened.
-pub(crate) fn has_expired(peer: &Peer, now: SystemTime) -> bool {
-    peer.certificate_ends.is_some_and(|ends| ends < now)
 }

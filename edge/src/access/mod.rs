@@ -26,7 +26,7 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
-pub(crate) use decision::{AccessDecision, Refusal, has_expired};
+pub(crate) use decision::{AccessDecision, Refusal};
 pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 pub(crate) use session::{Agent, Session};

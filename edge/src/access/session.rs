@@ -12,7 +12,7 @@ use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Peer, until};
 
 use super::credential::Credential;
-use super::decision::{Refusal, has_expired};
+use super::decision::Refusal;
 use super::{Access, Inner};
 
 /// An agent, as its credential proves it.
@@ -96,7 +96,7 @@ impl Inner {
                 if key_set.denies_agent(name) {
                     return Err(Refusal::Denied);
                 }
-                if has_expired(peer, now) {
+                if peer.has_expired(now) {
                     return Err(Refusal::Expired);
                 }
                 let rules = self.certificates.iter().filter(|rule| rule.agents.matches(name.as_str()));

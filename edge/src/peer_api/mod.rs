@@ -23,7 +23,7 @@ use weir_runtime::serve::{Body, Peer, RequestBody};
 use self::error::PeerError;
 pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
-use crate::access::{Refusal, has_expired};
+use crate::access::Refusal;
 use crate::agent_api::ApiError;
 use crate::cache::{Cache, cache_status};
 use crate::catalog::Lookup;
@@ -77,7 +77,7 @@ impl PeerApi {
         let label = route.as_ref().map_or("unknown", Route::label);
         let answered = match route {
             // Connections outlive certificates.
-            _ if has_expired(peer, SystemTime::now()) => Err(PeerError::Api(ApiError::Unauthorized(Refusal::Expired))),
+            _ if peer.has_expired(SystemTime::now()) => Err(PeerError::Api(ApiError::Unauthorized(Refusal::Expired))),
             Err(error) => Err(PeerError::Api(error.into())),
             Ok(Route::Heartbeats) if *request.method() == Method::POST => {
                 inner.heartbeats.answer(request, |_| true).await.map_err(PeerError::Api)

@@ -25,6 +25,8 @@ const LATEST: Duration = Duration::from_secs(120);
 pub(super) enum Failure {
     #[error("Connect with a client certificate whose SAN is `spiffe://<trust domain>/edge/<name>`.")]
     NotAnEdge,
+    #[error("The client certificate has expired: connect with a new one.")]
+    CertificateExpired,
     #[error("There is no such path.")]
     NoSuchPath,
     #[error("Use GET or HEAD.")]
@@ -117,7 +119,9 @@ impl Failure {
             Self::MethodNotAllowed | Self::UsePost => return Problem::method_not_allowed(),
             Self::Malformed(detail) => return Problem::malformed(detail.as_str()),
             Self::NoSuchService(service) => return Problem::no_such_service(service),
-            Self::NotAnEdge => (S::UNAUTHORIZED, "unauthorized", "The certificate opens nothing here"),
+            Self::NotAnEdge | Self::CertificateExpired => {
+                (S::UNAUTHORIZED, "unauthorized", "The certificate opens nothing here")
+            }
             Self::NoSuchVersion(..) => (S::NOT_FOUND, "no-such-version", "No such version"),
             Self::NoSuchObject(..) => (S::NOT_FOUND, "no-such-object", "No such object"),
             Self::DefinitionsMissing(..) => {

@@ -9,6 +9,7 @@ mod heartbeats;
 mod object;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use http::{Method, Request, Response};
 use tokio::sync::Semaphore;
@@ -143,15 +144,16 @@ impl EdgeApi {
 impl Handler for EdgeApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-        match (&peer.identity, &self.cluster) {
-            (Some(Identity { role: Role::Edge, .. }), _) => self.answer(request, &peer).await,
-            (Some(Identity { role: Role::Origin, name }), Some(InCluster { members, .. })) => {
+        match (caller(&peer, SystemTime::now()), &self.cluster) {
+            (Err(failure), _) => failure.into_response(),
+            (Ok(Identity { role: Role::Edge, .. }), _) => self.answer(request, &peer).await,
+            (Ok(Identity { role: Role::Origin, name }), Some(InCluster { members, .. })) => {
                 match member_api::Route::parse(&path) {
                     Some(route) => members.answer(route, request, name.clone()).await,
                     None => self.answer(request, &peer).await,
                 }
             }
-            (identity, _) => {
+            (Ok(identity), _) => {
                 tracing::debug!(address = %peer.address, ?identity, "a client certificate is not that of an edge");
                 Failure::NotAnEdge.into_response()
             }
@@ -159,6 +161,34 @@ impl Handler for EdgeApi {
     }
 }
 
+/// Whose certificate opened the connection. Connections outlive certificates.
+fn caller(peer: &Peer, now: SystemTime) -> Result<&Identity, Failure> {
+    if peer.has_expired(now) {
+        return Err(Failure::CertificateExpired);
+    }
+    peer.identity.as_ref().ok_or(Failure::NotAnEdge)
+}
+
 fn only_reads(method: &Method) -> Result<(), Failure> {
     if matches!(*method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Failure::MethodNotAllowed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_certificate_that_expires_ends_requests_on_its_open_connection() {
+        let now = SystemTime::now();
+        for role in [Role::Edge, Role::Origin] {
+            let identity = Identity { role, name: "a".parse().unwrap() };
+            let ends = now + Duration::from_secs(60);
+            let peer =
+                Peer { address: ([127, 0, 0, 1], 1).into(), identity: Some(identity), certificate_ends: Some(ends) };
+            assert!(caller(&peer, now).is_ok());
+            let failure = caller(&peer, ends + Duration::from_secs(1)).unwrap_err();
+            assert_eq!(failure.into_response().status(), 401, "{role:?}");
+        }
+    }
 }

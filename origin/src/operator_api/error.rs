@@ -38,6 +38,8 @@ pub(super) enum OperatorError {
          whose SAN is `spiffe://<trust domain>/operator/<name>`."
     )]
     Unauthorized,
+    #[error("The client certificate has expired: connect with a new one.")]
+    CertificateExpired,
     #[error("The file of the operator token cannot be used; the origin's log says why.")]
     TokenUnusable,
     #[error("There is no such path.")]
@@ -268,6 +270,7 @@ impl OperatorError {
         match self {
             Self::NoTokenConfigured => (S::FORBIDDEN, "no-operator-token", "No operator token is configured"),
             Self::Unauthorized => (S::UNAUTHORIZED, "unauthorized", "The operator token is missing or wrong"),
+            Self::CertificateExpired => (S::UNAUTHORIZED, "unauthorized", "The client certificate has expired"),
             Self::TokenUnusable => {
                 (S::SERVICE_UNAVAILABLE, "operator-token-unusable", "The operator token cannot be read")
             }

@@ -23,6 +23,7 @@ mod webhook;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -182,7 +183,7 @@ impl OperatorApi {
             return Ok(problem.into_response());
         }
         // Checked before the path, so that only operators learn which paths exist.
-        let caller = self.access.check(request.headers(), peer).await?;
+        let caller = self.access.check(request.headers(), peer, SystemTime::now()).await?;
         self.authenticated(&route?, request, caller).await
     }
 

@@ -130,6 +130,13 @@ pub struct Peer {
     pub certificate_ends: Option<SystemTime>,
 }
 
+impl Peer {
+    /// Whether the client certificate has expired since the connection was opened.
+    pub fn has_expired(&self, now: SystemTime) -> bool {
+        self.certificate_ends.is_some_and(|ends| ends < now)
+    }
+}
+
 /// Waits until the clock shows a time, also when it is set meanwhile. `None`: forever.
 pub async fn until(time: Option<SystemTime>) {
     let Some(time) = time else { return std::future::pending().await };
