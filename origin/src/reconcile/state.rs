@@ -35,7 +35,7 @@ pub struct RepositoryState {
     pub waits_for: Option<WaitsFor>,
     /// The missing LFS objects. `None`: none are missing.
     pub lfs: Option<LfsState>,
-    /// The upstream's refs that the last successful poll left out; the first [`MAX_SHOWN_REFS`].
+    /// The upstream's refs that the last successful poll left out; the first 20.
     pub left_out: Arc<[LeftOutRef]>,
 }
 
