@@ -2,6 +2,7 @@
 
 mod access;
 mod assignments;
+mod broken_refs;
 mod cluster;
 mod deltas;
 mod documentation;
