@@ -36,9 +36,9 @@ pub(crate) enum PublishError {
         /// The store identity in the object `store`.
         theirs: String,
     },
-    /// Generations would be lowered to a clock that cannot be right.
-    #[error("the clock of this machine is before the creation of the store: correct it before `--lower-generations`")]
-    ClockBehindStore,
+    /// Generations cannot be lowered to this clock.
+    #[error("generations cannot be lowered: {0}")]
+    NotLowered(&'static str),
     /// Garbage collection protects the attempt's reused frames no longer.
     #[error("storing its objects took longer than {} s, a quarter of gc_grace_period; the build starts over", .0.as_secs())]
     AttemptExpired(Duration),

@@ -19,7 +19,21 @@ const CREDIBLE_AHEAD: Duration = Duration::from_hours(24);
 
 /// The generations that stay as they are at a start. `lower`: those that no agent believes do not.
 pub(super) fn bounds(floor: Generation, lower: bool, now: SystemTime) -> RangeInclusive<Generation> {
-    floor..=if lower { clock(now + CREDIBLE_AHEAD).max(floor) } else { Generation::MAX }
+    floor..=if lower { clock(now + CREDIBLE_AHEAD) } else { Generation::MAX }
+}
+
+/// In Unix milliseconds: a clock before this time, in November 2026, is not set yet.
+const EARLIEST_CLOCK: Generation = 1_795_000_000_000;
+
+/// Checks that generations may be lowered to this clock.
+pub(super) fn check_lowering(floor: Generation, now: SystemTime) -> Result<(), &'static str> {
+    if clock(now) < EARLIEST_CLOCK {
+        return Err("the clock of this machine is not set");
+    }
+    if floor > clock(now + CREDIBLE_AHEAD) {
+        return Err("`generation_floor` is more than a day ahead of the clock: correct it first");
+    }
+    Ok(())
 }
 
 fn clock(now: SystemTime) -> Generation {
@@ -45,6 +59,14 @@ mod tests {
         assert_eq!(next(None, at(1000), 9000), 9000);
         assert_eq!(next(Some(9000), at(1000), 9000), 9001);
         assert_eq!(next(None, UNIX_EPOCH - Duration::from_secs(1), 0), 0, "a clock before 1970");
+    }
+
+    #[test]
+    fn generations_are_lowered_to_a_clock_that_may_be_right() {
+        let now = at(EARLIEST_CLOCK + 1);
+        assert!(check_lowering(EARLIEST_CLOCK, now).is_ok());
+        assert!(check_lowering(0, at(1_000_000)).unwrap_err().contains("not set"));
+        assert!(check_lowering(EARLIEST_CLOCK + 2 * 86_400_000, now).unwrap_err().contains("generation_floor"));
     }
 
     proptest! {

@@ -13,6 +13,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use super::delta_queue::DeltaQueue;
 use super::draft::{Draft, Rules, VisibleChange};
 use super::error::PublishError;
+use super::generation;
 use super::known::KnownService;
 use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
@@ -124,9 +125,8 @@ impl Publisher {
                 "the repository has objects but no record: restore its record from a backup, or it starts empty"
             );
         }
-        // Before the time service has set it, a clock may be years behind.
-        if lower_generations && SystemTime::now() < identity.created_at {
-            return Err(PublishError::ClockBehindStore);
+        if lower_generations {
+            generation::check_lowering(generation_floor, SystemTime::now()).map_err(PublishError::NotLowered)?;
         }
         metrics.store_created.set(i64::try_from(unix_milliseconds(identity.created_at) / 1000).unwrap_or(i64::MAX));
         let shared = Arc::new(Shared {

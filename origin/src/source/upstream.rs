@@ -69,8 +69,7 @@ pub struct Upstream {
     pub egress: Arc<EgressPolicy>,
     /// How long the upstream may send nothing before the poll fails.
     pub stall_timeout: Duration,
-    /// What services follow: besides branches, tags and `HEAD`, the mirror has the refs that these name. Of pinned commits
-    /// those that the mirror lacks.
+    /// What services follow: besides branches, tags and `HEAD`, the mirror has the refs that these name.
     pub revisions: HashSet<Revision>,
     /// The most refs of a listing.
     pub max_refs: usize,
@@ -121,10 +120,9 @@ impl Upstream {
         }
     }
 
-    /// Whether a service follows the ref with this name in the mirror, or a pinned commit may be behind it.
+    /// Whether a service follows the ref with this name in the mirror.
     pub(crate) fn follows(&self, name: &BString) -> bool {
-        let follows = |revision: &Revision, name| matches!(revision, Revision::Commit(_)) || revision.follows(name);
-        name.to_str().is_ok_and(|name| self.revisions.iter().any(|revision| follows(revision, name)))
+        name.to_str().is_ok_and(|name| self.revisions.iter().any(|revision| revision.follows(name)))
     }
 }
 

@@ -32,7 +32,7 @@ use weir_protocol::name::RepositoryName;
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
 use self::mirror_handle::MirrorHandle;
-use self::revision::{ReachabilityCache, Revision};
+use self::revision::ReachabilityCache;
 use self::tree::{GitTree, lfs_files};
 use super::{
     BundleError, BundleRequest, Bundled, HydrateRequest, LeftOutRef, LfsFetchRequest, LfsFetchResult, ListRequest,
@@ -76,13 +76,7 @@ impl GitSource {
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
-        let repository = self.open().ok();
-        // A pinned commit that the mirror has needs no ref; a missing one may be behind any.
-        let is_awaited = |revision: &&Revision| match (revision, &repository) {
-            (Revision::Commit(commit), Some(repository)) => revision::find_commit(repository, commit).is_err(),
-            _ => true,
-        };
-        let revisions = request.services.iter().map(|service| &service.revision).filter(is_awaited).cloned().collect();
+        let revisions = request.services.iter().map(|service| service.revision.clone()).collect();
         let upstream = Upstream { revisions, ..self.upstream(request.config) };
         let ready = self.mirror.for_poll(Instant::now())?;
         ready.replaced.inspect(|damage| (request.on_mirror_replaced)(damage));

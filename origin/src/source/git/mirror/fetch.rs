@@ -221,7 +221,7 @@ impl Fetch<'_> {
         }
         let (refs, now) = (advertised.len(), Instant::now());
         lock(self.left_out).listed(&advertised, unusable);
-        let Difference { deleted, mut wanted } =
+        let Difference { deleted, mut wanted, in_the_way } =
             Difference::between(&mirrored, &advertised, &lock(self.left_out), is_followed, now);
         if let Some(group) = self.group {
             let ids: HashSet<_> = group.ids.iter().collect();
@@ -238,15 +238,22 @@ impl Fetch<'_> {
             if self.group.is_none() && !(self.may_fetch)() {
                 return Ok(Poll::Deferred);
             }
-            found.requested = Some(Group::new(&wanted, is_followed));
+            // Those that failed before come last: they must not stop the others.
+            let is_fresh = |name: &BString| is_followed(name) && !lock(self.left_out).has(name);
+            found.requested = Some(Group::new(&wanted, is_fresh));
             drop(found);
-            self.fetch(&mut protocol, &wanted)?;
+            self.fetch(&mut protocol, &wanted, in_the_way)?;
         }
         Ok(Poll::Changed { refs })
     }
 
     /// Fetches missing objects of these refs and updates the refs.
-    fn fetch(&self, protocol: &mut ProtocolSession<impl Transport>, wanted: &Refs) -> Result<(), MirrorError> {
+    fn fetch(
+        &self,
+        protocol: &mut ProtocolSession<impl Transport>,
+        wanted: &Refs,
+        in_the_way: Vec<BString>,
+    ) -> Result<(), MirrorError> {
         let measured = size::measure(self.repo.git_dir()).map_err(MirrorError::local("be measured"))?;
         self.session.begin_fetch(self.progress, measured.bytes);
         self.progress.preparing();
@@ -257,6 +264,7 @@ impl Fetch<'_> {
         let received = protocol.fetch(self.repo, wanted, &shallow, receive, self.progress, self.interrupt);
         received.map_err(|error| self.classify(&error))?;
         let both = quarantine.repository().map_err(MirrorError::local_gix("read the quarantine"))?;
+        refs::delete(self.repo, in_the_way)?;
         let broken = refs::update(&both, wanted, self.interrupt, |tips| {
             quarantine.admit(tips).map_err(|error| self.classify(&error))
         })?;

@@ -43,6 +43,11 @@ impl LeftOut {
         self.0.remove(name);
     }
 
+    /// Whether an earlier poll has left it out, at the id that the upstream lists now.
+    pub(super) fn has(&self, name: &BString) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// Whether the upstream lists it in a form that cannot be used.
     pub(super) fn is_unusable(&self, name: &BString) -> bool {
         self.0.get(name).is_some_and(|entry| entry.id.is_none())

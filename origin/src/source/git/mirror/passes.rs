@@ -14,8 +14,11 @@ use super::refs::Refs;
 /// The most fetches of a poll. Two thousand refs with one bad one need about 22.
 const MAX_FETCHES: usize = 32;
 
-/// The most of them while none succeeds. Then the upstream is the cause, and not one of 64 followed refs.
+/// The most of them while none succeeds, unless one bad ref of so many needs more. Then the upstream is the cause.
 const MAX_FRUITLESS_FETCHES: usize = 8;
+
+/// The most of them that may fail beyond a limit on all that is fetched, because each may download as much.
+const MAX_LARGE_FETCHES: usize = 2;
 
 /// Objects to fetch, of which the first ones are followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,18 +63,9 @@ pub(super) fn fetch_parts(
     leave_out: &mut dyn FnMut(&Group, &MirrorError),
 ) -> Result<(), MirrorError> {
     if error.is_of_all() {
-        // Each part might download as much again: only what is followed is tried.
-        let at = failed.followed;
-        let [followed, rest] = failed.split_at(at);
-        let result = if followed.ids.is_empty() {
-            Ok(())
-        } else if rest.ids.is_empty() {
-            Err(error.clone())
-        } else {
-            fetch(&followed).map_err(|(error, _)| error)
-        };
-        return result.map(|()| leave_out(&rest, &error));
+        return fetch_followed(failed, error, fetch, leave_out);
     }
+    let max_fruitless = MAX_FRUITLESS_FETCHES.max(failed.ids.len().max(1).ilog2() as usize + 3);
     let (mut failed, mut last) = (Some(failed), error);
     let (mut pending, mut fetches, mut has_succeeded) = (Vec::new(), 1, false);
     loop {
@@ -84,7 +78,7 @@ pub(super) fn fetch_parts(
             None => {}
         }
         let Some(group) = pending.pop() else { return Ok(()) };
-        if !has_succeeded && fetches == MAX_FRUITLESS_FETCHES {
+        if !has_succeeded && fetches == max_fruitless {
             if pending.iter().chain([&group]).any(|group| group.followed > 0) {
                 return Err(last);
             }
@@ -98,8 +92,7 @@ pub(super) fn fetch_parts(
         match fetch(&group) {
             Ok(()) => has_succeeded = true,
             Err((error, Some(group))) if !error.is_of_all() => (failed, last) = (Some(group), error),
-            Err((error, Some(group))) if group.followed == 0 => leave_out(&group, &error),
-            Err((error, Some(_))) => return Err(error),
+            Err((error, Some(group))) => fetch_followed(group, error, fetch, leave_out)?,
             Err((error, None)) if pending.iter().chain([&group]).any(|group| group.followed > 0) => return Err(error),
             Err((error, None)) => {
                 pending.push(group);
@@ -107,6 +100,37 @@ pub(super) fn fetch_parts(
             }
         }
     }
+}
+
+/// Fetches each followed object of a group that is beyond a limit on all that is fetched, and leaves out the rest.
+fn fetch_followed(
+    failed: Group,
+    mut last: MirrorError,
+    fetch: &mut dyn FnMut(&Group) -> Fetched,
+    leave_out: &mut dyn FnMut(&Group, &MirrorError),
+) -> Result<(), MirrorError> {
+    let at = failed.followed;
+    let is_alone = failed.ids.len() == 1;
+    let [followed, rest] = failed.split_at(at);
+    let mut failures = 0;
+    for (number, id) in followed.ids.into_iter().enumerate() {
+        let alone = Group { ids: vec![id], followed: 1 };
+        if is_alone || failures == MAX_LARGE_FETCHES || number == MAX_FETCHES {
+            leave_out(&alone, &last);
+            continue;
+        }
+        match fetch(&alone) {
+            Ok(()) => {}
+            Err((error, Some(_))) => {
+                failures += 1;
+                leave_out(&alone, &error);
+                last = error;
+            }
+            Err((error, None)) => return Err(error),
+        }
+    }
+    leave_out(&rest, &last);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -145,7 +169,7 @@ mod tests {
         assert_eq!(fetched(64, 64, &[0]).2, ids(&[0]));
         // Nothing that nobody follows can be fetched.
         let (fetches, none, left_out) = fetched(500, 0, &(0..500).collect::<Vec<_>>());
-        assert_eq!((fetches, none.len(), left_out.len()), (MAX_FRUITLESS_FETCHES, 0, 500));
+        assert_eq!((fetches, none.len(), left_out.len()), (11, 0, 500));
         assert_eq!(fetched(4, 2, &[0, 3]), (7, ids(&[1, 2]), ids(&[0, 3])));
         let (fetches, all_others, left_out) = fetched(2000, 1, &[1500]);
         assert!(fetches < MAX_FETCHES && all_others.len() == 1999 && left_out == ids(&[1500]), "{fetches}");
@@ -155,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_that_always_fails_gets_a_few_fetches_and_a_limit_of_all_one_more() {
+    fn an_upstream_that_always_fails_gets_a_few_fetches_and_a_limit_of_all_even_fewer() {
         let busy = || MirrorError::Upstream { step: "fetch", cause: "busy".to_owned() };
         let large = || MirrorError::PackTooLarge { limit: 1 };
         for (error, followed, expected) in [
-            // Among the followed ones the first was fetched alone.
-            (&busy as &dyn Fn() -> MirrorError, 50, (MAX_FRUITLESS_FETCHES - 1, true, 1)),
-            (&large, 50, (1, true, 0)),
-            (&large, 100, (0, true, 0)),
+            // The first of the followed ones were fetched alone.
+            (&busy as &dyn Fn() -> MirrorError, 50, (8, true, 2)),
+            (&large, 50, (MAX_LARGE_FETCHES, false, 100)),
+            (&large, 1, (1, false, 100)),
             (&large, 0, (0, false, 100)),
         ] {
             let (mut fetches, mut left_out) = (0, 0);

@@ -29,6 +29,8 @@ pub(super) struct Difference {
     pub(super) deleted: Vec<BString>,
     /// New and changed refs to fetch now.
     pub(super) wanted: Refs,
+    /// Mirrored refs whose place the wanted ones need.
+    pub(super) in_the_way: Vec<BString>,
 }
 
 impl Difference {
@@ -44,11 +46,11 @@ impl Difference {
         let due = changed().filter(|(name, _)| !left_out.must_wait(name, &is_followed, now));
         let due: HashSet<_> = due.map(|(_, id)| *id).collect();
         let wanted = changed().filter(|(_, id)| due.contains(*id)).map(|(name, id)| (name.clone(), *id)).collect();
-        // A mirrored ref that is left out is retained, unless a wanted one needs its place.
-        let is_deleted = |name: &&BString| {
-            !advertised.contains_key(*name) && (!left_out.is_unusable(name) || conflicts(name, &wanted))
-        };
-        Self { deleted: mirrored.keys().filter(is_deleted).cloned().collect(), wanted }
+        let gone = mirrored.keys().filter(|name| !advertised.contains_key(*name)).cloned();
+        // A mirrored ref that is left out is retained, unless one that was fetched needs its place.
+        let (unusable, deleted): (Vec<_>, Vec<_>) = gone.partition(|name| left_out.is_unusable(name));
+        let in_the_way = unusable.into_iter().filter(|name| conflicts(name, &wanted)).collect();
+        Self { deleted, wanted, in_the_way }
     }
 }
 
@@ -197,7 +199,7 @@ mod tests {
         let expect = |advertised: &[(&str, u8)], left_out: &LeftOut, deleted: &[&str], wanted: &[(&str, u8)]| {
             let deleted = deleted.iter().map(|name| (*name).into()).collect();
             let found = Difference::between(&mirrored, &refs(advertised), left_out, |_| false, now);
-            assert_eq!(found, Difference { deleted, wanted: refs(wanted) });
+            assert_eq!((found.deleted, found.wanted), (deleted, refs(wanted)));
         };
         expect(&[("refs/heads/a", 1), ("refs/heads/b", 2)], &left_out, &[], &[]);
         expect(&[("refs/heads/a", 1)], &left_out, &["refs/heads/b"], &[]);
@@ -207,7 +209,9 @@ mod tests {
         // The listing has `b`, but not in a form that can be stored.
         let unusable = MirrorError::NotFollowed { reference: String::new(), reason: "" };
         left_out.listed(&refs(&new), [("refs/heads/b".into(), unusable.clone())].into());
-        expect(&new, &left_out, &["refs/heads/b"], &new[..1]);
+        expect(&new, &left_out, &[], &new[..1]);
+        let found = Difference::between(&mirrored, &refs(&new), &left_out, |_| false, now);
+        assert_eq!(found.in_the_way, ["refs/heads/b"], "its place is needed once the other one was fetched");
         left_out.add(&"refs/heads/b/1".into(), refs(&new)[&BString::from("refs/heads/b/1")], unusable, None);
         expect(&new, &left_out, &[], &[]);
     }
