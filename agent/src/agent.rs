@@ -188,8 +188,7 @@ impl Composition {
         if !self.once {
             let stream = EventStream {
                 services: services.clone(),
-                edges: self.edges.clone(),
-                selection: roster.selection(),
+                asked: self.edges.asked(),
                 timeout: config.request_timeout,
                 spread: config.spread,
                 agent: config.name.clone(),
@@ -208,8 +207,7 @@ impl Composition {
         let batch = Batch {
             roster: roster.handle(),
             services: services.clone(),
-            edges: self.edges.clone(),
-            selection: roster.selection(),
+            asked: self.edges.asked(),
             timeout: config.request_timeout,
             has_trust: self.trust.is_some(),
             schedule: BatchSchedule::new(&config.name, config.poll_interval, Instant::now()),

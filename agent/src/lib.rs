@@ -30,6 +30,7 @@ mod release;
 mod reload;
 mod report;
 mod roster;
+mod selection;
 mod status;
 mod supervise;
 mod verify;

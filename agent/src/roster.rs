@@ -19,8 +19,9 @@ use crate::agent::Composition;
 use crate::config::{Config, ServiceConfig};
 use crate::edge_client::Edges;
 use crate::metrics::ServiceGauge;
-use crate::poll::{Command, OLD, ReceivedRow, Selection};
+use crate::poll::{Command, OLD, ReceivedRow};
 use crate::release::{ServiceDirectory, remove_pin, remove_tree};
+use crate::selection::Selection;
 use crate::status::ServiceStatus;
 use crate::supervise::Task;
 
@@ -224,8 +225,6 @@ pub(crate) struct Roster {
     composition: Arc<Composition>,
     services: Arc<Services>,
     config: Config,
-    /// What edges are asked for; `None`: each service is polled by itself.
-    selection: watch::Sender<Option<Selection>>,
     /// The services that lists have or had, without those that the configuration names. At the start those that were followed
     /// before: silence ends no service.
     listed: Listed,
@@ -313,33 +312,30 @@ impl Roster {
     /// Follows nothing yet. `before`: the services of an earlier process.
     pub(crate) fn new(composition: Arc<Composition>, services: Arc<Services>, before: BTreeSet<ServiceName>) -> Self {
         let (sender, messages) = mpsc::channel(MAX_MESSAGES);
-        let (config, selection) = (composition.config.clone(), watch::Sender::new(None));
+        let config = composition.config.clone();
         let mut listed = Listed::default();
         listed.set(before);
-        Self { composition, services, config, selection, listed, ending: BTreeSet::new(), messages, sender }
+        Self { composition, services, config, listed, ending: BTreeSet::new(), messages, sender }
     }
 
     pub(crate) fn handle(&self) -> RosterHandle {
         RosterHandle(self.sender.clone())
     }
 
-    /// What edges are asked for, now and later.
-    pub(crate) fn selection(&self) -> watch::Receiver<Option<Selection>> {
-        self.selection.subscribe()
-    }
-
-    /// Follows the services of a configuration. Its edges come first: none that has gone is asked for what is new.
+    /// Follows the services of a configuration, at its edges.
     pub(crate) async fn configure(&mut self, config: Config, edges: Option<Edges>) {
         let (selection, followed) = (Selection::of(&config), self.followed());
         let listed = self.listed.services().map(|(service, _)| service).chain(followed.keys());
         let wanted = wanted(&config, selection.as_ref(), listed);
-        edges.into_iter().for_each(|edges| self.composition.edges.replace(edges));
         if selection.is_none() {
             tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
         }
         let is_named = !config.is_dynamic();
-        let has_changed =
-            self.selection.send_if_modified(|known| std::mem::replace(known, selection.clone()) != selection);
+        // What has begun to end asks no edge any more: not those of this configuration either.
+        for service in followed.keys().filter(|service| !wanted.contains_key(*service)) {
+            self.end(service.clone(), false);
+        }
+        let has_changed = self.composition.edges.replace(edges, selection);
         if is_named || has_changed {
             self.services.are_known.send_replace(is_named);
         }
@@ -350,7 +346,7 @@ impl Roster {
     }
 
     fn is_selected(&self, selection: &Selection) -> bool {
-        self.selection.borrow().as_ref() == Some(selection)
+        self.composition.edges.selection().as_ref() == Some(selection)
     }
 
     fn take(&mut self, List { mut services, selection }: List) {
@@ -395,7 +391,7 @@ impl Roster {
     /// one: never an error, and never silence. `within`: the first polls are spread over this.
     async fn reconcile(&mut self, within: Duration) {
         let listed = self.listed.services().map(|(service, _)| service);
-        let wanted = wanted(&self.config, self.selection.borrow().as_ref(), listed);
+        let wanted = wanted(&self.config, self.composition.edges.selection().as_ref(), listed);
         let Changes { begin, end } = changes(&self.followed(), &wanted);
         for service in end {
             let goes_on = wanted.contains_key(&service);
@@ -435,9 +431,10 @@ impl Roster {
             }
         }
         self.ending.insert(name.clone());
+        let all_ended = service.part.end();
         let (composition, ended) = (self.composition.clone(), self.sender.clone());
         self.composition.drain.spawn(async move {
-            service.part.end().await;
+            all_ended.await;
             composition.metrics.forget(&name);
             composition.monitor.iter().for_each(|monitor| monitor.unwatch(&name));
             // Nobody listens any more when the agent stops.

@@ -10,7 +10,7 @@ use super::Findings;
 use crate::config::{Config, ServiceList};
 use crate::edge_client::{Edge, RequestError, Response, TarballRequest};
 use crate::fetch::problem_detail;
-use crate::poll::Selection;
+use crate::selection::Selection;
 
 /// The headers of an answer, and when they came.
 type Answered = Option<(HeaderMap, SystemTime)>;

@@ -16,7 +16,9 @@ mod rest;
 mod tests;
 mod token_file;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 pub(crate) use edge::{Edge, TarballRequest};
 pub use edge_url::{EdgeUrl, EdgeUrlError};
@@ -26,20 +28,50 @@ pub use response::Protocol;
 pub(crate) use response::{Response, ResponseBody};
 pub(crate) use rest::Rest;
 
-/// The configured edges; a reload replaces them.
-pub(crate) struct EdgeClient(RwLock<Arc<Edges>>);
+use crate::selection::Selection;
+
+/// The configured edges, and what all of them are asked for. A reload replaces both at once: no edge is asked for what was
+/// configured with other edges.
+pub(crate) struct EdgeClient(watch::Sender<Asked>);
+
+/// Which edges are asked, and for what.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) edges: Arc<Edges>,
+    /// `None`: each service is polled by itself.
+    pub(crate) selection: Option<Selection>,
+}
 
 impl EdgeClient {
     pub(crate) fn new(edges: Edges) -> Self {
-        Self(RwLock::new(edges.into()))
+        Self(watch::Sender::new(Asked { edges: edges.into(), selection: None }))
     }
 
     /// The current edges. Requests in flight keep the old ones after a reload.
     pub(crate) fn current(&self) -> Arc<Edges> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.borrow().edges.clone()
     }
 
-    pub(crate) fn replace(&self, edges: Edges) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = edges.into();
+    /// What edges are asked for now.
+    pub(crate) fn selection(&self) -> Option<Selection> {
+        self.0.borrow().selection.clone()
+    }
+
+    /// Both, now and later.
+    pub(crate) fn asked(&self) -> watch::Receiver<Asked> {
+        self.0.subscribe()
+    }
+
+    /// `edges`: `None` keeps them. Returns whether other services are asked for.
+    pub(crate) fn replace(&self, edges: Option<Edges>, selection: Option<Selection>) -> bool {
+        let mut is_other = false;
+        self.0.send_if_modified(|asked| {
+            is_other = asked.selection != selection;
+            let has_changed = is_other || edges.is_some();
+            asked.edges = edges.map_or_else(|| asked.edges.clone(), Arc::new);
+            asked.selection = selection;
+            has_changed
+        });
+        is_other
     }
 }

@@ -17,19 +17,17 @@ use super::batch_schedule::BatchSchedule;
 use super::error::PollError;
 use super::poller::succeeded;
 use super::row::ReceivedRow;
-use super::selection::Selection;
-use crate::edge_client::{Edge, EdgeClient, Edges, Protocol};
+use crate::edge_client::{Asked, Edge, Edges, Protocol};
 use crate::metrics::Metrics;
 use crate::roster::{List, RosterHandle, Services};
+use crate::selection::Selection;
 use crate::supervise::Task;
 
 /// The task that polls for all services.
 pub(crate) struct Batch {
     pub(crate) roster: RosterHandle,
     pub(crate) services: Arc<Services>,
-    pub(crate) edges: Arc<EdgeClient>,
-    /// What edges are asked for; `None`: nothing.
-    pub(crate) selection: watch::Receiver<Option<Selection>>,
+    pub(crate) asked: watch::Receiver<Asked>,
     pub(crate) timeout: Duration,
     /// With `trust` an edge that does not answer may list what others do not.
     pub(crate) has_trust: bool,
@@ -90,18 +88,18 @@ impl Task for Batch {
     async fn run(&mut self) {
         loop {
             // Perhaps while a poll was on its way, whose answer is of no use then.
-            if self.selection.has_changed().unwrap_or_default() {
+            if self.asked.has_changed().unwrap_or_default() {
                 self.schedule.wanted(Instant::now(), Duration::ZERO);
             }
-            let selection = self.selection.borrow_and_update().clone();
+            let Asked { edges, selection } = self.asked.borrow_and_update().clone();
             if selection.is_none() {
                 self.cursor.send_replace(None);
                 self.services.answered(None, Instant::now());
             }
             tokio::select! {
                 () = self.drain.begun() => return,
-                Ok(()) = self.selection.changed() => {
-                    self.selection.mark_changed();
+                Ok(()) = self.asked.changed() => {
+                    self.asked.mark_changed();
                     continue;
                 }
                 Some(spread) = self.wanted.recv() => {
@@ -113,12 +111,12 @@ impl Task for Batch {
             let Some(selection) = selection else { continue };
             let is_overdue = tokio::select! {
                 () = self.drain.begun() => return,
-                polled = self.poll(&selection) => self.take(polled, &selection).await,
+                polled = self.poll(&edges, &selection) => self.take(polled, &selection).await,
             };
             if is_overdue {
                 tokio::select! {
                     () = self.drain.begun() => return,
-                    listed = self.ask_all(&selection) => self.roster.all_listed(selection, listed).await,
+                    listed = self.ask_all(&edges, &selection) => self.roster.all_listed(selection, listed).await,
                 }
             }
         }
@@ -132,8 +130,7 @@ impl Task for Batch {
 
 impl Batch {
     /// Tries the edges in turn until one answers.
-    async fn poll(&self, selection: &Selection) -> Result<Answer, Failed> {
-        let edges = self.edges.current();
+    async fn poll(&self, edges: &Edges, selection: &Selection) -> Result<Answer, Failed> {
         let mut attempt = edges.attempt_with_age();
         let mut failed = Failed { is_unavailable: false, retry_after: None, errors: Vec::new() };
         let preferred = edges.preferred();
@@ -141,7 +138,7 @@ impl Batch {
             match self.ask(edge, selection).await {
                 Ok(mut answer) => {
                     if let Some(age) = answer.age.filter(|age| *age > OLD)
-                        && let Some((younger, other, its)) = self.youngest(&edges, edge, selection).await
+                        && let Some((younger, other, its)) = self.youngest(edges, edge, selection).await
                         && is_worth_moving(age, its, fastrand::f64())
                     {
                         attempt.prefer(younger);
@@ -197,8 +194,7 @@ impl Batch {
     }
 
     /// What all edges list together. `None`: one that may list more did not answer.
-    async fn ask_all(&self, selection: &Selection) -> Option<BTreeSet<ServiceName>> {
-        let edges = self.edges.current();
+    async fn ask_all(&self, edges: &Edges, selection: &Selection) -> Option<BTreeSet<ServiceName>> {
         let answers = join_all(edges.in_order().map(|edge| self.ask(edge, selection))).await;
         let (mut services, known) = (BTreeSet::new(), self.known.as_ref());
         for answer in answers {

@@ -15,11 +15,11 @@ use super::error::PollError;
 use super::poller::succeeded;
 use super::row::ReceivedRow;
 use super::schedule::back_off;
-use super::selection::Selection;
-use crate::edge_client::{Edge, EdgeClient, Edges, RequestError, Response};
+use crate::edge_client::{Asked, Edge, Edges, RequestError, Response};
 use crate::metrics::Metrics;
 use crate::phase::phase;
 use crate::roster::Services;
+use crate::selection::Selection;
 use crate::supervise::Task;
 
 /// A stream that says nothing for this long is dead.
@@ -34,9 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The task that keeps the stream open.
 pub(crate) struct EventStream {
     pub(crate) services: Arc<Services>,
-    pub(crate) edges: Arc<EdgeClient>,
-    /// What edges are asked for; `None`: nothing.
-    pub(crate) selection: watch::Receiver<Option<Selection>>,
+    pub(crate) asked: watch::Receiver<Asked>,
     pub(crate) timeout: Duration,
     /// Within this, a batch poll follows a change of what is followed, and the next stream one that ended.
     pub(crate) spread: Duration,
@@ -111,12 +109,10 @@ impl EventStream {
         // While there is no batch poll, there are no events either.
         let known = self.cursor.wait_for(Option::is_some).await.map(|cursor| cursor.clone());
         let Ok(since) = known else { return StreamEnd::Ended };
-        let Ok(selection) = self.selection.wait_for(Option::is_some).await.map(|selection| selection.clone()) else {
-            return StreamEnd::Ended;
-        };
-        let edges = self.edges.current();
+        let asked = self.asked.wait_for(|asked| asked.selection.is_some()).await.map(|asked| asked.clone());
+        let Ok(Asked { edges, selection: Some(selection) }) = asked else { return StreamEnd::Ended };
         let preferred = edges.preferred();
-        match self.open(&edges, selection.as_ref(), since.as_ref()).await {
+        match self.open(&edges, &selection, since.as_ref()).await {
             Ok((edge, response)) => {
                 self.read(edge, response, &edges, preferred).await.err().unwrap_or(StreamEnd::Ended)
             }
@@ -127,10 +123,9 @@ impl EventStream {
     async fn open<'e>(
         &self,
         edges: &'e Edges,
-        selection: Option<&Selection>,
+        selection: &Selection,
         since: Option<&Cursor>,
     ) -> Result<(&'e Edge, Response), StreamEnd> {
-        let Some(selection) = selection else { return Err(StreamEnd::Ended) };
         let target = selection.target(&Route::AgentEvents, since);
         let mut errors = Vec::new();
         for edge in edges.in_order() {
@@ -152,7 +147,7 @@ impl EventStream {
         &mut self,
         edge: &Edge,
         response: Response,
-        edges: &Arc<Edges>,
+        edges: &Edges,
         preferred: &Edge,
     ) -> Result<(), StreamEnd> {
         let Response { protocol, connection_id, renew_at, body, .. } = response;
@@ -165,11 +160,8 @@ impl EventStream {
         loop {
             let part = tokio::select! {
                 part = body.chunk() => part?,
-                Ok(()) = self.selection.changed() => return Err(StreamEnd::Reloaded),
+                Ok(()) = self.asked.changed() => return Err(StreamEnd::Reloaded),
                 _ = looks.tick() => {
-                    if !Arc::ptr_eq(edges, &self.edges.current()) {
-                        return Err(StreamEnd::Reloaded);
-                    }
                     if !std::ptr::eq(preferred, edges.preferred()) {
                         return Err(StreamEnd::OtherEdge);
                     }

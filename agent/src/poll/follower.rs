@@ -148,11 +148,7 @@ impl Follower {
             pinned: pinned.is_some(),
         };
         let wanted = if refresh && pinned.is_none() { Wanted::Refresh } else { Wanted::Poll };
-        let result = tokio::select! {
-            () = self.interrupted() => return None,
-            result = self.poller.run(local, &wanted) => result,
-        };
-        let (found, protocol) = match result {
+        let (found, protocol) = match self.ask(local, &wanted).await? {
             Ok(answered) => answered,
             Err(failed) => {
                 self.schedule.failed(refresh, failed.retry_after, Instant::now(), fastrand::f64());
@@ -181,6 +177,23 @@ impl Follower {
             }
         }
         Some(())
+    }
+
+    /// Asks the edges; `None` when it was interrupted.
+    pub(super) async fn ask(
+        &self,
+        local: LocalState,
+        wanted: &Wanted,
+    ) -> Option<Result<(PollResult, Protocol), AllEdgesFailed>> {
+        let edges = self.poller.edges.current();
+        // Those that replaced the edges of this service are not asked for it.
+        if self.drain.has_begun() {
+            return None;
+        }
+        tokio::select! {
+            () = self.interrupted() => None,
+            result = self.poller.run(&edges, local, wanted) => Some(result),
+        }
     }
 
     /// A row confirms the release, or is a reason to poll; `None` when it was interrupted.

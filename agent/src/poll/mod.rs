@@ -16,7 +16,6 @@ mod poller;
 mod request;
 mod row;
 mod schedule;
-mod selection;
 
 pub(crate) use batch::{Batch, OLD};
 pub(crate) use batch_schedule::BatchSchedule;
@@ -28,4 +27,3 @@ pub(crate) use interrupted::DownloadLimits;
 pub(crate) use poller::Poller;
 pub(crate) use row::ReceivedRow;
 pub(crate) use schedule::Schedule;
-pub(crate) use selection::Selection;

@@ -72,11 +72,7 @@ impl Follower {
         let ReleaseRecord { generation, commit, revision_id, .. } =
             self.directory.state().record_of(ReleaseName::new(digest, 0));
         let wanted = Wanted::Retained(TarballHeaders { digest: Some(digest), generation, commit, revision_id });
-        let result = tokio::select! {
-            () = self.interrupted() => return None,
-            result = self.poller.run(LocalState::default(), &wanted) => result,
-        };
-        let applied = match result {
+        let applied = match self.ask(LocalState::default(), &wanted).await? {
             Ok((found, _)) => self.apply(found, SwitchReason::RolledBack).await?,
             Err(failed) if failed.is_not_found() => match self.is_at(digest) {
                 true => Ok(Outcome::Unchanged),

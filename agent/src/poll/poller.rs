@@ -16,7 +16,7 @@ use super::error::{AllEdgesFailed, PollError};
 use super::interrupted::{DownloadLimits, Interrupted};
 use super::request::{LocalState, PollResult, Version, Wanted};
 use crate::config::Config;
-use crate::edge_client::{Edge, EdgeClient, Protocol, RequestError, Response, ResponseBody, TarballRequest};
+use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{
     Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, is_delta, problem_detail, retry_after,
 };
@@ -95,11 +95,11 @@ impl Poller {
     /// The errors of all edges.
     pub(crate) async fn run(
         &self,
+        edges: &Edges,
         local: LocalState,
         wanted: &Wanted,
     ) -> Result<(PollResult, Protocol), AllEdgesFailed> {
         let (mut errors, mut retry_after) = (Vec::new(), None);
-        let edges = self.edges.current();
         let mut attempt = edges.attempt();
         for edge in attempt.in_order() {
             let result = match wanted {

@@ -77,11 +77,12 @@ impl Drain {
         part
     }
 
-    /// Begins the drain of a part, and waits until its tasks have ended.
-    pub async fn end(&self) {
+    /// Begins the drain of a part. Resolves when its tasks have ended.
+    pub fn end(&self) -> impl Future<Output = ()> + Send + use<> {
         self.finish.cancel();
         self.tasks.close();
-        self.tasks.wait().await;
+        let tasks = self.tasks.clone();
+        async move { tasks.wait().await }
     }
 
     /// Begins the drain and waits until all tasks have ended; `deadline` aborts the rest. The tasks of [`last`](Self::last)
