@@ -2,16 +2,22 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
 use super::run::replace;
 use crate::catalog::version;
 use crate::config::{ClusterConfig, Config};
-use crate::store::proof::{Proof, prove};
+use crate::store::proof::{Proof, ProofError, prove};
 
 /// What was proved by this data directory. A proof takes about 220 requests, so it is not repeated at each start.
 const FILE: &str = "cluster-proved";
+
+/// After these pauses an engine that did not answer is checked again: it may be busy with the checks of origins that started
+/// at the same time.
+const PAUSES: [Duration; 4] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
 
 /// Proves the engine of `[cluster]`, unless this data directory has proved the same one before.
 ///
@@ -26,7 +32,49 @@ pub(crate) async fn ensure_proved(config: &Config, cluster: &ClusterConfig, data
     }
     tracing::info!(engine = %cluster.engine, "checking that the engine can hold the records of several origins");
     let refused = || format!("[cluster] engine = \"{}\"", cluster.engine);
-    let Proof { races, writers, .. } = Box::pin(prove(config)).await.with_context(refused)?;
+    let proof = until_answered(async || Box::pin(prove(config)).await).await;
+    let Proof { races, writers, .. } = proof.with_context(refused)?;
     tracing::info!(engine = %cluster.engine, races, writers, "the engine can hold the records of several origins");
     replace(data_dir, FILE, &format!("{engine}\n")).context("data_dir cannot be written")
+}
+
+/// Checks again while nothing is known. What an engine did wrong, it would do again.
+async fn until_answered<T>(mut check: impl AsyncFnMut() -> Result<T, ProofError>) -> Result<T, ProofError> {
+    for pause in PAUSES {
+        match check().await {
+            Err(error @ ProofError::Unavailable(_)) => {
+                let pause = pause.mul_f64(0.5 + fastrand::f64());
+                tracing::warn!(%error, ?pause, "the engine did not answer all requests, and is checked again");
+                tokio::time::sleep(pause).await;
+            }
+            known => return known,
+        }
+    }
+    check().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_does_not_answer_is_checked_again_for_a_while() {
+        let unavailable = || Err(ProofError::Unavailable("no answer".to_owned()));
+        let refused = || Err(ProofError::Refused("two winners".to_owned()));
+        // What the checks find one after the other, and how many there are.
+        for (found, checks, result) in [
+            (vec![Ok(1)], 1, "Ok(1)"),
+            (vec![unavailable(), unavailable(), Ok(3)], 3, "Ok(3)"),
+            (vec![unavailable(), refused(), Ok(3)], 2, "Err(Refused(\"two winners\"))"),
+            ((0..9).map(|_| unavailable()).collect(), 5, "Err(Unavailable(\"no answer\"))"),
+        ] {
+            let (mut found, mut count) = (found.into_iter(), 0);
+            let ended = until_answered(async || {
+                count += 1;
+                found.next().unwrap()
+            });
+            assert_eq!(format!("{:?}", ended.await), result);
+            assert_eq!(count, checks, "{result}");
+        }
+    }
 }
