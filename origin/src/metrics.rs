@@ -16,7 +16,7 @@ use crate::fleet::FleetMetrics;
 use crate::member_client::MemberMetrics;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
-use crate::source::git::mirror::MirrorError;
+use crate::source::PollFailure;
 use crate::store::StoreMetrics;
 
 metric_families! {
@@ -25,7 +25,7 @@ metric_families! {
         /// Polls of upstreams that ended.
         pub(crate) polls: IntCounterVec = "weir_origin_polls_total" { repository, result: POLL_RESULTS };
         /// Polls that failed, by reason. `/status` has the upstream's message.
-        pub(crate) poll_failures: IntCounterVec = "weir_origin_poll_failures_total" { kind: MirrorError::KINDS };
+        pub(crate) poll_failures: IntCounterVec = "weir_origin_poll_failures_total" { kind: PollFailure::KINDS };
         /// Duration of polls, fetches included, without the time that they waited for a permit.
         pub(crate) poll_duration: Histogram = "weir_origin_poll_duration_seconds"
             [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];

@@ -11,7 +11,7 @@ use weir_runtime::tls;
 use super::DefinedBy;
 use super::file_check::FileCheck;
 use super::verify::VerifyConfig;
-use crate::source::git::mirror::Redirects;
+use crate::source::Redirects;
 use crate::source::{Endpoint, Upstream};
 use crate::webhook::Secret;
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::source::git::mirror::{MirrorError, Redirects};
+use super::error::{NotAllowed, UpstreamError};
 
 /// The hosts and addresses that an upstream may have. Default: any.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -26,12 +26,9 @@ pub struct EgressPolicy {
 impl EgressPolicy {
     /// The policy for hosts to which an allowed upstream refers, such as the storage of an LFS server: public addresses, and
     /// the hosts that the configuration lists.
-    pub(crate) fn for_other_hosts(&self, redirects: &Redirects) -> Self {
-        let exempt = match redirects {
-            // A list in an operator's document does not extend the operator's own policy.
-            Redirects::To(hosts) if !self.public_only => hosts.clone(),
-            _ => Hosts::default(),
-        };
+    pub(crate) fn for_other_hosts(&self, listed: Option<&Hosts>) -> Self {
+        // A list in an operator's document does not extend the operator's own policy.
+        let exempt = listed.filter(|_| !self.public_only).cloned().unwrap_or_default();
         Self { hosts: self.hosts.clone(), public_only: true, exempt }
     }
 
@@ -48,7 +45,7 @@ impl EgressPolicy {
     }
 
     /// Resolves the allowed addresses of a host, which was checked before.
-    pub(crate) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+    pub(crate) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, UpstreamError> {
         let all = resolve_all(host, port).await?;
         let allowed: Vec<_> = all.into_iter().filter(|address| self.allows(host, address.ip())).collect();
         if allowed.is_empty() { Err(NotAllowed::Address(normalized(host)).into()) } else { Ok(allowed) }
@@ -81,27 +78,6 @@ impl EgressPolicy {
 #[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Hosts(Vec<String>);
-
-/// Why an upstream is not allowed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotAllowed {
-    /// Its host is not listed.
-    #[error("the host `{0}` is not allowed: `[upstreams] hosts` does not list it")]
-    Host(String),
-    /// Its address is not public.
-    #[error(
-        "the host `{0}` has no public address, and this repository may only use public addresses: list the host in \
-         `[upstreams] hosts`, or set `[upstreams] private_addresses`"
-    )]
-    Address(String),
-    /// Its name cannot be resolved here, so its addresses cannot be checked.
-    #[error(
-        "the host `{0}` is not allowed behind the proxy: its name cannot be resolved here, so the origin cannot check that \
-         its address is public: list the host in `redirects` of the repository (in the configuration file), or in \
-         `[upstreams] hosts`"
-    )]
-    Unresolved(String),
-}
 
 impl Hosts {
     /// Creates a list of host names. `*.` at the start matches all hosts below a domain.
@@ -168,9 +144,9 @@ impl fmt::Debug for Hosts {
 }
 
 /// Resolves the addresses of a host.
-async fn resolve_all(host: &str, port: u16) -> Result<Vec<SocketAddr>, MirrorError> {
+async fn resolve_all(host: &str, port: u16) -> Result<Vec<SocketAddr>, UpstreamError> {
     let name = host.trim_matches(['[', ']']);
-    let failed = |cause: String| MirrorError::Resolve { host: name.to_owned(), cause };
+    let failed = |cause: String| UpstreamError::Resolve { host: name.to_owned(), cause };
     let all: Vec<_> = tokio::net::lookup_host((name, port)).await.map_err(|e| failed(e.to_string()))?.collect();
     if all.is_empty() { Err(failed("there is none".to_owned())) } else { Ok(all) }
 }
@@ -291,7 +267,7 @@ mod tests {
         public.check_host("localhost").unwrap();
         for host in ["127.0.0.1", "localhost", "[::1]", "169.254.169.254"] {
             let error = public.resolve(host, 80).await.unwrap_err();
-            assert!(matches!(error, MirrorError::NotAllowed(NotAllowed::Address(_))), "{host}: {error}");
+            assert!(matches!(error, UpstreamError::NotAllowed(NotAllowed::Address(_))), "{host}: {error}");
         }
         for host in ["127.0.0.1", "[::1]", "169.254.169.254."] {
             assert!(matches!(public.check_host(host), Err(NotAllowed::Address(_))), "{host}");

@@ -59,3 +59,26 @@ pub(crate) struct PollFailure {
     /// The upstream's `Retry-After`.
     pub(crate) retry_after: Option<Duration>,
 }
+
+impl PollFailure {
+    /// All values of `kind`.
+    pub(crate) const KINDS: [&str; 17] = [
+        "not_allowed",
+        "dns",
+        "timeout",
+        "connect",
+        "trust",
+        "authenticate",
+        "redirect",
+        "not_found",
+        "no_refs",
+        "object_format",
+        "limit",
+        "rate_limit",
+        "server_error",
+        "protocol",
+        "local",
+        "damaged",
+        "interrupted",
+    ];
+}

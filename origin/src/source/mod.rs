@@ -7,13 +7,18 @@
 mod context;
 mod egress_policy;
 mod endpoint;
+mod error;
 mod failure;
 /// The second kind, for tests: in debug builds only.
 #[cfg(debug_assertions)]
 pub mod folder;
+#[cfg(feature = "fuzzing")]
+mod fuzz;
 pub mod git;
-pub(crate) mod http_clients;
+pub(crate) mod http;
 mod interface;
+mod progress;
+mod redirects;
 mod runtime;
 pub(crate) mod secret;
 mod upstream;
@@ -21,20 +26,21 @@ mod upstream;
 use std::sync::Arc;
 
 pub use crate::clock::ServerClocks;
-pub use crate::source::git::mirror::{FetchProgress, FetchSnapshot};
 pub(crate) use context::SourceContext;
-pub use egress_policy::{EgressPolicy, Hosts, NotAllowed};
+pub use egress_policy::{EgressPolicy, Hosts};
 pub use endpoint::Endpoint;
-#[cfg(feature = "fuzzing")]
-pub(crate) use endpoint::fuzz as fuzz_endpoint;
 pub(crate) use endpoint::{Address, Scheme, SshAddress};
+pub use error::{NotAllowed, UpstreamError};
 pub use failure::LeftOutRef;
 pub(crate) use failure::{PollFailure, RetryPolicy, ServiceFailure};
+#[cfg(feature = "fuzzing")]
+pub use fuzz::fuzz_upstream_words;
 pub(crate) use interface::{
     BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget,
     MaintenanceRequest, PollOutcome, PollRequest, ReadPart, ResolvedServices, RetainedCommits, Source, WrittenBundle,
 };
-pub(crate) use runtime::runtime;
+pub use progress::{FetchProgress, FetchSnapshot};
+pub use redirects::Redirects;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
     DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::source::git::mirror::MirrorError;
+use super::error::UpstreamError;
 
 static RUNTIME: LazyLock<io::Result<Runtime>> =
     LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).thread_name("upstreams").enable_all().build());
@@ -17,7 +17,6 @@ static RUNTIME: LazyLock<io::Result<Runtime>> =
 ///
 /// # Errors
 /// It could not be started.
-pub(crate) fn runtime() -> Result<&'static Runtime, MirrorError> {
-    let failed = |error: &io::Error| MirrorError::local("start to talk to upstreams")(error.kind().into());
-    RUNTIME.as_ref().map_err(failed)
+pub(crate) fn runtime() -> Result<&'static Runtime, UpstreamError> {
+    RUNTIME.as_ref().map_err(|error| UpstreamError::Runtime(error.kind()))
 }

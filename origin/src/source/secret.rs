@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::source::git::mirror::MirrorError;
+use super::error::UpstreamError;
 
 /// The longest password or token, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
@@ -13,11 +13,11 @@ const MAX_BYTES: u64 = 64 << 10;
 ///
 /// # Errors
 /// The file cannot be read, is empty, or contains characters that a header must not have.
-pub(crate) fn read(file: &Path, what: &'static str) -> Result<String, MirrorError> {
-    let wrong = |why: &str| MirrorError::file(what, file, why);
+pub(crate) fn read(file: &Path, what: &'static str) -> Result<String, UpstreamError> {
+    let wrong = |why: &str| UpstreamError::file(what, file, why);
     let mut secret = String::new();
     let read = File::open(file).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut secret));
-    read.map_err(MirrorError::unread(what, file))?;
+    read.map_err(UpstreamError::unread(what, file))?;
     let secret = secret.strip_suffix('\n').map_or(&*secret, |line| line.strip_suffix('\r').unwrap_or(line));
     if secret.trim().is_empty() {
         return Err(wrong("is empty"));

@@ -1,16 +1,13 @@
 //! The upstream of a repository: its URL, credentials and limits.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gix::bstr::{BString, ByteSlice};
-
-use super::{EgressPolicy, Endpoint};
+use super::egress_policy::EgressPolicy;
+use super::endpoint::Endpoint;
+use super::redirects::Redirects;
 use crate::clock::ServerClocks;
-use crate::source::git::mirror::Redirects;
-use crate::source::git::revision::Revision;
 
 /// The default of [`Upstream::stall_timeout`].
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,8 +66,6 @@ pub struct Upstream {
     pub egress: Arc<EgressPolicy>,
     /// How long the upstream may send nothing before the poll fails.
     pub stall_timeout: Duration,
-    /// What services follow: besides branches, tags and `HEAD`, the mirror has the refs that these name.
-    pub revisions: HashSet<Revision>,
     /// The most refs of a listing.
     pub max_refs: usize,
     /// The most bytes of one fetch.
@@ -108,7 +103,6 @@ impl Upstream {
             ssh_known_hosts: None,
             egress: Arc::default(),
             stall_timeout: DEFAULT_STALL_TIMEOUT,
-            revisions: HashSet::new(),
             max_refs: DEFAULT_MAX_REFS,
             max_pack: DEFAULT_MAX_PACK,
             max_mirror: DEFAULT_MAX_MIRROR,
@@ -118,11 +112,6 @@ impl Upstream {
             min_rate: DEFAULT_MIN_RATE,
             clocks: ServerClocks::default(),
         }
-    }
-
-    /// Whether a service follows the ref with this name in the mirror.
-    pub(crate) fn follows(&self, name: &BString) -> bool {
-        name.to_str().is_ok_and(|name| self.revisions.iter().any(|revision| revision.follows(name)))
     }
 }
 

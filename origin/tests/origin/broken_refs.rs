@@ -125,7 +125,7 @@ proptest! {
         let poll = |pair: &Pair| {
             let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
             let memory = FetchMemory::new(pair.upstream.max_object, pair.upstream.max_objects);
-            pair.mirror.poll_with(&pair.upstream, &progress, &memory, &stop, &|| true)
+            pair.mirror.poll_with(&pair.upstream, &pair.revisions, &progress, &memory, &stop, &|| true)
         };
         for (number, broken) in (1..).zip(pushes) {
             for (salt, kind) in (number * 10..).zip(broken) {

@@ -138,7 +138,7 @@ fn a_delta_chain_over_the_limit_is_refused() {
     let mut pair = Pair::new();
     pair.upstream.max_object = 2 << 20;
     // A followed ref is fetched with each poll.
-    pair.upstream.revisions.insert("refs/heads/line".parse().unwrap());
+    pair.revisions.insert("refs/heads/line".parse().unwrap());
     let mut poll = |count| {
         let (pack, first) = line_of_large_deltas(count);
         assert!(pack.len() < 64 << 10);
@@ -234,7 +234,7 @@ fn completing_a_thin_pack_counts_towards_the_limits() {
     let mut pair = mirror_of(&base);
     let server = thin(&base);
     // A followed ref is fetched with each poll.
-    pair.upstream.revisions.insert("refs/heads/new".parse().unwrap());
+    pair.revisions.insert("refs/heads/new".parse().unwrap());
     let before = pair.mirror.size().unwrap().bytes;
     pair.upstream.url = server.url().into();
 

@@ -141,7 +141,7 @@ fn a_broken_tag_does_not_prevent_updates_of_other_refs() {
             listing([(&*second, "HEAD"), (&second, "refs/heads/main"), (tags.last().unwrap().as_str(), "refs/tags/t")]);
         let server = ScriptedServer::of(refs, packfile(&pack));
         pair.upstream.url = server.url().into();
-        pair.upstream.revisions.insert("refs/tags/t".parse().unwrap());
+        pair.revisions.insert("refs/tags/t".parse().unwrap());
         let error = pair.try_poll().unwrap_err();
         assert_eq!((error.step(), error.kind(), error.may_be_damage()), ("fetch", "protocol", false), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
@@ -150,10 +150,12 @@ fn a_broken_tag_does_not_prevent_updates_of_other_refs() {
 
         // A missing object may come with the next fetch; a broken tag stays broken.
         let (progress, stop, memory) = (FetchProgress::default(), AtomicBool::new(false), FetchMemory::new(1, 1));
-        let poll = |pair: &Pair| pair.mirror.poll_with(&pair.upstream, &progress, &memory, &stop, &|| false).unwrap();
+        let poll = |pair: &Pair| {
+            pair.mirror.poll_with(&pair.upstream, &pair.revisions, &progress, &memory, &stop, &|| false).unwrap()
+        };
         assert_eq!(poll(&pair) == Poll::Deferred, missing);
         // Not with each poll, unless somebody follows it.
-        pair.upstream.revisions.clear();
+        pair.revisions.clear();
         assert!(matches!(poll(&pair), Poll::Unchanged { .. }));
         assert!(pair.mirror.left_out()[0].1.to_string().contains(reason));
     }
@@ -333,7 +335,7 @@ fn a_fetch_waits_for_memory_of_its_own_host() {
 
     let memory = FetchMemory::new(slow.upstream.max_object, 1000);
     let poll = |pair: &Pair, progress: &FetchProgress| {
-        pair.mirror.poll_with(&pair.upstream, progress, &memory, &AtomicBool::new(false), &|| true)
+        pair.mirror.poll_with(&pair.upstream, &pair.revisions, progress, &memory, &AtomicBool::new(false), &|| true)
     };
     let progress = FetchProgress::default();
     std::thread::scope(|scope| {
@@ -362,7 +364,7 @@ fn a_replacement_object_is_not_used() {
     let good = pair.git.line(["rev-parse", "HEAD:deploy"]);
     let evil = pair.git.raw_tree(&[("100644", b"app", &pair.git.blob(b"evil"))]);
     pair.git.run(["replace", &good, &evil]);
-    pair.upstream.revisions.insert(weir_origin::source::git::revision::Revision::Named(format!("refs/replace/{good}")));
+    pair.revisions.insert(weir_origin::source::git::revision::Revision::Named(format!("refs/replace/{good}")));
     assert_eq!(pair.poll(), Poll::Changed { refs: 3 }, "it is mirrored as any other ref");
     let repository = pair.mirror.repository().unwrap().to_thread_local();
     let tree = repository.find_commit(gix::ObjectId::from_hex(commit.as_bytes()).unwrap()).unwrap().tree().unwrap();

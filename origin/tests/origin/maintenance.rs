@@ -77,7 +77,7 @@ const LIMITS: MaintenanceLimits = MaintenanceLimits { min_free: 0, max_mirror: u
 
 fn poll(mirror: &Mirror, prepared: &Prepared) -> Poll {
     let remote = Remote::new(prepared.url().as_str());
-    mirror.poll(&remote, &FetchProgress::default(), &AtomicBool::new(false)).unwrap()
+    mirror.poll(&remote, &HashSet::new(), &FetchProgress::default(), &AtomicBool::new(false)).unwrap()
 }
 
 fn maintain(mirror: &Mirror, retained: &[CommitId], now: SystemTime) -> Option<Repack> {

@@ -11,6 +11,8 @@ pub(crate) struct Pair {
     pub(crate) git: Git,
     pub(crate) mirror: Mirror,
     pub(crate) upstream: Upstream,
+    /// What services follow.
+    pub(crate) revisions: HashSet<Revision>,
 }
 
 impl Pair {
@@ -18,9 +20,9 @@ impl Pair {
         let dir = tempfile::tempdir().unwrap();
         let git = Git::init(&dir.path().join("up stream"));
         let mirror = Mirror::open(&dir.path().join("mirrors/shop"), DEFAULT_MAX_OBJECT).unwrap();
-        let mut upstream = Upstream::new(format!("file://{}", git.dir.display()));
-        upstream.revisions.insert(Revision::Named("main".to_owned()));
-        Self { dir, git, mirror, upstream }
+        let upstream = Upstream::new(format!("file://{}", git.dir.display()));
+        let revisions = [Revision::Named("main".to_owned())].into();
+        Self { dir, git, mirror, upstream, revisions }
     }
 
     /// The same with a first commit of a file `a` in the upstream.
@@ -35,7 +37,7 @@ impl Pair {
     }
 
     pub(crate) fn try_poll(&self) -> Result<Poll, MirrorError> {
-        self.mirror.poll(&self.upstream, &FetchProgress::default(), &AtomicBool::new(false))
+        self.mirror.poll(&self.upstream, &self.revisions, &FetchProgress::default(), &AtomicBool::new(false))
     }
 
     #[track_caller]
@@ -276,7 +278,8 @@ fn files_of_a_killed_fetch_are_removed() {
     let reopened = Mirror::open(&dir, DEFAULT_MAX_OBJECT).unwrap();
     pair.git.run(["branch", "next"]);
     pair.git.commit_file("a", "2");
-    let poll = reopened.poll(&pair.upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
+    let poll =
+        reopened.poll(&pair.upstream, &pair.revisions, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
     assert!(matches!(poll, Poll::Changed { .. }));
     pair.assert_equal();
     assert!(!dir.join("objects/pack/pack-0.keep").exists());
@@ -299,8 +302,8 @@ fn a_killed_creation_is_repeated() {
 fn an_interrupt_ends_a_poll() {
     let (pair, _) = Pair::of_a_commit();
     let stop = AtomicBool::new(true);
-    let error = pair.mirror.poll(&pair.upstream, &FetchProgress::default(), &stop).unwrap_err();
-    assert!(matches!(error, MirrorError::Interrupted), "{error}");
+    let error = pair.mirror.poll(&pair.upstream, &pair.revisions, &FetchProgress::default(), &stop).unwrap_err();
+    assert!(matches!(error, MirrorError::Upstream(UpstreamError::Interrupted)), "{error}");
     pair.follow();
 }
 
@@ -318,7 +321,7 @@ fn an_upstream_may_be_a_work_tree_a_path_or_a_shallow_clone() {
     let tip: CommitId = shallow.line(["rev-parse", "HEAD"]).parse().unwrap();
     let mirror = Mirror::open(&dir.join("mirror-of-shallow"), DEFAULT_MAX_OBJECT).unwrap();
     let upstream = Upstream::new(shallow.dir.to_str().unwrap());
-    let poll = || mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
+    let poll = || mirror.poll(&upstream, &HashSet::new(), &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
     assert!(matches!(poll(), Poll::Changed { .. }));
     assert!(matches!(poll(), Poll::Unchanged { .. }));
     let next = shallow.commit_file("b", "on top");

@@ -71,7 +71,7 @@ fn polls_share_a_connection_and_reopen_a_closed_one() {
     // Another repository shares the connection, unless its egress policy differs.
     let other = Mirror::open(&pair.mirror_dir().with_file_name("other"), DEFAULT_MAX_OBJECT).unwrap();
     let full_handshakes = |upstream: &weir_origin::source::Upstream| {
-        other.poll(upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
+        other.poll(upstream, &HashSet::new(), &FetchProgress::default(), &AtomicBool::new(false)).unwrap();
         server.take_handshakes().iter().filter(|kind| **kind == HandshakeKind::Full).count()
     };
     assert_eq!(full_handshakes(&pair.upstream), 0);
@@ -124,9 +124,9 @@ fn a_request_that_stalls_on_a_reused_connection_is_sent_again() {
     // On a new connection it is not.
     server.set_behavior(HttpBehavior { requests_per_connection: Some(0), hangs: true, ..HttpBehavior::default() });
     let error = pair.try_poll().unwrap_err();
-    assert!(matches!(error, MirrorError::Stalled { .. }), "{error}");
+    assert!(matches!(error, MirrorError::Upstream(UpstreamError::Stalled { .. })), "{error}");
     server.take_requests();
-    assert!(matches!(pair.try_poll().unwrap_err(), MirrorError::Stalled { .. }));
+    assert!(matches!(pair.try_poll().unwrap_err(), MirrorError::Upstream(UpstreamError::Stalled { .. })));
     assert_eq!(server.take_requests().len(), 1);
 }
 
@@ -146,7 +146,10 @@ fn an_unknown_authority_is_not_trusted_and_an_invalid_file_is_an_error() {
     assert!(pair.try_poll().unwrap_err().to_string().contains("contains no valid certificate"));
     pair.upstream.ca = Some(other.join("none"));
     let error = pair.try_poll().unwrap_err();
-    assert!(matches!(error, MirrorError::File { key: "ca", .. }) && !error.may_be_damage(), "{error}");
+    assert!(
+        matches!(error, MirrorError::Upstream(UpstreamError::File { key: "ca", .. })) && !error.may_be_damage(),
+        "{error}"
+    );
     assert!(!error.to_string().contains("other/none"), "{error}");
 }
 
@@ -190,8 +193,10 @@ fn every_request_is_counted_and_a_fetch_waits_for_permission() {
     pair.upstream.redirects = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
     let poll = |may_fetch: bool| {
         let (progress, stop) = (FetchProgress::default(), AtomicBool::new(false));
-        let poll =
-            pair.mirror.poll_with(&pair.upstream, &progress, &FetchMemory::new(1, 1), &stop, &|| may_fetch).unwrap();
+        let poll = pair
+            .mirror
+            .poll_with(&pair.upstream, &pair.revisions, &progress, &FetchMemory::new(1, 1), &stop, &|| may_fetch)
+            .unwrap();
         let sent = server.take_requests().len() + elsewhere.take_requests().len();
         assert_eq!(progress.requests() as usize, sent, "{poll:?}");
         (poll, sent)
@@ -237,7 +242,7 @@ fn a_media_type_may_have_parameters() {
         });
         let mut upstream = pair.upstream.clone();
         upstream.url = server.url().into();
-        let poll = pair.mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false));
+        let poll = pair.mirror.poll(&upstream, &pair.revisions, &FetchProgress::default(), &AtomicBool::new(false));
         assert_eq!(poll.is_ok(), taken, "{ending}: {poll:?}");
     }
 }
@@ -345,7 +350,7 @@ fn http_errors_have_plain_messages() {
     for url in ["ssh://-x/y", "git@-x:y", "ftp://host/x", ""] {
         pair.upstream.url = url.into();
         let error = pair.try_poll().unwrap_err();
-        assert!(matches!(error, MirrorError::UnsupportedUrl { .. }), "{url}: {error}");
+        assert!(matches!(error, MirrorError::Upstream(UpstreamError::UnsupportedUrl { .. })), "{url}: {error}");
     }
 }
 
@@ -390,7 +395,7 @@ fn progress_is_reported_during_a_fetch() {
             }
             panic!("the poll ended and nobody saw it receive");
         });
-        let error = pair.mirror.poll(&upstream, &progress, &stop).unwrap_err();
+        let error = pair.mirror.poll(&upstream, &pair.revisions, &progress, &stop).unwrap_err();
         assert!(error.is_timeout() && error.step() == "fetch", "{error}");
         let _ = seen.send(());
     });

@@ -1,5 +1,6 @@
 //! Names that most tests use.
 
+pub(crate) use std::collections::HashSet;
 pub(crate) use std::fs;
 pub(crate) use std::path::{Path, PathBuf};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,9 +13,10 @@ pub(crate) use serde_json::{Value, json};
 pub(crate) use weir_origin::Condition;
 pub(crate) use weir_origin::config::{Config, RepositoryConfig, ServiceConfig};
 pub(crate) use weir_origin::reconcile::{Health, Phase, RepositoryState, WaitsFor};
-pub(crate) use weir_origin::source::git::mirror::{FetchMemory, FetchProgress, Mirror, MirrorError, Poll, Redirects};
+pub(crate) use weir_origin::source::git::mirror::{FetchMemory, Mirror, MirrorError, Poll};
 pub(crate) use weir_origin::source::git::revision::RevisionError;
 pub(crate) use weir_origin::source::{DEFAULT_MAX_OBJECT, EgressPolicy, Hosts};
+pub(crate) use weir_origin::source::{FetchProgress, Redirects, UpstreamError};
 pub(crate) use weir_origin::tarball::{Base, Built, Filters, Limits, Selection, TarballError};
 pub(crate) use weir_protocol::commit_id::CommitId;
 pub(crate) use weir_protocol::descriptor::{Descriptor, OmissionReason};

@@ -19,7 +19,7 @@ fn a_ref_of_a_pull_request_is_fetched_only_if_a_service_follows_it() {
     pair.follow();
     assert_eq!(pair.resolve(NAME), Err(RevisionError::RefMissing(NAME.to_owned())));
 
-    pair.upstream.revisions = [NAME.parse().unwrap()].into();
+    pair.revisions = [NAME.parse().unwrap()].into();
     pair.follow();
     assert_eq!(pair.resolve(NAME).as_ref(), Ok(&first));
     assert!(pair.resolve("refs/pull/8/head").is_err());
@@ -35,10 +35,10 @@ fn a_ref_of_a_pull_request_is_fetched_only_if_a_service_follows_it() {
 
     // A name that was a directory, and a ref that no service follows any more.
     let third = pull_request(&pair.git, "refs/pull/7", "a ref in place of a folder");
-    pair.upstream.revisions = ["refs/pull/7".parse().unwrap()].into();
+    pair.revisions = ["refs/pull/7".parse().unwrap()].into();
     pair.follow();
     assert_eq!(pair.resolve("refs/pull/7").unwrap(), third);
-    pair.upstream.revisions.clear();
+    pair.revisions.clear();
     pair.follow();
     assert!(pair.resolve("refs/pull/7").is_err());
 }

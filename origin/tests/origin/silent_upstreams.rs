@@ -53,7 +53,10 @@ fn ends_at(step: &str, pair: &Pair, first: &str, url: String) {
     let mut upstream = Upstream { url: url.into(), ..pair.upstream.clone() };
     let ended = [300, 3_000, 30_000].map(Duration::from_millis).into_iter().find(|silence| {
         upstream.stall_timeout = *silence;
-        let error = pair.mirror.poll(&upstream, &FetchProgress::default(), &AtomicBool::new(false)).unwrap_err();
+        let error = pair
+            .mirror
+            .poll(&upstream, &pair.revisions, &FetchProgress::default(), &AtomicBool::new(false))
+            .unwrap_err();
         assert!(error.is_timeout(), "{error}");
         error.step() == step
     });
@@ -82,11 +85,13 @@ fn silence_or_an_interrupt_ends_each_step() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (pair, upstream, stop) = (&pair, &upstream, &stop);
-            let poll = scope.spawn(move || pair.mirror.poll(upstream, &FetchProgress::default(), stop).unwrap_err());
+            let poll = scope.spawn(move || {
+                pair.mirror.poll(upstream, &pair.revisions, &FetchProgress::default(), stop).unwrap_err()
+            });
             let connection = silent.accept().unwrap();
             stop.store(true, Ordering::Relaxed);
             let error = poll.join().unwrap();
-            assert!(matches!(error, MirrorError::Interrupted), "{scheme}: {error}");
+            assert!(matches!(error, MirrorError::Upstream(UpstreamError::Interrupted)), "{scheme}: {error}");
             drop(connection);
         });
     }
@@ -136,9 +141,10 @@ fn an_interrupt_ends_a_slow_response() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (pair, upstream, stop) = (&pair, &upstream, &stop);
-        let poll = scope.spawn(move || pair.mirror.poll(upstream, &FetchProgress::default(), stop).unwrap_err());
+        let poll = scope
+            .spawn(move || pair.mirror.poll(upstream, &pair.revisions, &FetchProgress::default(), stop).unwrap_err());
         trickles.iter().take(20).for_each(drop);
         stop.store(true, Ordering::Relaxed);
-        assert!(matches!(poll.join().unwrap(), MirrorError::Interrupted));
+        assert!(matches!(poll.join().unwrap(), MirrorError::Upstream(UpstreamError::Interrupted)));
     });
 }

@@ -40,7 +40,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("revision", origin::revision),
     ("webhook", weir_origin::webhook::fuzzing::delivery),
     ("signed_object", weir_origin::fuzz_signed_object),
-    ("upstream_words", weir_origin::source::git::mirror::fuzz_upstream_words),
+    ("upstream_words", weir_origin::source::fuzz_upstream_words),
     ("lfs_pointer", lfs::pointer),
     ("lfs_answer", lfs::answer),
 ];

@@ -67,6 +67,7 @@ impl From<MirrorError> for ServiceFailure {
 
 impl From<MirrorError> for PollFailure {
     fn from(error: MirrorError) -> Self {
+        debug_assert!(Self::KINDS.contains(&error.kind()), "{}", error.kind());
         Self {
             step: error.step(),
             reason: error.to_string(),

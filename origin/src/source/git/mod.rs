@@ -77,11 +77,11 @@ impl GitSource {
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
         let revisions = request.services.iter().map(|service| service.revision.clone()).collect();
-        let upstream = Upstream { revisions, ..self.upstream(request.config) };
+        let upstream = self.upstream(request.config);
         let ready = self.mirror.for_poll(Instant::now())?;
         ready.replaced.inspect(|damage| (request.on_mirror_replaced)(damage));
         let memory = &self.shared.fetch_memory;
-        let result = ready.mirror.poll_with(&upstream, request.progress, memory, stop, request.may_fetch);
+        let result = ready.mirror.poll_with(&upstream, &revisions, request.progress, memory, stop, request.may_fetch);
         match &result {
             Err(error @ MirrorError::OtherObjectFormat { .. }) => self.mirror.mark_unusable(error.to_string()),
             Err(error) if error.may_be_damage() => self.mirror.mark_suspect(Instant::now()),

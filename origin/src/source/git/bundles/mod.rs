@@ -95,7 +95,7 @@ impl GitSource {
             let mut pack = PartReader::new(&bundle.parts[1..], read);
             let applied = mirror.apply(&header, &mut pack, &upstream, &self.shared.fetch_memory, stop);
             applied.map_err(|error| match (error, pack.failure.take()) {
-                (MirrorError::Interrupted, _) => BundleError::Interrupted,
+                (error, _) if error.is_interrupted() => BundleError::Interrupted,
                 (_, Some(failure)) => BundleError::Failed(failure),
                 (error, None) => BundleError::failed(&error),
             })?;
@@ -175,10 +175,7 @@ impl Read for PartReader<'_> {
 
 impl From<MirrorError> for BundleError {
     fn from(error: MirrorError) -> Self {
-        match error {
-            MirrorError::Interrupted => Self::Interrupted,
-            other => Self::failed(&other),
-        }
+        if error.is_interrupted() { Self::Interrupted } else { Self::failed(&error) }
     }
 }
 

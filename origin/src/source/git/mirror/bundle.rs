@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use gix::ObjectId;
 
+use super::git_session::GitSession;
 use super::maintenance::{MaintenanceError, timeout};
 use super::quarantine::Quarantine;
-use super::upstream_session::UpstreamSession;
 use super::{BundleHeader, FetchMemory, FetchProgress, Mirror, MirrorError, create, git_program, refs, shallow, size};
 use crate::outside_program::{run, run_to_file};
-use crate::source::Upstream;
+use crate::source::{Upstream, UpstreamError};
 
 /// The timeout of packing a small mirror.
 const PACK_TIMEOUT: Duration = Duration::from_secs(600);
@@ -101,13 +101,13 @@ impl Mirror {
             repository = self.repository()?.to_thread_local();
         }
         let progress = &FetchProgress::default();
-        let session = &UpstreamSession::new(upstream, interrupt)?;
+        let session = &GitSession::new(upstream, interrupt)?;
         let measured = size::measure(repository.git_dir()).map_err(MirrorError::local("be measured"))?;
         session.begin_fetch(progress, measured.bytes);
         let classify = |error: gix::Error| match session.take_failure() {
-            _ if interrupt.load(Ordering::Relaxed) => MirrorError::Interrupted,
+            _ if interrupt.load(Ordering::Relaxed) => UpstreamError::Interrupted.into(),
             Some(failure) => failure,
-            None => MirrorError::protocol(session.step(), &error),
+            None => MirrorError::protocol(session.network.step(), &error),
         };
         let quarantine = Quarantine::new(&repository, session, progress, memory);
         let quarantine = quarantine.map_err(MirrorError::local("create a quarantine folder"))?;

@@ -1,64 +1,14 @@
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
-use crate::source::{NotAllowed, without_user_info};
+use crate::source::{UpstreamError, without_user_info};
 
 /// Why a poll failed. No text contains credentials or the user info of a URL.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MirrorError {
-    /// The URL is not supported.
-    #[error("`{url}` cannot be mirrored: {reason}")]
-    UnsupportedUrl {
-        /// The URL, without user info.
-        url: String,
-        /// The reason.
-        reason: &'static str,
-    },
-    /// The egress policy forbids the address.
+    /// The upstream could not be used.
     #[error(transparent)]
-    NotAllowed(#[from] NotAllowed),
-    /// The host name cannot be resolved.
-    #[error("the upstream cannot be reached: the host name `{host}` has no address: {cause}")]
-    Resolve {
-        /// The host name.
-        host: String,
-        /// The system's error.
-        cause: String,
-    },
-    /// The upstream sent nothing for the stall timeout.
-    #[error("the upstream sent nothing for {} s (step: {step})", after.as_secs_f32())]
-    Stalled {
-        /// The step that waited.
-        step: &'static str,
-        /// [`crate::source::Upstream::stall_timeout`].
-        after: Duration,
-    },
-    /// The connection failed.
-    #[error("the upstream cannot be reached: {cause}")]
-    Connect {
-        /// The cause.
-        cause: String,
-        /// Whether it timed out.
-        timeout: bool,
-    },
-    /// The identity of one side cannot be verified: a certificate, or an SSH host key.
-    #[error("the upstream cannot be trusted: {0}")]
-    Trust(String),
-    /// The upstream refuses the credentials, or needs some.
-    #[error("the upstream refuses access: {0}")]
-    Authenticate(String),
-    /// The upstream redirects, and the redirect is not followed.
-    #[error("the upstream redirects to {to}, which is not followed: {reason}")]
-    Redirected {
-        /// The target: scheme, host and port.
-        to: String,
-        /// The reason.
-        reason: &'static str,
-    },
-    /// The repository does not exist, or needs other credentials.
-    #[error("the upstream has no such repository, or hides it without the right credentials: {0}")]
-    NotFound(String),
+    Upstream(#[from] UpstreamError),
     /// The upstream has no branches or tags, and had none before.
     #[error("the repository is empty: the upstream has no branches and no tags")]
     EmptyRepository,
@@ -150,34 +100,6 @@ pub enum MirrorError {
         /// The reason.
         reason: &'static str,
     },
-    /// The upstream violated the protocol, or the connection broke.
-    #[error("{} failed: {cause}", describe_step(step))]
-    Upstream {
-        /// `list refs`, `fetch` or `lfs`.
-        step: &'static str,
-        /// The cause.
-        cause: String,
-    },
-    /// The upstream sent an HTTP status other than 200.
-    #[error("the upstream answered {status}: {}", describe_status(*status))]
-    HttpStatus {
-        /// `list refs`, `fetch` or `lfs`.
-        step: &'static str,
-        /// The status.
-        status: u16,
-        /// The pause that it demands (`Retry-After`).
-        retry_after: Option<Duration>,
-    },
-    /// A configured file cannot be used.
-    #[error("the file `{name}` that `{key}` names {cause}")]
-    File {
-        /// The configuration key.
-        key: &'static str,
-        /// The file's name, without its directory.
-        name: String,
-        /// The cause.
-        cause: String,
-    },
     /// The mirror's directory cannot be read or written.
     #[error("the mirror cannot {what}: {cause}")]
     Local {
@@ -192,34 +114,27 @@ pub enum MirrorError {
         /// A description of the damage.
         cause: String,
     },
-    /// The poll was interrupted.
-    #[error("the poll was interrupted")]
-    Interrupted,
 }
 
 impl MirrorError {
     /// Whether the error is a timeout.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Stalled { .. } | Self::Connect { timeout: true, .. })
+        matches!(self, Self::Upstream(error) if error.is_timeout())
+    }
+
+    /// Whether the poll was interrupted.
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Upstream(UpstreamError::Interrupted))
     }
 
     /// The failed step: `connect`, `authenticate`, `list refs`, `fetch` or `write`.
     pub fn step(&self) -> &'static str {
         match self {
-            Self::UnsupportedUrl { .. }
-            | Self::NotAllowed(_)
-            | Self::Resolve { .. }
-            | Self::Connect { .. }
-            | Self::Trust(_)
-            | Self::File { .. }
-            | Self::Redirected { .. } => "connect",
-            Self::Authenticate(_) => "authenticate",
+            Self::Upstream(error) => error.step(),
             Self::EmptyRepository
             | Self::NothingAdvertised { .. }
             | Self::OtherObjectFormat { .. }
-            | Self::TooManyRefs { .. }
-            | Self::NotFound(_) => "list refs",
-            Self::Stalled { step, .. } | Self::Upstream { step, .. } | Self::HttpStatus { step, .. } => step,
+            | Self::TooManyRefs { .. } => "list refs",
             Self::PackTooLarge { .. }
             | Self::MirrorTooLarge { .. }
             | Self::ObjectTooLarge { .. }
@@ -227,44 +142,15 @@ impl MirrorError {
             | Self::DeltasTooLarge { .. }
             | Self::CheckTooLarge { .. }
             | Self::Incomplete { .. }
-            | Self::NotFollowed { .. }
-            | Self::Interrupted => "fetch",
+            | Self::NotFollowed { .. } => "fetch",
             Self::Local { .. } | Self::Damaged { .. } => "write",
         }
     }
 
-    /// All values of [`MirrorError::kind`].
-    pub const KINDS: [&str; 17] = [
-        "not_allowed",
-        "dns",
-        "timeout",
-        "connect",
-        "trust",
-        "authenticate",
-        "redirect",
-        "not_found",
-        "no_refs",
-        "object_format",
-        "limit",
-        "rate_limit",
-        "server_error",
-        "protocol",
-        "local",
-        "damaged",
-        "interrupted",
-    ];
-
     /// The kind of the error, for metrics and alerts.
     pub fn kind(&self) -> &'static str {
-        let kind = match self {
-            Self::UnsupportedUrl { .. } | Self::NotAllowed(_) => "not_allowed",
-            Self::Resolve { .. } => "dns",
-            Self::Stalled { .. } | Self::Connect { timeout: true, .. } => "timeout",
-            Self::Connect { .. } => "connect",
-            Self::Trust(_) => "trust",
-            Self::Authenticate(_) | Self::HttpStatus { status: 407, .. } => "authenticate",
-            Self::Redirected { .. } => "redirect",
-            Self::NotFound(_) => "not_found",
+        match self {
+            Self::Upstream(error) => error.kind(),
             Self::EmptyRepository | Self::NothingAdvertised { .. } => "no_refs",
             Self::OtherObjectFormat { .. } => "object_format",
             Self::TooManyRefs { .. }
@@ -274,23 +160,16 @@ impl MirrorError {
             | Self::TooManyObjects { .. }
             | Self::DeltasTooLarge { .. }
             | Self::CheckTooLarge { .. } => "limit",
-            Self::HttpStatus { status: 403 | 429, .. } => "rate_limit",
-            Self::HttpStatus { status: 500..=599, .. } => "server_error",
-            Self::HttpStatus { .. } | Self::Upstream { .. } | Self::Incomplete { .. } | Self::NotFollowed { .. } => {
-                "protocol"
-            }
-            Self::Local { .. } | Self::File { .. } => "local",
+            Self::Incomplete { .. } | Self::NotFollowed { .. } => "protocol",
+            Self::Local { .. } => "local",
             Self::Damaged { .. } => "damaged",
-            Self::Interrupted => "interrupted",
-        };
-        debug_assert!(Self::KINDS.contains(&kind), "{kind}");
-        kind
+        }
     }
 
     /// The upstream's `Retry-After`, up to a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::HttpStatus { retry_after, .. } => *retry_after,
+            Self::Upstream(error) => error.retry_after(),
             _ => None,
         }
     }
@@ -299,7 +178,7 @@ impl MirrorError {
     pub(super) fn may_be_a_ref(&self) -> bool {
         matches!(
             self,
-            Self::Upstream { step: "fetch", .. }
+            Self::Upstream(UpstreamError::Protocol { step: "fetch", .. })
                 | Self::PackTooLarge { .. }
                 | Self::MirrorTooLarge { .. }
                 | Self::ObjectTooLarge { .. }
@@ -316,21 +195,11 @@ impl MirrorError {
 
     /// Whether a damaged mirror may be the cause.
     pub fn may_be_damage(&self) -> bool {
-        matches!(self, Self::Local { .. } | Self::Upstream { step: "fetch", .. })
+        matches!(self, Self::Local { .. } | Self::Upstream(UpstreamError::Protocol { step: "fetch", .. }))
     }
 
     pub(crate) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Local { what, cause: cause.to_string() }
-    }
-
-    pub(crate) fn unread(key: &'static str, file: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |cause| Self::file(key, file, format!("cannot be read: {cause}"))
-    }
-
-    /// Messages contain the name of a file, but not its directory.
-    pub(crate) fn file(key: &'static str, file: &Path, cause: impl Into<String>) -> Self {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self::File { key, name, cause: cause.into() }
     }
 
     pub(super) fn local_gix(what: &'static str) -> impl FnOnce(gix::Error) -> Self {
@@ -346,27 +215,7 @@ impl MirrorError {
         if step == "fetch" && causes::<io::Error>(error).any(local) {
             return Self::Local { what: "be written", cause: describe(error) };
         }
-        Self::Upstream { step, cause: describe(error) }
-    }
-}
-
-/// A step for messages.
-fn describe_step(step: &str) -> &'static str {
-    match step {
-        "fetch" => "fetching from the upstream",
-        "lfs" => "requesting LFS objects from the upstream",
-        _ => "listing the upstream's refs",
-    }
-}
-
-/// The meaning of a status, and what to do.
-fn describe_status(status: u16) -> &'static str {
-    match status {
-        403 | 429 => "this origin, or these credentials, sent too many requests",
-        407 => "the proxy requires credentials, or others",
-        503 => "it is overloaded or under maintenance",
-        500..=599 => "it has an internal error",
-        _ => "Git's protocol does not expect this status",
+        UpstreamError::Protocol { step, cause: describe(error) }.into()
     }
 }
 

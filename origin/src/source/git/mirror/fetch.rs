@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use gix::ThreadSafeRepository;
-use gix::bstr::{BStr, BString};
+use gix::bstr::{BStr, BString, ByteSlice};
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::transport::client::git::ConnectMode;
@@ -18,6 +18,7 @@ use gix::protocol::transport::client::git::blocking_io::Connection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use super::git_session::GitSession;
 use super::left_out::{LeftOut, RETRY_INTERVAL};
 use super::passes::{Group, fetch_parts};
 use super::peeling::RefError;
@@ -26,10 +27,10 @@ use super::protocol_session::ProtocolSession;
 use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
 use super::socket::{SocketReader, SocketWriter};
-use super::upstream_session::UpstreamSession;
 use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
-use crate::source::git::revision::further_refs;
-use crate::source::{Address, Upstream};
+use crate::source::git::revision::{Revision, follows, further_refs};
+use crate::source::http::UpstreamSession;
+use crate::source::{Address, Upstream, UpstreamError};
 
 /// The port of `git://`.
 const GIT_DAEMON_PORT: u16 = 9418;
@@ -48,6 +49,7 @@ struct Found {
 pub(super) fn poll(
     repo: &ThreadSafeRepository,
     upstream: &Upstream,
+    revisions: &HashSet<Revision>,
     progress: &FetchProgress,
     left_out: &Mutex<LeftOut>,
     memory: &FetchMemory,
@@ -58,11 +60,12 @@ pub(super) fn poll(
         found.borrow_mut().requested = None;
         let repo = &repo.to_thread_local();
         let run = || {
-            let session = &UpstreamSession::new(upstream, interrupt)?;
+            let session = &GitSession::new(upstream, interrupt)?;
             let found = &found;
-            let fetch = Fetch { repo, session, progress, left_out, memory, interrupt, may_fetch, group, found };
+            let fetch =
+                Fetch { repo, session, revisions, progress, left_out, memory, interrupt, may_fetch, group, found };
             let result = fetch.connect();
-            progress.count_requests(session.requests());
+            progress.count_requests(session.network.requests());
             result
         };
         run().map_err(|error| {
@@ -89,7 +92,7 @@ pub(super) fn poll(
     if before != Some(refs::mirrored(&repo.to_thread_local())?) {
         return Ok(Poll::Changed { refs });
     }
-    match lock(left_out).failure(|name| upstream.follows(name)) {
+    match lock(left_out).failure(|name| follows(revisions, name.as_bstr())) {
         Some(error) => Err(error.clone()),
         None => Ok(Poll::Unchanged { refs }),
     }
@@ -100,17 +103,17 @@ fn lock(left_out: &Mutex<LeftOut>) -> MutexGuard<'_, LeftOut> {
 }
 
 /// Connects over TCP to the first address that accepts.
-fn connect_tcp(session: &UpstreamSession, host: &str, port: u16) -> Result<TcpStream, MirrorError> {
+fn connect_tcp(session: &UpstreamSession, host: &str, port: u16) -> Result<TcpStream, UpstreamError> {
     let egress = &session.upstream.egress;
     egress.check_host(host)?;
     session.count_request();
     session.wait(async {
-        let mut last = MirrorError::Connect { cause: "its host name has no address".to_owned(), timeout: false };
+        let mut last = UpstreamError::Connect { cause: "its host name has no address".to_owned(), timeout: false };
         for address in egress.resolve(host, port).await? {
             last = match tokio::time::timeout(session.connect_timeout(), TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => return Ok(socket),
-                Ok(Err(error)) => MirrorError::Connect { cause: error.to_string(), timeout: false },
-                Err(_) => MirrorError::Connect { cause: "the connection timed out".to_owned(), timeout: true },
+                Ok(Err(error)) => UpstreamError::Connect { cause: error.to_string(), timeout: false },
+                Err(_) => UpstreamError::Connect { cause: "the connection timed out".to_owned(), timeout: true },
             };
         }
         Err(last)
@@ -118,7 +121,7 @@ fn connect_tcp(session: &UpstreamSession, host: &str, port: u16) -> Result<TcpSt
 }
 
 fn split<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    session: &'a UpstreamSession<'a>,
+    session: &'a GitSession<'a>,
     (read, write): (R, W),
 ) -> (SocketReader<'a, R>, SocketWriter<'a, W>) {
     (SocketReader::new(read, session), SocketWriter::new(write, session))
@@ -126,7 +129,9 @@ fn split<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 
 struct Fetch<'a> {
     repo: &'a gix::Repository,
-    session: &'a UpstreamSession<'a>,
+    session: &'a GitSession<'a>,
+    /// What services follow.
+    revisions: &'a HashSet<Revision>,
     progress: &'a FetchProgress,
     left_out: &'a Mutex<LeftOut>,
     memory: &'a FetchMemory,
@@ -141,11 +146,11 @@ impl Fetch<'_> {
     /// Connects with the transport of the URL's scheme, and runs the poll.
     fn connect(&self) -> Result<Poll, MirrorError> {
         let upstream = self.session.upstream;
-        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+        let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
         match upstream.url.address().map_err(unsupported)? {
             Address::Http(url) => self.run(http::transport(self.session, url)?),
             Address::Git { host, port, path } => {
-                let socket = connect_tcp(self.session, host, port.unwrap_or(GIT_DAEMON_PORT))?;
+                let socket = connect_tcp(&self.session.network, host, port.unwrap_or(GIT_DAEMON_PORT))?;
                 let (path, virtual_host) = (path.as_str(), Some((host.as_str(), *port)));
                 let (reader, writer) = split(self.session, socket.into_split());
                 let mode = ConnectMode::Daemon;
@@ -162,11 +167,13 @@ impl Fetch<'_> {
                 ssh::targets(self.session, address)?,
                 || self.session.has_received(),
                 |target| {
-                    self.session.count_request();
+                    self.session.network.count_request();
                     let command = ssh::upload_pack(self.session, address, target)?;
                     let started = Program::start(self.session, command);
                     let started = started.map_err(MirrorError::local("start the ssh program"))?;
-                    self.with_program("ssh", address.path.as_bytes(), started, ssh::classify_stderr)
+                    self.with_program("ssh", address.path.as_bytes(), started, |step, stderr| {
+                        ssh::classify_stderr(step, stderr).map(MirrorError::from)
+                    })
                 },
             ),
         }
@@ -185,17 +192,19 @@ impl Fetch<'_> {
         let mode = ConnectMode::Process;
         let transport = Connection::new(reader, writer, Protocol::V2, path, virtual_host, mode, false);
         self.run(transport).map_err(|error| match error {
-            MirrorError::Upstream { step, cause } if !self.session.has_error() => {
+            MirrorError::Upstream(UpstreamError::Protocol { step, cause }) if !self.session.has_error() => {
                 let (code, stderr) = program.end(self.session);
                 let status = code.filter(|code| *code != 0);
                 let status = status.map_or(String::new(), |code| format!("; `{name}` ended with status {code}"));
                 let cause = match classify(step, &stderr) {
                     // A banner may hide what the server sent instead.
-                    Some(MirrorError::Upstream { cause: said, .. }) => format!("{said}{status} ({cause})"),
+                    Some(MirrorError::Upstream(UpstreamError::Protocol { cause: said, .. })) => {
+                        format!("{said}{status} ({cause})")
+                    }
                     Some(classified) => return classified,
                     None => format!("{cause}{status}"),
                 };
-                MirrorError::Upstream { step, cause }
+                UpstreamError::Protocol { step, cause }.into()
             }
             other => other,
         })
@@ -204,9 +213,9 @@ impl Fetch<'_> {
     fn run(&self, transport: impl Transport) -> Result<Poll, MirrorError> {
         let upstream = self.session.upstream;
         self.progress.listing();
-        let opened = ProtocolSession::open(transport, &further_refs(&upstream.revisions), self.progress);
+        let opened = ProtocolSession::open(transport, &further_refs(self.revisions), self.progress);
         let mut protocol = opened.map_err(|error| self.classify(&error))?;
-        let is_followed = |name: &BString| upstream.follows(name);
+        let is_followed = |name: &BString| follows(self.revisions, name.as_bstr());
         let (advertised, unusable) = listing::select(protocol.refs(), upstream.max_refs, is_followed)?;
         let mirrored = refs::mirrored(self.repo)?;
         if advertised.is_empty() && unusable.is_empty() {
@@ -283,9 +292,9 @@ impl Fetch<'_> {
 
     fn classify(&self, error: &gix::Error) -> MirrorError {
         if self.interrupt.load(Ordering::Relaxed) {
-            return MirrorError::Interrupted;
+            return UpstreamError::Interrupted.into();
         }
         let failure = self.session.take_failure();
-        self.session.explain(failure.unwrap_or_else(|| MirrorError::protocol(self.session.step(), error)))
+        self.session.explain(failure.unwrap_or_else(|| MirrorError::protocol(self.session.network.step(), error)))
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::{MirrorError, shallow};
 use crate::outside_program::{Bounds, pinned, pinned_within, run};
+use crate::source::UpstreamError;
 
 /// Serves a local repository, bare or with a working tree.
 pub(super) fn upload_pack(path: &[u8]) -> Command {
@@ -150,11 +151,12 @@ pub(super) fn classify_stderr(step: &'static str, stderr: &str, path: &[u8]) -> 
         }
     }
     if line.contains("does not appear to be a git repository") {
-        return Some(MirrorError::NotFound("there is no Git repository at this path".to_owned()));
+        let cause = "there is no Git repository at this path".to_owned();
+        return Some(UpstreamError::NotFound(cause).into());
     }
     let line = line.replace(&*String::from_utf8_lossy(path), "the repository");
     let shown: String = line.chars().filter(|c| !c.is_control()).take(400).collect();
-    Some(MirrorError::Upstream { step, cause: format!("git: {shown}") })
+    Some(UpstreamError::Protocol { step, cause: format!("git: {shown}") }.into())
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use gix::odb::pack::data::entry::Header;
 use gix::odb::pack::data::input::{BytesToEntriesIter, EntryDataMode, Mode};
 use gix::progress::{Count, NestedProgress, Progress};
 
-use super::progress::RECEIVED_OBJECTS;
-use super::upstream_session::UpstreamSession;
+use super::git_progress::{GixProgress, RECEIVED_OBJECTS};
+use super::git_session::GitSession;
 use super::{FetchProgress, MirrorError, Upstream, limits, memory_estimate};
 
 /// The size of a read.
@@ -24,7 +24,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// A pack while it is received.
 pub(super) struct PackReader<'a> {
     pub(super) pack: &'a mut dyn BufRead,
-    pub(super) session: &'a UpstreamSession<'a>,
+    pub(super) session: &'a GitSession<'a>,
     pub(super) progress: &'a FetchProgress,
     /// The file to copy the pack to.
     pub(super) copy: Option<&'a File>,
@@ -41,7 +41,7 @@ impl Read for PackReader<'_> {
         }
         let session = self.session;
         // Received bytes may mean much work.
-        session.check_interrupt().map_err(|error| session.record(error))?;
+        session.network.check_interrupt().map_err(|error| session.record(error))?;
         let read = self.pack.read(into)?;
         self.has_ended = read == 0 && !into.is_empty();
         self.progress.received(read);
@@ -68,7 +68,7 @@ pub(super) fn index(
 ) -> gix::Result<Option<ObjectId>> {
     let (session, since_entry) = (reader.session, reader.since_entry);
     let Upstream { max_object, max_objects: limit, .. } = *session.upstream;
-    let mut progress = reader.progress.root();
+    let mut progress = GixProgress::new(reader.progress);
     let mut shown = progress.add_child_with_id("objects", RECEIVED_OBJECTS);
     let pack = BufReader::with_capacity(BUFFER_BYTES, reader);
     let entries = BytesToEntriesIter::new_from_header(pack, Mode::Verify, EntryDataMode::Crc32, hash)?;
@@ -123,7 +123,7 @@ pub(super) fn index(
         Some(1),
         &mut progress,
         index,
-        session.interrupt(),
+        session.network.interrupt(),
         hash,
         usize::try_from(limits::max_delta_chain(max_object)).ok(),
         version,
@@ -187,7 +187,7 @@ mod tests {
     fn indexed(pack: &mut dyn BufRead, interrupt: &AtomicBool) -> Result<Option<ObjectId>, MirrorError> {
         let mut upstream = Upstream::new("git://host/x");
         upstream.max_object = SIZE.into();
-        let (session, progress) = (&UpstreamSession::new(&upstream, interrupt).unwrap(), &FetchProgress::default());
+        let (session, progress) = (&GitSession::new(&upstream, interrupt).unwrap(), &FetchProgress::default());
         let (copy, since_entry) = (NamedTempFile::new().unwrap(), &Cell::new(0));
         let copied = Some(copy.as_file());
         let mut reader = PackReader { pack, session, progress, copy: copied, since_entry, has_ended: false };
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn nothing_is_read_after_the_end_of_a_pack() {
         let (upstream, stop) = (Upstream::new("git://host/x"), AtomicBool::new(false));
-        let (session, progress) = (&UpstreamSession::new(&upstream, &stop).unwrap(), &FetchProgress::default());
+        let (session, progress) = (&GitSession::new(&upstream, &stop).unwrap(), &FetchProgress::default());
         let pack = &mut BufReader::new(Resumed(vec![b"two", b"", b"one"]));
         let mut reader =
             PackReader { pack, session, progress, copy: None, since_entry: &Cell::new(0), has_ended: false };
@@ -246,6 +246,6 @@ mod tests {
     #[test]
     fn an_interrupt_ends_indexing_of_received_bytes() {
         let error = indexed(&mut &with_checksum(chain(2))[..], &AtomicBool::new(true)).unwrap_err();
-        assert!(matches!(error, MirrorError::Interrupted), "{error}");
+        assert!(error.is_interrupted(), "{error}");
     }
 }

@@ -14,12 +14,11 @@ use reqwest::{Response, StatusCode, Url};
 
 pub use self::error::LfsError;
 use self::min_rate::MinRate;
-use super::MirrorError;
-use super::http::Client;
-use super::upstream_session::UpstreamSession;
+use super::http::USER_AGENT;
 use crate::source::git::lfs::batch::{self, ByOid, Download, OBJECTS_PER_REQUEST};
 use crate::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
-use crate::source::{Endpoint, NotAllowed, Upstream};
+use crate::source::http::{Client, UpstreamSession};
+use crate::source::{Endpoint, NotAllowed, Upstream, UpstreamError};
 
 /// The interval at which a wait for the request budget checks for an interrupt.
 const INTERRUPT_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -65,9 +64,8 @@ impl LfsFetch<'_> {
             return Ok(());
         }
         let batch_url = batch_url(&upstream.url).ok_or_else(|| LfsError::NoApi { url: upstream.url.to_string() })?;
-        let session = UpstreamSession::new(upstream, self.interrupt).map_err(LfsError::Api)?;
-        session.begin_lfs();
-        let client = Client::new(&session).map_err(LfsError::Api)?;
+        let session = UpstreamSession::new(upstream, "lfs", self.interrupt).map_err(LfsError::Api)?;
+        let client = Client::new(&session, USER_AGENT).map_err(LfsError::Api)?;
         let run = Run { fetch: self, client, batch_url, consecutive_failures: Cell::new(0) };
         missing.chunks(OBJECTS_PER_REQUEST).try_for_each(|some| run.fetch_batch(some))
     }
@@ -144,7 +142,7 @@ impl Run<'_> {
         let response =
             self.client.query(&self.batch_url, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_RESPONSE_BYTES);
         let (url, response) = response.map_err(|error| match error {
-            MirrorError::NotFound(cause) => LfsError::NotFound(cause),
+            UpstreamError::NotFound(cause) => LfsError::NotFound(cause),
             other => LfsError::Api(other),
         })?;
         Ok(BatchResult { url, objects: batch::parse(&response)? })
@@ -157,7 +155,7 @@ impl Run<'_> {
         }
         let path = || file.path.clone();
         let failed = |cause| match cause {
-            MirrorError::NotAllowed(NotAllowed::Address(host)) => LfsError::NotPublic { path: path(), host },
+            UpstreamError::NotAllowed(NotAllowed::Address(host)) => LfsError::NotPublic { path: path(), host },
             cause => LfsError::Download { path: path(), cause },
         };
         let invalid = |cause| LfsError::Object { path: path(), cause };
@@ -168,7 +166,7 @@ impl Run<'_> {
         self.wait_for_rate_limit().map_err(failed)?;
         let response = self.client.download(base, &download.href, &download.header).map_err(failed)?;
         let mut response = self.accept(response).map_err(|error| match error {
-            MirrorError::HttpStatus { status: status @ 400..=499, retry_after: None, .. } if status != 429 => {
+            UpstreamError::HttpStatus { status: status @ 400..=499, retry_after: None, .. } if status != 429 => {
                 LfsError::Withheld { path: path(), status }
             }
             other => failed(other),
@@ -197,12 +195,12 @@ impl Run<'_> {
         (self.fetch.is_needed)(&file.pointer.oid)
     }
 
-    fn accept(&self, response: Response) -> Result<Response, MirrorError> {
+    fn accept(&self, response: Response) -> Result<Response, UpstreamError> {
         if response.status() == StatusCode::OK { Ok(response) } else { Err(self.client.response_error(&response)) }
     }
 
     /// Waits until the budget allows another request.
-    fn wait_for_rate_limit(&self) -> Result<(), MirrorError> {
+    fn wait_for_rate_limit(&self) -> Result<(), UpstreamError> {
         while let Some(wait) = (self.fetch.budget)() {
             // The timer needs the session's runtime.
             self.client.session().wait(async { tokio::time::sleep(wait.min(INTERRUPT_POLL_INTERVAL)).await })?;

@@ -3,16 +3,16 @@
 //!
 //! | what | limit | checked in | error |
 //! |---|---|---|---|
-//! | listing of refs | `max_refs`, [`BYTES_PER_REF`], [`LISTING_OVERHEAD`] | `upstream_session.rs`, `listing.rs` | `TooManyRefs` |
-//! | bytes before the pack | [`BYTES_BEFORE_PACK`] | `upstream_session.rs` | `Upstream` |
-//! | pack and index | `max_pack`, `max_mirror` | `upstream_session.rs`, `quarantine.rs` | `PackTooLarge`, `MirrorTooLarge` |
+//! | listing of refs | `max_refs`, [`BYTES_PER_REF`], [`LISTING_OVERHEAD`] | `git_session.rs`, `listing.rs` | `TooManyRefs` |
+//! | bytes before the pack | [`BYTES_BEFORE_PACK`] | `git_session.rs` | `UpstreamError::Protocol` |
+//! | pack and index | `max_pack`, `max_mirror` | `git_session.rs`, `quarantine.rs` | `PackTooLarge`, `MirrorTooLarge` |
 //! | objects of a pack | `max_objects` | `indexing.rs`, `quarantine.rs` | `TooManyObjects` |
 //! | one object | `max_object`, [`ENTRY_OVERHEAD`] | `indexing.rs`, `memory_estimate.rs` | `ObjectTooLarge` |
 //! | deltas of one object | `max_object` × [`DELTA_CHAIN_FACTOR`] | `memory_estimate.rs` | `DeltasTooLarge` |
 //! | memory of a git process | [`address_space`] | `quarantine.rs` | `ObjectTooLarge`, `CheckTooLarge` |
 //! | memory of all fetches | twice the largest [`address_space`] | `memory.rs` | none: they wait |
 //! | tags on tags | [`MAX_TAG_DEPTH`] | `peeling.rs` | `NotFollowed` |
-//! | silence | `stall_timeout` | `upstream_session.rs` | `Stalled` |
+//! | silence | `stall_timeout` | `source/http/session.rs` | `Stalled` |
 
 /// The average length of a ref in a listing, in bytes.
 pub(super) const BYTES_PER_REF: u64 = 256;

@@ -82,12 +82,13 @@ impl Drop for MemoryReservation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::UpstreamError;
 
     #[test]
     fn a_host_gets_the_memory_of_one_fetch_and_all_get_twice_that() {
         let memory = FetchMemory::new(1 << 20, 1000);
         let most = memory.per_host;
-        let reserve = |host, bytes| memory.reserve(host, bytes, || Err(MirrorError::Interrupted));
+        let reserve = |host, bytes| memory.reserve(host, bytes, || Err(UpstreamError::Interrupted.into()));
         let first = reserve("a", u64::MAX).ok().unwrap();
         assert!(reserve("a", 1).is_err());
         let second = reserve("b", most - 1).ok().unwrap();

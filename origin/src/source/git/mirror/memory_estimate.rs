@@ -8,8 +8,8 @@ use gix::odb::pack::data::entry::Header;
 use gix::zlib::Inflate;
 
 use super::MirrorError;
+use super::git_session::GitSession;
 use super::limits::{MAX_CHAIN_LENGTH, max_delta_chain};
-use super::upstream_session::UpstreamSession;
 
 /// A delta chain up to an object, which it includes.
 #[derive(Clone, Copy, Default)]
@@ -40,7 +40,7 @@ pub(super) fn check_pack(
     pack: &data::File,
     offsets: &[u64],
     offset_of: impl Fn(ObjectId) -> Option<u64>,
-    session: &UpstreamSession,
+    session: &GitSession,
 ) -> gix::Result<Result<MemoryEstimate, MirrorError>> {
     let max_object = session.upstream.max_object;
     let max_chain = max_delta_chain(max_object);
@@ -53,8 +53,8 @@ pub(super) fn check_pack(
     let mut chains: Vec<Option<DeltaChain>> = vec![None; offsets.len()];
     let (mut inflate, mut deltas, mut estimate) = (Inflate::default(), Vec::new(), MemoryEstimate::default());
     for first in 0..offsets.len() {
-        if let Err(error) = session.check_interrupt() {
-            return Ok(Err(error));
+        if let Err(error) = session.network.check_interrupt() {
+            return Ok(Err(error.into()));
         }
         let mut at = first;
         while chains[at].is_none() {

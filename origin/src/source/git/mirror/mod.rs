@@ -10,9 +10,9 @@ mod bundle;
 mod bundle_header;
 mod error;
 mod fetch;
-#[cfg(feature = "fuzzing")]
-mod fuzz;
 mod git_program;
+mod git_progress;
+mod git_session;
 mod http;
 mod indexing;
 mod integrity;
@@ -26,19 +26,17 @@ mod memory_estimate;
 mod passes;
 mod peeling;
 mod program;
-mod progress;
 mod protocol_session;
 mod quarantine;
 mod refs;
-mod retry_after;
 mod server_words;
 mod shallow;
 mod size;
 mod socket;
 mod ssh;
 mod stale_files;
-mod upstream_session;
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,22 +48,19 @@ use gix::bstr::BString;
 use gix::odb::store::init::Slots;
 
 use crate::source::git::lfs::LfsObjects;
+use crate::source::git::revision::Revision;
 pub(crate) use bundle_header::BundleHeader;
 pub use error::MirrorError;
-#[cfg(feature = "fuzzing")]
-pub use fuzz::fuzz_upstream_words;
 pub(crate) use git_program::check as check_git_program;
-pub use http::Redirects;
 use left_out::LeftOut;
 pub use lfs::{LfsError, LfsFetch};
 pub(crate) use listing::display_name;
 use maintenance::RepackHistory;
 pub use maintenance::{MaintenanceError, MaintenanceLimits, Repack};
 pub use memory::FetchMemory;
-pub use progress::{FetchProgress, FetchSnapshot};
 pub use size::MirrorSize;
 
-use crate::source::Upstream;
+use crate::source::{FetchProgress, Upstream, UpstreamError};
 
 /// A bare repository on disk that follows an upstream.
 #[derive(Debug)]
@@ -137,12 +132,12 @@ impl Mirror {
     /// The same, until `stop` is set.
     ///
     /// # Errors
-    /// The same, and [`MirrorError::Interrupted`].
+    /// The same, and [`UpstreamError::Interrupted`].
     pub fn full_check_until(&self, stop: &AtomicBool) -> Result<(), MirrorError> {
         // A repack would delete the packs under check.
         let _no_maintenance = self.repack_history.lock().unwrap_or_else(PoisonError::into_inner);
         self.check(|repository| integrity::full_check(repository, stop)).map_err(|error| match error {
-            MirrorError::Local { .. } if stop.load(Ordering::Relaxed) => MirrorError::Interrupted,
+            MirrorError::Local { .. } if stop.load(Ordering::Relaxed) => UpstreamError::Interrupted.into(),
             error => error,
         })
     }
@@ -168,7 +163,8 @@ impl Mirror {
         }
     }
 
-    /// Updates the mirror. Blocks until it is done; a stalled upstream ends it, and `interrupt` does so within a
+    /// Updates the mirror, which has branches, tags, `HEAD`, and the other refs that `revisions` name: what services
+    /// follow. Blocks until it is done; a stalled upstream ends it, and `interrupt` does so within a
     /// fraction of a second.
     ///
     /// # Errors
@@ -177,11 +173,12 @@ impl Mirror {
     pub fn poll(
         &self,
         upstream: &Upstream,
+        revisions: &HashSet<Revision>,
         progress: &FetchProgress,
         interrupt: &AtomicBool,
     ) -> Result<Poll, MirrorError> {
         let memory = FetchMemory::new(upstream.max_object, upstream.max_objects);
-        let poll = self.poll_with(upstream, progress, &memory, interrupt, &|| true)?;
+        let poll = self.poll_with(upstream, revisions, progress, &memory, interrupt, &|| true)?;
         self.left_out().into_iter().next().map_or(Ok(poll), |(_, error)| Err(error))
     }
 
@@ -199,6 +196,7 @@ impl Mirror {
     pub fn poll_with(
         &self,
         upstream: &Upstream,
+        revisions: &HashSet<Revision>,
         progress: &FetchProgress,
         memory: &FetchMemory,
         interrupt: &AtomicBool,
@@ -208,7 +206,7 @@ impl Mirror {
         let _active = progress.start();
         let poll = || {
             let repository = self.repository()?;
-            fetch::poll(&repository, upstream, progress, &self.left_out, memory, (interrupt, may_fetch))
+            fetch::poll(&repository, upstream, revisions, progress, &self.left_out, memory, (interrupt, may_fetch))
         };
         let mut result = poll();
         if let Err(MirrorError::OtherObjectFormat { format, mirrored: 0 }) = result {
@@ -230,8 +228,8 @@ impl Mirror {
     }
 }
 
-/// The origin's name in Git's user agent.
-const USER_AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));
+/// The origin's name in Git's protocol.
+const AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));
 
 /// Configuration of every mirror. `refs/replace/*` must not replace objects, because signatures are verified by their
 /// ids.

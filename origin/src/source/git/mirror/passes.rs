@@ -136,6 +136,7 @@ fn fetch_followed(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::UpstreamError;
 
     fn id(number: usize) -> ObjectId {
         let bytes = [&[0; 12], &(number as u64).to_be_bytes()[..]].concat();
@@ -145,7 +146,7 @@ mod tests {
     /// Fetches ids below `count`, the first `followed` of which are followed. Returns the number of fetches, what was
     /// fetched in order, and what was left out.
     fn fetched(count: usize, followed: usize, bad: &[usize]) -> (usize, Vec<ObjectId>, Vec<ObjectId>) {
-        let error = || MirrorError::Upstream { step: "fetch", cause: "bad".to_owned() };
+        let error = || MirrorError::from(UpstreamError::Protocol { step: "fetch", cause: "bad".to_owned() });
         let (mut fetches, mut fetched, mut left_out) = (1, Vec::new(), Vec::new());
         let mut fetch = |group: &Group| {
             fetches += 1;
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_upstream_that_always_fails_gets_a_few_fetches_and_a_limit_of_all_even_fewer() {
-        let busy = || MirrorError::Upstream { step: "fetch", cause: "busy".to_owned() };
+        let busy = || MirrorError::from(UpstreamError::Protocol { step: "fetch", cause: "busy".to_owned() });
         let large = || MirrorError::PackTooLarge { limit: 1 };
         for (error, followed, expected) in [
             // The first of the followed ones were fetched alone.
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_lost_connection_ends_the_poll_unless_all_followed_ones_were_fetched() {
-        let lost = || MirrorError::Connect { cause: "lost".to_owned(), timeout: false };
+        let lost = || MirrorError::from(UpstreamError::Connect { cause: "lost".to_owned(), timeout: false });
         for (followed, is_lost) in [(2, true), (1, false)] {
             let failed = Group { ids: (0..3).map(id).collect(), followed };
             let mut answers = vec![Err((lost(), None)), Ok(())];

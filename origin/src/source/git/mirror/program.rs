@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
-use super::upstream_session::UpstreamSession;
+use super::git_session::GitSession;
 use crate::outside_program::{End, Running};
 
 /// The longest end of standard error to keep.
@@ -29,13 +29,13 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts a program, and returns the socket to it.
-    pub(super) fn start(session: &UpstreamSession, command: Command) -> io::Result<(Self, UnixStream)> {
+    pub(super) fn start(session: &GitSession, command: Command) -> io::Result<(Self, UnixStream)> {
         Self::start_with_stderr(session, command, |_| {})
     }
 
     /// The same, and calls `on_line` with each line of standard error.
     pub(super) fn start_with_stderr(
-        session: &UpstreamSession,
+        session: &GitSession,
         mut command: Command,
         on_line: impl FnMut(&str) + Send + 'static,
     ) -> io::Result<(Self, UnixStream)> {
@@ -47,28 +47,28 @@ impl Program {
         drop(command);
         let stderr = running.stderr();
         let mut program = Self { running, stderr: None };
-        let _entered = session.enter();
+        let _entered = session.network.enter();
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         if let Some(stderr) = stderr {
             program.stderr =
-                Some(session.spawn(read_lines(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?, on_line)));
+                Some(session.network.spawn(read_lines(pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?, on_line)));
         }
         Ok((program, socket))
     }
 
     /// The exit code, unless it was killed, and its standard error. The program must have closed its socket.
-    pub(super) fn end(mut self, session: &UpstreamSession) -> (Option<i32>, String) {
+    pub(super) fn end(mut self, session: &GitSession) -> (Option<i32>, String) {
         let stderr = self.read_stderr(session);
-        match self.running.wait(EXIT_TIMEOUT, session.interrupt()) {
+        match self.running.wait(EXIT_TIMEOUT, session.network.interrupt()) {
             Ok(End::Itself(status)) => (status.code(), stderr),
             _ => (None, stderr),
         }
     }
 
-    fn read_stderr(&mut self, session: &UpstreamSession) -> String {
+    fn read_stderr(&mut self, session: &GitSession) -> String {
         let Some(stderr) = self.stderr.take() else { return String::new() };
-        let stderr = session.wait(async { tokio::time::timeout(EXIT_TIMEOUT, stderr).await });
+        let stderr = session.network.wait(async { tokio::time::timeout(EXIT_TIMEOUT, stderr).await });
         let stderr = stderr.ok().and_then(Result::ok).and_then(Result::ok).unwrap_or_default();
         String::from_utf8_lossy(&stderr).into_owned()
     }
@@ -106,14 +106,14 @@ mod tests {
     #[test]
     fn children_of_a_program_end_with_it() {
         let (upstream, interrupt) = (Upstream::new("/x"), AtomicBool::new(false));
-        let session = UpstreamSession::new(&upstream, &interrupt).unwrap();
+        let session = GitSession::new(&upstream, &interrupt).unwrap();
         let mut command = pinned("sh");
         command.args(["-c", "sleep 1000 & echo x; sleep 1000"]);
         let (program, mut socket) = Program::start(&session, command).unwrap();
         let mut output = [0; 16];
-        assert_eq!(session.wait(socket.read(&mut output)).unwrap().unwrap(), 2);
+        assert_eq!(session.network.wait(socket.read(&mut output)).unwrap().unwrap(), 2);
         drop(program);
         // Both hold the other end of the socket.
-        assert_eq!(session.wait(socket.read(&mut output)).unwrap().unwrap(), 0);
+        assert_eq!(session.network.wait(socket.read(&mut output)).unwrap().unwrap(), 0);
     }
 }

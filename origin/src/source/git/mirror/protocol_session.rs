@@ -17,8 +17,9 @@ use gix::protocol::transport::Service;
 use gix::protocol::transport::client::blocking_io::Transport;
 use gix::protocol::{Handshake, SendFlushOnDrop};
 
+use super::git_progress::GixProgress;
 use super::refs::Refs;
-use super::{FetchProgress, USER_AGENT, listing};
+use super::{AGENT, FetchProgress, listing};
 use crate::source::git::commit::ReadableCommits;
 
 /// A session after its listing of refs. Ends with a flush when it is dropped.
@@ -35,8 +36,13 @@ impl<T: Transport> ProtocolSession<T> {
         // The transport sends the credentials; no helper is asked for any.
         let nobody = |_| Ok(None);
         let inner = &mut transport.inner;
-        let mut handshake =
-            gix::protocol::handshake(&mut *inner, Service::UploadPack, nobody, Vec::new(), &mut progress.root())?;
+        let mut handshake = gix::protocol::handshake(
+            &mut *inner,
+            Service::UploadPack,
+            nobody,
+            Vec::new(),
+            &mut GixProgress::new(progress),
+        )?;
         let refs = match handshake.refs.take() {
             Some(refs) => refs,
             None => listing::request(inner, &handshake.capabilities, further_refs)?,
@@ -86,14 +92,14 @@ impl<T: Transport> ProtocolSession<T> {
         };
         let whole =
             |pack: &mut dyn BufRead, _: &mut dyn DynNestedProgress, _: &AtomicBool| receive(pack).map(|()| true);
-        gix::protocol::fetch(&mut negotiation, whole, progress.root(), interrupt, context, options)?;
+        gix::protocol::fetch(&mut negotiation, whole, GixProgress::new(progress), interrupt, context, options)?;
         Ok(())
     }
 }
 
 /// The origin's user agent.
 pub(super) fn agent() -> (&'static str, Option<String>) {
-    ("agent", Some(gix::protocol::agent(USER_AGENT)))
+    ("agent", Some(gix::protocol::agent(AGENT)))
 }
 
 /// The negotiation of common commits by gix.

@@ -15,14 +15,17 @@ use gix::odb::store::init::Options;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::git_session::GitSession;
 use super::indexing::PackReader;
 use super::memory::{FetchMemory, MemoryReservation};
 use super::program::Program;
 use super::stale_files::INCOMING_PREFIX;
-use super::upstream_session::UpstreamSession;
-use super::{FetchProgress, MirrorError, SLOTS, git_program, indexing, limits, memory_estimate, shallow, size};
+use super::{
+    FetchProgress, MirrorError, SLOTS, git_program, git_progress, indexing, limits, memory_estimate, shallow, size,
+};
 use crate::data_dir::without_path;
 use crate::outside_program::Bounds;
+use crate::source::UpstreamError;
 
 /// The shell's exit code for a program that exceeded its file size limit: 128 and the number of SIGXFSZ.
 const FILE_TOO_LARGE: i32 = 128 + 25;
@@ -33,7 +36,7 @@ const MAX_OUTPUT_BYTES: u64 = 128;
 /// The quarantine of one fetch.
 pub(super) struct Quarantine<'a> {
     repo: &'a gix::Repository,
-    session: &'a UpstreamSession<'a>,
+    session: &'a GitSession<'a>,
     progress: &'a FetchProgress,
     memory: &'a FetchMemory,
     /// Reserved since the header of the pack.
@@ -52,7 +55,7 @@ impl<'a> Quarantine<'a> {
     /// Creates the folder, which is removed on drop.
     pub(super) fn new(
         repo: &'a gix::Repository,
-        session: &'a UpstreamSession<'a>,
+        session: &'a GitSession<'a>,
         progress: &'a FetchProgress,
         memory: &'a FetchMemory,
     ) -> io::Result<Self> {
@@ -101,7 +104,7 @@ impl<'a> Quarantine<'a> {
         let host = self.session.upstream.url.host().unwrap_or_default();
         let wait = || {
             self.progress.waiting_for_memory();
-            self.session.check_interrupt()
+            self.session.network.check_interrupt().map_err(MirrorError::from)
         };
         let reserved = self.memory.reserve(host, self.memory_limit(objects as u64)?, wait)?;
         *self.reserved.borrow_mut() = Some(reserved);
@@ -197,7 +200,8 @@ impl<'a> Quarantine<'a> {
     /// Passes input to a program, and waits for its end.
     fn run(&self, command: Command, input: &mut dyn BufRead) -> gix::Result<GitOutput> {
         let (session, progress) = (self.session, self.progress.clone());
-        let started = Program::start_with_stderr(session, command, move |line| progress.parse_line(line));
+        let started =
+            Program::start_with_stderr(session, command, move |line| git_progress::show_line(&progress, line));
         let start = MirrorError::local("start the git program");
         let (program, socket) = started.map_err(|error| self.record(start(error)))?;
         let (read, mut write) = socket.into_split();
@@ -206,7 +210,8 @@ impl<'a> Quarantine<'a> {
             if bytes.is_empty() {
                 break;
             }
-            let written = session.wait_without_timeout(write.write_all(bytes)).map_err(|error| self.record(error))?;
+            let written =
+                session.network.wait_without_timeout(write.write_all(bytes)).map_err(|error| self.record(error))?;
             if written.is_err() {
                 // The program has stopped reading, and reports why.
                 break;
@@ -217,7 +222,8 @@ impl<'a> Quarantine<'a> {
         drop(write);
         let (mut output, mut read) = (Vec::new(), read.take(MAX_OUTPUT_BYTES));
         // A read error means the same as the end of the output.
-        let _ = session.wait_without_timeout(read.read_to_end(&mut output)).map_err(|error| self.record(error))?;
+        let _ =
+            session.network.wait_without_timeout(read.read_to_end(&mut output)).map_err(|error| self.record(error))?;
         let (code, stderr) = program.end(session);
         Ok(GitOutput { output, code, stderr })
     }
@@ -233,11 +239,11 @@ impl<'a> Quarantine<'a> {
         let path = self.repo.git_dir().as_os_str().as_encoded_bytes();
         git_program::classify_stderr("fetch", &result.stderr, path).unwrap_or_else(|| {
             let cause = "the git program failed on the received data".to_owned();
-            MirrorError::Upstream { step: "fetch", cause }
+            UpstreamError::Protocol { step: "fetch", cause }.into()
         })
     }
 
-    fn record(&self, error: MirrorError) -> gix::Error {
+    fn record(&self, error: impl Into<MirrorError>) -> gix::Error {
         self.session.record(error).raise()
     }
 }

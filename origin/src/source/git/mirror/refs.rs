@@ -17,6 +17,7 @@ use super::MirrorError;
 use super::left_out::LeftOut;
 use super::peeling::{Peeling, RefError};
 use super::stale_files::remove_empty_directories;
+use crate::source::UpstreamError;
 use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 /// Object ids by the name of the ref, without the mirror's own refs.
@@ -126,7 +127,7 @@ pub(super) fn update(
 ) -> Result<Vec<(BString, RefError)>, MirrorError> {
     let failed = |error| {
         if interrupt.load(Ordering::Relaxed) {
-            MirrorError::Interrupted
+            UpstreamError::Interrupted.into()
         } else {
             MirrorError::local_gix("update its refs")(error)
         }

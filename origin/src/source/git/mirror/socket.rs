@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::MirrorError;
-use super::upstream_session::UpstreamSession;
+use super::git_session::GitSession;
+use crate::source::UpstreamError;
 
 /// The size of a read.
 const READ_BYTES: usize = 64 << 10;
@@ -13,7 +14,7 @@ const READ_BYTES: usize = 64 << 10;
 /// The buffered reading half of a socket.
 pub(super) struct SocketReader<'a, S> {
     socket: S,
-    session: &'a UpstreamSession<'a>,
+    session: &'a GitSession<'a>,
     buffer: Vec<u8>,
     at: usize,
 }
@@ -21,11 +22,11 @@ pub(super) struct SocketReader<'a, S> {
 /// The writing half of a socket.
 pub(super) struct SocketWriter<'a, S> {
     socket: S,
-    session: &'a UpstreamSession<'a>,
+    session: &'a GitSession<'a>,
 }
 
 impl<'a, S: AsyncRead + Unpin> SocketReader<'a, S> {
-    pub(super) fn new(socket: S, session: &'a UpstreamSession<'a>) -> Self {
+    pub(super) fn new(socket: S, session: &'a GitSession<'a>) -> Self {
         Self { socket, session, buffer: Vec::new(), at: 0 }
     }
 
@@ -33,7 +34,7 @@ impl<'a, S: AsyncRead + Unpin> SocketReader<'a, S> {
         let mut buffer = std::mem::take(&mut self.buffer);
         self.at = 0;
         buffer.resize(READ_BYTES, 0);
-        let read = self.session.wait(self.socket.read(&mut buffer))?;
+        let read = self.session.network.wait(self.socket.read(&mut buffer))?;
         buffer.truncate(read.map_err(|error| broken(self.session, &error))?);
         self.buffer = buffer;
         self.session.received(&self.buffer)
@@ -54,23 +55,24 @@ impl<S: AsyncRead + Unpin> Read for SocketReader<'_, S> {
 }
 
 impl<'a, S: AsyncWrite + Unpin> SocketWriter<'a, S> {
-    pub(super) fn new(socket: S, session: &'a UpstreamSession<'a>) -> Self {
+    pub(super) fn new(socket: S, session: &'a GitSession<'a>) -> Self {
         Self { socket, session }
     }
 }
 
 impl<S: AsyncWrite + Unpin> Write for SocketWriter<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.session.wait(self.socket.write(bytes)).map_err(|error| self.session.record(error))?;
+        let written =
+            self.session.network.wait(self.socket.write(bytes)).map_err(|error| self.session.record(error))?;
         written.map_err(|error| self.session.record(broken(self.session, &error)))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let flushed = self.session.wait(self.socket.flush()).map_err(|error| self.session.record(error))?;
+        let flushed = self.session.network.wait(self.socket.flush()).map_err(|error| self.session.record(error))?;
         flushed.map_err(|error| self.session.record(broken(self.session, &error)))
     }
 }
 
-fn broken(session: &UpstreamSession, error: &io::Error) -> MirrorError {
-    MirrorError::Upstream { step: session.step(), cause: format!("the connection failed: {error}") }
+fn broken(session: &GitSession, error: &io::Error) -> UpstreamError {
+    UpstreamError::Protocol { step: session.network.step(), cause: format!("the connection failed: {error}") }
 }

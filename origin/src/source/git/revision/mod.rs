@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 
-use gix::bstr::ByteSlice;
+use gix::bstr::{BStr, ByteSlice};
 use weir_protocol::commit_id::{CommitId, CommitIdError};
 
 pub(crate) use reachability::ReachabilityCache;
@@ -215,6 +215,11 @@ impl Revision {
 /// The refs besides branches and tags that a fetch has to list for these revisions.
 pub fn further_refs<'a>(revisions: impl IntoIterator<Item = &'a Revision>) -> BTreeSet<String> {
     revisions.into_iter().filter_map(Revision::explicit_ref).map(str::to_owned).collect()
+}
+
+/// Whether one of these revisions follows the ref with this name in the mirror.
+pub(crate) fn follows<'a>(revisions: impl IntoIterator<Item = &'a Revision>, name: &BStr) -> bool {
+    name.to_str().is_ok_and(|name| revisions.into_iter().any(|revision| revision.follows(name)))
 }
 
 /// A resolved revision.

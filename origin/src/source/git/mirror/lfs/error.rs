@@ -1,8 +1,8 @@
 use std::time::Duration;
 
+use crate::source::UpstreamError;
 use crate::source::git::lfs::LfsWriteError;
 use crate::source::git::lfs::batch::BatchError;
-use crate::source::git::mirror::MirrorError;
 
 /// Why LFS objects could not be fetched.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum LfsError {
     },
     /// A request to the upstream's LFS API failed.
     #[error("the request to the LFS API failed: {0}")]
-    Api(MirrorError),
+    Api(UpstreamError),
     /// The upstream has no LFS API at its URL.
     #[error("the upstream has no LFS API for this repository, or hides it without the right credentials: {0}")]
     NotFound(String),
@@ -68,7 +68,7 @@ pub enum LfsError {
         /// The path below the folder.
         path: String,
         /// The cause.
-        cause: MirrorError,
+        cause: UpstreamError,
     },
     /// The download is slower than the minimum rate.
     #[error(
@@ -107,7 +107,7 @@ impl LfsError {
 
     /// Whether the fetch was interrupted.
     pub fn is_interrupted(&self) -> bool {
-        matches!(self, Self::Api(MirrorError::Interrupted) | Self::Download { cause: MirrorError::Interrupted, .. })
+        matches!(self, Self::Api(UpstreamError::Interrupted) | Self::Download { cause: UpstreamError::Interrupted, .. })
     }
 
     /// Whether the error concerns all objects.

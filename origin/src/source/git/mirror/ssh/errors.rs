@@ -1,13 +1,13 @@
 //! Classifies error messages of the `ssh` program, and of the server behind it.
 
-use super::super::MirrorError;
+use crate::source::UpstreamError;
 
 /// The error for the standard error of `ssh`; `None` if it is empty.
-pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<MirrorError> {
+pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<UpstreamError> {
     let has = |words: &str| stderr.contains(words);
-    let trust = |what: &str| Some(MirrorError::Trust(what.to_owned()));
-    let refused = |what: &str| Some(MirrorError::Authenticate(what.to_owned()));
-    let connect = |cause: &str, timeout| Some(MirrorError::Connect { cause: cause.to_owned(), timeout });
+    let trust = |what: &str| Some(UpstreamError::Trust(what.to_owned()));
+    let refused = |what: &str| Some(UpstreamError::Authenticate(what.to_owned()));
+    let connect = |cause: &str, timeout| Some(UpstreamError::Connect { cause: cause.to_owned(), timeout });
     if has("REVOKED HOST KEY DETECTED") || has("is marked as revoked") {
         return trust("the key of its host is marked as `@revoked` in `ssh_known_hosts`: somebody else may have it");
     }
@@ -48,10 +48,10 @@ pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<Mirror
     let absent =
         ["does not appear to be a git repository", "Repository not found", "could not be found", "does not exist"];
     if absent.iter().any(|words| has(words)) {
-        return Some(MirrorError::NotFound("its server reports none at this path".to_owned()));
+        return Some(UpstreamError::NotFound("its server reports none at this path".to_owned()));
     }
     let last = stderr.lines().rev().map(plain).find(|line| !line.is_empty())?;
-    Some(MirrorError::Upstream { step, cause: format!("ssh: {last}") })
+    Some(UpstreamError::Protocol { step, cause: format!("ssh: {last}") })
 }
 
 /// A line from outside for display.

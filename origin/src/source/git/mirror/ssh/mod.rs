@@ -12,9 +12,9 @@ use std::time::Duration;
 
 pub(super) use self::errors::classify_stderr;
 use super::MirrorError;
-use super::upstream_session::UpstreamSession;
+use super::git_session::GitSession;
 use crate::outside_program::pinned;
-use crate::source::{SshAddress, Upstream};
+use crate::source::{SshAddress, Upstream, UpstreamError};
 
 /// The most addresses of a host name to try.
 const MAX_ADDRESSES: usize = 8;
@@ -58,14 +58,14 @@ pub(super) struct Target {
 }
 
 /// The targets of a host name. With an egress policy each checked address is one, and they share the timeout.
-pub(super) fn targets(session: &UpstreamSession, address: &SshAddress) -> Result<Vec<Target>, MirrorError> {
+pub(super) fn targets(session: &GitSession, address: &SshAddress) -> Result<Vec<Target>, UpstreamError> {
     let egress = &session.upstream.egress;
     egress.check_host(&address.host)?;
-    let connect_timeout = session.connect_timeout();
+    let connect_timeout = session.network.connect_timeout();
     if !egress.public_only {
         return Ok(vec![Target { checked: None, connect_timeout }]);
     }
-    let resolved = session.wait(egress.resolve(&address.host, address.port.unwrap_or(PORT)))??;
+    let resolved = session.network.wait(egress.resolve(&address.host, address.port.unwrap_or(PORT)))??;
     Ok(split_timeout(&resolved, connect_timeout))
 }
 
@@ -82,10 +82,11 @@ pub(super) fn try_each<T>(
     has_received: impl Fn() -> bool,
     mut connect: impl FnMut(Target) -> Result<T, MirrorError>,
 ) -> Result<T, MirrorError> {
-    let mut last = MirrorError::Connect { cause: "its host name has no address".to_owned(), timeout: false };
+    let no_address = "its host name has no address".to_owned();
+    let mut last = MirrorError::from(UpstreamError::Connect { cause: no_address, timeout: false });
     for target in targets {
         match connect(target) {
-            Err(error @ MirrorError::Connect { .. }) if !has_received() => last = error,
+            Err(error @ MirrorError::Upstream(UpstreamError::Connect { .. })) if !has_received() => last = error,
             ended => return ended,
         }
     }
@@ -94,12 +95,12 @@ pub(super) fn try_each<T>(
 
 /// The command that runs `git-upload-pack` on the upstream's host.
 pub(super) fn upload_pack(
-    session: &UpstreamSession,
+    session: &GitSession,
     address: &SshAddress,
     target: Target,
-) -> Result<Command, MirrorError> {
+) -> Result<Command, UpstreamError> {
     let Upstream { ssh_key, ssh_known_hosts, .. } = session.upstream;
-    let missing = |what| MirrorError::Authenticate(format!("SSH needs {what}"));
+    let missing = |what| UpstreamError::Authenticate(format!("SSH needs {what}"));
     let key = ssh_key.as_deref().ok_or_else(|| missing("a private key (`ssh_key`)"))?;
     let known = ssh_known_hosts.as_deref();
     let known = known.ok_or_else(|| missing("a file with the host's keys (`ssh_known_hosts`)"))?;
@@ -128,14 +129,14 @@ pub(super) fn upload_pack(
 }
 
 /// Quotes a file name for an option of `ssh`, which would expand some characters.
-fn quoted(file: &Path, what: &'static str) -> Result<String, MirrorError> {
-    let unsupported = |why| MirrorError::UnsupportedUrl { url: format!("the file of `{what}`"), reason: why };
+fn quoted(file: &Path, what: &'static str) -> Result<String, UpstreamError> {
+    let unsupported = |why| UpstreamError::UnsupportedUrl { url: format!("the file of `{what}`"), reason: why };
     let text = file.to_str().ok_or_else(|| unsupported("its name is not UTF-8"))?;
     if text.chars().any(|c| c.is_control() || "\"\\$%~".contains(c)) {
         return Err(unsupported("its name contains one of `\" \\ $ % ~`, which `ssh` would expand"));
     }
     // `ssh` would look below the working directory, or ignore a missing file.
-    std::fs::metadata(file).map_err(MirrorError::unread(what, file))?;
+    std::fs::metadata(file).map_err(UpstreamError::unread(what, file))?;
     Ok(format!("\"{text}\""))
 }
 
@@ -173,7 +174,10 @@ mod tests {
         let (checked, connect_timeout) = (|address: &str| Some(address.parse().unwrap()), Duration::from_secs(10));
         assert_eq!(targets, [checked("::1"), checked("127.0.0.1")].map(|checked| Target { checked, connect_timeout }));
         assert_eq!(split_timeout(&[resolved[0]; 100], Duration::from_secs(20)).len(), MAX_ADDRESSES);
-        let refused = || MirrorError::Connect { cause: "Connection refused".to_owned(), timeout: false };
+        let refused = || {
+            let cause = "Connection refused".to_owned();
+            MirrorError::from(UpstreamError::Connect { cause, timeout: false })
+        };
         let ask = |ended: &[Result<u8, MirrorError>]| {
             let mut ended = ended.iter().cloned();
             let result = try_each(targets.clone(), || false, |_| ended.next().unwrap());
@@ -183,7 +187,7 @@ mod tests {
         assert_eq!(ask(&[Ok(7), Ok(8)]), (Ok(7), 1));
         assert_eq!(ask(&[Err(refused()), Err(refused())]), (Err(refused().to_string()), 0));
         // The server was reached and refused: no other address is tried.
-        let trust = MirrorError::Trust("another key".to_owned());
+        let trust = MirrorError::from(UpstreamError::Trust("another key".to_owned()));
         assert_eq!(ask(&[Err(trust.clone()), Ok(7)]), (Err(trust.to_string()), 1));
         // Nor if the server's message equals the program's message for a failed connection.
         let mut ended = [Err(refused()), Ok(7)].into_iter();
@@ -201,7 +205,7 @@ mod tests {
         let interrupt = AtomicBool::new(false);
         let build = |upstream: &Upstream| {
             let Ok(Address::Ssh(address)) = upstream.url.address() else { panic!("{upstream:?}") };
-            let session = UpstreamSession::new(upstream, &interrupt).unwrap();
+            let session = GitSession::new(upstream, &interrupt).unwrap();
             let targets = targets(&session, address)?;
             upload_pack(&session, address, targets[0])
         };
@@ -218,6 +222,6 @@ mod tests {
         upstream.ssh_key = file("100%");
         assert!(build(&upstream).unwrap_err().to_string().contains("would expand"));
         upstream.ssh_key = Some(dir.path().join("none"));
-        assert!(matches!(build(&upstream).unwrap_err(), MirrorError::File { key: "ssh_key", .. }));
+        assert!(matches!(build(&upstream).unwrap_err(), UpstreamError::File { key: "ssh_key", .. }));
     }
 }

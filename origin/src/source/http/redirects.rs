@@ -1,61 +1,21 @@
 //! Which redirects are followed. Pure.
 
 use reqwest::Url;
-use serde::{Deserialize, Serialize};
 
-use super::super::MirrorError;
-use crate::source::{EgressPolicy, Hosts};
+use super::super::egress_policy::EgressPolicy;
+use super::super::error::UpstreamError;
+use super::super::redirects::Redirects;
 
 /// The most consecutive redirects.
-pub(super) const MAX_REDIRECTS: usize = 5;
-
-/// Which redirects are followed. They never lead from `https://` to `http://`, and credentials are never sent to
-/// another origin.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
-pub enum Redirects {
-    /// None.
-    None,
-    /// Redirects to the same host: another path, or from `http://` to `https://`.
-    #[default]
-    SameHost,
-    /// Also redirects to these hosts.
-    To(Hosts),
-}
-
-/// The configured value: a word or a list of hosts.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Written {
-    Word(String),
-    Hosts(Vec<String>),
-}
-
-impl TryFrom<Written> for Redirects {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        match written {
-            Written::Word(word) if word == "none" => Ok(Self::None),
-            Written::Word(word) if word == "same-host" => Ok(Self::SameHost),
-            Written::Word(word) => Err(format!("`{word}` is neither `none` nor `same-host` nor a list of hosts")),
-            Written::Hosts(hosts) => Hosts::try_from(hosts).map(Self::To),
-        }
-    }
-}
-
-impl From<Redirects> for Written {
-    fn from(rules: Redirects) -> Self {
-        match rules {
-            Redirects::None => Self::Word("none".to_owned()),
-            Redirects::SameHost => Self::Word("same-host".to_owned()),
-            Redirects::To(hosts) => Self::Hosts(hosts.into()),
-        }
-    }
-}
+pub(crate) const MAX_REDIRECTS: usize = 5;
 
 /// The target of a redirect, if it may be followed. `location` is relative to `from` (RFC 9110).
-pub(super) fn follow(rules: &Redirects, egress: &EgressPolicy, from: &Url, location: &str) -> Result<Url, MirrorError> {
+pub(crate) fn follow(
+    rules: &Redirects,
+    egress: &EgressPolicy,
+    from: &Url,
+    location: &str,
+) -> Result<Url, UpstreamError> {
     let to = target(from, location)?;
     let host = to.host_str().unwrap_or_default();
     let allowed = match rules {
@@ -71,12 +31,12 @@ pub(super) fn follow(rules: &Redirects, egress: &EgressPolicy, from: &Url, locat
 }
 
 /// The URL of an LFS object, if its host may be contacted: the upstream itself, or one that the egress policy permits.
-pub(super) fn storage_url(
+pub(crate) fn storage_url(
     upstream: &Url,
     beyond: &EgressPolicy,
     from: &Url,
     location: &str,
-) -> Result<Url, MirrorError> {
+) -> Result<Url, UpstreamError> {
     let to = target(from, location)?;
     if !same_host(upstream, &to) {
         beyond.check_host(to.host_str().unwrap_or_default())?;
@@ -85,10 +45,10 @@ pub(super) fn storage_url(
 }
 
 /// The URL of `location`, if it is HTTP, no downgrade to http, and without credentials.
-fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
+fn target(from: &Url, location: &str) -> Result<Url, UpstreamError> {
     let Ok(to) = from.join(location) else {
         let to = "an invalid URL".to_owned();
-        return Err(MirrorError::Redirected { to, reason: "its `Location` cannot be parsed" });
+        return Err(UpstreamError::Redirected { to, reason: "its `Location` cannot be parsed" });
     };
     let secure = match (from.scheme(), to.scheme()) {
         ("http" | "https", "https") | ("http", "http") => true,
@@ -107,31 +67,31 @@ fn target(from: &Url, location: &str) -> Result<Url, MirrorError> {
     Ok(to)
 }
 
-fn refused(to: &Url, reason: &'static str) -> Result<Url, MirrorError> {
-    Err(MirrorError::Redirected { to: display_origin(to), reason })
+fn refused(to: &Url, reason: &'static str) -> Result<Url, UpstreamError> {
+    Err(UpstreamError::Redirected { to: display_origin(to), reason })
 }
 
 /// The error for too many redirects.
-pub(super) fn too_many(last: &Url) -> MirrorError {
-    MirrorError::Redirected { to: display_origin(last), reason: "there are too many consecutive redirects" }
+pub(crate) fn too_many(last: &Url) -> UpstreamError {
+    UpstreamError::Redirected { to: display_origin(last), reason: "there are too many consecutive redirects" }
 }
 
 /// Whether two URLs have the same host and port. From http to https the default port changes with the scheme.
-pub(super) fn same_host(from: &Url, to: &Url) -> bool {
+pub(crate) fn same_host(from: &Url, to: &Url) -> bool {
     let ports = (from.port_or_known_default(), to.port_or_known_default());
     let same_port = ports.0 == ports.1 || (from.scheme() != to.scheme() && ports == (Some(80), Some(443)));
     from.host_str() == to.host_str() && same_port
 }
 
 /// Whether two URLs have the same origin, and so may receive the same credentials.
-pub(super) fn same_origin(one: &Url, other: &Url) -> bool {
+pub(crate) fn same_origin(one: &Url, other: &Url) -> bool {
     one.scheme() == other.scheme()
         && one.host_str() == other.host_str()
         && one.port_or_known_default() == other.port_or_known_default()
 }
 
 /// The origin of a URL, for messages.
-pub(super) fn display_origin(url: &Url) -> String {
+pub(crate) fn display_origin(url: &Url) -> String {
     match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{}://{host}:{port}", url.scheme()),
         (Some(host), None) => format!("{}://{host}", url.scheme()),
@@ -147,7 +107,7 @@ pub(crate) fn fuzz_redirect(location: &str) {
             assert!(to.host_str() == from.host_str() && to.username().is_empty(), "{to}");
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
         }
-        let beyond = EgressPolicy::default().for_other_hosts(&Redirects::SameHost);
+        let beyond = EgressPolicy::default().for_other_hosts(None);
         if let Ok(to) = storage_url(&from, &beyond, &from, location) {
             assert!(to.scheme() == "https" || from.scheme() == "http", "{to}");
             assert!(to.username().is_empty() && beyond.check_host(to.host_str().unwrap_or_default()).is_ok(), "{to}");
@@ -157,6 +117,7 @@ pub(crate) fn fuzz_redirect(location: &str) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::egress_policy::Hosts;
     use super::*;
     use proptest::prelude::*;
 
@@ -209,14 +170,14 @@ mod tests {
         let rules = Redirects::To(Hosts::new(["169.254.169.254".to_owned()]).unwrap());
         let from = Url::parse("http://git.example/x").unwrap();
         let error = follow(&rules, &egress, &from, "http://169.254.169.254/x").unwrap_err();
-        assert!(matches!(error, MirrorError::NotAllowed(_)), "{error}");
+        assert!(matches!(error, UpstreamError::NotAllowed(_)), "{error}");
     }
 
     #[test]
     fn a_storage_is_the_upstream_or_public_or_listed() {
         let upstream = Url::parse("https://10.0.0.1/acme/shop.git").unwrap();
         let to = |rules: &Redirects, egress: &EgressPolicy, href: &str| {
-            let beyond = egress.for_other_hosts(rules);
+            let beyond = egress.for_other_hosts(rules.hosts());
             storage_url(&upstream, &beyond, &upstream, href).map(String::from).map_err(|error| error.to_string())
         };
         let anywhere = EgressPolicy::default();

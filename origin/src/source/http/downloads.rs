@@ -10,7 +10,8 @@ use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, Url};
 
-use super::super::{MirrorError, Redirects};
+use super::super::error::UpstreamError;
+use super::super::redirects::Redirects;
 use super::client::Client;
 use super::redirects::{self, MAX_REDIRECTS, too_many};
 
@@ -33,13 +34,13 @@ const FORBIDDEN_HEADERS: [&str; 9] = [
 impl Client<'_> {
     /// Sends a POST request and reads a response of at most `max_bytes`. Returns the final URL and the response.
     /// Redirects are followed with method and body, as Git LFS does.
-    pub(in super::super) fn query(
+    pub(crate) fn query(
         &self,
         url: &Url,
         content_type: &'static str,
         body: Vec<u8>,
         max_bytes: usize,
-    ) -> Result<(Url, Vec<u8>), MirrorError> {
+    ) -> Result<(Url, Vec<u8>), UpstreamError> {
         let headers =
             HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(content_type))));
         let (mut url, body) = (url.clone(), Bytes::from(body));
@@ -53,7 +54,7 @@ impl Client<'_> {
         Err(too_many(&url))
     }
 
-    fn read(&self, response: Response, max_bytes: usize) -> Result<Vec<u8>, MirrorError> {
+    fn read(&self, response: Response, max_bytes: usize) -> Result<Vec<u8>, UpstreamError> {
         let mut response = self.expect_success(response)?;
         let (mut bytes, start) = (Vec::new(), Instant::now());
         let timeout = self.session().upstream.stall_timeout * RESPONSE_STALL_TIMEOUTS;
@@ -64,24 +65,24 @@ impl Client<'_> {
             }
             if start.elapsed() >= timeout {
                 let cause = format!("its response took more than {} s", timeout.as_secs());
-                return Err(MirrorError::Upstream { step: self.session().step(), cause });
+                return Err(UpstreamError::Protocol { step: self.session().step(), cause });
             }
             bytes.extend_from_slice(&chunk);
             if bytes.len() > max_bytes {
                 let cause = format!("its response has more than {max_bytes} bytes");
-                return Err(MirrorError::Upstream { step: self.session().step(), cause });
+                return Err(UpstreamError::Protocol { step: self.session().step(), cause });
             }
         }
     }
 
     /// Sends a GET request for the `href` of a response from `from`. The headers are sent only to the origin of `href`.
     /// Redirects are followed unless all are disabled. The response may have any status.
-    pub(in super::super) fn download(
+    pub(crate) fn download(
         &self,
         from: &Url,
         href: &str,
         headers: &HashMap<String, String>,
-    ) -> Result<Response, MirrorError> {
+    ) -> Result<Response, UpstreamError> {
         let (rules, egress) = (&self.session().upstream.redirects, &self.session().upstream.egress);
         let storage_url =
             |from: &Url, href: &str| redirects::storage_url(&self.upstream_url, &self.external_policy, from, href);
@@ -105,10 +106,10 @@ impl Client<'_> {
 }
 
 /// The headers that an LFS server sets for a download, which may be secret.
-fn download_headers(headers: &HashMap<String, String>) -> Result<HeaderMap, MirrorError> {
+fn download_headers(headers: &HashMap<String, String>) -> Result<HeaderMap, UpstreamError> {
     let mut given = HeaderMap::new();
     for (name, value) in headers {
-        let invalid = || MirrorError::Upstream { step: "lfs", cause: "it sets an invalid header".to_owned() };
+        let invalid = || UpstreamError::Protocol { step: "lfs", cause: "it sets an invalid header".to_owned() };
         let name = HeaderName::try_from(name).map_err(|_| invalid())?;
         let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
         value.set_sensitive(true);

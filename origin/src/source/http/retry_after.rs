@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Parses seconds or a date, where a past date is no pause. `None` if it is neither.
-pub(super) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
+pub(crate) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let pause = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
         // A number that overflows exceeds the maximum.

@@ -23,8 +23,10 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::Verifier;
 use tower::util::MapResponseLayer;
 
-use super::{EgressPolicy, Upstream, secret};
-use crate::source::git::mirror::MirrorError;
+use super::super::egress_policy::EgressPolicy;
+use super::super::error::UpstreamError;
+use super::super::secret;
+use super::super::upstream::Upstream;
 
 /// The most idle connections to one host.
 pub(crate) const IDLE_CONNECTIONS_PER_HOST: usize = 2;
@@ -49,11 +51,11 @@ struct ClientCache {
 ///
 /// # Errors
 /// A file cannot be read, or is invalid.
-pub(crate) fn for_upstream(upstream: &Upstream, connect_timeout: Duration) -> Result<Client, MirrorError> {
+pub(crate) fn for_upstream(upstream: &Upstream, connect_timeout: Duration) -> Result<Client, UpstreamError> {
     let identity = match upstream.client_certificate.as_ref().zip(upstream.client_key.as_ref()) {
         Some((certificate, key)) => Some(ClientCertificate {
-            certificate: fs::read(certificate).map_err(MirrorError::unread("client_certificate", certificate))?,
-            key: fs::read(key).map_err(MirrorError::unread("client_key", key))?,
+            certificate: fs::read(certificate).map_err(UpstreamError::unread("client_certificate", certificate))?,
+            key: fs::read(key).map_err(UpstreamError::unread("client_key", key))?,
         }),
         None => None,
     };
@@ -68,7 +70,7 @@ pub(crate) fn for_other_hosts(
     upstream: &Upstream,
     egress: &Arc<EgressPolicy>,
     connect_timeout: Duration,
-) -> Result<Client, MirrorError> {
+) -> Result<Client, UpstreamError> {
     ClientSpec::read(upstream, egress.clone(), connect_timeout)?.client()
 }
 
@@ -108,16 +110,16 @@ struct ProxySpec {
 }
 
 impl ClientSpec {
-    fn read(upstream: &Upstream, egress: Arc<EgressPolicy>, connect_timeout: Duration) -> Result<Self, MirrorError> {
+    fn read(upstream: &Upstream, egress: Arc<EgressPolicy>, connect_timeout: Duration) -> Result<Self, UpstreamError> {
         let ca =
-            upstream.ca.as_ref().map(|file| fs::read(file).map_err(MirrorError::unread("ca", file))).transpose()?;
+            upstream.ca.as_ref().map(|file| fs::read(file).map_err(UpstreamError::unread("ca", file))).transpose()?;
         let proxy = ProxySpec::read(upstream)?;
         // With a proxy only its own name is resolved here, and the configuration names it: the upstream's policy applies.
         let egress = if proxy.is_some() { upstream.egress.clone() } else { egress };
         Ok(Self { egress, ca, identity: None, proxy, connect_timeout })
     }
 
-    fn client(self) -> Result<Client, MirrorError> {
+    fn client(self) -> Result<Client, UpstreamError> {
         let mut cache = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = match &mut *cache {
             Some(cache) if cache.created_at.elapsed() < MAX_AGE => cache,
@@ -135,8 +137,8 @@ impl ClientSpec {
         Ok(client)
     }
 
-    fn create(self, system_verifier: &mut Option<Arc<Verifier>>) -> Result<Client, MirrorError> {
-        let trust = |error: rustls::Error| MirrorError::Trust(error.to_string());
+    fn create(self, system_verifier: &mut Option<Arc<Verifier>>) -> Result<Client, UpstreamError> {
+        let trust = |error: rustls::Error| UpstreamError::Trust(error.to_string());
         let provider = Arc::new(ring::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match &self.ca {
             // Public authorities must not vouch for a private upstream.
@@ -152,7 +154,7 @@ impl ClientSpec {
         let mut tls = match self.identity {
             Some(identity) => {
                 let wrong = "`client_certificate` and `client_key` are not a certificate and its key, both PEM";
-                let wrong = || MirrorError::Trust(wrong.to_owned());
+                let wrong = || UpstreamError::Trust(wrong.to_owned());
                 let (chain, key) = identity.parse().ok_or_else(wrong)?;
                 tls.with_client_auth_cert(chain, key).map_err(|_| wrong())?
             }
@@ -172,7 +174,7 @@ impl ClientSpec {
         if let Some(proxy) = self.proxy {
             builder = builder.proxy(proxy.create()?);
         }
-        builder.build().map_err(|error| MirrorError::Connect { cause: error.to_string(), timeout: false })
+        builder.build().map_err(|error| UpstreamError::Connect { cause: error.to_string(), timeout: false })
     }
 }
 
@@ -184,9 +186,9 @@ impl ClientCertificate {
 }
 
 impl ProxySpec {
-    fn read(upstream: &Upstream) -> Result<Option<Self>, MirrorError> {
+    fn read(upstream: &Upstream) -> Result<Option<Self>, UpstreamError> {
         let Some(proxy) = &upstream.proxy else { return Ok(None) };
-        let wrong = |_| MirrorError::Connect { cause: "`proxy` is not a valid URL".to_owned(), timeout: false };
+        let wrong = |_| UpstreamError::Connect { cause: "`proxy` is not a valid URL".to_owned(), timeout: false };
         let url = proxy.http().map_err(wrong)?.clone();
         if upstream.egress.public_only {
             upstream.egress.check_host(url.host_str().unwrap_or_default())?;
@@ -198,8 +200,8 @@ impl ProxySpec {
         Ok(Some(Self { url, credentials }))
     }
 
-    fn create(self) -> Result<Proxy, MirrorError> {
-        let wrong = |_| MirrorError::Connect { cause: "`proxy` is not a valid URL".to_owned(), timeout: false };
+    fn create(self) -> Result<Proxy, UpstreamError> {
+        let wrong = |_| UpstreamError::Connect { cause: "`proxy` is not a valid URL".to_owned(), timeout: false };
         let proxy = Proxy::all(self.url).map_err(wrong)?;
         Ok(match self.credentials {
             Some((username, password)) => proxy.basic_auth(&username, &password),
@@ -208,8 +210,8 @@ impl ProxySpec {
     }
 }
 
-fn private_verifier(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, MirrorError> {
-    let wrong = || MirrorError::Trust("the file of `ca` contains no valid certificate".to_owned());
+fn private_verifier(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, UpstreamError> {
+    let wrong = || UpstreamError::Trust("the file of `ca` contains no valid certificate".to_owned());
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         roots.add(certificate.map_err(|_| wrong())?).map_err(|_| wrong())?;

@@ -3,11 +3,6 @@
 //! The HTTP clients of gix do not report `Retry-After` or the reason of a TLS error, follow redirects by their own
 //! rules, and read proxies from the environment.
 
-mod client;
-mod downloads;
-mod errors;
-mod redirects;
-
 use std::any::Any;
 use std::cell::RefCell;
 use std::io::{self, BufRead, Cursor, Read, Write};
@@ -20,15 +15,16 @@ use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::blocking_io::http::{
     GetResponse, Http, PostBodyDataKind, PostResponse, Transport, connect_http,
 };
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};
 
-pub(super) use self::client::Client;
-pub use self::redirects::Redirects;
-#[cfg(feature = "fuzzing")]
-pub(crate) use self::redirects::fuzz_redirect;
 use super::MirrorError;
-use super::upstream_session::UpstreamSession;
+use super::git_session::GitSession;
+use crate::source::UpstreamError;
+use crate::source::http::{Client, IDENTITY, display_origin};
+
+/// The user agent. Git servers recognize Git clients by the first four characters.
+pub(super) const USER_AGENT: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
 
 /// The media type of the first response.
 const ADVERTISEMENT_TYPE: &str = "application/x-git-upload-pack-advertisement";
@@ -37,11 +33,9 @@ const ADVERTISEMENT_TYPE: &str = "application/x-git-upload-pack-advertisement";
 const RESULT_TYPE: &str = "application/x-git-upload-pack-result";
 
 /// The transport to an `https://` or `http://` upstream.
-pub(super) fn transport<'a>(
-    session: &'a UpstreamSession<'a>,
-    url: &Url,
-) -> Result<Transport<SmartHttp<'a>>, MirrorError> {
-    let http = SmartHttp { client: Rc::new(Client::new(session)?), base: url.clone() };
+pub(super) fn transport<'a>(session: &'a GitSession<'a>, url: &Url) -> Result<Transport<SmartHttp<'a>>, MirrorError> {
+    let client = Rc::new(Client::new(&session.network, USER_AGENT)?);
+    let http = SmartHttp { session, client, base: url.clone() };
     // gix uses the path below this URL only.
     let gix_url = gix::Url::from_parts(
         gix::url::Scheme::Https,
@@ -58,6 +52,7 @@ pub(super) fn transport<'a>(
 
 /// The HTTP client for gix.
 pub(super) struct SmartHttp<'a> {
+    session: &'a GitSession<'a>,
     client: Rc<Client<'a>>,
     /// The repository's URL: the configured one, or the target of a redirect of the first request.
     base: Url,
@@ -69,17 +64,19 @@ impl<'a> SmartHttp<'a> {
         url: &str,
         base_url: &str,
         headers: &HeaderMap,
-    ) -> Result<GetResponse<ResponseHeaders<'a>, ResponseBody<'a>>, MirrorError> {
+    ) -> Result<GetResponse<ResponseHeaders<'a>, ResponseBody<'a>>, UpstreamError> {
         let suffix = suffix(url, base_url);
         let requested = below(&self.base, suffix);
-        let (from, response) = self.client.get(requested.clone(), headers, ADVERTISEMENT_TYPE)?;
+        self.session.start_response();
+        let (from, response) = self.client.get(requested.clone(), headers)?;
+        let response = expect_type(self.session, response, ADVERTISEMENT_TYPE)?;
         if from != requested {
             let base = from.as_str().strip_suffix(suffix).and_then(|base| from.join(base).ok());
             let reason = "the target does not end like a listing of refs";
-            self.base = base.ok_or_else(|| MirrorError::Redirected { to: redirects::display_origin(&from), reason })?;
+            self.base = base.ok_or_else(|| UpstreamError::Redirected { to: display_origin(&from), reason })?;
         }
         let exchange = Rc::new(RefCell::new(HttpExchange::Received(response)));
-        let body = ResponseBody { client: self.client.clone(), exchange, chunk: Bytes::new() };
+        let body = ResponseBody { session: self.session, client: self.client.clone(), exchange, chunk: Bytes::new() };
         Ok(GetResponse { headers: ResponseHeaders::with_type(ADVERTISEMENT_TYPE), body })
     }
 }
@@ -96,7 +93,7 @@ impl<'a> Http for SmartHttp<'a> {
         headers: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> gix::Result<GetResponse<Self::Headers, Self::ResponseBody>> {
         let response = self.advertisement(url, base_url, &header_map(headers));
-        response.map_err(|error| self.client.session().record(error).raise())
+        response.map_err(|error| self.session.record(error).raise())
     }
 
     fn post(
@@ -110,7 +107,8 @@ impl<'a> Http for SmartHttp<'a> {
         let url = below(&self.base, suffix(url, base_url));
         let exchange = HttpExchange::Unsent { url, headers: header_map(headers), body: Vec::new() };
         let exchange = Rc::new(RefCell::new(exchange));
-        let body = || ResponseBody { client: self.client.clone(), exchange: exchange.clone(), chunk: Bytes::new() };
+        let (session, client) = (self.session, &self.client);
+        let body = || ResponseBody { session, client: client.clone(), exchange: exchange.clone(), chunk: Bytes::new() };
         let headers = ResponseHeaders { pending: Some(body()), text: Cursor::default() };
         Ok(PostResponse { post_body: RequestBody(exchange.clone()), headers, body: body() })
     }
@@ -118,6 +116,31 @@ impl<'a> Http for SmartHttp<'a> {
     fn configure(&mut self, _config: &dyn Any) -> gix::Result {
         Ok(())
     }
+}
+
+/// Checks the media type of a response.
+fn expect_type(session: &GitSession, response: Response, media_type: &str) -> Result<Response, UpstreamError> {
+    let plain = |value: &HeaderValue| value.to_str().unwrap_or("?").chars().take(60).collect::<String>();
+    let encoding = response.headers().get(CONTENT_ENCODING).map(plain).filter(|name| name != IDENTITY);
+    if let Some(encoding) = encoding {
+        let cause = format!(
+            "it, or a proxy before it, compresses its answers (`Content-Encoding: {encoding}`), although the request \
+             asks for `{IDENTITY}`: turn that off for Git"
+        );
+        return Err(UpstreamError::Protocol { step: session.network.step(), cause });
+    }
+    let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    // Git's protocol has no parameters of media types.
+    let named = found.split_once(';').map_or(found, |(named, _)| named).trim();
+    if named.eq_ignore_ascii_case(media_type) {
+        return Ok(response);
+    }
+    let found: String = found.chars().filter(|c| !c.is_control()).take(60).collect();
+    let cause = format!(
+        "it answered with `{found}`, which is not Git's protocol: the URL may be that of a web page, or a proxy or a \
+         log-in page may respond instead"
+    );
+    Err(UpstreamError::Protocol { step: session.network.step(), cause })
 }
 
 /// The part of a request URL below the base URL that gix was given.
@@ -204,6 +227,7 @@ impl Read for ResponseHeaders<'_> {
 
 /// The body of a response, while it is received.
 pub(super) struct ResponseBody<'a> {
+    session: &'a GitSession<'a>,
     client: Rc<Client<'a>>,
     exchange: Rc<RefCell<HttpExchange>>,
     chunk: Bytes,
@@ -215,12 +239,22 @@ impl ResponseBody<'_> {
         let mut exchange = self.exchange.borrow_mut();
         match std::mem::replace(&mut *exchange, HttpExchange::Done) {
             HttpExchange::Unsent { url, headers, body } => {
-                let response = self.client.post(&url, &headers, &body.into(), RESULT_TYPE);
-                *exchange = HttpExchange::Received(response.map_err(|error| self.client.session().record(error))?);
+                self.session.start_response();
+                let response = self.client.post(&url, &headers, &body.into());
+                let response = response.and_then(|response| expect_type(self.session, response, RESULT_TYPE));
+                *exchange = HttpExchange::Received(response.map_err(|error| self.session.record(error))?);
             }
             other => *exchange = other,
         }
         Ok(())
+    }
+}
+
+impl ResponseBody<'_> {
+    fn next_chunk(&self, response: &mut Response) -> Result<Bytes, MirrorError> {
+        let chunk = self.client.next_chunk(response)?;
+        self.session.received(&chunk)?;
+        Ok(chunk)
     }
 }
 
@@ -230,11 +264,11 @@ impl BufRead for ResponseBody<'_> {
             self.send()?;
             let mut exchange = self.exchange.borrow_mut();
             if let HttpExchange::Received(response) = &mut *exchange {
-                let chunk = self.client.next_chunk(response);
+                let chunk = self.next_chunk(response);
                 if chunk.as_ref().map_or(true, Bytes::is_empty) {
                     *exchange = HttpExchange::Done;
                 }
-                self.chunk = chunk.map_err(|error| self.client.session().record(error))?;
+                self.chunk = chunk.map_err(|error| self.session.record(error))?;
             }
         }
         Ok(&self.chunk)

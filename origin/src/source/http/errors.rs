@@ -5,39 +5,39 @@ use std::io;
 
 use rustls::{AlertDescription, CertificateError};
 
-use super::super::MirrorError;
-use super::super::upstream_session::UpstreamSession;
-use crate::source::without_user_info;
+use super::super::error::UpstreamError;
+use super::super::upstream::without_user_info;
+use super::session::UpstreamSession;
 
 /// The error for one of the HTTP client.
-pub(super) fn classify(session: &UpstreamSession, error: &reqwest::Error) -> MirrorError {
-    if let Some(own) = find::<MirrorError>(error) {
+pub(crate) fn classify(session: &UpstreamSession, error: &reqwest::Error) -> UpstreamError {
+    if let Some(own) = find::<UpstreamError>(error) {
         return own.clone();
     }
     if let Some(tls) = find::<rustls::Error>(error) {
-        return MirrorError::Trust(classify_tls(tls));
+        return UpstreamError::Trust(classify_tls(tls));
     }
     let innermost = without_user_info(&chain(error).last().map(ToString::to_string).unwrap_or_default());
     if error.is_connect() {
         return match innermost.as_str() {
             // The connector's text for a response of 407 by the proxy.
             text if text.contains("proxy authorization required") => {
-                MirrorError::HttpStatus { step: session.step(), status: 407, retry_after: None }
+                UpstreamError::HttpStatus { step: session.step(), status: 407, retry_after: None }
             }
-            text if text.contains("tunnel") || text == "unsuccessful" => MirrorError::Connect {
+            text if text.contains("tunnel") || text == "unsuccessful" => UpstreamError::Connect {
                 cause: "the proxy refuses to connect to it (CONNECT)".to_owned(),
                 timeout: false,
             },
-            _ => MirrorError::Connect { cause: innermost, timeout: error.is_timeout() },
+            _ => UpstreamError::Connect { cause: innermost, timeout: error.is_timeout() },
         };
     }
     let cause = format!("its response was cut off or is invalid ({innermost})");
-    MirrorError::Upstream { step: session.step(), cause }
+    UpstreamError::Protocol { step: session.step(), cause }
 }
 
 /// Whether a connection ended after a request was sent, and before a response was received. The only timeout is that of the
 /// kernel (`TCP_USER_TIMEOUT`).
-pub(super) fn is_unanswered(error: &reqwest::Error) -> bool {
+pub(crate) fn is_unanswered(error: &reqwest::Error) -> bool {
     error.is_request() && !error.is_connect() && find::<rustls::Error>(error).is_none()
 }
 

@@ -8,67 +8,60 @@ use std::time::SystemTime;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use reqwest::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER,
-    USER_AGENT,
-};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 
-use super::super::upstream_session::UpstreamSession;
-use super::super::{MirrorError, retry_after};
-use super::errors;
+use super::super::egress_policy::EgressPolicy;
+use super::super::error::UpstreamError;
+use super::super::secret;
+use super::super::upstream::Upstream;
+use super::clients::{self, IDLE_CONNECTIONS_PER_HOST};
 use super::redirects::{self, MAX_REDIRECTS};
-use crate::source::http_clients::{self, IDLE_CONNECTIONS_PER_HOST};
-use crate::source::{EgressPolicy, Upstream, secret};
+use super::session::UpstreamSession;
+use super::{errors, retry_after};
 
-/// The only content encoding that is requested: packs are compressed already.
-const IDENTITY: &str = "identity";
-
-/// The user agent. Git servers recognize Git clients by the first four characters.
-const USER_AGENT_VALUE: &str = concat!("git/2 (weir-origin/", env!("CARGO_PKG_VERSION"), ")");
+/// The only content encoding that is requested: what is fetched is compressed already, or has a digest.
+pub(crate) const IDENTITY: &str = "identity";
 
 /// An HTTP client for one session.
-pub(in super::super) struct Client<'a> {
+pub(crate) struct Client<'a> {
     session: &'a UpstreamSession<'a>,
     /// The client for the upstream's host.
     http: reqwest::Client,
     /// The client for other hosts, to which redirects and LFS responses refer.
     external: OnceCell<reqwest::Client>,
     /// The egress policy for other hosts.
-    pub(super) external_policy: Arc<EgressPolicy>,
+    pub(crate) external_policy: Arc<EgressPolicy>,
     /// The upstream's URL. Only its origin receives the credentials.
-    pub(super) upstream_url: Url,
+    pub(crate) upstream_url: Url,
     authorization: Option<HeaderValue>,
+    user_agent: &'static str,
 }
 
 impl<'a> Client<'a> {
     /// Reads the files of the upstream's credentials and certificates.
-    pub(in super::super) fn new(session: &'a UpstreamSession<'a>) -> Result<Self, MirrorError> {
+    pub(crate) fn new(session: &'a UpstreamSession<'a>, user_agent: &'static str) -> Result<Self, UpstreamError> {
         let upstream = session.upstream;
-        let unsupported = |reason| MirrorError::UnsupportedUrl { url: upstream.url.to_string(), reason };
+        let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
         let upstream_url = upstream.url.http().map_err(unsupported)?.clone();
         upstream.egress.check_host(upstream_url.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
         if authorization.is_some() && upstream_url.scheme() != "https" {
             let reason = "credentials are not sent over http://, where others can read them: use https://";
-            return Err(MirrorError::Authenticate(reason.to_owned()));
+            return Err(UpstreamError::Authenticate(reason.to_owned()));
         }
-        let http = http_clients::for_upstream(upstream, session.connect_timeout())?;
-        let external_policy = Arc::new(upstream.egress.for_other_hosts(&upstream.redirects));
-        Ok(Self { session, http, external: OnceCell::new(), external_policy, upstream_url, authorization })
+        let http = clients::for_upstream(upstream, session.connect_timeout())?;
+        let external_policy = Arc::new(upstream.egress.for_other_hosts(upstream.redirects.hosts()));
+        let external = OnceCell::new();
+        Ok(Self { session, http, external, external_policy, upstream_url, authorization, user_agent })
     }
 
     /// Sends a GET request and follows redirects as configured. Returns the final URL and the response.
-    pub(super) fn get(
-        &self,
-        mut url: Url,
-        headers: &HeaderMap,
-        media_type: &str,
-    ) -> Result<(Url, Response), MirrorError> {
+    pub(crate) fn get(&self, mut url: Url, headers: &HeaderMap) -> Result<(Url, Response), UpstreamError> {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send(&Method::GET, &url, headers, None)?;
             if !response.status().is_redirection() {
-                return Ok((url, self.expect(response, media_type)?));
+                return Ok((url, self.expect_success(response)?));
             }
             url = self.redirected(&url, &response)?;
         }
@@ -76,30 +69,22 @@ impl<'a> Client<'a> {
     }
 
     /// Sends a POST request, without redirects.
-    pub(super) fn post(
-        &self,
-        url: &Url,
-        headers: &HeaderMap,
-        body: &Bytes,
-        media_type: &str,
-    ) -> Result<Response, MirrorError> {
+    pub(crate) fn post(&self, url: &Url, headers: &HeaderMap, body: &Bytes) -> Result<Response, UpstreamError> {
         let response = self.send(&Method::POST, url, headers, Some(body))?;
         if response.status().is_redirection() {
             let to = redirects::display_origin(&self.redirected(url, &response)?);
-            return Err(MirrorError::Redirected { to, reason: "only the first request of a poll may be redirected" });
+            return Err(UpstreamError::Redirected { to, reason: "only the first request of a poll may be redirected" });
         }
-        self.expect(response, media_type)
+        self.expect_success(response)
     }
 
     /// The next chunk of a response; empty at its end.
-    pub(in super::super) fn next_chunk(&self, response: &mut Response) -> Result<Bytes, MirrorError> {
+    pub(crate) fn next_chunk(&self, response: &mut Response) -> Result<Bytes, UpstreamError> {
         let chunk = self.session.wait(response.chunk())?;
-        let chunk = chunk.map_err(|error| errors::classify(self.session, &error))?.unwrap_or_default();
-        self.session.received(&chunk)?;
-        Ok(chunk)
+        Ok(chunk.map_err(|error| errors::classify(self.session, &error))?.unwrap_or_default())
     }
 
-    pub(in super::super) fn session(&self) -> &'a UpstreamSession<'a> {
+    pub(crate) fn session(&self) -> &'a UpstreamSession<'a> {
         self.session
     }
 
@@ -109,21 +94,21 @@ impl<'a> Client<'a> {
         url: &Url,
         headers: &HeaderMap,
         body: Option<&Bytes>,
-    ) -> Result<Response, MirrorError> {
+    ) -> Result<Response, UpstreamError> {
         let mut headers = headers.clone();
         headers.remove(AUTHORIZATION);
         self.send_with(method, url, headers, body)
     }
 
     /// The same, but an `Authorization` in the headers takes precedence over the upstream's credentials.
-    pub(super) fn send_with(
+    pub(crate) fn send_with(
         &self,
         method: &Method,
         url: &Url,
         mut headers: HeaderMap,
         body: Option<&Bytes>,
-    ) -> Result<Response, MirrorError> {
-        headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
+    ) -> Result<Response, UpstreamError> {
+        headers.insert(USER_AGENT, HeaderValue::from_static(self.user_agent));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(IDENTITY));
         if let Some(authorization) = &self.authorization
             && redirects::same_origin(url, &self.upstream_url)
@@ -137,8 +122,7 @@ impl<'a> Client<'a> {
             let request = body.into_iter().cloned().fold(request, RequestBuilder::body);
             let connected = Rc::new(Cell::new(false));
             self.session.count_request();
-            self.session.start_response();
-            let response = self.session.wait(http_clients::send(request, connected.clone()));
+            let response = self.session.wait(clients::send(request, connected.clone()));
             // Not of the hosts that the upstream refers to, of which it could name many.
             if let Ok(Ok(response)) = &response
                 && redirects::same_host(&self.upstream_url, url)
@@ -154,7 +138,7 @@ impl<'a> Client<'a> {
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
             match send() {
                 (Ok(Err(error)), true) if errors::is_unanswered(&error) => {}
-                (Err(MirrorError::Stalled { .. }), true) if *method == Method::GET => {}
+                (Err(UpstreamError::Stalled { .. }), true) if *method == Method::GET => {}
                 (response, _) => return response?.map_err(failed),
             }
         }
@@ -162,7 +146,7 @@ impl<'a> Client<'a> {
     }
 
     /// A proxy resolves host names itself, so the egress policy is applied to them here.
-    fn check_proxied_address(&self, url: &Url) -> Result<(), MirrorError> {
+    fn check_proxied_address(&self, url: &Url) -> Result<(), UpstreamError> {
         let Upstream { proxy, egress, .. } = self.session.upstream;
         if proxy.is_none() {
             return Ok(());
@@ -172,7 +156,7 @@ impl<'a> Client<'a> {
         Ok(self.session.wait(egress.check_behind_proxy(host, port))??)
     }
 
-    fn http_for(&self, url: &Url) -> Result<&reqwest::Client, MirrorError> {
+    fn http_for(&self, url: &Url) -> Result<&reqwest::Client, UpstreamError> {
         if redirects::same_host(&self.upstream_url, url) {
             return Ok(&self.http);
         }
@@ -180,75 +164,49 @@ impl<'a> Client<'a> {
             return Ok(external);
         }
         let UpstreamSession { upstream, .. } = self.session;
-        let external = http_clients::for_other_hosts(upstream, &self.external_policy, self.session.connect_timeout())?;
+        let external = clients::for_other_hosts(upstream, &self.external_policy, self.session.connect_timeout())?;
         Ok(self.external.get_or_init(|| external))
     }
 
     /// The target of a redirect, if it may be followed.
-    pub(super) fn redirected(&self, from: &Url, response: &Response) -> Result<Url, MirrorError> {
+    pub(crate) fn redirected(&self, from: &Url, response: &Response) -> Result<Url, UpstreamError> {
         let Upstream { redirects, egress, .. } = self.session.upstream;
         redirects::follow(redirects, egress, from, self.location(response)?)
     }
 
     /// The `Location` of a response.
-    pub(super) fn location<'r>(&self, response: &'r Response) -> Result<&'r str, MirrorError> {
+    pub(crate) fn location<'r>(&self, response: &'r Response) -> Result<&'r str, UpstreamError> {
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         location.ok_or_else(|| self.status_error(response))
     }
 
-    /// Checks the status and media type of a response.
-    fn expect(&self, response: Response, media_type: &str) -> Result<Response, MirrorError> {
-        let response = self.expect_success(response)?;
-        let plain = |value: &HeaderValue| value.to_str().unwrap_or("?").chars().take(60).collect::<String>();
-        let encoding = response.headers().get(CONTENT_ENCODING).map(plain).filter(|name| name != IDENTITY);
-        if let Some(encoding) = encoding {
-            let cause = format!(
-                "it, or a proxy before it, compresses its answers (`Content-Encoding: {encoding}`), although the request \
-                 asks for `{IDENTITY}`: turn that off for Git"
-            );
-            return Err(MirrorError::Upstream { step: self.session.step(), cause });
-        }
-        let found = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        // Git's protocol has no parameters of media types.
-        let named = found.split_once(';').map_or(found, |(named, _)| named).trim();
-        if named.eq_ignore_ascii_case(media_type) {
-            return Ok(response);
-        }
-        let found: String = found.chars().filter(|c| !c.is_control()).take(60).collect();
-        let cause = format!(
-            "it answered with `{found}`, which is not Git's protocol: the URL may be that of a web page, or a proxy or \
-             a log-in page may respond instead"
-        );
-        Err(MirrorError::Upstream { step: self.session.step(), cause })
-    }
-
     /// Checks that the status is 200.
-    pub(super) fn expect_success(&self, response: Response) -> Result<Response, MirrorError> {
+    pub(crate) fn expect_success(&self, response: Response) -> Result<Response, UpstreamError> {
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::UNAUTHORIZED => Err(MirrorError::Authenticate(self.unauthorized(response.url()).to_owned())),
+            StatusCode::UNAUTHORIZED => Err(UpstreamError::Authenticate(self.unauthorized(response.url()).to_owned())),
             _ => Err(self.status_error(&response)),
         }
     }
 
-    fn status_error(&self, response: &Response) -> MirrorError {
+    fn status_error(&self, response: &Response) -> UpstreamError {
         match self.response_error(response) {
-            MirrorError::HttpStatus { status: 403, retry_after: None, .. } => MirrorError::Authenticate(
+            UpstreamError::HttpStatus { status: 403, retry_after: None, .. } => UpstreamError::Authenticate(
                 "it answered 403: the credentials do not give access to this repository".to_owned(),
             ),
-            MirrorError::HttpStatus { status: status @ (404 | 410), .. } => {
-                MirrorError::NotFound(format!("it answered {status}"))
+            UpstreamError::HttpStatus { status: status @ (404 | 410), .. } => {
+                UpstreamError::NotFound(format!("it answered {status}"))
             }
             other => other,
         }
     }
 
     /// The error for a response's status.
-    pub(in super::super) fn response_error(&self, response: &Response) -> MirrorError {
+    pub(crate) fn response_error(&self, response: &Response) -> UpstreamError {
         let status = response.status().as_u16();
         let pause = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = pause.and_then(|pause| retry_after::parse(pause, SystemTime::now()));
-        MirrorError::HttpStatus { step: self.session.step(), status, retry_after }
+        UpstreamError::HttpStatus { step: self.session.step(), status, retry_after }
     }
 
     fn unauthorized(&self, url: &Url) -> &'static str {
@@ -266,7 +224,7 @@ impl<'a> Client<'a> {
 }
 
 /// The upstream's credentials as a header.
-fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError> {
+fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, UpstreamError> {
     let value = if let Some(file) = &upstream.token_file {
         format!("Bearer {}", secret::read(file, "token_file")?)
     } else if let Some((username, file)) = upstream.username.as_ref().zip(upstream.password_file.as_ref()) {
@@ -275,7 +233,7 @@ fn authorization(upstream: &Upstream) -> Result<Option<HeaderValue>, MirrorError
     } else {
         return Ok(None);
     };
-    let invalid = || MirrorError::Authenticate("the token or password contains invalid characters".to_owned());
+    let invalid = || UpstreamError::Authenticate("the token or password contains invalid characters".to_owned());
     let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
     value.set_sensitive(true);
     Ok(Some(value))

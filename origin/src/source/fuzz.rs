@@ -2,14 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{http, retry_after};
-use crate::source::fuzz_endpoint;
+use super::{endpoint, http};
 
 /// `Retry-After`, redirects, and URLs.
 pub fn fuzz_upstream_words(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    assert!(retry_after::parse(text, now).is_none_or(|pause| pause <= Duration::from_secs(24 * 3600)));
+    assert!(http::parse_retry_after(text, now).is_none_or(|pause| pause <= Duration::from_secs(24 * 3600)));
     http::fuzz_redirect(text);
-    fuzz_endpoint(text);
+    endpoint::fuzz(text);
 }
