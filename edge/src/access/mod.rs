@@ -54,6 +54,8 @@ pub(crate) struct Access {
 
 struct Inner {
     needs_credentials: bool,
+    /// Whether a credential that is presented is checked.
+    checks_credentials: bool,
     /// The services that certificates may read. There is no default.
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
@@ -156,6 +158,7 @@ impl Access {
         let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists, key_owners);
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
+            checks_credentials: config.can_check(),
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             cached_tokens: config.cached_tokens,
@@ -240,11 +243,14 @@ impl Access {
     /// Decides on a request; `service` is `None` for a path without one. [`Access::record`] counts the decision.
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> AccessDecision {
         let inner = &*self.inner;
-        if inner.needs_credentials {
-            let (credential, key_set) = (Credential::of(headers), inner.key_set());
-            decision::decide(&inner.certificates, &key_set, &credential, peer, service, SystemTime::now())
-        } else {
-            AccessDecision::OPEN
+        if !inner.checks_credentials {
+            return AccessDecision::OPEN;
+        }
+        let (credential, key_set) = (Credential::of(headers), inner.key_set());
+        let service = service.filter(|_| inner.needs_credentials);
+        match decision::decide(&inner.certificates, &key_set, &credential, peer, service, SystemTime::now()) {
+            AccessDecision::Unauthorized(Refusal::NoCredential) if !inner.needs_credentials => AccessDecision::OPEN,
+            decision => decision,
         }
     }
 

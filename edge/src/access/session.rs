@@ -48,15 +48,18 @@ pub(crate) struct Session {
 }
 
 impl Access {
-    /// The agent that sends a request. `None`: the edge is open, so nobody proves anything.
+    /// The agent that sends a request. `None`: the edge is open, and it proves nothing.
     ///
     /// # Errors
     /// Why it is not authenticated.
     pub(crate) fn agent(&self, headers: &HeaderMap, peer: &Peer) -> Result<Option<Agent>, Refusal> {
-        if !self.inner.needs_credentials {
+        if !self.inner.checks_credentials {
             return Ok(None);
         }
-        self.inner.agent(token(headers)?, peer, SystemTime::now()).map(Some)
+        match self.inner.agent(token(headers)?, peer, SystemTime::now()) {
+            Err(Refusal::NoCredential) if !self.inner.needs_credentials => Ok(None),
+            agent => agent.map(Some),
+        }
     }
 
     /// The same with its credential.
@@ -82,15 +85,15 @@ impl Inner {
     /// The agent that a token proves, or else the certificate of a connection.
     fn agent(&self, token: Option<&str>, peer: &Peer, now: SystemTime) -> Result<Agent, Refusal> {
         let key_set = self.key_set();
-        match (token, &peer.identity) {
+        let mut agent = match (token, &peer.identity) {
             (Some(token), _) => {
                 let claims = key_set.claims(token, unix_seconds(now))?;
-                Ok(Agent {
+                Agent {
                     name: claims.subject.clone(),
                     labels: claims.labels.clone(),
                     services: claims.services.clone(),
                     valid_until: Some(claims.expires),
-                })
+                }
             }
             (None, Some(Identity { role: Role::Agent, name })) => {
                 if key_set.denies_agent(name) {
@@ -100,15 +103,19 @@ impl Inner {
                     return Err(Refusal::Expired);
                 }
                 let rules = self.certificates.iter().filter(|rule| rule.agents.matches(name.as_str()));
-                Ok(Agent {
+                Agent {
                     name: name.clone(),
                     labels: Labels::default(),
                     services: rules.flat_map(|rule| rule.services.iter().cloned()).collect(),
                     valid_until: peer.certificate_ends.map(unix_seconds),
-                })
+                }
             }
-            (None, _) => Err(Refusal::NoCredential),
+            (None, _) => return Err(Refusal::NoCredential),
+        };
+        if !self.needs_credentials {
+            agent.services = vec![NameGlob::any()];
         }
+        Ok(agent)
     }
 }
 

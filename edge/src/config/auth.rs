@@ -8,7 +8,8 @@ use weir_runtime::config::ConfigError;
 
 use super::issuer::{self, IssuerConfig};
 
-/// Who may read. With `mode = "open"`, keys, denials and certificates are refused.
+/// Who may read, and which agents may ask about themselves: what they follow, events, reports. Keys and certificates are checked
+/// in both modes where a client presents a credential.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
@@ -40,7 +41,8 @@ pub struct AuthConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
-    /// No: every client may read everything.
+    /// No: every client may read everything. A credential that a client presents must be valid, and opens nothing but what an
+    /// agent may ask about itself.
     #[default]
     Open,
     /// Yes: by a token or a certificate, which grants access to services.
@@ -80,22 +82,37 @@ impl AuthConfig {
         self.keys.iter_mut().chain(&mut self.deny).chain(&mut self.client_ca).chain(issuers)
     }
 
+    fn has_tokens(&self) -> bool {
+        !self.keys.is_empty() || self.keys_from_origins || !self.issuers.is_empty()
+    }
+
+    /// Whether there is anything to check credentials with.
+    pub(crate) fn can_check(&self) -> bool {
+        self.has_tokens() || self.client_ca.is_some()
+    }
+
     pub(super) fn errors(&self) -> Vec<ConfigError> {
-        let has_tokens = !self.keys.is_empty() || self.keys_from_origins || !self.issuers.is_empty();
-        let has_certificates = self.client_ca.is_some() || !self.certificates.is_empty();
         let mut errors = ConfigError::failed([
             (
-                self.mode == AuthMode::Open && (has_tokens || has_certificates || self.deny.is_some()),
-                "[auth] mode = \"open\" allows every client, but keys, a deny file or certificates are configured: set mode = \
-                 \"required\", or remove them",
+                self.mode == AuthMode::Open && !self.certificates.is_empty(),
+                "[auth] mode = \"open\" lets every client read everything, so [[auth.certificate]] grants nothing: set mode = \
+                 \"required\", or remove it",
             ),
             (
-                self.mode == AuthMode::Required && !has_tokens && !has_certificates,
+                self.mode == AuthMode::Open && !self.can_check() && self.deny.is_some(),
+                "[auth] mode = \"open\", and a deny file without anything that it could deny: set keys, keys_from_origins, \
+                 [[auth.issuer]] or client_ca, or remove deny",
+            ),
+            (
+                self.mode == AuthMode::Required && !self.can_check() && self.certificates.is_empty(),
                 "[auth] mode = \"required\", but no client can authenticate: set keys (files of `weir token key`), \
                  keys_from_origins = true, [[auth.issuer]], or client_ca with [[auth.certificate]]",
             ),
             (
-                self.client_ca.is_some() == self.certificates.is_empty(),
+                match self.mode {
+                    AuthMode::Required => self.client_ca.is_some() == self.certificates.is_empty(),
+                    AuthMode::Open => self.client_ca.is_none() && !self.certificates.is_empty(),
+                },
                 "client_ca in [auth] and [[auth.certificate]] must be set together: one names the authority of certificates, the \
                  other the services that they grant",
             ),
@@ -129,6 +146,9 @@ mod tests {
         let rule = "[[certificate]]\nagents = 'cluster-*'\nservices = ['shop-*']\n";
         for right in [
             String::new(),
+            "client_ca = 'ca'".to_owned(),
+            "keys = ['a']\ndeny = 'd'".to_owned(),
+            issuer.to_owned(),
             "mode = 'required'\nkeys = ['a']\ndeny = 'd'".to_owned(),
             "mode = 'required'\nkeys_from_origins = true".to_owned(),
             format!("mode = 'required'\nclient_ca = 'ca'\n{rule}"),
@@ -139,8 +159,8 @@ mod tests {
             assert_eq!(check(&right), Ok(()), "{right}");
         }
         for (wrong, named) in [
-            ("keys = ['a']".to_owned(), "mode = \"required\""),
-            ("deny = 'd'".to_owned(), "mode = \"required\""),
+            ("deny = 'd'".to_owned(), "without anything that it could deny"),
+            (format!("client_ca = 'ca'\n{rule}"), "grants nothing"),
             ("mode = 'required'".to_owned(), "no client can authenticate"),
             ("mode = 'required'\ndeny = 'd'".to_owned(), "no client can authenticate"),
             ("mode = 'required'\nkeys = ['a']\nclient_ca = 'ca'".to_owned(), "[[auth.certificate]]"),
@@ -149,7 +169,6 @@ mod tests {
             (format!("mode = 'required'\nclient_ca = 'ca'\n{}", rule.replace("shop", "Shop")), "Shop-*"),
             (format!("mode = 'required'\nclient_ca = 'ca'\n{rule}more = 1"), "more"),
             ("mode = 'required'\nkeys = ['a']\ncached_tokens = 0".to_owned(), "cached_tokens"),
-            (issuer.to_owned(), "mode = \"required\""),
             (format!("mode = 'required'\n{issuer}{issuer}"), "same issuer and jwks"),
             (format!("mode = 'required'\n{issuer}ca = 'ca'"), "only for a jwks"),
             (format!("mode = 'required'\n{}", issuer.replace("jwks.json", "https://a.example/jwks")), "ca is needed"),

@@ -279,7 +279,7 @@ mod tests {
     fn all_invalid_values_are_reported_at_once() {
         let cache =
             "dir = \"edge-cache\"\ndisk = \"0B\"\nmemory = \"0B\"\nservices = 0\nfetches = 0\nfetch_idle = \"0s\"";
-        let others = "[auth]\nclient_ca = \"ca\"\ncached_tokens = 0\n[push]\nrevalidate_interval = \"0s\"\n\
+        let others = "[auth]\ncached_tokens = 0\n[[auth.certificate]]\nagents = \"a\"\nservices = [\"a\"]\n[push]\nrevalidate_interval = \"0s\"\n\
                       [freshness]\nwait = \"0s\"\nstale_if_error = \"0s\"";
         let error = load(&(MINIMAL.replace("dir = \"edge-cache\"", cache) + others)).unwrap_err();
         for key in [

@@ -23,6 +23,7 @@ mod http_semantics;
 mod identity;
 mod issuers;
 mod mount;
+mod open;
 mod outage;
 mod purge;
 mod readiness;

@@ -16,6 +16,11 @@ checked_text! {
 pub struct NameGlobError(String);
 
 impl NameGlob {
+    /// The pattern of all names.
+    pub fn any() -> Self {
+        "*".parse().expect("a star is a pattern")
+    }
+
     /// Whether the pattern matches a name. Takes at most the product of both lengths in steps.
     pub fn matches(&self, name: &str) -> bool {
         glob_matches(&self.0, name)

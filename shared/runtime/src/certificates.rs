@@ -25,6 +25,9 @@ use weir_protocol::name::NodeName;
 
 const CA_NAME: &str = "Weir trial CA";
 const AGENT_PREFIX: &str = "agent-";
+
+/// The name in `agent.pem`.
+pub const AGENT: &str = "cluster-1";
 const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const CA_LIFE: Duration = Duration::from_secs(3650 * 24 * 3600);
 const LEAF_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -67,7 +70,7 @@ fn leaves() -> Vec<Leaf<'static>> {
         Leaf::origin("origin", "origin-1"),
         Leaf::server("edge", "edge-1"),
         Leaf::client("edge-client", "edge-1", Role::Edge),
-        Leaf::client("agent", "cluster-1", Role::Agent),
+        Leaf::client("agent", AGENT, Role::Agent),
         Leaf::client("operator", "operator-1", Role::Operator),
     ]
 }

@@ -42,8 +42,8 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Starts the roles. With `--once` the agent starts after the first poll of the repository, so that it does not switch to
-    /// an older publication, nor run a command for it.
+    /// Starts the roles: edge and agent after the first poll of the repository. The agent switches to no older publication then,
+    /// and does not fail because there is none yet.
     ///
     /// # Errors
     /// A role does not start.
@@ -84,9 +84,7 @@ impl Roles {
         }
         origin.services = vec![published];
         let origin = weir_origin::start(origin).await.context("the origin does not start")?;
-        if arguments.once {
-            first_poll(&origin, &repository_name, &service, progress).await;
-        }
+        first_poll(&origin, &repository_name, &service, progress).await;
 
         let cache = weir_edge::config::CacheConfig::new(root.join("edge-cache"));
         let mut edge = weir_edge::config::Config::new(
@@ -102,6 +100,8 @@ impl Roles {
             )],
         );
         edge.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[1]));
+        // Everybody may read, and the agent's certificate opens what it asks about itself.
+        edge.auth.client_ca = Some(ca.clone());
         edge.freshness.fresh = if arguments.once { Duration::ZERO } else { QUICK };
         edge.freshness.stale_while_revalidate = Duration::ZERO;
         let edge = weir_edge::start(edge).await.context("the edge does not start")?;
@@ -111,6 +111,9 @@ impl Roles {
         let edge_url = format!("https://{}", edge.address()).parse()?;
         let mut agent = weir_agent::config::Config::new(vec![edge_url], &ca, agent_root);
         agent.admin_listen = Some(address(arguments.port_base, ADMIN_PORTS[2]));
+        agent.name = certificates::AGENT.parse()?;
+        agent.client_certificate = Some(pki.join("agent.pem"));
+        agent.client_key = Some(pki.join("agent.key"));
         agent.poll_interval = QUICK;
         let mut followed = weir_agent::config::ServiceConfig::new(&service);
         followed.exec = arguments.exec.clone().map(Into::into);

@@ -99,7 +99,7 @@ async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
     let root = Root::take(&arguments.root)?;
     let once = arguments.once;
     let progress = Progress::new();
-    // With --once the start waits for the first poll, which may be a long clone.
+    // The start waits for the first poll, which may be a long clone.
     let roles = tokio::select! {
         roles = Roles::start(&arguments, &repository, &root.path, &progress) => roles?,
         interrupted = shutdown::requested() => {

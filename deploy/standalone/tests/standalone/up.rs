@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use weir_loadtest::git_repository::GitRepository;
-use weir_loadtest::processes::free_address;
+use weir_loadtest::processes::{free_address, until};
+use weir_loadtest::scrape;
 
 /// One `weir up` at a time: two that probe the default ports at the same time both find them free.
 static DEFAULT_PORTS: Mutex<()> = Mutex::new(());
@@ -209,6 +210,11 @@ fn lines(child: &mut Child) -> anyhow::Result<Receiver<String>> {
     Ok(lines)
 }
 
+/// `/status` of a role.
+async fn status(admin: SocketAddr) -> anyhow::Result<serde_json::Value> {
+    Ok(serde_json::from_str(&scrape::get(admin, "/status").await?.1)?)
+}
+
 struct Up {
     child: Child,
     lines: Receiver<String>,
@@ -261,6 +267,22 @@ fn up_serves_the_enclosing_checkout_until_ctrl_c() -> anyhow::Result<()> {
         let printed = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success() && printed.contains("deploy/prod/version"), "{curl}: {printed}");
     }
+
+    // The agent has an identity: the edge knows it, and nothing fails.
+    let admin = |role: &str| {
+        let line = up.seen.iter().find(|line| line.contains(&format!("/status of the {role}")));
+        let address =
+            line.and_then(|line| line.trim().strip_prefix("http://")?.split_once('/')).context("it is printed")?;
+        anyhow::Ok(address.0.parse()?)
+    };
+    let (edge, agent) = (admin("edge")?, admin("agent")?);
+    tokio::runtime::Runtime::new()?.block_on(async {
+        until("the agent reports", async || status(edge).await.is_ok_and(|status| status["agents"]["reporting"] == 1))
+            .await?;
+        let status = status(agent).await?;
+        assert_eq!(status["services"]["shop.work"]["errors"], 0, "{status}");
+        anyhow::Ok(())
+    })?;
 
     // A missing repository is reported in the log.
     let away = upstream.work().with_extension("away");
