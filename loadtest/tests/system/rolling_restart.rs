@@ -142,6 +142,8 @@ async fn a_rolling_restart_under_load_fails_no_request() -> anyhow::Result<()> {
             let edge = if number == 0 { &mut site.edge } else { &mut edge_2 };
             // Its exit is clean: nothing had to be cut.
             edge.terminate().await?;
+            let moved = done.moved.load(Ordering::Relaxed);
+            until("a client is not let in", async || done.moved.load(Ordering::Relaxed) > moved).await?;
             edge.start().await?;
             until("the edge is ready again", async || {
                 weir_loadtest::scrape::get(edge.admin(), "/readyz")
@@ -157,7 +159,6 @@ async fn a_rolling_restart_under_load_fails_no_request() -> anyhow::Result<()> {
             bail!("{error:#}\n{}\nedge 2:\n{}", site.logs(), edge_2.log());
         }
     }
-    assert!(done.moved.load(Ordering::Relaxed) > 0, "nobody felt the restarts");
 
     let metrics = Metrics::read(site.agent.admin()).await?;
     assert!(metrics.sum("weir_agent_polls_total", &[]) > 0.0);
