@@ -7,9 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use h3::client::SendRequest;
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{Endpoint, TransportConfig};
+use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig};
 use rustls::ClientConfig;
 use weir_runtime::http_client::NameLookup;
+use weir_runtime::udp;
 
 use super::edge_url::EdgeUrl;
 use super::error::{RequestError, chain};
@@ -129,7 +130,7 @@ impl Dialer {
         if let Some(endpoint) = slot.get() {
             return Ok(endpoint);
         }
-        let endpoint = Endpoint::client(any)?;
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, udp::bind(any)?, Arc::new(TokioRuntime))?;
         Ok(slot.get_or_init(|| endpoint))
     }
 }

@@ -29,5 +29,6 @@ pub mod serve;
 pub mod shutdown;
 pub mod telemetry;
 pub mod tls;
+pub mod udp;
 mod wake_filter;
 pub mod writable_directory;

@@ -42,6 +42,7 @@ use super::{
     drain_handshake_timeout,
 };
 use crate::shutdown::Drain;
+use crate::udp;
 
 /// The receive window of a stream, in bytes: the headers of a request fit, and bodies are small.
 const STREAM_WINDOW: u32 = 32 << 10;
@@ -117,8 +118,9 @@ pub fn quic<H: Handler>(
         .datagram_receive_buffer_size(None)
         .send_window(SEND_WINDOW);
     config.transport_config(Arc::new(transport));
-    let endpoint = Endpoint::server(config.clone(), listen)
-        .map_err(|error| anyhow::anyhow!("cannot listen on UDP {listen}: {error}"))?;
+    let socket = udp::bind(listen).map_err(|error| anyhow::anyhow!("cannot listen on UDP {listen}: {error}"))?;
+    let endpoint =
+        Endpoint::new(quinn::EndpointConfig::default(), Some(config.clone()), socket, Arc::new(quinn::TokioRuntime))?;
     let address = endpoint.local_addr()?;
     let limits = ConnectionLimits::new(options.clone(), metrics.clone());
     let server = Server { tls, config, options: options.clone(), handler, metrics, drain: drain.clone() };
