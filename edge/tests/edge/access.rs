@@ -163,8 +163,9 @@ async fn raw(site: &Site, method: &str, path: &str, bearer: &str) -> String {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
     let tcp = TcpStream::connect(site.edge().address()).await.unwrap();
     let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), tcp).await.unwrap();
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nhost: edge\r\nauthorization: {bearer}\r\nconnection: close\r\n\r\n");
+    // A request without an id gets another one each time.
+    let headers = format!("host: edge\r\nx-request-id: one\r\nauthorization: {bearer}\r\nconnection: close");
+    let request = format!("{method} {path} HTTP/1.1\r\n{headers}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

@@ -29,6 +29,7 @@ pub mod problem;
 pub mod query;
 pub mod range;
 pub mod report;
+pub mod request_id;
 pub mod revision_id;
 pub mod route;
 pub mod tar_writer;

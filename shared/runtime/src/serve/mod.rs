@@ -8,6 +8,7 @@ mod body;
 mod client_socket;
 mod connection_metrics;
 mod date;
+mod exchange;
 mod http2;
 mod http3;
 mod lingering;

@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::client_socket::{ClientSocket, CoalescedFlush, WriteCoalescer};
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
+use super::exchange::Exchange;
 use super::lingering::Lingering;
 use super::listener::Listener;
 use super::metrics::ListenerMetrics;
@@ -299,8 +300,8 @@ impl<H: Handler> Shared<H> {
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         self.has_requested.store(true, Ordering::Relaxed);
         let begun = Instant::now();
-        let method = request.method().clone();
-        let request = request.map(RequestBody::Http1);
+        let mut request = request.map(RequestBody::Http1);
+        let exchange = Exchange::begin(&mut request);
         let mut response = match refusal(&request) {
             Some(problem) => problem.into_response(),
             None => match self.handler.fast_path(&request, &self.peer) {
@@ -311,7 +312,8 @@ impl<H: Handler> Shared<H> {
         if self.drain.has_begun() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        self.responded(Version::HTTP_11, &method, response.status(), begun.elapsed());
+        exchange.respond(&mut response);
+        self.responded(Version::HTTP_11, &exchange.method, response.status(), begun.elapsed());
         Ok(response)
     }
 }

@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::keep_alive::KeepAlive;
 use self::response::PendingResponse;
 use super::client_socket::WriteCoalescer;
+use super::exchange::Exchange;
 use super::tcp::Shared;
 use super::{Handler, MAX_HEADER_BYTES};
 
@@ -129,8 +130,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
 
     fn respond_all(&mut self) {
         let mut now = Instant::now();
-        for (request, respond) in self.received.drain(..) {
-            let response = PendingResponse::new(self.shared.clone(), request.method().clone(), respond);
+        for (mut request, respond) in self.received.drain(..) {
+            let response = PendingResponse::new(self.shared.clone(), Exchange::begin(&mut request), respond);
             // The panic hook has logged a panic. It resets this stream alone, by dropping the response.
             let _ = catch_unwind(AssertUnwindSafe(|| response.begin(request, &mut now)));
         }

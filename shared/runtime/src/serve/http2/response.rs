@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 
 use super::super::body::add_content_length;
 use super::super::connection_metrics::Protocol;
+use super::super::exchange::Exchange;
 use super::super::minimum_rate::MinimumRateTimer;
 use super::super::tcp::Shared;
 use super::super::unread::{self, Http2Body, UnreadBody};
@@ -26,13 +27,13 @@ const MAX_DATA: usize = (16 << 10) - 9;
 /// A response that is still to be sent. Dropping it resets its stream.
 pub(super) struct PendingResponse<H> {
     shared: Arc<Shared<H>>,
-    method: Method,
+    exchange: Exchange,
     respond: SendResponse<Bytes>,
 }
 
 impl<H: Handler> PendingResponse<H> {
-    pub(super) fn new(shared: Arc<Shared<H>>, method: Method, respond: SendResponse<Bytes>) -> Self {
-        Self { shared, method, respond }
+    pub(super) fn new(shared: Arc<Shared<H>>, exchange: Exchange, respond: SendResponse<Bytes>) -> Self {
+        Self { shared, exchange, respond }
     }
 
     /// Sends a response that is available at once; a task of its own sends any other. `now`: when the request is handled,
@@ -94,12 +95,13 @@ impl<H: Handler> PendingResponse<H> {
     }
 
     /// Sends the headers, and the bytes of the body that are available and that flow control allows. Returns the rest.
-    fn send(mut self, response: Response<Body>, took: Duration) -> Option<BodySender<H>> {
-        self.shared.responded(Version::HTTP_2, &self.method, response.status(), took);
+    fn send(mut self, mut response: Response<Body>, took: Duration) -> Option<BodySender<H>> {
+        self.exchange.respond(&mut response);
+        self.shared.responded(Version::HTTP_2, &self.exchange.method, response.status(), took);
         let (mut head, mut body) = response.into_parts();
         head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
         add_content_length(&mut head, &body);
-        if self.method == Method::HEAD {
+        if self.exchange.method == Method::HEAD {
             body = Body::Empty;
         }
         let is_empty = body.is_end_stream();

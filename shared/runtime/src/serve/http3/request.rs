@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::super::body::add_content_length;
 use super::super::connection_metrics::{Bound, Protocol, Transport};
+use super::super::exchange::Exchange;
 use super::super::minimum_rate::MinimumRateTimer;
 use super::super::{
     Body, Handler, ListenerMetrics, MAX_HEADER_BYTES, Peer, RequestBody, accepts, date, timeout_unless, url_too_long,
@@ -98,10 +99,10 @@ async fn respond<H: Handler>(
     };
     drop(read);
     let begun = Instant::now();
-    let (method, response) = match request {
+    let (exchange, mut response) = match request {
         Ok((mut request, rest)) => {
-            let method = request.method().clone();
-            if matches!(method, Method::GET | Method::HEAD) {
+            let exchange = Exchange::begin(&mut request);
+            if matches!(exchange.method, Method::GET | Method::HEAD) {
                 // The end of the stream has usually arrived; reading it avoids a STOP_SENDING.
                 let _ = reading.read_chunk(usize::MAX, true).now_or_never();
             } else if let Some(receiver) = receiver.take() {
@@ -118,16 +119,17 @@ async fn respond<H: Handler>(
                 },
                 Some(problem) => problem.into_response(),
             };
-            (method, response)
+            (exchange, response)
         }
-        Err(RequestError::HeadTooLarge) => (Method::GET, too_large()),
+        Err(RequestError::HeadTooLarge) => (Exchange::begin(&mut Request::new(())), too_large()),
         Err(error) => return Err(error),
     };
     if accepts(response.status()) && !context.is_accepted.load(Ordering::Relaxed) {
         context.is_accepted.store(true, Ordering::Relaxed);
     }
-    context.metrics.request_finished(Version::HTTP_3, &method, response.status(), begun.elapsed());
-    let written = write(stream, &method, response, context).await;
+    exchange.respond(&mut response);
+    context.metrics.request_finished(Version::HTTP_3, &exchange.method, response.status(), begun.elapsed());
+    let written = write(stream, &exchange.method, response, context).await;
     if matches!(written, Err(RequestError::Stalled)) {
         context.metrics.stalled(Protocol::Http3);
     }
