@@ -5,6 +5,7 @@ use std::time::Instant;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::error::ApiError;
@@ -20,8 +21,8 @@ impl Inner {
         request: &Request<RequestBody>,
         service: &ServiceName,
     ) -> Result<ApiResponse, ApiError> {
-        let started = Instant::now();
-        let found = self.lookup.find(service, revalidate_mode(request)).await;
+        let (started, request_id) = (Instant::now(), RequestId::of(request.headers()));
+        let found = self.lookup.find(service, revalidate_mode(request), request_id.as_ref()).await;
         let timing = Timing { version: started.elapsed(), body: None };
         let found = found.map_err(|error| ApiError::Lookup(service.clone(), error))?;
         let (bytes, tag) = (found.version.descriptor().bytes(), &found.version.values.descriptor_tag.text);

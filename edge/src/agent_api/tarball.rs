@@ -10,6 +10,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::ServiceName;
 use weir_protocol::range::content_range;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::error::ApiError;
@@ -75,13 +76,13 @@ impl Inner {
             ResponseKind::PreconditionFailed | ResponseKind::RangeNotSatisfiable => return None,
         };
         if request.method() == Method::HEAD {
-            return Some(self.head(&found, tarball, &variant));
+            return Some(self.head(request, &found, tarball, &variant));
         }
         if variant.transcoding != Transcoding::Passthrough {
             return None;
         }
         let range = part.clone().unwrap_or(0..variant.stored.size);
-        let body = self.cache.open_in_memory(variant.stored, &range, || body_request(&found, &variant))?;
+        let body = self.cache.open_in_memory(variant.stored, &range, || body_request(request, &found, &variant))?;
         Some(self.sent(&found, tarball, &variant, part, body, &Source::Memory))
     }
 
@@ -92,7 +93,7 @@ impl Inner {
         tarball: &TarballRef,
     ) -> Result<ApiResponse, ApiError> {
         let started = Instant::now();
-        let mut found = self.find(tarball, revalidate_mode(request)).await?;
+        let mut found = self.find(request, tarball, revalidate_mode(request)).await?;
         let version = started.elapsed();
         let (mut retried, mut without) = (false, Vec::new());
         loop {
@@ -107,7 +108,7 @@ impl Inner {
                 ResponseKind::Partial(part) => Some(part),
             };
             if request.method() == Method::HEAD {
-                return Ok(self.head(&found, tarball, &variant));
+                return Ok(self.head(request, &found, tarball, &variant));
             }
             let Ok(slot) = self.cache.slot(variant.transcoding) else {
                 // The next acceptable coding may need no slot.
@@ -115,7 +116,7 @@ impl Inner {
                 continue;
             };
             let range = part.clone().unwrap_or(0..variant.length.unwrap_or(found.tar_size()));
-            let request_body = body_request(&found, &variant);
+            let request_body = body_request(request, &found, &variant);
             match self.cache.open_body(request_body, variant.transcoding, slot, range, is_forced(request)).await {
                 Ok((body, source)) => {
                     let timing = Timing { version, body: Some(started.elapsed().saturating_sub(version)) };
@@ -130,18 +131,22 @@ impl Inner {
                 Err(FetchError::NotFound) if !retried => retried = true,
                 Err(error) => return Err(ApiError::Body(tarball.service().clone(), error)),
             }
-            found = self.find(tarball, RevalidateMode::Always).await?;
+            found = self.find(request, tarball, RevalidateMode::Always).await?;
         }
     }
 
     pub(super) async fn find(
         &self,
+        request: &Request<RequestBody>,
         tarball: &TarballRef,
         revalidate_mode: RevalidateMode,
     ) -> Result<LookupResult, ApiError> {
+        let request_id = RequestId::of(request.headers());
         let found = match tarball {
-            TarballRef::Current(service) => self.lookup.find(service, revalidate_mode).await,
-            TarballRef::Version(service, digest) => self.lookup.find_version(service, digest, revalidate_mode).await,
+            TarballRef::Current(service) => self.lookup.find(service, revalidate_mode, request_id.as_ref()).await,
+            TarballRef::Version(service, digest) => {
+                self.lookup.find_version(service, digest, revalidate_mode, request_id.as_ref()).await
+            }
         };
         found.map_err(|error| match error {
             LookupError::Absent => tarball.absent(),
@@ -159,9 +164,15 @@ impl Inner {
     }
 
     /// Answers a `HEAD` that finds a new version, whose body the client will request next.
-    fn head(&self, found: &LookupResult, tarball: &TarballRef, variant: &Variant<'_>) -> ApiResponse {
+    fn head(
+        &self,
+        request: &Request<RequestBody>,
+        found: &LookupResult,
+        tarball: &TarballRef,
+        variant: &Variant<'_>,
+    ) -> ApiResponse {
         if let TarballRef::Current(_) = tarball {
-            self.cache.prefetch_manifest(variant.stored, || body_request(found, variant));
+            self.cache.prefetch_manifest(variant.stored, || body_request(request, found, variant));
         }
         self.answer(found, tarball, variant, found.status, Body::Empty)
     }
@@ -216,12 +227,13 @@ impl Inner {
     }
 }
 
-fn body_request(found: &LookupResult, variant: &Variant<'_>) -> BodyRequest {
+fn body_request(request: &Request<RequestBody>, found: &LookupResult, variant: &Variant<'_>) -> BodyRequest {
     BodyRequest {
         repository: found.version.descriptor().publication().repository.clone(),
         origin: found.origin,
         stored: variant.stored.clone(),
         tar_size: found.tar_size(),
+        request_id: RequestId::of(request.headers()),
     }
 }
 

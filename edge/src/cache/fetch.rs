@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
 
@@ -20,7 +21,7 @@ use super::CACHE_STATUS;
 use super::budget::MemoryBudget;
 use super::metrics::{CacheMetrics, Tier};
 use super::slots::Slots;
-use crate::cdn_loop::CdnLoop;
+use crate::cdn_loop::{CDN_LOOP, CdnLoop};
 use crate::origin_client::{Origin, OriginError, OriginId, Origins, ShieldId, Shields};
 
 /// Attempts per fetch, each with all origins that may have the object.
@@ -49,6 +50,8 @@ pub(crate) struct ObjectRequest {
     pub(crate) origin: Option<OriginId>,
     /// The edges that have requested it from one another.
     pub(crate) passed: CdnLoop,
+    /// The id of the request that needs it. A fetch that several requests share has that of the first.
+    pub(crate) request_id: Option<RequestId>,
 }
 
 /// Fetches with equal keys are one. A fetch for another edge waits for edges further on only, and never for one that may
@@ -197,7 +200,8 @@ impl Fetcher {
         let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
         self.metrics.fetched(result, started.elapsed());
         if let Err(error) = &fetched {
-            tracing::warn!(object = %request.digest, repository = %request.repository, %error, "an object cannot be fetched");
+            let request_id = request.request_id.as_ref().map(tracing::field::display);
+            tracing::warn!(object = %request.digest, repository = %request.repository, %error, request_id, "an object cannot be fetched");
         }
         fetched
     }
@@ -284,7 +288,8 @@ impl Fetcher {
         self.request(&self.shields.all()[id], request, no_cache, true, false).await
     }
 
-    /// Requests an object from an origin or a shield. `is_last`: nobody else is asked when it takes long.
+    /// Requests an object from an origin or a shield. `no_cache`: bypasses caches on the path, after corrupt bytes.
+    /// `is_last`: nobody else is asked when it takes long.
     async fn request(
         &self,
         node: &Origin,
@@ -297,8 +302,12 @@ impl Fetcher {
         // Reserved before the request: an unread response blocks others on the same connection.
         let reservation = self.budget.reserve(most).await.ok_or(FetchError::TimedOut)?;
         let route = Route::Object(request.repository.clone(), request.digest);
-        let passed = self.shields.cdn_loop(&request.passed);
-        let (head, body) = node.object(&route, no_cache, passed, is_shield, is_last).await?.into_parts();
+        let mut headers = HeaderMap::from_iter([(CDN_LOOP, self.shields.cdn_loop(&request.passed))]);
+        if no_cache {
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        }
+        request.request_id.iter().for_each(|id| id.insert_into(&mut headers));
+        let (head, body) = node.object(&route, headers, is_shield, is_last).await?.into_parts();
         let in_all = self.idle + Duration::from_secs(most / MIN_RATE);
         let bytes = timeout(in_all, self.receive(node, body, request)).await.unwrap_or(Err(FetchError::Slow))?;
         let upstream = head.headers.get(CACHE_STATUS).filter(|value| value.len() <= MAX_CACHE_STATUS).cloned();

@@ -30,6 +30,7 @@ use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::manifest::{MAX_OBJECT_BYTES, Manifest};
 use weir_protocol::name::RepositoryName;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::bounds::Bound;
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
@@ -323,12 +324,13 @@ impl Cache {
         repository: RepositoryName,
         digest: ObjectDigest,
         passed: CdnLoop,
+        request_id: Option<RequestId>,
         reverify: bool,
     ) -> Result<(Bytes, Source), FetchError> {
         // Without shields all requests go to the origins, and are one.
         let passed = if self.inner.fetcher.has_shields() { passed } else { CdnLoop::default() };
         let size = Size::AtMost(MAX_OBJECT_BYTES as u64);
-        let request = ObjectRequest { repository, digest, size, origin: None, passed };
+        let request = ObjectRequest { repository, digest, size, origin: None, passed, request_id };
         let loading = Box::pin(self.load(&request, reverify));
         let loaded = tokio::time::timeout(self.inner.wait, loading).await.unwrap_or(Err(FetchError::TimedOut))?;
         Ok((loaded.bytes, loaded.source))

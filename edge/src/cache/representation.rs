@@ -7,6 +7,7 @@ use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES, Manifest, Slice};
 use weir_protocol::name::RepositoryName;
+use weir_protocol::request_id::RequestId;
 
 use super::fetch::{FetchError, ObjectRequest, Size};
 use crate::cdn_loop::CdnLoop;
@@ -24,6 +25,8 @@ pub(crate) struct BodyRequest {
     pub(crate) stored: Representation,
     /// The size of the tar in bytes.
     pub(crate) tar_size: u64,
+    /// The id of the request for it; `None`: no client requests it.
+    pub(crate) request_id: Option<RequestId>,
 }
 
 impl BodyRequest {
@@ -45,8 +48,8 @@ impl BodyRequest {
     }
 
     fn object(&self, digest: ObjectDigest, size: Size) -> ObjectRequest {
-        let (repository, passed) = (self.repository.clone(), CdnLoop::default());
-        ObjectRequest { repository, digest, size, origin: self.origin, passed }
+        let (repository, passed, request_id) = (self.repository.clone(), CdnLoop::default(), self.request_id.clone());
+        ObjectRequest { repository, digest, size, origin: self.origin, passed, request_id }
     }
 
     /// Checks that a manifest matches the descriptor.

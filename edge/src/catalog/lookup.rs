@@ -7,6 +7,7 @@ use std::time::Duration;
 use weir_protocol::cache_status::{CacheStatus, Forward};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
@@ -156,13 +157,18 @@ impl Lookup {
         Some(age)
     }
 
-    /// Finds the current version of a service.
+    /// Finds the current version of a service. `request_id`: that of the request, for queries to origins.
     ///
     /// # Errors
     /// No version can be served.
-    pub(crate) async fn find(&self, service: &ServiceName, mode: RevalidateMode) -> Result<LookupResult, LookupError> {
+    pub(crate) async fn find(
+        &self,
+        service: &ServiceName,
+        mode: RevalidateMode,
+        request_id: Option<&RequestId>,
+    ) -> Result<LookupResult, LookupError> {
         let Some(entry) = self.catalog.get(service) else {
-            let (answer, collapsed) = self.query(service, FIRST_QUERY_TIMEOUT).await?;
+            let (answer, collapsed) = self.query(service, FIRST_QUERY_TIMEOUT, request_id).await?;
             return self.found_by_query(&answer, Forward::Miss, collapsed);
         };
         let now = self.clock.now();
@@ -186,7 +192,7 @@ impl Lookup {
             }
             Freshness::Revalidate | Freshness::Expired => Forward::Stale,
         };
-        match self.query(service, entry.policy.limits.wait).await {
+        match self.query(service, entry.policy.limits.wait, request_id).await {
             Ok((answer, collapsed)) => self.found_by_query(&answer, why, collapsed),
             Err(LookupError::Absent) => Err(LookupError::Absent),
             Err(error) if freshness == Freshness::Expired => Err(LookupError::Expired(error.reason())),
@@ -203,13 +209,14 @@ impl Lookup {
         service: &ServiceName,
         digest: &TarballDigest,
         mode: RevalidateMode,
+        request_id: Option<&RequestId>,
     ) -> Result<LookupResult, LookupError> {
         let stored = self.catalog.get(service).filter(|entry| entry.version.is_some());
         let entry = match stored {
             Some(entry) => entry,
             None => {
                 // Looks up the service first: digests of a service that does not exist never reach an origin.
-                self.find(service, RevalidateMode::IfStale).await?;
+                self.find(service, RevalidateMode::IfStale, request_id).await?;
                 self.catalog.get(service).ok_or(LookupError::Absent)?
             }
         };
@@ -225,7 +232,8 @@ impl Lookup {
                 return Ok(self.found_past(&past, now.since(past.since), hit));
             }
         }
-        let (past, collapsed) = self.past.query(service, digest, &entry, mode == RevalidateMode::Always).await?;
+        let again = mode == RevalidateMode::Always;
+        let (past, collapsed) = self.past.query(service, digest, &entry, again, request_id).await?;
         let status = CacheStatus::Forwarded { why: Forward::Miss, status: Some(200), stored: true, collapsed };
         Ok(self.found_past(&past, Duration::ZERO, status))
     }
@@ -238,7 +246,7 @@ impl Lookup {
     /// Revalidates a service that no client waits for, and waits for the result.
     pub(crate) async fn revalidate(&self, service: &ServiceName) {
         if self.negative.get(service).is_none()
-            && let Ok(waiter) = self.join(service)
+            && let Ok(waiter) = self.join(service, None)
         {
             // The result is in the catalog.
             let _ = waiter.result().await;
@@ -249,7 +257,7 @@ impl Lookup {
     pub(crate) fn revalidate_in_background(&self, service: &ServiceName) {
         if self.negative.get(service).is_none() {
             // With too many queries in flight a later request starts it.
-            let _ = self.join(service);
+            let _ = self.join(service, None);
         }
     }
 
@@ -271,11 +279,16 @@ impl Lookup {
     }
 
     /// Queries the origin, or joins the query in flight. Waits at most `wait` from the start of the query.
-    async fn query(&self, service: &ServiceName, wait: Duration) -> Result<(QueryAnswer, bool), LookupError> {
+    async fn query(
+        &self,
+        service: &ServiceName,
+        wait: Duration,
+        request_id: Option<&RequestId>,
+    ) -> Result<(QueryAnswer, bool), LookupError> {
         if let Some(failure) = self.negative.get(service) {
             return Err(failure);
         }
-        let waiter = self.join(service)?;
+        let waiter = self.join(service, request_id)?;
         let collapsed = waiter.collapsed;
         if collapsed {
             self.metrics.collapsed_queries.inc();
@@ -287,23 +300,25 @@ impl Lookup {
         entry.origin.is_some_and(|id| self.origins.are_down(id))
     }
 
-    fn join(&self, service: &ServiceName) -> Result<Waiter<QueryResult>, Overloaded> {
-        self.queries.join(service, || self.clone().query_origin(service.clone()))
+    /// Joins the query in flight, or starts one with the id of this request.
+    fn join(&self, service: &ServiceName, request_id: Option<&RequestId>) -> Result<Waiter<QueryResult>, Overloaded> {
+        self.queries.join(service, || self.clone().query_origin(service.clone(), request_id.cloned()))
     }
 
-    async fn query_origin(self, service: ServiceName) -> QueryResult {
-        let answered = self.query_and_apply(&service).await;
+    async fn query_origin(self, service: ServiceName, request_id: Option<RequestId>) -> QueryResult {
+        let answered = self.query_and_apply(&service, request_id.as_ref()).await;
         match &answered {
             Ok(_) => self.negative.remove(&service),
             Err(error) => {
-                tracing::debug!(%service, error = %error.reason(), "the query to the origin failed");
+                let request_id = request_id.as_ref().map(tracing::field::display);
+                tracing::debug!(%service, error = %error.reason(), request_id, "the query to the origin failed");
                 self.negative.insert(service, error.clone(), self.catalog.all_streams_in_sync());
             }
         }
         answered
     }
 
-    async fn query_and_apply(&self, service: &ServiceName) -> QueryResult {
+    async fn query_and_apply(&self, service: &ServiceName, request_id: Option<&RequestId>) -> QueryResult {
         let stored = self.catalog.get(service);
         let at = self.clock.now();
         let source = UpdateSource::Query(self.catalog.highest(service));
@@ -311,7 +326,7 @@ impl Lookup {
         let owner = stored.as_ref().and_then(|stored| stored.origin);
         let version = stored.as_ref().and_then(|stored| stored.version.as_ref());
         let tag = version.map(|version| version.values.descriptor_tag.text.as_str());
-        let response = self.origins.descriptor(service, owner, tag).await.map_err(LookupError::Origin)?;
+        let response = self.origins.descriptor(service, owner, tag, request_id).await.map_err(LookupError::Origin)?;
         let update = match (response, stored) {
             (OriginResponse::Unchanged, Some(stored)) => {
                 stored.confirm(at);

@@ -7,6 +7,7 @@ use moka::sync::Cache;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
@@ -84,6 +85,7 @@ impl PastVersions {
         digest: &TarballDigest,
         entry: &Entry,
         again: bool,
+        request_id: Option<&RequestId>,
     ) -> Result<(Arc<PastVersion>, bool), LookupError> {
         let key = (service.clone(), *digest);
         let query = (key.clone(), entry.highest);
@@ -95,7 +97,7 @@ impl PastVersions {
         if self.queries.count(of_service) >= MAX_QUERIES_PER_SERVICE {
             return Err(LookupError::Overloaded);
         }
-        let waiter = self.queries.join(&key, || self.clone().query_origin(query, owner))?;
+        let waiter = self.queries.join(&key, || self.clone().query_origin(query, owner, request_id.cloned()))?;
         let collapsed = waiter.collapsed;
         Ok((wait_for(FIRST_QUERY_TIMEOUT, waiter).await?, collapsed))
     }
@@ -121,10 +123,15 @@ impl PastVersions {
         ]
     }
 
-    async fn query_origin(self, query: Query, owner: Option<OriginId>) -> Result<Arc<PastVersion>, LookupError> {
+    async fn query_origin(
+        self,
+        query: Query,
+        owner: Option<OriginId>,
+        request_id: Option<RequestId>,
+    ) -> Result<Arc<PastVersion>, LookupError> {
         let since = self.clock.now();
         let (service, digest) = &query.0;
-        let error = match self.origins.version(service, digest, owner).await {
+        let error = match self.origins.version(service, digest, owner, request_id.as_ref()).await {
             Ok(OriginResponse::Descriptor(origin, descriptor)) => {
                 return Ok(self.store(query.0, origin, *descriptor, since));
             }

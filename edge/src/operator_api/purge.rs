@@ -162,6 +162,7 @@ impl PurgeScope {
                 origin,
                 stored: stored.clone(),
                 tar_size: publication.size,
+                request_id: None,
             }));
         }
     }

@@ -14,6 +14,7 @@ use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::event::Cursor;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
 use weir_protocol::members::{self, Members};
+use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 use weir_runtime::http_client::{CONNECT_TIMEOUT, Http2Client, read_body, root_cause};
 
@@ -21,7 +22,6 @@ use super::breaker::{Breaker, Circuit};
 use super::clients::Clients;
 use super::error::OriginError;
 use super::metrics::OriginMetrics;
-use crate::cdn_loop::CDN_LOOP;
 use crate::clock::Clock;
 use crate::config::OriginConfig;
 
@@ -202,8 +202,10 @@ impl Origin {
         &self,
         route: &Route,
         if_none_match: Option<&str>,
+        request_id: Option<&RequestId>,
     ) -> Result<Option<Bytes>, OriginError> {
         let mut headers = HeaderMap::new();
+        request_id.into_iter().for_each(|id| id.insert_into(&mut headers));
         if let Some(tag) = if_none_match {
             headers.insert(header::IF_NONE_MATCH, HeaderValue::from_str(tag).expect("a tag of numbers"));
         }
@@ -254,24 +256,18 @@ impl Origin {
         }
     }
 
-    /// Requests an object. `no_cache`: bypass caches on the path, after corrupt bytes. `passed`: the value of
-    /// `CDN-Loop`; `is_last`: nobody else is asked when this takes long.
+    /// Requests an object. `is_last`: nobody else is asked when this takes long.
     ///
     /// # Errors
     /// [`OriginError::NotFound`] when it does not have the object, or another error of the request.
     pub(crate) async fn object(
         &self,
         route: &Route,
-        no_cache: bool,
-        passed: HeaderValue,
+        headers: HeaderMap,
         is_shield: bool,
         is_last: bool,
     ) -> Result<Response<Incoming>, OriginError> {
         let kind = if is_shield { "shield" } else { route.label() };
-        let mut headers = HeaderMap::from_iter([(CDN_LOOP, passed)]);
-        if no_cache {
-            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        }
         let response =
             self.request_within(HeadTimeout::object(is_last), kind, &route.to_string(), Content::get(headers)).await?;
         match response.status() {

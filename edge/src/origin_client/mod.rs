@@ -24,6 +24,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, SignedFreshness};
 use weir_protocol::members::{Member, Members};
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 use weir_runtime::tls;
 
@@ -266,8 +267,9 @@ impl Origins {
         service: &ServiceName,
         owner: Option<OriginId>,
         if_none_match: Option<&str>,
+        request_id: Option<&RequestId>,
     ) -> Result<OriginResponse, OriginError> {
-        self.ask(&Route::Service(service.clone()), service, owner, if_none_match).await
+        self.ask(&Route::Service(service.clone()), service, owner, if_none_match, request_id).await
     }
 
     /// Requests the descriptor of a retained version.
@@ -279,8 +281,9 @@ impl Origins {
         service: &ServiceName,
         digest: &TarballDigest,
         owner: Option<OriginId>,
+        request_id: Option<&RequestId>,
     ) -> Result<OriginResponse, OriginError> {
-        let response = self.ask(&Route::Version(service.clone(), *digest), service, owner, None).await?;
+        let response = self.ask(&Route::Version(service.clone(), *digest), service, owner, None, request_id).await?;
         match &response {
             OriginResponse::Descriptor(id, descriptor) if descriptor.publication().digest != *digest => {
                 Err(self.get(*id).bad_response("the response is for another version"))
@@ -295,6 +298,7 @@ impl Origins {
         service: &ServiceName,
         owner: Option<OriginId>,
         if_none_match: Option<&str>,
+        request_id: Option<&RequestId>,
     ) -> Result<OriginResponse, OriginError> {
         let (mut failures, mut absent) = (Vec::new(), Vec::new());
         let is_absent = |absent: &[OriginId], id| absent.iter().any(|said| self.share_a_cluster(*said, id));
@@ -304,7 +308,7 @@ impl Origins {
             if is_absent(&absent, id) || (is_elsewhere && owner.is_some_and(|owner| !is_absent(&absent, owner))) {
                 continue;
             }
-            match self.get(id).descriptor(route, if_none_match.filter(|_| !is_elsewhere)).await {
+            match self.get(id).descriptor(route, if_none_match.filter(|_| !is_elsewhere), request_id).await {
                 Ok(Some(bytes)) => match self.read(id, service, bytes) {
                     Ok(descriptor) => return Ok(OriginResponse::Descriptor(id, Box::new(descriptor))),
                     Err(error) => failures.push((id, error)),

@@ -78,6 +78,7 @@ async fn prefetch(catalog: &Catalog, cache: &Cache, service: &ServiceName) {
     let mut stored = version.descriptor().representations().iter();
     if let Some(stored) = stored.find(|stored| stored.encoding == Encoding::Zstd) {
         let (repository, stored) = (publication.repository.clone(), stored.clone());
-        cache.prefetch(BodyRequest { repository, origin: entry.origin, stored, tar_size: publication.size }).await;
+        let (origin, tar_size) = (entry.origin, publication.size);
+        cache.prefetch(BodyRequest { repository, origin, stored, tar_size, request_id: None }).await;
     }
 }

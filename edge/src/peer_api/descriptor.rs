@@ -4,6 +4,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::error::PeerError;
@@ -14,7 +15,8 @@ use crate::catalog::{LookupError, LookupResult};
 
 impl Inner {
     pub(super) async fn current_descriptor(&self, request: &Request<RequestBody>, service: &ServiceName) -> Answer {
-        let found = self.lookup.find(service, revalidate_mode(request)).await;
+        let request_id = RequestId::of(request.headers());
+        let found = self.lookup.find(service, revalidate_mode(request), request_id.as_ref()).await;
         let found = found.map_err(|error| PeerError::Api(ApiError::Lookup(service.clone(), error)))?;
         Ok(self.descriptor(request, &found))
     }
@@ -25,7 +27,8 @@ impl Inner {
         service: &ServiceName,
         digest: &TarballDigest,
     ) -> Answer {
-        let found = self.lookup.find_version(service, digest, revalidate_mode(request)).await;
+        let (mode, request_id) = (revalidate_mode(request), RequestId::of(request.headers()));
+        let found = self.lookup.find_version(service, digest, mode, request_id.as_ref()).await;
         let found = found.map_err(|error| match error {
             LookupError::Absent => PeerError::Api(ApiError::NoSuchVersion(service.clone(), *digest)),
             error => PeerError::Api(ApiError::Lookup(service.clone(), error)),

@@ -5,6 +5,7 @@ use weir_protocol::cache_status::{CacheStatus, Forward};
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::error::PeerError;
@@ -34,7 +35,8 @@ impl Inner {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             return Ok(response);
         }
-        let loaded = self.cache.object(repository, digest, passed, is_forced(request)).await;
+        let request_id = RequestId::of(request.headers());
+        let loaded = self.cache.object(repository, digest, passed, request_id, is_forced(request)).await;
         let (bytes, source) = loaded.map_err(|error| PeerError::Object(digest, error))?;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_protocol::conditional::if_none_match_tag;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::serve::{Body, RequestBody};
 
 use super::rows::{Following, Polled, Row, Rows};
@@ -26,7 +27,7 @@ impl Inner {
         let parameters = Parameters::parse(request.uri().query().unwrap_or_default(), false)?;
         let following = self.following(agent, &parameters.wanted)?;
         let mode = if is_forced(request) { RevalidateMode::Forced } else { RevalidateMode::IfStale };
-        let (rows, age) = self.current(&following, mode).await?;
+        let (rows, age) = self.current(&following, mode, RequestId::of(request.headers()).as_ref()).await?;
         Ok(response(request, &rows, age))
     }
 
@@ -52,7 +53,12 @@ impl Inner {
     }
 
     /// The rows by the freshness policy, and the age of the oldest.
-    async fn current(&self, following: &Following, mode: RevalidateMode) -> Result<(Arc<Rows>, Duration), ApiError> {
+    async fn current(
+        &self,
+        following: &Following,
+        mode: RevalidateMode,
+        request_id: Option<&RequestId>,
+    ) -> Result<(Arc<Rows>, Duration), ApiError> {
         let (services, now) = (&following.services, self.catalog.clock().now());
         let mut oldest = Duration::ZERO;
         let (mut states, mut entries) = (Vec::with_capacity(services.len()), Vec::with_capacity(services.len()));
@@ -73,7 +79,7 @@ impl Inner {
                 }
             });
         }
-        let find = |index: usize| async move { (index, self.lookup.find(&services[index], mode).await) };
+        let find = |index: usize| async move { (index, self.lookup.find(&services[index], mode, request_id).await) };
         let mut queries = stream::iter(missing).map(find).buffer_unordered(MAX_QUERIES);
         while let Some((index, found)) = queries.next().await {
             states[index] = match found {

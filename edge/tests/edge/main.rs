@@ -28,6 +28,7 @@ mod outage;
 mod purge;
 mod readiness;
 mod reload;
+mod request_ids;
 mod serving;
 mod site;
 mod startup;

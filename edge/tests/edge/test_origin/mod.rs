@@ -23,6 +23,7 @@ use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BY
 use weir_protocol::members::{self, Member, MemberState, Members};
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
+use weir_protocol::request_id::REQUEST_ID;
 use weir_protocol::route::Route;
 use weir_runtime::identity::Role;
 use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody};
@@ -45,6 +46,7 @@ pub(crate) struct OriginRequest {
     pub(crate) object: Option<ObjectDigest>,
     pub(crate) no_cache: bool,
     pub(crate) query: Option<String>,
+    pub(crate) request_id: Option<String>,
 }
 
 #[derive(Default)]
@@ -265,6 +267,7 @@ impl Handler for Api {
                 },
                 no_cache: header(header::CACHE_CONTROL).as_deref() == Some("no-cache"),
                 query: request.uri().query().map(str::to_owned),
+                request_id: header(REQUEST_ID),
             });
             state.gate.clone()
         };
