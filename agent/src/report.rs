@@ -180,7 +180,7 @@ impl Reporter {
     async fn post(&self, json: Vec<u8>) -> &'static str {
         let mut result = "error";
         for edge in self.edges.current().in_order() {
-            match edge.document(&Route::AgentReport, Some(json.clone()), self.timeout).await {
+            match edge.document(&Route::AgentReport, Some(json.clone()), self.timeout, None).await {
                 Ok(response) if response.status.is_success() => return "accepted",
                 Ok(response) if response.status == StatusCode::NOT_FOUND => result = "unavailable",
                 Ok(response) => {

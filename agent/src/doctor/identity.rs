@@ -50,6 +50,7 @@ async fn named(findings: &mut Findings, edge: &Edge, config: &Config, answered: 
             avoid_http3: true,
             dictionary: None,
             rest: None,
+            request_id: None,
         };
         let response = edge.send(&request(Method::HEAD)).await.map_err(|error| no_response(&error))?;
         answered.get_or_insert_with(|| (response.headers.clone(), SystemTime::now()));
@@ -90,7 +91,8 @@ async fn offered(
         return Ok(());
     };
     let target = selection.target(&Route::AgentServices, None);
-    let mut response = edge.get(&target, None, config.request_timeout).await.map_err(|error| no_response(&error))?;
+    let mut response =
+        edge.get(&target, None, config.request_timeout, None).await.map_err(|error| no_response(&error))?;
     answered.get_or_insert_with(|| (response.headers.clone(), SystemTime::now()));
     match response.status {
         StatusCode::OK => {}

@@ -11,6 +11,7 @@ use weir_protocol::conditional::tarball_etag;
 use weir_protocol::dcz::{AVAILABLE_DICTIONARY, available_dictionary};
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route as Path;
 use weir_runtime::http_client::{ClientOptions, NameLookup};
 
@@ -53,6 +54,8 @@ pub(crate) struct TarballRequest<'a> {
     pub(crate) timeout: Duration,
     /// HTTP/3 has just failed in the middle of a body.
     pub(crate) avoid_http3: bool,
+    /// The id of the poll; `None`: the edge makes one.
+    pub(crate) request_id: Option<&'a RequestId>,
 }
 
 pub(crate) struct Edge {
@@ -136,7 +139,7 @@ impl Edge {
     /// No version of HTTP gave a response, or the agent's token cannot be read.
     pub(crate) async fn send(&self, tarball_request: &TarballRequest<'_>) -> Result<Response, RequestError> {
         let TarballRequest { timeout, avoid_http3, .. } = *tarball_request;
-        self.exchange(self.request(tarball_request), timeout, avoid_http3).await
+        self.exchange(self.request(tarball_request), timeout, avoid_http3, tarball_request.request_id).await
     }
 
     /// Requests a document: with a GET, or with a POST of `json`.
@@ -148,6 +151,7 @@ impl Edge {
         path: &Path,
         json: Option<Vec<u8>>,
         timeout: Duration,
+        request_id: Option<&RequestId>,
     ) -> Result<Response, RequestError> {
         let request = Request::builder().uri(format!("{}{path}", self.url)).header(header::USER_AGENT, USER_AGENT);
         let request = match json {
@@ -157,7 +161,8 @@ impl Edge {
                 post.body(json.into())
             }
         };
-        self.exchange(request.expect("a checked host and a checked path make a request"), timeout, false).await
+        let request = request.expect("a checked host and a checked path make a request");
+        self.exchange(request, timeout, false, request_id).await
     }
 
     /// Requests a document, unless its entity tag is this one. `target`: path and query, of checked texts.
@@ -169,6 +174,7 @@ impl Edge {
         target: &str,
         if_none_match: Option<&HeaderValue>,
         timeout: Duration,
+        request_id: Option<&RequestId>,
     ) -> Result<Response, RequestError> {
         let request = Request::builder().uri(format!("{}{target}", self.url)).header(header::USER_AGENT, USER_AGENT);
         let request = match if_none_match {
@@ -176,7 +182,7 @@ impl Edge {
             None => request,
         };
         let request = request.body(Bytes::new()).expect("a checked host and a checked path make a request");
-        self.exchange(request, timeout, false).await
+        self.exchange(request, timeout, false, request_id).await
     }
 
     async fn exchange(
@@ -184,7 +190,9 @@ impl Edge {
         mut request: Request<Bytes>,
         timeout: Duration,
         avoid_http3: bool,
+        request_id: Option<&RequestId>,
     ) -> Result<Response, RequestError> {
+        request_id.into_iter().for_each(|id| id.insert_into(request.headers_mut()));
         if let Some(token) = &self.token {
             let (authorization, ends) = token.authorization().await?;
             request.headers_mut().insert(header::AUTHORIZATION, authorization);

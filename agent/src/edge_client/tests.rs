@@ -91,20 +91,20 @@ async fn an_old_connection_is_replaced_by_one_to_the_name_s_new_address() {
         let tls = tls::client_config(&config.ca, None).unwrap();
         let edge = Edge::new(url, &tls, &config, lookup, metrics).unwrap();
 
-        let mut in_flight = edge.get("/slow", None, PATIENCE).await.unwrap();
+        let mut in_flight = edge.get("/slow", None, PATIENCE, None).await.unwrap();
         assert_eq!(in_flight.body.chunk().await.unwrap().as_deref(), Some(&b"begin, "[..]));
         assert_eq!((old.requests(), new.requests()), (1, 0));
         // The old server is there still, and answers. Nothing is at the first of the new addresses.
         *addresses.lock().unwrap() = [3, 2].map(|host| SocketAddr::from(([127, 0, 0, host], 0))).to_vec();
         let moved = async {
             while new.requests() == 0 {
-                let _ = edge.get("/", None, PATIENCE).await;
+                let _ = edge.get("/", None, PATIENCE, None).await;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         tokio::time::timeout(PATIENCE, moved).await.expect("new requests go to the new address");
         let so_far = old.requests();
-        edge.get("/", None, PATIENCE).await.unwrap();
+        edge.get("/", None, PATIENCE, None).await.unwrap();
         assert_eq!(old.requests(), so_far);
         old.finish.notify_one();
         assert_eq!(in_flight.body.read(100).await.unwrap().as_deref(), Some(&b"the end"[..]), "it ends on the old one");

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use weir_protocol::batch_poll::{BatchPoll, BatchPollError, MAX_BATCH_BYTES};
 use weir_protocol::event::Cursor;
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 use weir_runtime::shutdown::Drain;
 
@@ -82,6 +83,7 @@ struct Failed {
     is_unavailable: bool,
     retry_after: Option<Duration>,
     errors: Vec<String>,
+    request_id: RequestId,
 }
 
 impl Task for Batch {
@@ -132,13 +134,16 @@ impl Batch {
     /// Tries the edges in turn until one answers.
     async fn poll(&self, edges: &Edges, selection: &Selection) -> Result<Answer, Failed> {
         let mut attempt = edges.attempt_with_age();
-        let mut failed = Failed { is_unavailable: false, retry_after: None, errors: Vec::new() };
+        let request_id = RequestId::new(fastrand::u64(..));
+        let (is_unavailable, retry_after, errors) = (false, None, Vec::new());
+        let mut failed = Failed { is_unavailable, retry_after, errors, request_id };
         let preferred = edges.preferred();
         for edge in attempt.in_order() {
-            match self.ask(edge, selection).await {
+            match self.ask(edge, selection, &failed.request_id).await {
                 Ok(mut answer) => {
                     if let Some(age) = answer.age.filter(|age| *age > OLD)
-                        && let Some((younger, other, its)) = self.youngest(edges, edge, selection).await
+                        && let Some((younger, other, its)) =
+                            self.youngest(edges, edge, selection, &failed.request_id).await
                         && is_worth_moving(age, its, fastrand::f64())
                     {
                         attempt.prefer(younger);
@@ -148,7 +153,8 @@ impl Batch {
                     return Ok(answer);
                 }
                 Err(error) => {
-                    tracing::debug!(edge = %edge.url(), %error, "a batch poll of an edge failed");
+                    let (edge_url, request_id) = (edge.url(), &failed.request_id);
+                    tracing::debug!(edge = %edge_url, %error, %request_id, "a batch poll of an edge failed");
                     if let BatchError::Poll(error) = &error {
                         let is_404 = matches!(error, PollError::Status { status: StatusCode::NOT_FOUND, .. });
                         failed.is_unavailable |= std::ptr::eq(edge, preferred) && is_404;
@@ -170,18 +176,19 @@ impl Batch {
         edges: &'e Edges,
         edge: &Edge,
         selection: &Selection,
+        request_id: &RequestId,
     ) -> Option<(&'e Edge, Answer, Duration)> {
         let others = edges.in_order().filter(|other| !std::ptr::eq(*other, edge));
-        let asked = others.map(async |other| (other, self.ask(other, selection).await));
+        let asked = others.map(async |other| (other, self.ask(other, selection, request_id).await));
         let answers = join_all(asked).await.into_iter().filter_map(|(edge, answer)| Some((edge, answer.ok()?)));
         let with_age = answers.filter_map(|(edge, answer)| answer.age.map(|age| (edge, answer, age)));
         with_age.min_by_key(|(_, _, age)| *age)
     }
 
-    async fn ask(&self, edge: &Edge, selection: &Selection) -> Result<Answer, BatchError> {
+    async fn ask(&self, edge: &Edge, selection: &Selection, request_id: &RequestId) -> Result<Answer, BatchError> {
         let target = selection.target(&Route::AgentServices, None);
         let tag = self.known.as_ref().and_then(|known| known.tag.as_ref());
-        let response = edge.get(&target, tag, self.timeout).await.map_err(PollError::from)?;
+        let response = edge.get(&target, tag, self.timeout, Some(request_id)).await.map_err(PollError::from)?;
         let mut response = succeeded(edge, response).await?;
         let age = response.headers.get(header::AGE).and_then(|age| age.to_str().ok()?.parse().ok());
         let (age, protocol) = (age.map(Duration::from_secs), response.protocol);
@@ -195,7 +202,8 @@ impl Batch {
 
     /// What all edges list together. `None`: one that may list more did not answer.
     async fn ask_all(&self, edges: &Edges, selection: &Selection) -> Option<BTreeSet<ServiceName>> {
-        let answers = join_all(edges.in_order().map(|edge| self.ask(edge, selection))).await;
+        let request_id = RequestId::new(fastrand::u64(..));
+        let answers = join_all(edges.in_order().map(|edge| self.ask(edge, selection, &request_id))).await;
         let (mut services, known) = (BTreeSet::new(), self.known.as_ref());
         for answer in answers {
             match answer {
@@ -203,7 +211,7 @@ impl Batch {
                     services.extend(answer.new.as_ref().or(known).into_iter().flat_map(|known| names(&known.rows)));
                 }
                 Err(error) if self.has_trust => {
-                    tracing::warn!(%error, "services are unassigned and stay: an edge did not answer whether it lists them");
+                    tracing::warn!(%error, %request_id, "services are unassigned and stay: an edge did not answer whether it lists them");
                     return None;
                 }
                 Err(_) => {}
@@ -233,9 +241,9 @@ impl Batch {
                 self.schedule.unavailable(now, random);
                 return false;
             }
-            Err(Failed { retry_after, errors, .. }) => {
+            Err(Failed { retry_after, errors, request_id, .. }) => {
                 self.metrics.batch_polled("error");
-                tracing::debug!(errors = errors.join("; "), "a batch poll failed at every edge");
+                tracing::debug!(errors = errors.join("; "), %request_id, "a batch poll failed at every edge");
                 self.schedule.failed(retry_after, now, random);
                 return false;
             }

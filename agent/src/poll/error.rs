@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
+use weir_protocol::request_id::RequestId;
 
 use crate::edge_client::{EdgeUrl, RequestError};
 use crate::fetch::{FetchError, InvalidHeader};
@@ -67,6 +68,8 @@ pub(crate) struct AllEdgesFailed {
     pub(super) errors: Vec<(EdgeUrl, PollError)>,
     /// The longest `Retry-After` of them.
     pub(super) retry_after: Option<Duration>,
+    /// The id of the poll.
+    pub(super) request_id: RequestId,
 }
 
 impl AllEdgesFailed {

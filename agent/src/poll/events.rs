@@ -129,7 +129,7 @@ impl EventStream {
         let target = selection.target(&Route::AgentEvents, since);
         let mut errors = Vec::new();
         for edge in edges.in_order() {
-            let opened = match edge.get(&target, None, self.timeout).await {
+            let opened = match edge.get(&target, None, self.timeout, None).await {
                 Ok(response) => succeeded(edge, response).await,
                 Err(error) => Err(PollError::from(error)),
             };

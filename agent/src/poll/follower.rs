@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::request_id::RequestId;
 use weir_runtime::shutdown::Drain;
 
 use super::error::{AllEdgesFailed, PollError};
@@ -118,7 +119,7 @@ impl Task for Follower {
     fn panicked(&mut self, message: &str) {
         self.poller.metrics.attempt_failed("panic");
         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
-        self.record_failure(format!("the agent panicked, which is a bug: {message}"), true);
+        self.record_failure(format!("the agent panicked, which is a bug: {message}"), true, None);
     }
 }
 
@@ -129,7 +130,7 @@ impl Follower {
             Ok(pinned) => pinned,
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
-                self.record_failure(error.to_string(), false);
+                self.record_failure(error.to_string(), false, None);
                 return Some(());
             }
         };
@@ -173,7 +174,7 @@ impl Follower {
                 {
                     self.rejected = Some((digest, error.to_string()));
                 }
-                self.record_failure(error.to_string(), error.is_retryable());
+                self.record_failure(error.to_string(), error.is_retryable(), None);
             }
         }
         Some(())
@@ -258,7 +259,7 @@ impl Follower {
                     }
                     Err(error) => {
                         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
-                        self.record_failure(error.to_string(), error.is_retryable());
+                        self.record_failure(error.to_string(), error.is_retryable(), None);
                     }
                 }
             }
@@ -376,17 +377,19 @@ impl Follower {
         if failed.is_not_found() {
             self.status.send_modify(|status| status.is_unpublished = true);
         }
-        self.record_failure(message, failed.last().is_none_or(PollError::is_retryable));
+        self.record_failure(message, failed.last().is_none_or(PollError::is_retryable), Some(&failed.request_id));
     }
 
-    pub(super) fn record_failure(&self, message: String, retryable: bool) {
+    /// `request_id`: that of a poll that failed at the edges.
+    pub(super) fn record_failure(&self, message: String, retryable: bool, request_id: Option<&RequestId>) {
         self.metrics.polls_error.inc();
+        let request_id = request_id.map(tracing::field::display);
         self.status.send_modify(|status| {
             // Logged once per reason, not once per poll.
             if status.last_error.as_ref() == Some(&message) {
-                tracing::debug!(service = %self.poller.service, error = %message, "a poll failed again");
+                tracing::debug!(service = %self.poller.service, error = %message, request_id, "a poll failed again");
             } else {
-                tracing::warn!(service = %self.poller.service, error = %message, "a poll failed");
+                tracing::warn!(service = %self.poller.service, error = %message, request_id, "a poll failed");
             }
             status.polls += 1;
             status.errors += 1;

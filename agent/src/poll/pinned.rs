@@ -89,7 +89,7 @@ impl Follower {
             Ok(Outcome::Switched(why)) => self.switched(why),
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
-                self.record_failure(error.to_string(), error.is_retryable());
+                self.record_failure(error.to_string(), error.is_retryable(), None);
                 return Some(false);
             }
         }

@@ -9,12 +9,13 @@ use weir_protocol::access_list::AccessList;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 
 use super::dictionary::Dictionaries;
 use super::error::{AllEdgesFailed, PollError};
 use super::interrupted::{DownloadLimits, Interrupted};
-use super::request::{LocalState, PollResult, Version, Wanted};
+use super::request::{EdgePoll, LocalState, PollResult, Version, Wanted};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{
@@ -99,13 +100,14 @@ impl Poller {
         local: LocalState,
         wanted: &Wanted,
     ) -> Result<(PollResult, Protocol), AllEdgesFailed> {
-        let (mut errors, mut retry_after) = (Vec::new(), None);
+        let (mut errors, mut retry_after, request_id) = (Vec::new(), None, RequestId::new(fastrand::u64(..)));
         let mut attempt = edges.attempt();
         for edge in attempt.in_order() {
+            let poll = EdgePoll { edge, local, request_id: &request_id };
             let result = match wanted {
-                Wanted::Poll => self.poll(edge, local).await,
-                Wanted::Refresh => self.get(edge, local, true).await,
-                Wanted::Retained(known) => self.get_tarball(edge, local, true, Version::Retained(known)).await,
+                Wanted::Poll => self.poll(poll).await,
+                Wanted::Refresh => self.get(poll, true).await,
+                Wanted::Retained(known) => self.get_tarball(poll, true, Version::Retained(known)).await,
             };
             match result {
                 Ok(found) => {
@@ -115,10 +117,10 @@ impl Poller {
                 Err(error) => {
                     self.metrics.attempt_failed(error.kind());
                     if let (PollError::Proof(error), Some(proofs)) = (&error, &self.proofs) {
-                        tracing::warn!(service = %self.service, edge = %edge.url(), %error, "a publication is refused");
+                        tracing::warn!(service = %self.service, edge = %edge.url(), %error, %request_id, "a publication is refused");
                         proofs.metrics.refused(error.reason());
                     }
-                    tracing::debug!(service = %self.service, edge = %edge.url(), %error, "a poll of an edge failed");
+                    tracing::debug!(service = %self.service, edge = %edge.url(), %error, %request_id, "a poll of an edge failed");
                     if error.is_edge_failure() {
                         attempt.failed(edge);
                     }
@@ -127,19 +129,20 @@ impl Poller {
                 }
             }
         }
-        Err(AllEdgesFailed { errors, retry_after })
+        Err(AllEdgesFailed { errors, retry_after, request_id })
     }
 
-    async fn poll(&self, edge: &Edge, local: LocalState) -> Result<(PollResult, Protocol), PollError> {
+    async fn poll(&self, poll: EdgePoll<'_>) -> Result<(PollResult, Protocol), PollError> {
+        let EdgePoll { edge, local, .. } = poll;
         // Without a release the tarball is needed in any case.
         if local.digest.is_some() || local.rejected.is_some() || local.unpacked.is_some() {
-            let mut response = edge.send(&self.tarball_request(Method::HEAD, local.digest, false)).await?;
+            let mut response = edge.send(&self.tarball_request(poll, Method::HEAD, local.digest, false)).await?;
             if needs_problem_body(response.status) {
                 // A response to HEAD has no body: a GET gets the problem document.
-                response = edge.send(&self.tarball_request(Method::GET, local.digest, false)).await?;
+                response = edge.send(&self.tarball_request(poll, Method::GET, local.digest, false)).await?;
             }
             let (status, protocol) = (response.status, response.protocol);
-            let (answer, _) = self.answer(edge, response, local, Version::Current).await?;
+            let (answer, _) = self.answer(poll, response, Version::Current).await?;
             let offered = match status {
                 // A `304` without a digest confirms the digest of the request.
                 StatusCode::NOT_MODIFIED if answer.digest.is_none() => local.digest,
@@ -155,7 +158,7 @@ impl Poller {
             if offered.is_some() && offered == local.unpacked {
                 // What was signed when it was fetched may have been replaced since.
                 let Some(proofs) = &self.proofs else { return Ok((PollResult::Unpacked(answer), protocol)) };
-                let signed = self.signed(edge, proofs, local).await?;
+                let signed = self.signed(poll, proofs).await?;
                 if Some(signed.digest) == local.unpacked {
                     return Ok((PollResult::Unpacked(headers(signed)), protocol));
                 }
@@ -164,7 +167,7 @@ impl Poller {
                 match &self.proofs {
                     None => return Ok((PollResult::Unchanged(answer), protocol)),
                     Some(proofs) => {
-                        if let Some(signed) = self.confirmed(edge, proofs, local, answer.generation).await? {
+                        if let Some(signed) = self.confirmed(poll, proofs, answer.generation).await? {
                             return Ok((PollResult::Unchanged(signed), protocol));
                         }
                     }
@@ -174,21 +177,21 @@ impl Poller {
                 return Err(PollError::RejectedBefore);
             }
         }
-        self.get(edge, local, false).await
+        self.get(poll, false).await
     }
 
     /// The signed publication of the release in force. `None`: an origin has signed another one. `claimed`: the generation
     /// that the edge claims; it is only compared.
     async fn confirmed(
         &self,
-        edge: &Edge,
+        poll: EdgePoll<'_>,
         proofs: &Proofs,
-        local: LocalState,
         claimed: u64,
     ) -> Result<Option<TarballHeaders>, PollError> {
+        let held = poll.local.digest;
         let keys = proofs.keys(&self.service)?;
         let is_known = |(signed, by): &&(SignedPublication, Arc<AccessList>)| {
-            Arc::ptr_eq(by, &keys) && Some(signed.digest) == local.digest && signed.generation == claimed
+            Arc::ptr_eq(by, &keys) && Some(signed.digest) == held && signed.generation == claimed
         };
         let known = {
             let last = proofs.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,9 +199,9 @@ impl Poller {
         };
         let signed = match known {
             Some(known) => known,
-            None => self.signed(edge, proofs, local).await?,
+            None => self.signed(poll, proofs).await?,
         };
-        Ok((Some(signed.digest) == local.digest).then(|| headers(signed)))
+        Ok((Some(signed.digest) == held).then(|| headers(signed)))
     }
 
     /// Whether the present keys have verified the publication of a release; without `trust` nothing has to.
@@ -213,10 +216,11 @@ impl Poller {
     }
 
     /// Requests the descriptor, and verifies its publication. Unsigned numbers beside it decide nothing.
-    async fn signed(&self, edge: &Edge, proofs: &Proofs, local: LocalState) -> Result<SignedPublication, PollError> {
+    async fn signed(&self, poll: EdgePoll<'_>, proofs: &Proofs) -> Result<SignedPublication, PollError> {
+        let EdgePoll { edge, local, request_id } = poll;
         let keys = proofs.keys(&self.service)?;
         let route = Route::Service(self.service.clone());
-        let response = edge.document(&route, None, self.fetch_timeout).await?;
+        let response = edge.document(&route, None, self.fetch_timeout, Some(request_id)).await?;
         let mut body = succeeded(edge, response).await?.body;
         let bytes = body.read(MAX_DESCRIPTOR_BYTES + MAX_SEEN_BYTES).await?;
         let bytes = bytes.ok_or_else(|| ProofError::Malformed("it is too long".to_owned()))?;
@@ -228,15 +232,15 @@ impl Poller {
     }
 
     /// Fetches the tarball; with `trust` the one that an origin signed.
-    async fn get(&self, edge: &Edge, local: LocalState, no_cache: bool) -> Result<(PollResult, Protocol), PollError> {
-        let Some(proofs) = &self.proofs else { return self.get_tarball(edge, local, no_cache, Version::Current).await };
+    async fn get(&self, poll: EdgePoll<'_>, no_cache: bool) -> Result<(PollResult, Protocol), PollError> {
+        let Some(proofs) = &self.proofs else { return self.get_tarball(poll, no_cache, Version::Current).await };
         let mut races = 0;
         loop {
-            let signed = self.signed(edge, proofs, local).await?;
-            if local.rejected == Some(signed.digest) && !no_cache {
+            let signed = self.signed(poll, proofs).await?;
+            if poll.local.rejected == Some(signed.digest) && !no_cache {
                 return Err(PollError::RejectedBefore);
             }
-            match self.get_tarball(edge, local, no_cache, Version::Signed(&signed)).await {
+            match self.get_tarball(poll, no_cache, Version::Signed(&signed)).await {
                 // There may be a newer publication by now.
                 Err(PollError::Proof(ProofError::OtherDigest { .. })) if races < MAX_RACES => races += 1,
                 Ok((PollResult::Fetched(tarball, _), protocol)) => {
@@ -250,14 +254,14 @@ impl Poller {
     /// Fetches the tarball. When it fails to verify, it is requested once more, bypassing all caches.
     async fn get_tarball(
         &self,
-        edge: &Edge,
-        local: LocalState,
+        poll: EdgePoll<'_>,
         no_cache: bool,
         version: Version<'_>,
     ) -> Result<(PollResult, Protocol), PollError> {
+        let EdgePoll { edge, request_id, .. } = poll;
         let (_turn, downloaded) = loop {
             let turn = self.downloads.turn().await;
-            match self.download(edge, local, no_cache, version).await {
+            match self.download(poll, no_cache, version).await {
                 Err(PollError::Fetch(error @ FetchError::Yielded(..))) => {
                     tracing::info!(service = %self.service, edge = %edge.url(), %error, "a download goes on later");
                 }
@@ -267,8 +271,8 @@ impl Poller {
         match downloaded {
             Err(PollError::Fetch(error)) if error.is_corrupt() => {
                 self.service_metrics.verify_failures.inc();
-                tracing::warn!(service = %self.service, edge = %edge.url(), %error, "a tarball failed to verify; fetching it again past all caches");
-                let second = self.download(edge, local, true, version).await;
+                tracing::warn!(service = %self.service, edge = %edge.url(), %error, %request_id, "a tarball failed to verify; fetching it again past all caches");
+                let second = self.download(poll, true, version).await;
                 if matches!(&second, Err(PollError::Fetch(error)) if error.is_corrupt()) {
                     self.service_metrics.verify_failures.inc();
                 }
@@ -282,12 +286,12 @@ impl Poller {
     /// HTTP/3 is requested over HTTP/2, and a delta that is of no use as a whole tarball.
     async fn download(
         &self,
-        edge: &Edge,
-        local: LocalState,
+        poll: EdgePoll<'_>,
         no_cache: bool,
         version: Version<'_>,
     ) -> Result<(PollResult, Protocol), PollError> {
-        let mut tarball_request = self.tarball_request(Method::GET, None, no_cache);
+        let edge = poll.edge;
+        let mut tarball_request = self.tarball_request(poll, Method::GET, None, no_cache);
         if let Version::Retained(known) = version {
             tarball_request.version = known.digest;
         }
@@ -302,7 +306,7 @@ impl Poller {
             let is_part = matches!(response.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
             let (answer, body, resumed) = match tarball_request.rest.as_ref().filter(|_| is_part) {
                 None => {
-                    let (answer, body) = self.answer(edge, response, local, version).await?;
+                    let (answer, body) = self.answer(poll, response, version).await?;
                     // It was of another representation.
                     self.interrupted.take();
                     (answer, body, None)
@@ -312,7 +316,7 @@ impl Poller {
                     tracing::info!(service = %self.service, edge = %edge.url(), offset = rest.start, "a download is resumed");
                     self.metrics.resumed_downloads.inc();
                     self.metrics.resumed_bytes.inc_by(rest.start);
-                    (self.checked(edge, &headers, local, version)?, response.body, Some(download))
+                    (self.checked(poll, &headers, version)?, response.body, Some(download))
                 }
             };
             let digest = answer.require_digest()?;
@@ -369,12 +373,13 @@ impl Poller {
         }
     }
 
-    fn tarball_request(
-        &self,
+    fn tarball_request<'a>(
+        &'a self,
+        poll: EdgePoll<'a>,
         method: Method,
         if_none_match: Option<TarballDigest>,
         no_cache: bool,
-    ) -> TarballRequest<'_> {
+    ) -> TarballRequest<'a> {
         let timeout = if method == Method::HEAD { self.request_timeout } else { self.fetch_timeout };
         let (service, version, dictionary, rest) = (&self.service, None, None, None);
         TarballRequest {
@@ -387,27 +392,26 @@ impl Poller {
             rest,
             timeout,
             avoid_http3: false,
+            request_id: Some(poll.request_id),
         }
     }
 
     /// Checks the status and the headers of a response, and that its generation is not lower than one seen before.
     async fn answer(
         &self,
-        edge: &Edge,
+        poll: EdgePoll<'_>,
         response: Response,
-        local: LocalState,
         version: Version<'_>,
     ) -> Result<(TarballHeaders, ResponseBody), PollError> {
-        let response = succeeded(edge, response).await?;
-        Ok((self.checked(edge, &response.headers, local, version)?, response.body))
+        let response = succeeded(poll.edge, response).await?;
+        Ok((self.checked(poll, &response.headers, version)?, response.body))
     }
 
     /// The headers, if the generation is not lower than one seen before.
     fn checked(
         &self,
-        edge: &Edge,
+        poll: EdgePoll<'_>,
         headers: &HeaderMap,
-        local: LocalState,
         version: Version<'_>,
     ) -> Result<TarballHeaders, PollError> {
         if let Version::Retained(known) = version {
@@ -418,7 +422,7 @@ impl Poller {
         if self.proofs.is_none() {
             check_ahead(answer.generation)?;
         }
-        self.check_generation(edge, answer.generation, local)?;
+        self.check_generation(poll.edge, answer.generation, poll.local)?;
         Ok(answer)
     }
 

@@ -1,7 +1,9 @@
 //! What is requested of an edge for one service, and what comes of it.
 
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::request_id::RequestId;
 
+use crate::edge_client::Edge;
 use crate::fetch::{Tarball, TarballHeaders};
 use crate::verify::SignedPublication;
 
@@ -27,6 +29,15 @@ pub(crate) enum Wanted {
     Refresh,
     /// The retained version with this digest, past all caches. The rest is what this agent knows of it.
     Retained(TarballHeaders),
+}
+
+/// The part of a poll that is about one edge.
+#[derive(Clone, Copy)]
+pub(super) struct EdgePoll<'a> {
+    pub(super) edge: &'a Edge,
+    pub(super) local: LocalState,
+    /// All requests of a poll have the same.
+    pub(super) request_id: &'a RequestId,
 }
 
 /// Which tarball is downloaded.

@@ -131,7 +131,7 @@ impl Monitor {
 
     async fn ask(&self, edge: &Edge, services: &BTreeSet<ServiceName>) -> Result<HeartbeatAnswer, String> {
         let request = HeartbeatRequest { services: services.clone() }.to_json();
-        let sent = edge.document(&Route::AgentHeartbeats, Some(request), self.request_timeout).await;
+        let sent = edge.document(&Route::AgentHeartbeats, Some(request), self.request_timeout, None).await;
         let mut response = sent.map_err(|error| error.to_string())?;
         if response.status != StatusCode::OK {
             let detail = problem_detail(&response.headers, response.body).await;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use http::Method;
 
 use crate::agent_under_test::{Agent, World, shop};
-use crate::edge::commit;
+use crate::edge::{Seen, commit};
 use crate::tarball::{Tarball, with_content};
 
 #[tokio::test]
@@ -127,5 +127,21 @@ async fn the_current_the_previous_and_keep_releases_are_not_pruned() {
     let (again, _) = edge.answers.publish(&shop(), with_content("2"));
     agent.poll().await;
     assert_eq!((world.current(), world.releases()), (Some(again.to_string()), kept));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn all_requests_of_a_poll_have_one_id_and_the_next_poll_has_another() {
+    let (_world, edge, _, mut agent) = World::following(with_content("one")).await;
+    edge.answers.forget();
+    edge.answers.publish(&shop(), with_content("two"));
+    agent.poll().await;
+    let ids = |seen: Vec<Seen>| seen.iter().map(|seen| seen.headers["x-request-id"].clone()).collect::<Vec<_>>();
+    let changed = ids(edge.answers.seen());
+    assert!(changed.len() == 2 && changed[0] == changed[1] && changed[0].len() == 16, "HEAD and GET: {changed:?}");
+    edge.answers.forget();
+    agent.poll().await;
+    let unchanged = ids(edge.answers.seen());
+    assert!(unchanged.len() == 1 && unchanged[0] != changed[0], "{unchanged:?}");
     agent.stop().await;
 }
