@@ -32,8 +32,8 @@ Examples:
   weir-agent rollback --config agent.toml shop-prod
       Goes back to the previous release, until `weir-agent unpin --config agent.toml shop-prod`.
 
-The command gets WEIR_SERVICE, WEIR_RELEASE, WEIR_DIGEST, WEIR_COMMIT, WEIR_REVISION, the same three with WEIR_PREVIOUS_,
-and WEIR_CHANGES: a file with the changed paths.
+The command gets WEIR_SERVICE, WEIR_RELEASE, WEIR_DIGEST, WEIR_REVISION, WEIR_COMMIT, WEIR_VERSION, the last four of the
+previous release too with WEIR_PREVIOUS_, and WEIR_CHANGES: a file with the changed paths.
 Logs: WEIR_LOG=debug or WEIR_LOG=info,weir_agent=debug; WEIR_LOG_FORMAT=text or json.";
 
 /// Follow services of a Weir edge and keep verified releases of them on disk

@@ -72,8 +72,14 @@ mod tests {
     fn releases_make_an_agent_ready_and_failures_degrade_it() {
         let (shop, bakery): (ServiceName, ServiceName) = ("shop".parse().unwrap(), "bakery".parse().unwrap());
         let digest = TarballDigest::of(b"one");
-        let release =
-            Release { digest, generation: 1, commit: None, revision_id: None, directory: "releases/1".into() };
+        let release = Release {
+            digest,
+            generation: 1,
+            commit: None,
+            revision_id: None,
+            version: None,
+            directory: "releases/1".into(),
+        };
         let well = ServiceStatus { release: Some(release), ..ServiceStatus::default() };
         let failing = ServiceStatus { last_error: Some("401:\n a token".to_owned()), ..well.clone() };
         let unrun = ServiceStatus { hook: HookState::Running, hook_error: Some("status 1".to_owned()), ..well.clone() };

@@ -7,6 +7,7 @@ use serde::Serialize;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 
 use crate::edge_client::Protocol;
 use crate::verify::{Assessment, Held, Proof};
@@ -18,10 +19,12 @@ pub struct Release {
     pub digest: TarballDigest,
     /// The generation that an edge last confirmed; 0 when it is unknown.
     pub generation: u64,
-    /// The commit of that generation.
+    /// The commit of that generation; `None` if the revision is no commit.
     pub commit: Option<CommitId>,
     /// The revision of that generation, for any kind of source.
     pub revision_id: Option<RevisionId>,
+    /// The version of that revision, if its source names it by one.
+    pub version: Option<SourceVersion>,
     /// Its directory, `root/<service>/releases/<name>`.
     pub directory: PathBuf,
 }

@@ -29,8 +29,10 @@ pub(crate) struct Version {
 pub(crate) struct HeaderValues {
     pub(crate) digest: HeaderValue,
     pub(crate) generation: HeaderValue,
-    pub(crate) commit: HeaderValue,
+    /// `None`: the revision is no commit.
+    pub(crate) commit: Option<HeaderValue>,
     pub(crate) revision: HeaderValue,
+    pub(crate) source_version: Option<HeaderValue>,
     pub(crate) content_location: HeaderValue,
     pub(crate) unencoded_digest: HeaderValue,
     /// For what the tarball is a dictionary (RFC 9842): the service's later versions.
@@ -91,8 +93,9 @@ impl Version {
             values: HeaderValues {
                 digest: header_value(&publication.digest.to_string()),
                 generation: HeaderValue::from(publication.generation),
-                commit: header_value(publication.commit.as_str()),
-                revision: header_value(&publication.revision_id.to_string()),
+                commit: publication.commit.as_ref().map(|commit| header_value(commit.as_str())),
+                revision: header_value(publication.revision_id.as_str()),
+                source_version: publication.version.as_ref().map(|version| header_value(version.as_str())),
                 content_location: header_value(&location.to_string()),
                 unencoded_digest: header_value(&format!(
                     "sha-256=:{}:",

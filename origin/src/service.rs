@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use tokio::sync::watch;
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
 
 use crate::config::ServiceConfig;
@@ -70,8 +70,8 @@ pub struct Lost {
 pub enum WithoutPin {
     /// Not examined since the start.
     Unknown,
-    /// This commit.
-    At(CommitId),
+    /// This revision.
+    At(RevisionId),
     /// It could not follow its ref.
     Unhealthy {
         /// The failed step, as for [`Condition::Unhealthy`].
@@ -240,12 +240,12 @@ impl Service {
         });
     }
 
-    /// Records the commit that its ref leads to.
-    pub(crate) fn followed(&self, commit: &CommitId) {
+    /// Records the revision that its ref leads to.
+    pub(crate) fn followed(&self, revision: &RevisionId) {
         // Checked with the condition locked: once the service is replaced, its successor owns the condition.
         self.condition.send_modify(|condition| match condition {
             _ if self.is_withdrawn() => {}
-            Condition::Pinned { without_pin, .. } => *without_pin = WithoutPin::At(commit.clone()),
+            Condition::Pinned { without_pin, .. } => *without_pin = WithoutPin::At(revision.clone()),
             Condition::Pending | Condition::Following => *condition = Condition::Following,
             Condition::Unhealthy { .. } => {
                 tracing::info!(service = %self.name, "the service follows its ref again");

@@ -225,6 +225,8 @@ pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
                 "revision": descriptor.revision(),
                 "digest": publication.digest,
                 "commit": publication.commit,
+                "revision_id": publication.revision_id,
+                "version": publication.version,
                 "size": publication.size,
                 "published_at": time(publication.published_at),
                 "omitted": publication.omitted.len(),
@@ -237,7 +239,7 @@ pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
 fn would_be(without_pin: &WithoutPin) -> Value {
     match without_pin {
         WithoutPin::Unknown => Value::Null,
-        WithoutPin::At(commit) => json!({ "commit": commit }),
+        WithoutPin::At(revision) => json!({ "commit": revision.commit(), "revision_id": revision }),
         WithoutPin::Unhealthy { step, reason } => json!({ "failure": { "step": step, "reason": reason } }),
     }
 }

@@ -7,6 +7,7 @@ use http::{HeaderMap, header};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 
 use super::decode::Coding;
 
@@ -23,6 +24,7 @@ pub(crate) struct TarballHeaders {
     pub(crate) generation: u64,
     pub(crate) commit: Option<CommitId>,
     pub(crate) revision_id: Option<RevisionId>,
+    pub(crate) version: Option<SourceVersion>,
 }
 
 impl TarballHeaders {
@@ -32,6 +34,7 @@ impl TarballHeaders {
             generation: read(headers, "weir-generation")?.ok_or(InvalidHeader("weir-generation"))?,
             commit: read(headers, "weir-commit")?,
             revision_id: read(headers, "weir-revision")?,
+            version: read(headers, "weir-version")?,
         })
     }
 
@@ -84,17 +87,26 @@ mod tests {
             ("weir-generation", "7"),
             ("weir-commit", commit.as_str()),
             ("weir-revision", revision.as_str()),
+            ("weir-version", "1.2.3"),
         ];
         let answer = TarballHeaders::of(&headers(&all)).unwrap();
         assert_eq!((answer.generation, answer.require_digest()), (7, Ok(TarballDigest::of(b"a"))));
         assert_eq!(answer.commit.unwrap().as_str(), commit);
         assert_eq!(answer.revision_id.unwrap().as_str(), revision);
+        assert_eq!(answer.version.unwrap().as_str(), "1.2.3");
+        let chart = [all[0], all[1], ("weir-revision", "helm:1.2.3+sha256:aa"), all[4]];
+        let answer = TarballHeaders::of(&headers(&chart)).unwrap();
+        assert_eq!((answer.commit, answer.revision_id.unwrap().as_str()), (None, "helm:1.2.3+sha256:aa"));
         assert_eq!(TarballHeaders::of(&headers(&all[..1])), Err(InvalidHeader("weir-generation")));
         let unnamed = TarballHeaders::of(&headers(&all[1..])).unwrap();
         assert_eq!(unnamed.require_digest(), Err(InvalidHeader("weir-digest")));
-        for wrong in
-            [("weir-digest", "b3-0"), ("weir-generation", "-1"), ("weir-commit", "HEAD"), ("weir-revision", "HEAD")]
-        {
+        for wrong in [
+            ("weir-digest", "b3-0"),
+            ("weir-generation", "-1"),
+            ("weir-commit", "HEAD"),
+            ("weir-revision", "HEAD"),
+            ("weir-version", "a b"),
+        ] {
             let mut pairs = all.to_vec();
             pairs.retain(|(name, _)| *name != wrong.0);
             pairs.push(wrong);

@@ -81,7 +81,14 @@ mod tests {
     fn a_refused_release_waits_and_another_does_not() {
         let now = Instant::now();
         let [one, two] = [b"one", b"two"].map(|content| ReleaseName::new(TarballDigest::of(content), 0));
-        let record = |directory| ReleaseRecord { directory, generation: 1, commit: None, revision_id: None, tar: None };
+        let record = |directory| ReleaseRecord {
+            directory,
+            generation: 1,
+            commit: None,
+            revision_id: None,
+            version: None,
+            tar: None,
+        };
         let first = Veto::after(None, &record(one), String::new(), now, 0.0);
         assert!(!first.allows(one, now) && first.allows(two, now));
         assert!(first.allows(one, now + Duration::from_secs(1)));

@@ -20,7 +20,7 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// The environment variables. Unknown values are empty.
-    pub(super) fn variables(&self) -> [(&'static str, OsString); 9] {
+    pub(super) fn variables(&self) -> [(&'static str, OsString); 11] {
         fn text<T: ToString>(value: Option<T>) -> OsString {
             value.map(|value| value.to_string()).unwrap_or_default().into()
         }
@@ -31,9 +31,11 @@ impl Facts {
             ("WEIR_DIGEST", self.release.directory.digest().to_string().into()),
             ("WEIR_COMMIT", text(self.release.commit.as_ref())),
             ("WEIR_REVISION", text(self.release.revision_id.as_ref())),
+            ("WEIR_VERSION", text(self.release.version.as_ref())),
             ("WEIR_PREVIOUS_DIGEST", text(previous.map(|previous| previous.directory.digest()))),
             ("WEIR_PREVIOUS_COMMIT", text(previous.and_then(|previous| previous.commit.as_ref()))),
             ("WEIR_PREVIOUS_REVISION", text(previous.and_then(|previous| previous.revision_id.as_ref()))),
+            ("WEIR_PREVIOUS_VERSION", text(previous.and_then(|previous| previous.version.as_ref()))),
             ("WEIR_CHANGES", self.changes.file.path().into()),
         ]
     }
@@ -45,6 +47,7 @@ impl Facts {
                 "digest": previous.directory.digest(),
                 "commit": previous.commit,
                 "revision_id": previous.revision_id,
+                "version": previous.version,
             })
         });
         json!({
@@ -52,6 +55,7 @@ impl Facts {
             "digest": self.release.directory.digest(),
             "commit": self.release.commit,
             "revision_id": self.release.revision_id,
+            "version": self.release.version,
             "release": self.path,
             "previous": previous,
             "changes_total": self.changes.total,

@@ -104,6 +104,7 @@ fn record(directory: ReleaseName, tar: Option<TarRecord>, answer: &TarballHeader
         generation: answer.generation,
         commit: answer.commit.clone(),
         revision_id: answer.revision_id.clone(),
+        version: answer.version.clone(),
     }
 }
 

@@ -239,6 +239,7 @@ impl Follower {
                     generation: release.generation,
                     commit: release.commit.clone(),
                     revision_id: release.revision_id.clone(),
+                    version: release.version.clone(),
                 };
                 let found = match held.pinned {
                     None => PollResult::Unchanged(answer),
@@ -421,6 +422,7 @@ pub(crate) fn release_of(directory: &ServiceDirectory, state: &State) -> Option<
         generation: record.generation,
         commit: record.commit.clone(),
         revision_id: record.revision_id.clone(),
+        version: record.version.clone(),
         directory: directory.release_path(record.directory),
     })
 }

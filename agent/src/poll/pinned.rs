@@ -69,9 +69,10 @@ impl Follower {
         if self.is_at(digest) && !refresh {
             return Some(true);
         }
-        let ReleaseRecord { generation, commit, revision_id, .. } =
+        let ReleaseRecord { generation, commit, revision_id, version, .. } =
             self.directory.state().record_of(ReleaseName::new(digest, 0));
-        let wanted = Wanted::Retained(TarballHeaders { digest: Some(digest), generation, commit, revision_id });
+        let wanted =
+            Wanted::Retained(TarballHeaders { digest: Some(digest), generation, commit, revision_id, version });
         let applied = match self.ask(LocalState::default(), &wanted).await? {
             Ok((found, _)) => self.apply(found, SwitchReason::RolledBack).await?,
             Err(failed) if failed.is_not_found() => match self.is_at(digest) {

@@ -467,8 +467,8 @@ pub(super) async fn succeeded(edge: &Edge, response: Response) -> Result<Respons
 
 /// What was signed, in place of what the edge's headers say.
 fn headers(signed: SignedPublication) -> TarballHeaders {
-    let SignedPublication { generation, digest, commit, revision_id, .. } = signed;
-    TarballHeaders { digest: Some(digest), generation, commit, revision_id }
+    let SignedPublication { generation, digest, commit, revision_id, version, .. } = signed;
+    TarballHeaders { digest: Some(digest), generation, commit, revision_id, version }
 }
 
 /// What an operator can do about a `401`.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 
 use super::name::ReleaseName;
 use super::tar_record::TarRecord;
@@ -23,11 +24,14 @@ pub(crate) struct ReleaseRecord {
     pub(crate) directory: ReleaseName,
     /// The generation last confirmed; 0 when it is unknown.
     pub(crate) generation: u64,
-    /// The commit of that generation; `None` when it is unknown.
+    /// The commit of that generation; `None` when it is unknown, or the revision is no commit.
     pub(crate) commit: Option<CommitId>,
     /// The revision of that generation, for any kind of source; `None` when it is unknown.
     #[serde(default)]
     pub(crate) revision_id: Option<RevisionId>,
+    /// The version of that revision, if its source names it by one.
+    #[serde(default)]
+    pub(crate) version: Option<SourceVersion>,
     /// Its tar, which deltas may refer to; `None` when it is unknown or too large.
     #[serde(default)]
     pub(crate) tar: Option<TarRecord>,
@@ -165,7 +169,14 @@ impl State {
         let mut records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
         match records.find(|record| record.directory.digest() == name.digest()) {
             Some(known) => ReleaseRecord { directory: name, ..known.clone() },
-            None => ReleaseRecord { directory: name, generation: 0, commit: None, revision_id: None, tar: None },
+            None => ReleaseRecord {
+                directory: name,
+                generation: 0,
+                commit: None,
+                revision_id: None,
+                version: None,
+                tar: None,
+            },
         }
     }
 
@@ -238,7 +249,7 @@ mod tests {
         let commit = "a".repeat(40).parse().unwrap();
         let revision_id = Some(RevisionId::from(&commit));
         let directory = ReleaseName::new(TarballDigest::of(content), 0);
-        ReleaseRecord { directory, generation, commit: Some(commit), revision_id, tar: None }
+        ReleaseRecord { directory, generation, commit: Some(commit), revision_id, version: None, tar: None }
     }
 
     fn two() -> State {

@@ -9,6 +9,7 @@ use weir_protocol::envelope::{Envelope, PUBLICATION_TYPE};
 use weir_protocol::json;
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 use weir_protocol::token::PublicKey;
 
 /// The most key ids that an error names.
@@ -22,6 +23,7 @@ pub(crate) struct SignedPublication {
     pub(crate) digest: TarballDigest,
     pub(crate) commit: Option<CommitId>,
     pub(crate) revision_id: Option<RevisionId>,
+    pub(crate) version: Option<SourceVersion>,
     /// Anything but `null`: it is for other clients than this one.
     #[serde(default)]
     selector: Option<IgnoredAny>,
@@ -164,6 +166,13 @@ mod tests {
         assert_eq!(with("selector", json!({"ring": "canary"})), Err(ProofError::OtherSelector));
         assert!(matches!(with("generation", json!(-1)), Err(ProofError::Malformed(_))));
         assert!(with("later", json!({})).is_ok(), "fields of later versions are ignored");
+
+        let mut chart = publication();
+        chart.as_object_mut().unwrap().remove("commit");
+        (chart["revision_id"], chart["version"]) = ("helm:1.2.3+sha256:aa".into(), "1.2.3".into());
+        let read = verify(&signed(&chart, keys)).unwrap();
+        assert_eq!((read.commit, read.revision_id.unwrap().as_str()), (None, "helm:1.2.3+sha256:aa"));
+        assert_eq!(read.version.unwrap().as_str(), "1.2.3");
 
         let by_other = verify(&signed(&publication(), other));
         assert_eq!(by_other, Err(ProofError::NotTrusted(stranger.id().to_string())));

@@ -77,6 +77,21 @@ struct Published {
     generation: u64,
     /// What the descriptor has.
     envelope: Option<Envelope>,
+    /// The version of a chart: its revision is no commit.
+    version: Option<&'static str>,
+}
+
+impl Published {
+    fn commit(&self) -> Option<String> {
+        self.version.is_none().then(|| commit(self.generation))
+    }
+
+    fn revision_id(&self) -> String {
+        match self.version {
+            Some(version) => format!("helm:{version}+sha256:{}", "d".repeat(64)),
+            None => format!("sha1:{}", commit(self.generation)),
+        }
+    }
 }
 
 /// A request that was answered.
@@ -190,11 +205,16 @@ impl Answers {
 
     pub(crate) fn publish_at(&self, service: &ServiceName, tar: Vec<u8>, generation: u64) -> TarballDigest {
         let digest = TarballDigest::of(&tar);
-        let published = Published { tar: tar.into(), digest, generation, envelope: None };
+        let published = Published { tar: tar.into(), digest, generation, envelope: None, version: None };
         let mut state = self.state();
         state.retained.insert(digest, published.clone());
         state.published.insert(service.clone(), published);
         digest
+    }
+
+    /// What is published is this version of a chart.
+    pub(crate) fn name_version(&self, service: &ServiceName, version: &'static str) {
+        self.state().published.get_mut(service).expect("it is published").version = Some(version);
     }
 
     /// Nothing can be had by its digest any more.
@@ -336,7 +356,7 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
             let fault = if let Some(Fault::InTarball(fault)) = fault { Some(&**fault) } else { fault };
             let mut response = body::tarball(request, published, state, fault);
             if request.uri().path().contains("/tarballs/") {
-                for name in ["weir-generation", "weir-commit", "weir-revision"] {
+                for name in ["weir-generation", "weir-commit", "weir-revision", "weir-version"] {
                     response.headers_mut().remove(name);
                 }
             }
@@ -347,12 +367,18 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
 }
 
 fn publication(service: &ServiceName, published: &Published) -> Value {
-    let commit = commit(published.generation);
-    json!({
+    let mut publication = json!({
         "service": service, "repository": "shop", "generation": published.generation, "digest": published.digest,
-        "sha256": "01".repeat(32), "size": published.tar.len(), "commit": commit, "revision_id": format!("sha1:{commit}"),
+        "sha256": "01".repeat(32), "size": published.tar.len(), "revision_id": published.revision_id(),
         "selector": null, "published_at": "2026-11-20T09:30:00Z", "format": 1, "omitted": [],
-    })
+    });
+    if let Some(commit) = published.commit() {
+        publication["commit"] = commit.into();
+    }
+    if let Some(version) = published.version {
+        publication["version"] = version.into();
+    }
+    publication
 }
 
 fn descriptor(service: &ServiceName, published: &Published, fault: Option<&Fault>) -> Response<Body> {
@@ -526,7 +552,7 @@ fn row(state: &State, service: &ServiceName) -> BatchRow {
         state: RowState::Current,
         digest: Some(published.digest),
         generation: Some(published.generation),
-        revision_id: Some(format!("sha1:{}", commit(published.generation)).parse().expect("a revision")),
+        revision_id: Some(published.revision_id().parse().expect("a revision")),
         etag: Some(format!("\"{}\"", published.generation)),
         ..absent
     }

@@ -8,6 +8,7 @@ use weir_agent::{Config, HookState};
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::{PATIENCE, TestEdge, commit};
 use crate::tarball::with_content;
+use crate::trust::{key, trusting};
 
 fn with_exec(world: &World, edge: &TestEdge, exec: &str) -> Config {
     let mut config = world.config(&[edge.url()]);
@@ -55,6 +56,48 @@ async fn exec_runs_in_the_new_release_with_the_previous_digest() {
     assert!(agent.metric("weir_agent_hook_last_success_timestamp_seconds", &[]) > 0.0);
     agent.stop().await;
     assert_eq!(lines(&log).len(), 2);
+}
+
+#[tokio::test]
+async fn a_revision_that_is_no_commit_is_unpacked_and_its_version_is_passed_on() {
+    for trusts in [false, true] {
+        let world = World::new();
+        let edge = world.edge().await;
+        let log = world.path().join("log");
+        let exec = format!(
+            "echo \"[$WEIR_COMMIT] $WEIR_REVISION $WEIR_VERSION [$WEIR_PREVIOUS_VERSION] $(cat content)\" >> {}",
+            log.display()
+        );
+        let keys = [key()];
+        let publish = |content, version| {
+            edge.answers.publish(&shop(), with_content(content));
+            edge.answers.name_version(&shop(), version);
+            edge.answers.sign(&shop(), &keys);
+        };
+        let mut config =
+            if trusts { trusting(&world, &[edge.url()], &[&keys[0]]) } else { world.config(&[edge.url()]) };
+        config.services[0].exec = Some(exec.as_str().into());
+        publish("1", "1.0.0");
+        let mut agent = Agent::start(config.clone()).await;
+        agent.until("exec has run", |status| status.hook == HookState::Done).await;
+        publish("2", "1.1.0+a");
+        agent.poll().await;
+        agent.until("exec has run again", |status| status.hook_runs == 2 && status.hook == HookState::Done).await;
+        agent.stop().await;
+        let hex = "d".repeat(64);
+        assert_eq!(
+            lines(&log),
+            [
+                format!("[] helm:1.0.0+sha256:{hex} 1.0.0 [] 1"),
+                format!("[] helm:1.1.0+a+sha256:{hex} 1.1.0+a [1.0.0] 2")
+            ],
+            "{trusts}"
+        );
+        let agent = Agent::start(config).await;
+        let release = agent.status.borrow().release.clone().unwrap();
+        assert_eq!((release.commit, release.version.unwrap().as_str()), (None, "1.1.0+a"), "it is in the state");
+        agent.stop().await;
+    }
 }
 
 #[tokio::test]

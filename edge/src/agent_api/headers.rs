@@ -16,6 +16,7 @@ const WEIR_DIGEST: HeaderName = HeaderName::from_static("weir-digest");
 const WEIR_GENERATION: HeaderName = HeaderName::from_static("weir-generation");
 const WEIR_COMMIT: HeaderName = HeaderName::from_static("weir-commit");
 const WEIR_REVISION: HeaderName = HeaderName::from_static("weir-revision");
+const WEIR_VERSION: HeaderName = HeaderName::from_static("weir-version");
 const UNENCODED_DIGEST: HeaderName = HeaderName::from_static("unencoded-digest");
 
 /// The `ma` of `Alt-Svc` in seconds: a day.
@@ -69,8 +70,9 @@ impl CommonHeaders {
         headers.insert(WEIR_DIGEST, values.digest.clone());
         if life == CacheLifetime::Current {
             headers.insert(WEIR_GENERATION, values.generation.clone());
-            headers.insert(WEIR_COMMIT, values.commit.clone());
             headers.insert(WEIR_REVISION, values.revision.clone());
+            let optional = [(WEIR_COMMIT, &values.commit), (WEIR_VERSION, &values.source_version)];
+            headers.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
         }
         headers.insert(header::CONTENT_LOCATION, values.content_location.clone());
         headers.insert(header::VARY, self.vary.clone());

@@ -215,7 +215,7 @@ fn log_new_version(descriptor: &Descriptor) {
     let publication = descriptor.publication();
     tracing::info!(
         service = %publication.service, generation = publication.generation,
-        descriptor_revision = descriptor.revision(), digest = %publication.digest, commit = %publication.commit,
+        descriptor_revision = descriptor.revision(), digest = %publication.digest, commit = publication.commit.as_ref().map(tracing::field::display), revision_id = %publication.revision_id,
         "a service has a new version"
     );
 }

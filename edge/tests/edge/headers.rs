@@ -1,6 +1,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
+use weir_protocol::descriptor::Descriptor;
 
 use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::Tarball;
@@ -71,7 +72,7 @@ async fn the_headers_of_a_tarball_match_the_protocol() {
     for (name, expected) in [
         ("weir-digest", digest.to_string()),
         ("weir-generation", "7".to_owned()),
-        ("weir-commit", descriptor.publication().commit.to_string()),
+        ("weir-commit", format!("{:040x}", 7)),
         ("weir-revision", descriptor.publication().revision_id.to_string()),
         ("etag", format!("\"{digest}+zstd.{}\"", &object.hex()[..16])),
         ("content-type", "application/x-tar".to_owned()),
@@ -94,6 +95,30 @@ async fn the_headers_of_a_tarball_match_the_protocol() {
     assert_eq!(immutable.header("cache-control"), "max-age=31536000, immutable");
     assert_eq!(immutable.header("etag"), reply.header("etag"));
     assert!(!immutable.headers.contains_key("weir-generation") && !immutable.headers.contains_key("weir-commit"));
+}
+
+#[tokio::test]
+async fn a_revision_that_is_no_commit_has_its_version_and_no_commit() {
+    let site = Site::start().await;
+    let tarball = Tarball::random(1, 1000);
+    let mut fields = tarball.descriptor("shop", 7, 1).fields().clone();
+    let revision = format!("helm:1.2.3+sha256:{}", "d".repeat(64));
+    fields.publication.commit = None;
+    fields.publication.revision_id = revision.parse().unwrap();
+    fields.publication.version = Some("1.2.3".parse().unwrap());
+    let descriptor = Descriptor::new(fields);
+    site.origin.put("shop", &tarball, descriptor.clone());
+    let mut client = site.client("h2").await;
+    let first = client.get(TARBALL, &[ZSTD]).await;
+    let unchanged = client.get(TARBALL, &[ZSTD, ("if-none-match", first.header("etag"))]).await;
+    assert_eq!((first.status, unchanged.status), (200, 304));
+    for reply in [first, unchanged] {
+        assert_eq!((reply.header("weir-revision"), reply.header("weir-version")), (revision.as_str(), "1.2.3"));
+        assert!(!reply.headers.contains_key("weir-commit"));
+    }
+    let own = client.get("/v1/services/shop", &[]).await;
+    let own = own.body.unwrap();
+    assert!(own.ends_with(&descriptor.bytes()[1..]), "it is passed on as it is: {own:?}");
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ fn write_file(upstream: &GitRepository, file: usize, version: usize) -> anyhow::
 async fn descriptor_with_delta(client: &Client, commit: &str) -> Option<Descriptor> {
     let answer = client.send("GET", "/v1/services/shop-prod", &[]).await.ok()?;
     let descriptor = Descriptor::parse(answer.into_body().collect().await.ok()?.to_bytes()).ok()?;
-    let is_of_commit = descriptor.publication().commit.as_str() == commit;
+    let is_of_commit = descriptor.publication().commit.as_ref().is_some_and(|of| of.as_str() == commit);
     (is_of_commit && descriptor.representations().iter().any(is_delta)).then_some(descriptor)
 }
 

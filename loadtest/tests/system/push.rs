@@ -67,7 +67,8 @@ impl Site {
         let commit = self.upstream.commit_and_push(version)?;
         self.cluster.origin.trigger_poll(&"shop".parse()?);
         let is_it = |descriptor: &Option<Arc<Descriptor>>| {
-            descriptor.as_ref().is_some_and(|descriptor| descriptor.publication().commit.as_str() == commit)
+            let published = descriptor.as_ref().and_then(|descriptor| descriptor.publication().commit.as_ref());
+            published.is_some_and(|published| published.as_str() == commit)
         };
         for service in self.services.iter().rev() {
             let mut published = self.cluster.origin.service(service).expect("it is configured");

@@ -8,9 +8,9 @@ use http::{HeaderValue, Response, StatusCode, header};
 use ring::rand::SystemRandom;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::ServiceName;
 use weir_protocol::query::{self, QueryError};
+use weir_protocol::revision_id::RevisionId;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
@@ -54,31 +54,32 @@ pub(super) struct Part {
 /// The end of the previous page.
 #[derive(Debug, PartialEq, Eq)]
 struct Cursor {
-    /// The commit of the first page.
-    commit: CommitId,
+    /// The revision of the first page.
+    revision: RevisionId,
     /// Entries in the previous pages.
     entries: u64,
-    /// Proves that this process made the cursor for this document. The commit is read even if no ref leads to it any
+    /// Proves that this process made the cursor for this document. The revision is read even if no ref leads to it any
     /// more.
     seal: blake3::Hash,
 }
 
 impl Cursor {
-    fn new(key: &[u8; blake3::KEY_LEN], document: &ServiceConfig, commit: CommitId, entries: u64) -> Self {
-        let sealed = format!("{} {commit} {entries}", version(document));
-        Self { commit, entries, seal: blake3::keyed_hash(key, sealed.as_bytes()) }
+    fn new(key: &[u8; blake3::KEY_LEN], document: &ServiceConfig, revision: RevisionId, entries: u64) -> Self {
+        let sealed = format!("{} {revision} {entries}", version(document));
+        Self { revision, entries, seal: blake3::keyed_hash(key, sealed.as_bytes()) }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let (commit, rest) = text.split_once('.')?;
-        let (entries, seal) = rest.split_once('.')?;
+        // Revisions may have dots.
+        let (rest, seal) = text.rsplit_once('.')?;
+        let (revision, entries) = rest.rsplit_once('.')?;
         let seal = blake3::Hash::from_hex(seal).ok()?;
-        Some(Self { commit: commit.parse().ok()?, entries: entries.parse().ok()?, seal })
+        Some(Self { revision: revision.parse().ok()?, entries: entries.parse().ok()?, seal })
     }
 
     /// Returns the cursor if its seal is valid for the document.
     fn checked(self, key: &[u8; blake3::KEY_LEN], document: &ServiceConfig) -> Option<Self> {
-        let own = Self::new(key, document, self.commit.clone(), self.entries);
+        let own = Self::new(key, document, self.revision.clone(), self.entries);
         // Hashes are compared in constant time.
         (own.seal == self.seal).then_some(self)
     }
@@ -86,7 +87,7 @@ impl Cursor {
 
 impl std::fmt::Display for Cursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}.{}", self.commit, self.entries, self.seal.to_hex())
+        write!(f, "{}.{}.{}", self.revision, self.entries, self.seal.to_hex())
     }
 }
 
@@ -143,7 +144,7 @@ impl DryRuns {
                 let other =
                     "`page` is of another dry run, or the origin was restarted since: begin with the first page";
                 let cursor = cursor.checked(&self.key, &document).ok_or_else(|| QueryError::new(other))?;
-                (ListTarget::Commit(cursor.commit), cursor.entries)
+                (ListTarget::At(cursor.revision), cursor.entries)
             }
         };
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
@@ -158,7 +159,7 @@ impl DryRuns {
         })?;
         let listing = preview.listing;
         let named = skip + preview.entries.len() as u64;
-        let next = || Cursor::new(&self.key, &document, preview.commit.clone(), named).to_string();
+        let next = || Cursor::new(&self.key, &document, preview.revision.clone(), named).to_string();
         let next_page = (named < listing.entries).then(next);
         let omitted: Vec<_> = listing.omitted.iter().take(MAX_OMITTED).collect();
         let mut response = admin::json(&json!({
@@ -166,7 +167,8 @@ impl DryRuns {
             "repository": document.repository,
             "ref": document.revision.to_string(),
             "folder": document.folder,
-            "commit": preview.commit,
+            "commit": preview.revision.commit(),
+            "revision_id": preview.revision,
             "entries_total": listing.entries,
             "file_bytes_total": listing.file_bytes,
             "omitted_total": listing.omitted.len(),

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{
     Descriptor, DescriptorFields, FORMAT, Generation, Omission, Publication, Representation, Selector,
 };
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 
 use super::generation;
 
@@ -39,12 +39,13 @@ impl Content {
     }
 }
 
-/// The service, and the commit that has the content.
+/// The service, and the revision that has the content.
 #[derive(Debug, Clone)]
 pub(super) struct PublishRequest {
     pub(super) service: ServiceName,
     pub(super) repository: RepositoryName,
-    pub(super) commit: CommitId,
+    pub(super) revision: RevisionId,
+    pub(super) version: Option<SourceVersion>,
     /// As in the service's definition.
     pub(super) followed_ref: String,
 }
@@ -59,7 +60,7 @@ pub(super) enum Decision {
     Publish(DescriptorFields),
 }
 
-/// Decides by content: another commit with the same digest is the same publication. `last` is the last generation of
+/// Decides by content: another revision with the same digest is the same publication. `last` is the last generation of
 /// the service, even if the service was deleted since.
 pub(super) fn decide(
     current: Option<&Descriptor>,
@@ -87,8 +88,9 @@ pub(super) fn decide(
             digest: content.digest,
             sha256: content.sha256,
             size: content.size,
-            commit: request.commit.clone(),
-            revision_id: RevisionId::from(&request.commit),
+            commit: request.revision.commit(),
+            revision_id: request.revision.clone(),
+            version: request.version.clone(),
             selector: Selector,
             published_at: whole_seconds(now),
             format: FORMAT,
@@ -192,7 +194,8 @@ pub(super) mod tests {
         PublishRequest {
             service: "shop-prod".parse().unwrap(),
             repository: "shop".parse().unwrap(),
-            commit: commit.to_string().repeat(40).parse().unwrap(),
+            revision: RevisionId::from(&commit.to_string().repeat(40).parse().unwrap()),
+            version: None,
             followed_ref: "main".to_owned(),
         }
     }

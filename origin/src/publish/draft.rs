@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
@@ -16,7 +15,7 @@ use super::generation;
 use super::history::{Line, Why};
 use super::page::{self, Page};
 use super::record::RepositoryRecord;
-use super::request::{Outcome, VersionChange};
+use super::request::{Candidate, Outcome, VersionChange};
 use super::retention::supersede;
 use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
 use crate::clock::ServerClocks;
@@ -75,12 +74,10 @@ pub(super) enum Change {
     Unpinned,
 }
 
-/// The content of a build, and the commit that was built.
+/// A candidate with its content.
 #[derive(Debug, Clone)]
 pub(super) struct BuiltContent {
-    pub(super) service: Arc<Service>,
-    pub(super) commit: CommitId,
-    pub(super) key: ContentKey,
+    pub(super) candidate: Candidate,
     pub(super) content: Content,
     pub(super) recipe: Option<ObjectDigest>,
 }
@@ -136,7 +133,8 @@ impl<'a> Draft<'a> {
         built: BuiltContent,
         now: SystemTime,
     ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
-        let BuiltContent { service, commit, key, content, recipe } = built;
+        let BuiltContent { candidate, content, recipe } = built;
+        let Candidate { service, revision, version, key } = candidate;
         if service.is_withdrawn() {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
@@ -158,7 +156,8 @@ impl<'a> Draft<'a> {
         let request = PublishRequest {
             service: service.name.clone(),
             repository: service.repository.clone(),
-            commit,
+            revision,
+            version,
             followed_ref: service.revision.to_string(),
         };
         let last = last_generation(&row, &service);
@@ -189,18 +188,15 @@ impl<'a> Draft<'a> {
     /// `None`: no version has this key any more.
     pub(super) fn publish_known(
         &mut self,
-        service: &Arc<Service>,
-        commit: &CommitId,
-        key: &ContentKey,
+        candidate: Candidate,
         source: &ServiceName,
         now: SystemTime,
     ) -> Result<Option<(Outcome, Vec<VisibleChange>)>, PublishError> {
         let source = self.row(source)?;
-        let Some(version) = source.versions().find(|version| version.key == *key) else { return Ok(None) };
+        let Some(version) = source.versions().find(|version| version.key == candidate.key) else { return Ok(None) };
         let descriptor = parsed(version)?;
         let (content, recipe) = (Content::of(&descriptor), version.recipe);
-        let built = BuiltContent { service: service.clone(), commit: commit.clone(), key: *key, content, recipe };
-        self.publish(built, now).map(Some)
+        self.publish(BuiltContent { candidate, content, recipe }, now).map(Some)
     }
 
     /// Replaces the representations of a rebuilt version. Returns false if the version is gone.
@@ -486,7 +482,8 @@ pub(super) mod tests {
         let request = PublishRequest {
             service: service.parse().unwrap(),
             repository: "shop".parse().unwrap(),
-            commit: format!("{number:040x}").parse().unwrap(),
+            revision: format!("sha1:{number:040x}").parse().unwrap(),
+            version: None,
             followed_ref: "main".to_owned(),
         };
         let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_795_000_000 + number);

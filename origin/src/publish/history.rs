@@ -12,6 +12,8 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 
 /// A segment of this size or more is closed.
 pub(super) const MAX_SEGMENT_BYTES: u64 = 64 << 10;
@@ -45,8 +47,13 @@ pub struct Entry {
     pub generation: Generation,
     /// Digest of its tarball.
     pub digest: TarballDigest,
-    /// The commit that it was built from.
-    pub commit: CommitId,
+    /// The commit of `revision_id`; `None` if that is no commit.
+    pub commit: Option<CommitId>,
+    /// The revision that it was built from.
+    pub revision_id: RevisionId,
+    /// The version of that revision, if its source names it by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<SourceVersion>,
     /// When it was published.
     pub published_at: Time,
     /// Why it was published.
@@ -123,6 +130,8 @@ impl Entry {
             generation: publication.generation,
             digest: publication.digest,
             commit: publication.commit.clone(),
+            revision_id: publication.revision_id.clone(),
+            version: publication.version.clone(),
             published_at: publication.published_at.into(),
             why,
             by,
@@ -145,15 +154,63 @@ pub(super) struct Line {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 enum LineEvent {
-    Published { digest: TarballDigest, commit: CommitId, published_at: Time, why: Why, by: Option<String> },
-    Pinned { at: Time, by: Option<String> },
-    Unpinned { at: Time, by: Option<String> },
+    Published {
+        digest: TarballDigest,
+        #[serde(flatten)]
+        revision: Revision,
+        published_at: Time,
+        why: Why,
+        by: Option<String>,
+    },
+    Pinned {
+        at: Time,
+        by: Option<String>,
+    },
+    Unpinned {
+        at: Time,
+        by: Option<String>,
+    },
+}
+
+/// A revision in a line. That of Git is its commit alone, as in lines of former origins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "WrittenRevision", try_from = "WrittenRevision")]
+struct Revision {
+    id: RevisionId,
+    version: Option<SourceVersion>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenRevision {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit: Option<CommitId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revision_id: Option<RevisionId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<SourceVersion>,
+}
+
+impl From<Revision> for WrittenRevision {
+    fn from(Revision { id, version }: Revision) -> Self {
+        let commit = id.commit();
+        Self { revision_id: commit.is_none().then_some(id), commit, version }
+    }
+}
+
+impl TryFrom<WrittenRevision> for Revision {
+    type Error = &'static str;
+
+    fn try_from(WrittenRevision { commit, revision_id, version }: WrittenRevision) -> Result<Self, Self::Error> {
+        let id = revision_id.or_else(|| commit.as_ref().map(RevisionId::from));
+        Ok(Self { id: id.ok_or("it has neither `revision_id` nor `commit`")?, version })
+    }
 }
 
 impl Line {
     pub(super) fn published(descriptor: &Descriptor, why: Why, by: Option<String>) -> Self {
-        let Entry { generation, digest, commit, published_at, why, by, .. } = Entry::new(descriptor, why, by);
-        let event = LineEvent::Published { digest, commit, published_at, why, by };
+        let Entry { generation, digest, revision_id: id, version, published_at, why, by, .. } =
+            Entry::new(descriptor, why, by);
+        let event = LineEvent::Published { digest, revision: Revision { id, version }, published_at, why, by };
         Self { service: descriptor.publication().service.clone(), generation, event }
     }
 
@@ -230,7 +287,9 @@ impl Collected {
     }
 
     fn take(&mut self, Line { generation, event, .. }: Line) {
-        let LineEvent::Published { digest, commit, published_at, why, by } = event else {
+        let LineEvent::Published { digest, revision: Revision { id: revision_id, version }, published_at, why, by } =
+            event
+        else {
             return self.pins.entry(generation).or_default().push(event);
         };
         self.seen += 1;
@@ -238,7 +297,18 @@ impl Collected {
         if self.query.before.is_some_and(|before| generation >= before) || published_at.0 < self.query.since {
             return;
         }
-        let mut entry = Entry { generation, digest, commit, published_at, why, by, pinned_at: None, unpinned_at: None };
+        let mut entry = Entry {
+            generation,
+            digest,
+            commit: revision_id.commit(),
+            revision_id,
+            version,
+            published_at,
+            why,
+            by,
+            pinned_at: None,
+            unpinned_at: None,
+        };
         // The newest pin and the newest unpin count.
         for (number, event) in pins.into_iter().enumerate() {
             let by = match event {
@@ -279,6 +349,8 @@ impl Collected {
 
 #[cfg(test)]
 mod tests {
+    use weir_protocol::descriptor::DescriptorFields;
+
     use super::super::draft::tests::descriptor;
     use super::*;
 
@@ -341,6 +413,44 @@ mod tests {
         assert_eq!((second.entry.why, second.entry.by.as_deref()), (Why::RolledBack, Some("dan")));
         assert_eq!((first.entry.pinned_at, first.entry.unpinned_at), (Some(at(12).into()), Some(at(11).into())));
         assert_eq!(first.entry.by.as_deref(), Some("cid"));
+    }
+
+    #[test]
+    fn lines_of_former_origins_and_revisions_that_are_no_commits_are_read() {
+        let chart = |mut fields: DescriptorFields| {
+            fields.publication.commit = None;
+            fields.publication.revision_id = "helm:1.2.3+sha256:aa".parse().unwrap();
+            fields.publication.version = Some("1.2.3".parse().unwrap());
+            Descriptor::new(fields)
+        };
+        let (commit, digest) = (format!("{:040x}", 7), TarballDigest::of(b"7"));
+        // As it was written before revision ids.
+        let former = format!(
+            r#"{{"service":"a","generation":7,"event":"published","digest":"{digest}","commit":"{commit}","published_at":"2026-11-20T09:30:00Z","why":"followed","by":null}}"#
+        );
+        let nothing = former.replace(&format!(r#""commit":"{commit}","#), "");
+        let git = appended(b"", &[published("a", 1)]);
+        assert!(!String::from_utf8_lossy(&git).contains("revision_id"), "former origins read it too");
+        let line = Line::published(&chart(descriptor("a", 2).fields().clone()), Why::Followed, None);
+        let segment = [former.as_bytes(), b"\n", nothing.as_bytes(), b"\n", &git, &appended(b"", &[line])].concat();
+        let page = page(query(9), &[segment.into()]);
+        let read = page.publications.iter().map(|listed| {
+            let Entry { commit, revision_id, version, .. } = &listed.entry;
+            (
+                commit.as_ref().map(ToString::to_string),
+                revision_id.to_string(),
+                version.as_ref().map(ToString::to_string),
+            )
+        });
+        let one = format!("{:040x}", 1);
+        assert_eq!(
+            read.collect::<Vec<_>>(),
+            [
+                (None, "helm:1.2.3+sha256:aa".to_owned(), Some("1.2.3".to_owned())),
+                (Some(one.clone()), format!("sha1:{one}"), None),
+                (Some(commit.clone()), format!("sha1:{commit}"), None),
+            ]
+        );
     }
 
     #[test]

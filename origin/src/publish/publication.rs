@@ -58,9 +58,9 @@ impl Publisher {
         let services = known.iter().flat_map(|(_, candidate, source)| [candidate.service.name.clone(), source.clone()]);
         let published = self.change(&handle, services.collect(), move |draft| {
             let (mut published, mut shown) = (Vec::new(), Vec::new());
-            for (number, Candidate { service, commit, key }, source) in known {
+            for (number, candidate, source) in known {
                 // A failure here leads to a build, which reports the error. It holds up no other candidate.
-                if let Ok(Some((_, changes))) = draft.publish_known(&service, &commit, &key, &source, now) {
+                if let Ok(Some((_, changes))) = draft.publish_known(candidate, &source, now) {
                     shown.extend(changes);
                     published.push(number);
                 }
@@ -92,14 +92,14 @@ impl Publisher {
         attempt: Attempt,
         now: SystemTime,
     ) -> Result<Outcome, PublishError> {
-        let Candidate { service, commit, key } = candidate.clone();
+        let service = &candidate.service;
         let (protection, time) = attempt.finish().await?;
         let (content, recipe) = self.store_built(&service.repository, built, &protection).await?;
         let name = service.name.clone();
-        let built = BuiltContent { service, commit, key, content, recipe: Some(recipe) };
+        let built = BuiltContent { candidate: candidate.clone(), content, recipe: Some(recipe) };
         let (mut pending_change, answer) = PendingChange::new(vec![name], move |draft| draft.publish(built, now));
         pending_change.attempt = Some((protection, time));
-        self.send(&self.handle(&candidate.service.repository), pending_change, answer).await
+        self.send(&self.handle(&service.repository), pending_change, answer).await
     }
 
     /// Stores a current or retained version that was rebuilt from its own commit, and replaces its representations if

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::{StreamExt, stream};
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, Generation, Representation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
 
 use super::draft::parsed;
 use super::error::PublishError;
@@ -85,22 +85,22 @@ impl Publisher {
         Ok(collected.page(current.as_ref(), |digest| row.as_ref().is_some_and(|row| row.version(digest).is_some())))
     }
 
-    /// The commits of all current and retained versions, which a rebuild may need.
-    pub(crate) async fn commits(
+    /// The revisions of all current and retained versions, which a rebuild may need.
+    pub(crate) async fn revisions(
         &self,
         repository: &RepositoryName,
-    ) -> Result<Vec<(ServiceName, CommitId)>, PublishError> {
-        let mut commits = HashSet::new();
+    ) -> Result<Vec<(ServiceName, RevisionId)>, PublishError> {
+        let mut revisions = HashSet::new();
         for page in self.page_digests(repository) {
             for row in read_page(self.objects(), repository, &page).await?.rows() {
                 let row = row.map_err(|error| PublishError::Object(error.to_string()))?;
                 for version in row.versions() {
-                    let commit = parsed(version)?.publication().commit.clone();
-                    commits.insert((row.service.clone(), commit));
+                    let revision = parsed(version)?.publication().revision_id.clone();
+                    revisions.insert((row.service.clone(), revision));
                 }
             }
         }
-        Ok(commits.into_iter().collect())
+        Ok(revisions.into_iter().collect())
     }
 
     /// Finds a version that references a public object, current versions first. It reads manifests one after another,

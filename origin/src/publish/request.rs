@@ -4,20 +4,23 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
+use weir_protocol::source_version::SourceVersion;
 
 use super::error::PublishError;
 use crate::service::Service;
 use crate::tarball::ContentKey;
 
-/// A service at the current commit of its ref.
+/// A service at the current revision of its ref.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
     pub(crate) service: Arc<Service>,
-    pub(crate) commit: CommitId,
-    /// The key of its content at that commit.
+    pub(crate) revision: RevisionId,
+    /// The version of that revision, if its source names it by one.
+    pub(crate) version: Option<SourceVersion>,
+    /// The key of its content at that revision.
     pub(crate) key: ContentKey,
 }
 

@@ -17,11 +17,11 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use prometheus::Registry;
 use tempfile::TempDir;
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::Frame;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
 
 use super::request::Outcome;
 use super::*;
@@ -62,8 +62,8 @@ fn name(service: &str) -> ServiceName {
     service.parse().unwrap()
 }
 
-fn commit(number: u64) -> CommitId {
-    format!("{number:040x}").parse().unwrap()
+fn revision(number: u64) -> RevisionId {
+    format!("sha1:{number:040x}").parse().unwrap()
 }
 
 fn key(number: u64) -> ContentKey {
@@ -85,7 +85,7 @@ fn service_of(service: &str, repository: &str) -> Arc<Service> {
 }
 
 fn candidate(service: &Arc<Service>, number: u64) -> Candidate {
-    Candidate { service: service.clone(), commit: commit(number), key: key(number) }
+    Candidate { service: service.clone(), revision: revision(number), version: None, key: key(number) }
 }
 
 /// A tarball of these frames.

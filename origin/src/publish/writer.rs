@@ -591,7 +591,8 @@ impl Writer {
                 tracing::info!(
                     service = %service.name,
                     generation = publication.generation,
-                    commit = %publication.commit,
+                    commit = publication.commit.as_ref().map(tracing::field::display),
+                    revision_id = %publication.revision_id,
                     digest = %publication.digest,
                     size = publication.size,
                     omitted = publication.omitted.len(),

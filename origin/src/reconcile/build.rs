@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tokio::runtime::Handle;
-use weir_protocol::commit_id::CommitId;
+use weir_protocol::revision_id::RevisionId;
 
 use crate::config::LimitsConfig;
 use crate::data_dir::DataDir;
@@ -53,12 +53,12 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// Builds the tarball of a service at a commit, and writes its frames through a publish attempt. `recipe`: that of a version
+    /// Builds the tarball of a service at a revision, and writes its frames through a publish attempt. `recipe`: that of a version
     /// whose frames are reused.
     pub(super) fn build(
         &self,
         service: &Service,
-        commit: &CommitId,
+        revision: &RevisionId,
         recipe: Option<Recipe>,
         attempt: &Attempt,
         runtime: &Handle,
@@ -69,7 +69,7 @@ impl Builder {
             .map_err(|reason| ServiceFailure::transient("store", reason))?;
         let base = recipe.map(|recipe| self.base(service, recipe, runtime));
         let context = BuildContext { limits: &limits, threads, base: base.as_ref(), interrupt };
-        let built = self.source.build(service, commit, &context, attempt)?;
+        let built = self.source.build(service, revision, &context, attempt)?;
         let reused = built.reused_frames;
         self.metrics.frames.with_label_values(&["reused"]).inc_by(reused as u64);
         self.metrics.frames.with_label_values(&["built"]).inc_by(built.zstd.len().saturating_sub(reused) as u64);

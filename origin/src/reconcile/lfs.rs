@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc, watch};
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
 
 use super::back_off::bounded_retry_after;
 use super::job::Job;
@@ -108,18 +108,18 @@ impl Drop for Claim<'_> {
 }
 
 impl Pipeline {
-    /// Fetches the missing LFS objects of a service at a commit, if it publishes LFS files. Returns false if the service needs
+    /// Fetches the missing LFS objects of a service at a revision, if it publishes LFS files. Returns false if the service needs
     /// another content meanwhile.
     pub(super) async fn fetch_lfs(
         &self,
         service: &Arc<Service>,
-        commit: &CommitId,
+        revision: &RevisionId,
         policy: &LfsPolicy,
     ) -> Result<bool, ServiceFailure> {
         if !service.selection.lfs {
             return Ok(true);
         }
-        let missing = self.missing_lfs_files(service, commit).await?;
+        let missing = self.missing_lfs_files(service, revision).await?;
         if missing.is_empty() {
             return Ok(true);
         }
@@ -127,7 +127,7 @@ impl Pipeline {
             return Err(ServiceFailure::transient("lfs", "its LFS objects are fetched after the next poll".to_owned()));
         }
         policy.report(service, Some(missing.len()));
-        let fetched = self.fetch_missing(service, commit, policy, missing).await;
+        let fetched = self.fetch_missing(service, revision, policy, missing).await;
         policy.report(service, None);
         fetched
     }
@@ -135,14 +135,14 @@ impl Pipeline {
     async fn fetch_missing(
         &self,
         service: &Arc<Service>,
-        commit: &CommitId,
+        revision: &RevisionId,
         policy: &LfsPolicy,
         mut missing: Vec<LfsFile>,
     ) -> Result<bool, ServiceFailure> {
         loop {
             let Some(claim) = policy.unless_restricted(self.lfs.claim(&missing)).await else { return Ok(false) };
             // Another service may have fetched some of them.
-            missing = self.missing_lfs_files(service, commit).await?;
+            missing = self.missing_lfs_files(service, revision).await?;
             missing.retain(|file| claim.oids.contains(&file.pointer.oid));
             if !missing.is_empty() {
                 let Some(fetched) = self.fetch(missing, policy).await? else { return Ok(false) };
@@ -155,7 +155,7 @@ impl Pipeline {
             }
             drop(claim);
             // Files may be left after the deadline, or because another service fetches them.
-            missing = self.missing_lfs_files(service, commit).await?;
+            missing = self.missing_lfs_files(service, revision).await?;
             if missing.is_empty() {
                 return Ok(true);
             }
@@ -182,7 +182,7 @@ impl Pipeline {
             });
         }
         let deadline = poller.config.borrow().poll_timeout;
-        let published = self.context.publisher.commits(&poller.name).await;
+        let published = self.context.publisher.revisions(&poller.name).await;
         let (stored, reader) = (self.context.publisher.stored_lfs(&poller.name).await, poller.bundles.reader());
         let (fetcher, needed_objects) = (poller.clone(), policy.needed_objects.clone());
         let job = Job::start("lfs", &poller.threads, move |stop| {
@@ -248,11 +248,11 @@ impl Pipeline {
     pub(super) async fn missing_lfs_files(
         &self,
         service: &Arc<Service>,
-        commit: &CommitId,
+        revision: &RevisionId,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
-        let (source, service, commit) = (self.poller.source.clone(), service.clone(), commit.clone());
+        let (source, service, revision) = (self.poller.source.clone(), service.clone(), revision.clone());
         let job =
-            Job::start("lfs", &self.context.threads, move |stop| source.missing_lfs_files(&service, &commit, stop));
+            Job::start("lfs", &self.context.threads, move |stop| source.missing_lfs_files(&service, &revision, stop));
         self.await_job("lfs", job, (), self.build_timeout()).await
     }
 }

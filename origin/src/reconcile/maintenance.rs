@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
 
 use super::context::Context;
 use super::job::Job;
@@ -94,7 +94,7 @@ impl Worker {
         let candidates = self.builds.values().map(|build| &build.candidate);
         let candidates = candidates.chain(&self.candidates).chain(&self.cached_candidates);
         let in_progress =
-            candidates.map(|candidate| (candidate.service.name.clone(), candidate.commit.clone())).collect();
+            candidates.map(|candidate| (candidate.service.name.clone(), candidate.revision.clone())).collect();
         self.maintenance.running = Some(Box::pin(maintain(
             self.poller.clone(),
             services,
@@ -105,18 +105,18 @@ impl Worker {
     }
 }
 
-/// Maintains the mirror, and keeps the published commits and those `in_progress`. Removes LFS objects that none of `services`
+/// Maintains the mirror, and keeps the published revisions and those `in_progress`. Removes LFS objects that none of `services`
 /// needs, if they are given. Then writes a `bundle`, if one is due.
 async fn maintain(
     poller: Arc<Poller>,
     services: Option<Vec<Arc<Service>>>,
-    in_progress: Vec<(ServiceName, CommitId)>,
+    in_progress: Vec<(ServiceName, RevisionId)>,
     context: Arc<Context>,
     (permit, bundle): (OwnedSemaphorePermit, bool),
 ) -> MaintenanceEnd {
     let permit = Arc::new(permit);
     let held = permit.clone();
-    let (source, mut published) = (poller.source.clone(), context.publisher.commits(&poller.name).await);
+    let (source, mut published) = (poller.source.clone(), context.publisher.revisions(&poller.name).await);
     published.iter_mut().for_each(|published| published.extend_from_slice(&in_progress));
     let job = Job::start("maintenance", &context.threads, move |stop| {
         // Released when the thread ends, even if the worker has stopped before.

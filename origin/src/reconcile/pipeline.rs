@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Semaphore;
-use weir_protocol::commit_id::CommitId;
+use weir_protocol::revision_id::RevisionId;
 
 use super::build::Builder;
 use super::context::Context;
@@ -59,16 +59,16 @@ impl Pipeline {
         candidate: &Candidate,
         policy: &LfsPolicy,
     ) -> Result<bool, ServiceFailure> {
-        let Candidate { service, commit, .. } = candidate;
-        if !self.fetch_lfs(service, commit, policy).await? {
+        let Candidate { service, revision, .. } = candidate;
+        if !self.fetch_lfs(service, revision, policy).await? {
             return Ok(false);
         }
         let _unpublished = self.unpublished.acquire().await;
         let start = Instant::now();
         let published = async {
-            let (built, attempt) = self.build(service, commit, true).await?;
+            let (built, attempt) = self.build(service, revision, true).await?;
             self.context.publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;
-            service.followed(commit);
+            service.followed(revision);
             Ok(true)
         };
         let result: Result<bool, ServiceFailure> = published.await;
@@ -78,12 +78,12 @@ impl Pipeline {
         result
     }
 
-    /// Builds the content of a service at a commit, with a permit and a deadline. `reuse`: reuses frames of the current
+    /// Builds the content of a service at a revision, with a permit and a deadline. `reuse`: reuses frames of the current
     /// version.
     pub(super) async fn build(
         &self,
         service: &Arc<Service>,
-        commit: &CommitId,
+        revision: &RevisionId,
         reuse: bool,
     ) -> Result<(Built, Attempt), ServiceFailure> {
         let repository_permit = self.builds.clone().acquire_owned().await.ok();
@@ -93,9 +93,9 @@ impl Pipeline {
         // Read after the attempt began, which protects the current version's frames from garbage collection.
         let recipe = if reuse { self.recipe(service).await } else { None };
         let deadline = self.build_timeout().min(attempt.longest());
-        let (service, commit, runtime) = (service.clone(), commit.clone(), tokio::runtime::Handle::current());
+        let (service, revision, runtime) = (service.clone(), revision.clone(), tokio::runtime::Handle::current());
         let job = Job::start(&format!("build {}", service.name), &self.context.threads, move |stop| {
-            let built = builder.build(&service, &commit, recipe, &attempt, &runtime, stop)?;
+            let built = builder.build(&service, &revision, recipe, &attempt, &runtime, stop)?;
             Ok((built, attempt))
         });
         self.await_job("build", job, permit, deadline).await

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
-use weir_protocol::commit_id::CommitId;
+use weir_protocol::revision_id::RevisionId;
 
 use super::handle::Handle;
 use super::job::Job;
@@ -26,7 +26,7 @@ pub(crate) struct PreviewRequest {
 
 /// What a tarball would contain.
 pub(crate) struct Preview {
-    pub(crate) commit: CommitId,
+    pub(crate) revision: RevisionId,
     /// The totals of the whole tarball.
     pub(crate) listing: Listing,
     /// The requested page.
@@ -83,13 +83,13 @@ impl Handle {
 fn list(source: &dyn Source, request: &PreviewRequest, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
     let PreviewRequest { target, selection, limits, skip, take } = request;
     let (mut listed, mut entries) = (0, Vec::new());
-    let (commit, listing) = source.list(&ListRequest { target, selection, limits }, stop, &mut |entry| {
+    let (revision, listing) = source.list(&ListRequest { target, selection, limits }, stop, &mut |entry| {
         if listed >= *skip && entries.len() < *take {
             entries.push(entry);
         }
         listed += 1;
     })?;
-    Ok(Preview { commit, listing, entries })
+    Ok(Preview { revision, listing, entries })
 }
 
 /// Runs blocking work on its own thread, which keeps `permit` until it ends, also after the deadline.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
 
 use super::lfs::{LfsPolicy, NeededObjects};
 use super::pipeline::Pipeline;
@@ -64,7 +64,7 @@ struct RebuildAttempt {
 }
 
 enum RebuildError {
-    /// The commit has another content with the service's current definition.
+    /// The revision has another content with the service's current definition.
     OtherContent,
     Failed(ServiceFailure),
 }
@@ -146,7 +146,7 @@ impl Worker {
                 return;
             }
             Err(RebuildError::OtherContent) => {
-                "its commit has another content with the current definition of the service".to_owned()
+                "its revision has another content with the current definition of the service".to_owned()
             }
             Err(RebuildError::Failed(failure)) => {
                 let reason = self.context.data_dir.redact(&failure.reason);
@@ -176,7 +176,7 @@ impl Worker {
 }
 
 impl Pipeline {
-    /// Rebuilds a version from its commit, or from the ref's current commit if that has the same content.
+    /// Rebuilds a version from its revision, or from the ref's current one if that has the same content.
     async fn rebuild(
         &self,
         object: ObjectDigest,
@@ -192,12 +192,12 @@ impl Pipeline {
         let is_lost = matches!(read, Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)));
         let publication = version.publication();
         let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
-        let mut result = self.rebuild_from(&publication.commit, service, version).await;
+        let mut result = self.rebuild_from(&publication.revision_id, service, version).await;
         if is_current
             && matches!(&result, Err(RebuildError::Failed(failure)) if failure.retry == RetryPolicy::NextPoll)
-            && let Some(commit) = self.current_commit(service).await
-            && commit != publication.commit
-            && self.rebuild_from(&commit, service, version).await.is_ok()
+            && let Some(revision) = self.current_revision(service).await
+            && revision != publication.revision_id
+            && self.rebuild_from(&revision, service, version).await.is_ok()
         {
             result = Ok(());
         }
@@ -207,17 +207,17 @@ impl Pipeline {
         Some(RebuildAttempt { result, is_current, is_lost, took: start.elapsed() })
     }
 
-    /// Rebuilds a version from a commit.
+    /// Rebuilds a version from a revision.
     async fn rebuild_from(
         &self,
-        commit: &CommitId,
+        revision: &RevisionId,
         service: &Arc<Service>,
         version: &Descriptor,
     ) -> Result<(), RebuildError> {
         let policy = LfsPolicy { may_fetch: true, progress: None, needed_objects: NeededObjects::default() };
-        self.fetch_lfs(service, commit, &policy).await?;
+        self.fetch_lfs(service, revision, &policy).await?;
         // Without reuse, because frames of the current version may be missing too.
-        let (built, attempt) = self.build(service, commit, false).await?;
+        let (built, attempt) = self.build(service, revision, false).await?;
         match self.context.publisher.publish_rebuilt(service, version, built, attempt).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(RebuildError::OtherContent),
@@ -225,11 +225,11 @@ impl Pipeline {
         }
     }
 
-    /// The current commit of a service's ref, if it has the published content. The published commit itself may be gone.
-    async fn current_commit(&self, service: &Arc<Service>) -> Option<CommitId> {
+    /// The current revision of a service's ref, if it has the published content. The published revision itself may be gone.
+    async fn current_revision(&self, service: &Arc<Service>) -> Option<RevisionId> {
         let resolved = self.resolve(vec![service.clone()]).await.ok()?;
         let candidate = resolved.into_iter().next()?.1.ok()?;
-        self.context.publisher.is_at(&candidate).then_some(candidate.commit)
+        self.context.publisher.is_at(&candidate).then_some(candidate.revision)
     }
 
     async fn drop_version(&self, service: &Service, version: &Descriptor) {

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::event::EventKind;
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
@@ -26,12 +25,12 @@ impl Worker {
         self.states.last_cause(service) != Some(Cause::Changed) || !self.state.borrow().mirrored
     }
 
-    /// Records the published commit of a service, or why it does not follow its ref.
-    pub(super) fn record_result(&mut self, service: &Service, result: Result<CommitId, ServiceFailure>) {
+    /// Records the published revision of a service, or why it does not follow its ref.
+    pub(super) fn record_result(&mut self, service: &Service, result: Result<RevisionId, ServiceFailure>) {
         let name = &service.name;
         // If it is due again, its ref may be at another commit.
         let published = result.as_ref().ok().filter(|_| !self.states.is_due(name));
-        self.revisions.set_published(name, published.map(RevisionId::from));
+        self.revisions.set_published(name, published.cloned());
         self.unreported_results += 1;
         self.record_applied(name);
         let Err(failure) = result else {

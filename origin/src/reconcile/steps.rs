@@ -152,8 +152,8 @@ impl Worker {
                     continue;
                 }
                 (Ok(Cached::UpToDate), _) => {
-                    service.followed(&candidate.commit);
-                    Ok(candidate.commit)
+                    service.followed(&candidate.revision);
+                    Ok(candidate.revision)
                 }
                 (Ok(Cached::NeedsBuild), Some(failure)) | (Err(failure), _) => Err(failure),
                 (Ok(Cached::Refused(error)), _) => Err(error.into()),
@@ -186,7 +186,7 @@ impl Worker {
         let (pipeline, needed_objects) = (self.pipeline.clone(), build.needed_objects.clone());
         let restricting = self.spawn(async move {
             // A failure appears again when the service is resolved after the build.
-            let files = pipeline.missing_lfs_files(&candidate.service, &candidate.commit).await.unwrap_or_default();
+            let files = pipeline.missing_lfs_files(&candidate.service, &candidate.revision).await.unwrap_or_default();
             needed_objects.send_replace(Some(files.into_iter().map(|file| file.pointer.oid).collect()));
         });
         self.builds.entry(name).and_modify(|build| build.restricting = Some(restricting));
@@ -203,7 +203,7 @@ impl Worker {
                 (panicked.candidate.clone(), Err(ServiceFailure::transient("build", JobPanicked.to_string())))
             }
         };
-        let Candidate { service, commit, key } = candidate;
+        let Candidate { service, revision, key, .. } = candidate;
         if !self.is_assigned(&service) {
             return;
         }
@@ -214,7 +214,7 @@ impl Worker {
             self.back_offs.failed(&service.name, key, failure, interval, times, fastrand::f64());
         }
         match result {
-            Ok(true) => self.record_result(&service, Ok(commit)),
+            Ok(true) => self.record_result(&service, Ok(revision)),
             Ok(false) => {}
             Err(failure) => self.record_result(&service, Err(failure)),
         }

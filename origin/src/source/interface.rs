@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::revision_id::RevisionId;
 
 use super::{FetchProgress, LeftOutRef, PollFailure, ServiceFailure};
 use crate::config::RepositoryConfig;
@@ -29,7 +29,7 @@ pub(crate) trait Source: Send + Sync {
         Vec::new()
     }
 
-    /// Resolves the commit of each service in the stored content, and the key of its tarball. An `Err` applies to all
+    /// Resolves the revision of each service in the stored content, and the key of its tarball. An `Err` applies to all
     /// services.
     fn resolve(
         &self,
@@ -38,22 +38,22 @@ pub(crate) trait Source: Send + Sync {
         stop: &AtomicBool,
     ) -> Result<ResolvedServices, ServiceFailure>;
 
-    /// Builds the tarball of a service at a commit. Its LFS objects must be stored.
+    /// Builds the tarball of a service at a revision. Its LFS objects must be stored.
     fn build(
         &self,
         service: &Service,
-        commit: &CommitId,
+        revision: &RevisionId,
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure>;
 
-    /// Lists what a tarball would contain. Returns the commit, too.
+    /// Lists what a tarball would contain. Returns the revision, too.
     fn list(
         &self,
         request: &ListRequest<'_>,
         stop: &AtomicBool,
         emit: &mut dyn FnMut(ListedEntry),
-    ) -> Result<(CommitId, Listing), ServiceFailure>;
+    ) -> Result<(RevisionId, Listing), ServiceFailure>;
 
     /// Whether anything is stored that may be published without querying the upstream.
     fn has_content(&self) -> bool;
@@ -63,8 +63,8 @@ pub(crate) trait Source: Send + Sync {
         None
     }
 
-    /// The LFS files that must be fetched before a service can be built at a commit.
-    fn missing_lfs_files(&self, _: &Service, _: &CommitId, _: &AtomicBool) -> Result<Vec<LfsFile>, ServiceFailure> {
+    /// The LFS files that must be fetched before a service can be built at a revision.
+    fn missing_lfs_files(&self, _: &Service, _: &RevisionId, _: &AtomicBool) -> Result<Vec<LfsFile>, ServiceFailure> {
         Ok(Vec::new())
     }
 
@@ -113,11 +113,11 @@ pub(crate) trait Source: Send + Sync {
     fn remove_all(&self) {}
 }
 
-/// The result of resolving services: for each its commit and key, or why there is none.
+/// The result of resolving services: for each its revision and key, or why there is none.
 pub(crate) type ResolvedServices = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;
 
-/// The commits of the repository's current and retained versions.
-pub(crate) type RetainedCommits = Result<Vec<(ServiceName, CommitId)>, PublishError>;
+/// The revisions of the repository's current and retained versions.
+pub(crate) type RetainedRevisions = Result<Vec<(ServiceName, RevisionId)>, PublishError>;
 
 /// Parameters of a poll.
 pub(crate) struct PollRequest<'a> {
@@ -154,8 +154,8 @@ pub(crate) struct ListRequest<'a> {
 pub(crate) enum ListTarget {
     /// What a service with this ref would publish.
     Revision(Revision),
-    /// A commit that was listed before, even if no ref leads to it any more.
-    Commit(CommitId),
+    /// A revision that was listed before, even if no ref leads to it any more.
+    At(RevisionId),
 }
 
 /// Parameters of a fetch of LFS files.
@@ -166,7 +166,7 @@ pub(crate) struct LfsFetchRequest<'a> {
     pub(crate) mirrored: bool,
     /// All services of the repository.
     pub(crate) services: &'a [Arc<Service>],
-    pub(crate) published: &'a RetainedCommits,
+    pub(crate) published: &'a RetainedRevisions,
     /// Called before each HTTP request. Returns how long it must wait; `None`: it may be sent, and is counted.
     pub(crate) budget: &'a dyn Fn() -> Option<Duration>,
     /// Whether an object is still needed.
@@ -190,7 +190,7 @@ pub(crate) struct LfsFetchResult {
 
 /// Parameters of maintenance.
 pub(crate) struct MaintenanceRequest<'a> {
-    pub(crate) published: &'a RetainedCommits,
+    pub(crate) published: &'a RetainedRevisions,
     /// All services of the repository, if LFS objects that none of them needs are to be removed.
     pub(crate) sweep: Option<&'a [Arc<Service>]>,
 }

@@ -37,7 +37,7 @@ pub(crate) use failure::{PollFailure, RetryPolicy, ServiceFailure};
 pub use fuzz::fuzz_upstream_words;
 pub(crate) use interface::{
     BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, ListRequest, ListTarget,
-    MaintenanceRequest, PollOutcome, PollRequest, ReadPart, ResolvedServices, RetainedCommits, Source, WrittenBundle,
+    MaintenanceRequest, PollOutcome, PollRequest, ReadPart, ResolvedServices, RetainedRevisions, Source, WrittenBundle,
 };
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;

@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum TarballError {
     /// The commit has no such folder.
-    #[error("the commit has no folder `{0}`")]
+    #[error("the revision has no folder `{0}`")]
     FolderMissing(String),
     /// The path is a file, a symlink or a submodule.
     #[error("`{0}` is not a folder but a {1}")]

@@ -17,7 +17,7 @@ fn push_nested_tags(upstream: &Upstream, count: usize) {
 }
 
 async fn is_at(node: &Node, commit: &str) {
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&node.descriptor().await), commit);
     assert_eq!(*node.running.condition(&service()).unwrap().borrow(), Condition::Following);
 }
 

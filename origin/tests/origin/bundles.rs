@@ -54,7 +54,7 @@ async fn an_origin_without_mirrors_builds_while_the_upstream_is_away() {
     upstream.give_back();
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     node.running.trigger_poll(&repository());
-    node.published(|d| d.publication().commit.as_str() == commit).await;
+    node.published(|d| commit_of(d) == commit).await;
     assert_eq!(node.metric(HYDRATED).await, 1.0);
     node.stop().await;
 }
@@ -75,7 +75,7 @@ async fn the_upstream_serves_no_clone_to_an_origin_without_mirrors() {
     assert_eq!(packed_objects(&home), objects);
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     node.running.trigger_poll(&repository());
-    node.published(|d| d.publication().commit.as_str() == commit).await;
+    node.published(|d| commit_of(d) == commit).await;
     assert_eq!(packed_objects(&home) - objects, 4, "a commit, two trees and a file");
     node.stop().await;
 }
@@ -87,7 +87,7 @@ async fn a_mirror_that_is_older_than_the_published_version_publishes_nothing() {
     // The bundle of this push is due in ten minutes.
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     let node = home.start(storing(&home, &upstream.url())).await;
-    let newer = node.published(|d| d.publication().commit.as_str() == commit).await;
+    let newer = node.published(|d| commit_of(d) == commit).await;
     node.stop().await;
     lose_mirrors(&home);
     upstream.take_away();
@@ -129,7 +129,7 @@ async fn a_damaged_bundle_costs_a_clone() {
     flip_a_bit(&packs[0]);
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     let node = home.start(storing(&home, &upstream.url())).await;
-    node.published(|d| d.publication().commit.as_str() == commit).await;
+    node.published(|d| commit_of(d) == commit).await;
     assert_eq!((node.metric(HYDRATED).await, node.metric(FAILED).await), (0.0, 1.0));
     node.stop().await;
 }

@@ -109,7 +109,7 @@ async fn a_changed_policy_applies_from_the_response_on() {
     assert_eq!(node.descriptor().await.bytes(), published.bytes());
     refused(&node).await;
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
-    node.published(|new| new.publication().commit.as_str() == commit).await;
+    node.published(|new| commit_of(new) == commit).await;
     node.stop().await;
 }
 

@@ -119,7 +119,7 @@ async fn refused(node: &Node) -> String {
 
 async fn published(node: &Node, commit: &str) {
     node.poll().await;
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&node.descriptor().await), commit);
     let condition = node.running.condition(&service()).unwrap().borrow().clone();
     assert_eq!(condition, Condition::Following);
 }
@@ -145,7 +145,7 @@ async fn only_commits_by_listed_ssh_keys_are_published_and_the_last_valid_one_st
     push(&upstream, "third", &mallory);
     let reason = refused(&node).await;
     assert!(reason.contains("SHA256:") && reason.contains("ssh_allowed_signers"), "{reason}");
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), first);
+    assert_eq!(commit_of(&node.descriptor().await), first);
     assert!(node.metric("weir_origin_verifications_total{repository=\"shop\",result=\"refused\"}").await >= 3.0);
     assert_eq!(node.metric("weir_origin_services_unhealthy").await, 1.0);
 
@@ -254,7 +254,7 @@ async fn pgp_keys_must_be_listed_valid_and_not_revoked() {
     export(&[]);
     let reason = refused(&node).await;
     assert!(reason.contains("revoked"), "{reason}");
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), by_revoked);
+    assert_eq!(commit_of(&node.descriptor().await), by_revoked);
 
     // A malformed signature is the author's error, not the keyring's.
     let object = upstream.git(&["cat-file", "commit", "HEAD"]);

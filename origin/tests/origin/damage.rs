@@ -51,7 +51,7 @@ pub(crate) fn lose_packs(home: &Home) {
 async fn follows_again(home: &Home, node: &Node, upstream: &Upstream, damage: &str) {
     let commit = upstream.push("deploy/app.yaml", damage.as_bytes());
     node.running.trigger_poll(&crate::node::repository());
-    let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
+    let descriptor = node.published(|d| commit_of(d) == commit).await;
     node.tarball(&descriptor).await;
     assert_eq!(node.metric(SET_ASIDE).await, 1.0, "{damage}");
     let fsck = git_command(&mirror(home)).args(["fsck", "--full"]).output().unwrap();
@@ -100,7 +100,7 @@ async fn corrupt_objects_of_a_running_origin_are_fetched_again() {
     // Only the new file comes with the push; the other one is read from the mirror.
     let commit = upstream.push("deploy/db.yaml", b"size: 3\n");
     node.running.trigger_poll(&crate::node::repository());
-    let descriptor = node.published(|d| d.publication().commit.as_str() == commit).await;
+    let descriptor = node.published(|d| commit_of(d) == commit).await;
     assert_eq!(crate::node::names(&node.tarball(&descriptor).await), ["app.yaml", "db.yaml"]);
     assert_eq!(node.metric(SET_ASIDE).await, 1.0);
     let siblings = || fs::read_dir(home.data_dir().join("mirrors/shop")).unwrap().count();

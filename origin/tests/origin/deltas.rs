@@ -187,7 +187,7 @@ async fn published_services_continue_while_a_pack_is_refused() {
     // The remedy from the error message.
     upstream_repack(&upstream);
     node.poll().await;
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), large);
+    assert_eq!(commit_of(&node.descriptor().await), large);
     node.stop().await;
 }
 

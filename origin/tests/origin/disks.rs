@@ -52,7 +52,7 @@ async fn a_full_disk_stops_publishing_until_there_is_space_and_loses_nothing() {
     node.tarball(&before).await;
 
     make_room(&home.data_dir());
-    let after = node.published(|now| now.publication().commit.as_str() == commit).await;
+    let after = node.published(|now| commit_of(now) == commit).await;
     node.tarball(&after).await;
     node.tarball(&before).await;
     node.stop().await;
@@ -191,7 +191,7 @@ async fn a_read_only_disk_stops_publishing_and_is_reported_while_versions_are_se
 
     drop(read_only);
     node.poll().await;
-    let after = node.published(|now| now.publication().commit.as_str() == commit).await;
+    let after = node.published(|now| commit_of(now) == commit).await;
     node.tarball(&after).await;
     assert_eq!(node.status().await["repositories"][0]["health"], "healthy");
     in_time(readyz(&node, |reply| reply == "ready\n")).await;

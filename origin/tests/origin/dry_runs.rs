@@ -21,7 +21,8 @@ async fn a_dry_run_reports_the_publication_and_publishes_nothing() {
         entries.iter().map(|entry| entry["path"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(paths(&reply), names(&node.tarball(&first).await), "what is published");
-    assert_eq!(reply.body["commit"], first.publication().commit.to_string());
+    assert_eq!(reply.body["commit"], commit_of(&first));
+    assert_eq!(reply.body["revision_id"], first.publication().revision_id.to_string());
     assert_eq!(reply.body["entries"][0], json!({ "path": "app.yaml", "kind": "file", "mode": "0644", "bytes": 12 }));
 
     // In pages, of one commit, whatever is pushed meanwhile.

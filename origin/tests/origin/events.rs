@@ -26,7 +26,7 @@ async fn a_follower_receives_each_publication_and_resumes_at_its_cursor() {
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     node.poll().await;
     let (second, cursor) = reader.descriptor().await;
-    assert_eq!(second.publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&second), commit);
     assert_eq!(second.bytes(), node.descriptor().await.bytes());
     let EventKind::Revision(seen) = reader.next().await.unwrap().kind else { panic!("the revision comes after it") };
     assert_eq!((seen.followed_ref.as_str(), seen.revision_id.to_string()), ("main", format!("sha1:{commit}")));

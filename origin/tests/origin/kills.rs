@@ -184,7 +184,7 @@ async fn a_kill_at_any_step_loses_no_reported_publication_and_no_generation() {
         until("the commit is published", async || {
             let current = client.current().await?;
             observed.of(&current);
-            (current.publication().commit.as_str() == commit).then_some(())
+            (commit_of(&current) == commit).then_some(())
         })
         .await;
         observed.of(&client.current().await.unwrap());
@@ -215,7 +215,7 @@ async fn a_kill_at_any_step_loses_no_reported_publication_and_no_generation() {
         commit = pushed;
         settle(&mut observed, &commit).await;
     }
-    assert_eq!(observed.versions[&observed.highest].publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&observed.versions[&observed.highest]), commit);
 }
 
 /// They would run alongside those of the next process. The git program hangs here, whatever becomes of those it talks to, and

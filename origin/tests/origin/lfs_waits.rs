@@ -60,7 +60,7 @@ async fn services_without_lfs_do_not_wait_for_slow_objects_and_a_newer_commit_ca
 
     let second = shop.git.commit_file("plain/a.txt", "2");
     node.poll().await;
-    node.published_of("plain", |plain| plain.publication().commit == second).await;
+    node.published_of("plain", |plain| plain.publication().commit.as_ref() == Some(&second)).await;
     assert!(node.running.service(&crate::node::service()).unwrap().borrow().is_none());
 
     // The same objects: their downloads continue.
@@ -68,7 +68,7 @@ async fn services_without_lfs_do_not_wait_for_slow_objects_and_a_newer_commit_ca
     let third = shop.git.commit_file("deploy/model.bin", shop.server.store(b"a smaller model"));
     node.poll().await;
     let first_published = node.published(|_| true).await;
-    assert_eq!(first_published.publication().commit, third);
+    assert_eq!(first_published.publication().commit, Some(third));
     node.repository(|state| state.lfs.is_none()).await;
 
     // A shutdown does not wait for it either.
@@ -147,7 +147,7 @@ async fn a_wrong_object_backs_off_and_delays_no_other() {
     let right = shop.server.store(b"a model that is right");
     let second = shop.git.commit_file("deploy/model.bin", &right);
     node.poll().await;
-    node.published(|published| published.publication().commit == second).await;
+    node.published(|published| published.publication().commit.as_ref() == Some(&second)).await;
     node.repository(|state| state.lfs.is_none()).await;
 
     // An object that is repaired without a commit is fetched without a poll.
@@ -158,7 +158,7 @@ async fn a_wrong_object_backs_off_and_delays_no_other() {
     lfs(&node, |lfs| lfs.failure.is_some()).await;
     assert!(downloads_of(&shop.server, &late) > 0, "of what is waited for now");
     shop.set_behavior(LfsBehavior::default());
-    node.published(|published| published.publication().commit == third).await;
+    node.published(|published| published.publication().commit.as_ref() == Some(&third)).await;
     node.stop().await;
 }
 
@@ -258,7 +258,7 @@ async fn a_slow_storage_loses_its_permit_to_others_of_its_host() {
 
     let second = shop.git.commit_file("deploy/model.bin", shop.server.store(b"a model that comes"));
     node.poll().await;
-    node.published(|published| published.publication().commit == second).await;
+    node.published(|published| published.publication().commit.as_ref() == Some(&second)).await;
     let mut condition = node.running.condition(&drips_name.parse().unwrap()).unwrap();
     let is_too_slow = |condition: &Condition| matches!(condition, Condition::Unhealthy { step: "lfs", reason, .. } if reason.contains("`[upstreams] min_rate` = 1024"));
     in_time(condition.wait_for(is_too_slow)).await.unwrap();

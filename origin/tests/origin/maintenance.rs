@@ -320,7 +320,7 @@ async fn every_response_is_intact_during_forced_pushes() {
         for number in 1..=pushes {
             prepared.push(number);
             node.running.trigger_poll(&repository());
-            node.published(|descriptor| descriptor.publication().commit.as_str() == prepared.commits[number]).await;
+            node.published(|descriptor| commit_of(descriptor) == prepared.commits[number]).await;
         }
         done.store(true, Ordering::Relaxed);
         // Wakes the readers.

@@ -300,6 +300,12 @@ pub(crate) fn object_of(descriptor: &Descriptor) -> ObjectDigest {
     descriptor.representation(Encoding::Zstd).unwrap().digest
 }
 
+/// The commit of a publication.
+#[track_caller]
+pub(crate) fn commit_of(descriptor: &Descriptor) -> &str {
+    descriptor.publication().commit.as_ref().expect("it is of Git").as_str()
+}
+
 /// The names of a tar's entries, as its headers have them.
 pub(crate) fn names(mut tar: &[u8]) -> Vec<String> {
     let mut names = Vec::new();

@@ -34,8 +34,8 @@ pub(crate) use crate::lfs_services::Shop;
 pub(crate) use crate::long_or;
 pub(crate) use crate::mirror_polls::Pair;
 pub(crate) use crate::node::{
-    Home, Node, REPOSITORY, SERVICE, also, flip_a_bit, in_time, names, object_of, object_path, repository, service,
-    started, until,
+    Home, Node, REPOSITORY, SERVICE, also, commit_of, flip_a_bit, in_time, names, object_of, object_path, repository,
+    service, started, until,
 };
 pub(crate) use crate::operator::{Operator, config, empty_config, operated, repository_at, serve};
 pub(crate) use crate::scripted_server::{

@@ -26,7 +26,7 @@ async fn a_restart_without_the_upstream_serves_the_same() {
     upstream.give_back();
     let commit = upstream.push("deploy/app.yaml", b"replicas: 5\n");
     node.poll().await;
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&node.descriptor().await), commit);
     node.stop().await;
 }
 
@@ -64,7 +64,7 @@ async fn another_url_is_another_mirror_and_is_cloned_again() {
     second.push("deploy/app.yaml", b"of another place\n");
     let node = home.start(home.config(&second.url())).await;
     assert_eq!(node.descriptor().await.bytes(), old.bytes(), "the last good one, until the new place answered");
-    node.published(|d| d.publication().commit.as_str() == second.git(&["rev-parse", "main"])).await;
+    node.published(|d| commit_of(d) == second.git(&["rev-parse", "main"])).await;
     node.stop().await;
 }
 

@@ -137,7 +137,7 @@ async fn a_service_follows_tagged_versions() {
     upstream.git(&["tag", "v1.1.0"]);
     upstream.git(&["push", "--quiet", "origin", "v1.1.0"]);
     node.poll().await;
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&node.descriptor().await), commit);
     assert_eq!(node.status().await["services"][0]["ref"], "semver:1.x");
     node.stop().await;
 }
@@ -152,7 +152,7 @@ async fn an_unreachable_pinned_commit_keeps_its_published_version() {
     let pinned = also(&mut config, "pinned");
     (pinned.folder, pinned.revision) = ("deploy".parse().unwrap(), commit.parse().unwrap());
     let node = home.start(config).await;
-    assert_eq!(node.published(|_| true).await.publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&*node.published(|_| true).await), commit);
     let pinned = |node: &crate::node::Node| node.running.service(&"pinned".parse().unwrap()).unwrap();
     let kept = pinned(&node).wait_for(Option::is_some).await.unwrap().clone().unwrap();
 
@@ -161,7 +161,7 @@ async fn an_unreachable_pinned_commit_keeps_its_published_version() {
     upstream.git(&["push", "--quiet", "--force", "origin", "HEAD:refs/pull/7/head"]);
     node.poll().await;
     let published = node.running.service(&service()).unwrap().borrow().clone().unwrap();
-    assert_eq!(published.publication().commit.as_str(), forced);
+    assert_eq!(commit_of(&published), forced);
     let status = node.status().await;
     let services = status["services"].as_array().unwrap();
     let of_the_pin = services.iter().find(|each| each["name"] == "pinned").unwrap();

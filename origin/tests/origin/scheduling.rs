@@ -75,7 +75,7 @@ async fn slow_hosts_delay_no_other_host_and_a_slow_listing_is_stopped() {
         waits_for(&node, "one-7", waits).await;
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.poll().await;
-        assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+        assert_eq!(commit_of(&node.descriptor().await), commit);
         if slow == SlowPhase::InTheListing {
             let mut state = node.running.repository(&first).unwrap();
             let state =
@@ -112,7 +112,7 @@ async fn first_clones_of_a_host_delay_no_fetch_of_a_mirrored_repository() {
         }
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.poll().await;
-        assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+        assert_eq!(commit_of(&node.descriptor().await), commit);
         assert_eq!(node.metric("weir_bound_in_use{bound=\"large_fetches\"}").await, f64::from(clones));
         node.running.cut().await;
     }
@@ -207,7 +207,7 @@ async fn a_slow_fetch_of_a_mirrored_repository_loses_its_permit() {
         let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
         node.running.trigger_poll(&repository());
         node.repository(|state| state.waits_for == Some(WaitsFor::Permit)).await;
-        node.published(|descriptor| descriptor.publication().commit.as_str() == commit).await;
+        node.published(|descriptor| commit_of(descriptor) == commit).await;
         let state = in_time(state.wait_for(|state| matches!(state.health, Health::Unhealthy { .. }))).await.unwrap();
         let Health::Unhealthy { failure, .. } = &state.health else { unreachable!() };
         assert!(failure.timeout && failure.step == "fetch" && failure.reason.contains(words), "{failure:?}");
@@ -327,7 +327,7 @@ async fn a_host_that_hangs_with_eight_repositories_delays_no_other() {
     node.published(|_| true).await;
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     node.poll().await;
-    assert_eq!(node.descriptor().await.publication().commit.as_str(), commit);
+    assert_eq!(commit_of(&node.descriptor().await), commit);
     drop((held, silent));
     node.running.cut().await;
 }

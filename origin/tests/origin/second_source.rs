@@ -92,7 +92,8 @@ async fn a_folder_is_followed_published_and_served_as_a_repository_is() {
     fs::write(deploy.join("db.yaml"), "2").unwrap();
     node.poll().await;
     let second = node.descriptor().await;
-    assert_ne!(second.publication().commit, first.publication().commit);
+    assert_ne!(second.publication().revision_id, first.publication().revision_id);
+    assert_eq!(second.publication().commit, None);
     assert_eq!(names(&node.tarball(&second).await), ["app.yaml", "db.yaml"]);
     assert!(second.publication().generation > first.publication().generation);
     node.tarball(&first).await;

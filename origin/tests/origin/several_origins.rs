@@ -326,7 +326,7 @@ async fn all_at(nodes: &BTreeMap<usize, Node>, seen: &mut Seen, commit: Option<&
             let (service, generation) = of(&descriptor);
             let before = seen.insert((*index, service), generation);
             assert!(before.is_none_or(|before| before <= generation), "origin-{index} went back: {descriptor:?}");
-            all &= commit.is_none_or(|commit| descriptor.publication().commit.as_str() == commit);
+            all &= commit.is_none_or(|commit| commit_of(&descriptor) == commit);
             versions.push((generation, descriptor.publication().digest));
         }
         versions.dedup();

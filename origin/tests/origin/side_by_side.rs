@@ -50,7 +50,7 @@ async fn goes_on(node: &Node, service: &str, push: impl FnOnce() -> String) {
     node.published_of(service, |_| true).await;
     let commit = push();
     node.running.trigger_poll(&repository());
-    let is_new = |descriptor: &Descriptor| descriptor.publication().commit.as_str() == commit;
+    let is_new = |descriptor: &Descriptor| commit_of(descriptor) == commit;
     let descriptor = node.published_of(service, is_new).await;
     let polls = node.repository(|_| true).await.polls;
     node.running.trigger_poll(&repository());

@@ -42,15 +42,14 @@ async fn a_rollback_holds_over_restarts_and_pushes_until_it_is_unpinned() {
     assert_eq!(node.descriptor().await.bytes(), back.bytes());
     let mut condition = node.running.condition(&service()).unwrap();
     assert!(matches!(*condition.borrow(), Condition::Pinned { .. }), "from the first moment");
-    let looked_at =
-        |now: &Condition| matches!(now, Condition::Pinned { without_pin: WithoutPin::At(at), .. } if *at == pushed);
+    let looked_at = |now: &Condition| matches!(now, Condition::Pinned { without_pin: WithoutPin::At(at), .. } if at.commit().as_ref() == Some(&pushed));
     condition.wait_for(looked_at).await.unwrap();
 
     // Unpinning needs no upstream: what it was at last is in the mirror.
     upstream.take_away();
     let versions = node.running.versions();
     assert!(versions.unpin(&service(), change_by("bob")).await.unwrap());
-    let on = node.published(|now| now.publication().commit == pushed).await;
+    let on = node.published(|now| now.publication().commit.as_ref() == Some(&pushed)).await;
     assert!(on.publication().generation > back.publication().generation);
     condition.wait_for(|now| *now == Condition::Following).await.unwrap();
 

@@ -112,7 +112,7 @@ async fn a_push_and_its_webhook_are_published() {
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     let (status, answer) = deliver(&home, &node, "shop", SECRET, "refs/heads/main").await;
     assert_eq!((status, &answer["result"]), (202, &"triggered".into()));
-    node.published(|descriptor| descriptor.publication().commit.as_str() == commit).await;
+    node.published(|descriptor| commit_of(descriptor) == commit).await;
 
     // Each provider with its own signature.
     let body = r#"{"object_kind": "push", "ref": "refs/heads/main"}"#.to_owned();

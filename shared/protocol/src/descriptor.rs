@@ -1,7 +1,7 @@
 //! The descriptor: the only mutable resource of the protocol.
 //!
-//! A descriptor is a *publication* (the byte-exact, signable statement "service S, generation n, is digest D of commit
-//! C") with its *representations*. Nodes forward the origin's bytes unchanged, so [`Descriptor`] keeps them alongside
+//! A descriptor is a *publication* (the byte-exact, signable statement "service S, generation n, is digest D of revision
+//! R") with its *representations*. Nodes forward the origin's bytes unchanged, so [`Descriptor`] keeps them alongside
 //! the parsed fields.
 
 use std::borrow::Cow;
@@ -17,6 +17,7 @@ use crate::encoding::Encoding;
 use crate::envelope::{Envelope, PUBLICATION_TYPE};
 use crate::name::{RepositoryName, ServiceName};
 use crate::revision_id::RevisionId;
+use crate::source_version::SourceVersion;
 use crate::token::{PublicKey, SigningKey};
 
 /// The largest descriptor, in bytes. Its size depends on `omitted`: about 100,000 omitted paths fit, or 40,000 in a
@@ -29,7 +30,7 @@ pub const FORMAT: u32 = 1;
 /// A number that only grows, per service, across restarts, loss of data and changes of owner.
 pub type Generation = u64;
 
-/// The statement "service S, generation n, is digest D of commit C".
+/// The statement "service S, generation n, is digest D of revision R".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Publication {
     /// The service.
@@ -44,10 +45,14 @@ pub struct Publication {
     pub sha256: Sha256,
     /// Bytes of the uncompressed tarball.
     pub size: u64,
-    /// The commit at which the content was first seen under this generation.
-    pub commit: CommitId,
-    /// The same revision, for any kind of source.
+    /// The commit of `revision_id`, if the source is a Git repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<CommitId>,
+    /// The revision at which the content was first seen under this generation.
     pub revision_id: RevisionId,
+    /// The version of that revision, if its source names it by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<SourceVersion>,
     /// The clients it is for: all of them.
     #[serde(default)]
     pub selector: Selector,
@@ -327,11 +332,33 @@ mod tests {
         assert!(descriptor.representation(Encoding::Dcz).is_none(), "a delta is of use only with its dictionary");
     }
 
+    /// The example as a chart: without a commit, and with a version.
+    fn chart() -> String {
+        let commit = "b".repeat(40);
+        let revision_id = format!("helm:1.2.3+sha256:{}", "d".repeat(64));
+        let text = example().replace(&format!(r#""commit": "{commit}", "#), "");
+        text.replace(&format!(r#""sha1:{commit}""#), &format!(r#""{revision_id}", "version": "1.2.3""#))
+    }
+
     #[test]
     fn descriptors_round_trip() {
-        let parsed = Descriptor::parse(example().into()).unwrap();
-        let written = Descriptor::new(parsed.fields.clone());
-        assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);
+        for text in [example(), chart()] {
+            let parsed = Descriptor::parse(text.into()).unwrap();
+            let written = Descriptor::new(parsed.fields.clone());
+            assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);
+        }
+    }
+
+    #[test]
+    fn a_revision_that_is_no_commit_has_none_on_the_wire() {
+        let descriptor = Descriptor::parse(chart().into()).unwrap();
+        let publication = descriptor.publication();
+        assert_eq!((&publication.commit, publication.version.as_ref().unwrap().as_str()), (&None, "1.2.3"));
+        let written = serde_json::to_value(publication).unwrap();
+        assert_eq!((written.get("commit"), written["version"].as_str()), (None, Some("1.2.3")));
+        let git = Descriptor::parse(example().into()).unwrap();
+        assert_eq!(git.publication().commit, git.publication().revision_id.commit());
+        assert_eq!(serde_json::to_value(git.publication()).unwrap().get("version"), None);
     }
 
     /// Signatures depend on these bytes: a change here is a change of the contract.

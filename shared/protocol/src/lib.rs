@@ -32,6 +32,7 @@ pub mod report;
 pub mod request_id;
 pub mod revision_id;
 pub mod route;
+pub mod source_version;
 pub mod tar_writer;
 mod text_type;
 pub mod token;

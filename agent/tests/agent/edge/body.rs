@@ -12,7 +12,7 @@ use weir_protocol::encoding::Encoding;
 use weir_protocol::range::{RequestedRange, content_range, parse_range};
 use weir_runtime::serve::{Body, BoxError, RequestBody};
 
-use super::{Fault, Published, State, commit};
+use super::{Fault, Published, State};
 
 pub(super) fn tarball(
     request: &Request<RequestBody>,
@@ -23,8 +23,13 @@ pub(super) fn tarball(
     let text = |name: header::HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
     let mut response = Response::builder()
         .header("weir-generation", published.generation)
-        .header("weir-commit", commit(published.generation))
-        .header("weir-revision", format!("sha1:{}", commit(published.generation)));
+        .header("weir-revision", published.revision_id());
+    if let Some(commit) = published.commit() {
+        response = response.header("weir-commit", commit);
+    }
+    if let Some(version) = published.version {
+        response = response.header("weir-version", version);
+    }
     let digest = if fault == Some(&Fault::WrongDigest) { TarballDigest::of(b"another") } else { published.digest };
     if fault != Some(&Fault::NoDigest) {
         response = response.header("weir-digest", digest.to_string());

@@ -179,10 +179,11 @@ fn published(descriptor: &Descriptor, before: Option<Generation>) -> String {
     let is_new = Some(publication.generation) > before;
     let stored = descriptor.representations().first().map_or(0, |representation| representation.size);
     format!(
-        "{}  {}  commit {}  digest {}  {} bytes, {stored} compressed{}",
+        "{}  {}  {} {}  digest {}  {} bytes, {stored} compressed{}",
         if is_new { "published" } else { "as before" },
         publication.service,
-        publication.commit.short(),
+        if publication.commit.is_some() { "commit" } else { "revision" },
+        publication.revision_id.short(),
         &publication.digest.to_string()[..15],
         publication.size,
         match publication.omitted.len() {

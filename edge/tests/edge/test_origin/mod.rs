@@ -126,7 +126,11 @@ impl TestOrigin {
     }
 
     pub(crate) fn publish(&self, service: &str, generation: u64, revision: u64, tarball: &Tarball) -> Descriptor {
-        let descriptor = tarball.descriptor(service, generation, revision);
+        self.put(service, tarball, tarball.descriptor(service, generation, revision))
+    }
+
+    /// Publishes a tarball with this descriptor.
+    pub(crate) fn put(&self, service: &str, tarball: &Tarball, descriptor: Descriptor) -> Descriptor {
         let mut state = self.api.state.lock().unwrap();
         state.descriptors.insert(service.to_owned(), descriptor.bytes().clone());
         state.unowned.remove(service);

@@ -155,7 +155,7 @@ impl Recorder {
                             service: publication.service.clone(),
                             generation: publication.generation,
                             digest: publication.digest,
-                            commit: publication.commit.to_string(),
+                            commit: publication.commit.as_ref().map(ToString::to_string).unwrap_or_default(),
                         });
                     }
                     _ => {}

@@ -103,7 +103,10 @@ async fn objects_of_a_write_with_an_unknown_outcome_stay() {
     }
     assert!(has(&store, "two").await);
     let mut shown = shop_prod.follow();
-    shown.wait_for(|shown| shown.as_ref().is_some_and(|shown| shown.publication().commit == commit(2))).await.unwrap();
+    shown
+        .wait_for(|shown| shown.as_ref().is_some_and(|shown| shown.publication().revision_id == revision(2)))
+        .await
+        .unwrap();
     let (_, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&shop_prod), "its pages were not deleted");
 }

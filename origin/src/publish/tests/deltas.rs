@@ -54,7 +54,7 @@ async fn a_version_has_deltas_against_the_last_three_before_it() {
         assert!(publisher.delta_plan(&shop_prod).await.unwrap().is_none(), "each is made once");
     }
     // A version that comes back keeps what is still of use.
-    let back = Candidate { commit: commit(9), ..candidate(&shop_prod, 4) };
+    let back = Candidate { revision: revision(9), ..candidate(&shop_prod, 4) };
     assert!(matches!(publisher.publish_cached(&shop(), &[back], at(9)).await.unwrap()[..], [Cached::UpToDate]));
     assert_eq!(add_deltas(&publisher, &shop_prod).await, 1);
     let mut expected = vec![versions[2], versions[3], versions[0]];

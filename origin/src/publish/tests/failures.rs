@@ -49,8 +49,8 @@ async fn nothing_is_shown_until_an_unknown_outcome_is_settled() {
     // The next request settles it, and comes after it.
     assert_eq!(publish(&publisher, &shop_prod, 4, &["four"]).await.unwrap(), Outcome::Published);
     let history = publisher.history(&shop(), &name("shop-prod"), None, 10).await.unwrap();
-    let commits: Vec<_> = history.publications.iter().map(|listed| listed.entry.commit.clone()).collect();
-    assert_eq!(commits, [commit(4), commit(2), commit(1)]);
+    let revisions: Vec<_> = history.publications.iter().map(|listed| listed.entry.revision_id.clone()).collect();
+    assert_eq!(revisions, [revision(4), revision(2), revision(1)]);
     assert_eq!(store.events(), 3);
 }
 
@@ -62,7 +62,7 @@ async fn an_unknown_outcome_is_settled_without_another_request() {
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap_err();
     let mut shown = shop_prod.follow();
     let shown = shown.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-    assert_eq!(shown.publication().commit, commit(1));
+    assert_eq!(shown.publication().revision_id, revision(1));
     assert_eq!(store.start(&["shop-prod"]).await.1.current[&name("shop-prod")], *shown);
 }
 

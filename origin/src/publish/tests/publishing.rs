@@ -61,7 +61,7 @@ async fn known_contents_are_published_without_a_build() {
     let digest = |text: &str| TarballDigest::of(text.as_bytes());
     assert_eq!(current(&prod).publication().digest, digest("one"), "a retained version of its own");
     assert_eq!(current(&test).publication().digest, digest("two"), "what another service was at");
-    assert_eq!(current(&prod).publication().commit, commit(1));
+    assert_eq!(current(&prod).publication().revision_id, revision(1));
     assert_eq!(store.store.puts() - puts, 2, "a page and a segment");
 }
 
@@ -153,9 +153,9 @@ async fn versions_and_their_objects_are_found_again() {
         let found = publisher.find_reference(&shop(), &ObjectDigest::of(object.as_bytes())).await.unwrap();
         assert_eq!(found.as_ref(), expected.map(|number: usize| &versions[number]), "{object}");
     }
-    let mut commits = publisher.commits(&shop()).await.unwrap();
-    commits.sort_by_key(|(_, commit)| commit.to_string());
-    assert_eq!(commits, [1, 2].map(|number| (name("shop-prod"), commit(number))));
+    let mut revisions = publisher.revisions(&shop()).await.unwrap();
+    revisions.sort_by_key(|(_, revision)| revision.to_string());
+    assert_eq!(revisions, [1, 2].map(|number| (name("shop-prod"), revision(number))));
     let recipe = publisher.recipe(&shop_prod).await.unwrap();
     assert!(Recipe::parse(&recipe).is_ok());
     publisher.drop_version(&shop_prod, &first.publication().digest).await.unwrap();

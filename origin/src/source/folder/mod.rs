@@ -6,7 +6,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
-use weir_protocol::commit_id::CommitId;
+use weir_protocol::revision_id::RevisionId;
 
 pub use self::tree::{DiskFile, FolderTree};
 use super::{ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, Source};
@@ -20,7 +20,7 @@ use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, ListedEnt
 pub(crate) struct FolderSource {
     root: PathBuf,
     /// The revision at the last poll.
-    last_revision: Mutex<Option<CommitId>>,
+    last_revision: Mutex<Option<RevisionId>>,
 }
 
 impl FolderSource {
@@ -29,20 +29,18 @@ impl FolderSource {
     }
 
     /// Reads the folder, and checks that it is at a revision.
-    fn read_at(&self, wanted: &Revision) -> Result<(FolderTree, CommitId), ServiceFailure> {
+    fn read_at(&self, wanted: Option<&RevisionId>) -> Result<(FolderTree, RevisionId), ServiceFailure> {
         let tree = FolderTree::read(&self.root).map_err(failed("resolve"))?;
         let now = tree.revision();
-        check(wanted, &now)?;
-        Ok((tree, now))
+        match wanted.filter(|wanted| **wanted != now) {
+            Some(other) => Err(other_revision(&now, other)),
+            None => Ok((tree, now)),
+        }
     }
 }
 
-fn check(wanted: &Revision, now: &CommitId) -> Result<(), ServiceFailure> {
-    match wanted {
-        Revision::DefaultBranch => Ok(()),
-        Revision::Commit(commit) if commit == now => Ok(()),
-        other => Err(ServiceFailure::transient("resolve", format!("the folder is at `{now}`, not at `{other}`"))),
-    }
+fn other_revision(now: &RevisionId, wanted: &dyn std::fmt::Display) -> ServiceFailure {
+    ServiceFailure::transient("resolve", format!("the folder is at `{now}`, not at `{wanted}`"))
 }
 
 fn failed(step: &'static str) -> impl Fn(TarballError) -> ServiceFailure {
@@ -51,7 +49,7 @@ fn failed(step: &'static str) -> impl Fn(TarballError) -> ServiceFailure {
 
 impl Source for FolderSource {
     fn poll(&self, _: &PollRequest<'_>, _: &AtomicBool) -> Result<PollOutcome, PollFailure> {
-        let (_, now) = self.read_at(&Revision::DefaultBranch).map_err(|failure| PollFailure {
+        let (_, now) = self.read_at(None).map_err(|failure| PollFailure {
             step: "list refs",
             reason: failure.reason,
             kind: "local",
@@ -71,12 +69,14 @@ impl Source for FolderSource {
         if config.verify.is_some() {
             return Err(ServiceFailure::transient("verify", "a folder has no signatures".to_owned()));
         }
-        let (tree, now) = self.read_at(&Revision::DefaultBranch)?;
+        let (tree, now) = self.read_at(None)?;
         let resolve = |service: &Arc<Service>| {
-            check(&service.revision, &now)?;
+            if service.revision != Revision::DefaultBranch {
+                return Err(other_revision(&now, &service.revision));
+            }
             let identity = tree.below(&service.selection.folder).map_err(failed("select"))?.identity();
             let key = ContentKey::new(&service.repository, &service.selection, |key| key.field(&identity));
-            Ok(Candidate { service: service.clone(), commit: now.clone(), key })
+            Ok(Candidate { service: service.clone(), revision: now.clone(), version: None, key })
         };
         Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
     }
@@ -84,11 +84,11 @@ impl Source for FolderSource {
     fn build(
         &self,
         Service { selection, .. }: &Service,
-        commit: &CommitId,
+        revision: &RevisionId,
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        let (tree, _) = self.read_at(&Revision::Commit(commit.clone()))?;
+        let (tree, _) = self.read_at(Some(revision))?;
         let tree = tree.below(&selection.folder).map_err(failed("select"))?;
         tarball::build(&tree, selection, context, sink).map_err(failed("build"))
     }
@@ -98,10 +98,11 @@ impl Source for FolderSource {
         ListRequest { target, selection, limits }: &ListRequest<'_>,
         stop: &AtomicBool,
         emit: &mut dyn FnMut(ListedEntry),
-    ) -> Result<(CommitId, Listing), ServiceFailure> {
+    ) -> Result<(RevisionId, Listing), ServiceFailure> {
         let (tree, now) = match target {
-            ListTarget::Revision(revision) => self.read_at(revision)?,
-            ListTarget::Commit(commit) => self.read_at(&Revision::Commit(commit.clone()))?,
+            ListTarget::Revision(Revision::DefaultBranch) => self.read_at(None)?,
+            ListTarget::Revision(other) => return Err(other_revision(&self.read_at(None)?.1, other)),
+            ListTarget::At(revision) => self.read_at(Some(revision))?,
         };
         let tree = tree.below(&selection.folder).map_err(failed("select"))?;
         Ok((now, tarball::list(&tree, selection, limits, stop, emit).map_err(failed("select"))?))

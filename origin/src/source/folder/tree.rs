@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::ObjectDigest;
+use weir_protocol::revision_id::RevisionId;
 
 use crate::folder_path::FolderPath;
 use crate::tarball::{Contents, KeyWriter, TarballError, Walk};
@@ -68,11 +68,11 @@ impl FolderTree {
         })
     }
 
-    /// The hash of the content, in the form of a commit ID.
-    pub(super) fn revision(&self) -> CommitId {
+    /// The hash of the content.
+    pub(super) fn revision(&self) -> RevisionId {
         let hash = digest(&SHA256, &self.identity());
         let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        hex.parse().expect("64 hex digits are a commit's id")
+        format!("folder:{hex}").parse().expect("hex digits are an id")
     }
 
     /// Everything that determines the bytes of its tarball.

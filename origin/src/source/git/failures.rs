@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use weir_protocol::commit_id::CommitId;
+use weir_protocol::revision_id::RevisionId;
+
 use super::GitSource;
 use super::commit_policy::VerifyError;
 use super::mirror::MirrorError;
@@ -40,6 +43,12 @@ impl GitSource {
         }
     }
 
+    /// The commit of a revision of this repository.
+    pub(super) fn commit_of(revision: &RevisionId) -> Result<CommitId, ServiceFailure> {
+        let reason = || format!("`{revision}` is no commit of a Git repository");
+        revision.commit().ok_or_else(|| ServiceFailure::transient("resolve", reason()))
+    }
+
     pub(super) fn revision_failure(&self, error: &RevisionError) -> ServiceFailure {
         if matches!(error, RevisionError::Unreadable { .. }) {
             self.mirror.mark_suspect(Instant::now());
@@ -53,7 +62,8 @@ impl GitSource {
         if let VerifyError::Unreadable { object, .. } = error {
             self.mirror.check_object(&object.to_string());
         }
-        let published = service.current().is_some_and(|current| current.publication().commit == tip.commit);
+        let published =
+            service.current().is_some_and(|current| current.publication().revision_id == RevisionId::from(&tip.commit));
         let note = if published { " (it was published before, and stays published)" } else { "" };
         ServiceFailure::transient("verify", format!("{error}{note}"))
     }

@@ -15,7 +15,7 @@ use super::lfs::{LfsOid, LfsUsage};
 use super::revision::{self, ReachabilityCache, RevisionError};
 use super::tree::{content_key, lfs_files};
 use crate::service::Service;
-use crate::source::{RetainedCommits, ServiceFailure};
+use crate::source::{RetainedRevisions, ServiceFailure};
 use crate::tarball::TarballError;
 
 /// Partial downloads above this age belong to a killed process.
@@ -27,7 +27,7 @@ impl GitSource {
     pub(super) fn collect_lfs_garbage(
         &self,
         services: &[Arc<Service>],
-        published: &RetainedCommits,
+        published: &RetainedRevisions,
         grace_period: Duration,
         stop: &AtomicBool,
     ) -> Result<LfsUsage, ServiceFailure> {
@@ -52,7 +52,7 @@ impl GitSource {
     fn needed(
         &self,
         services: &[Arc<Service>],
-        published: &RetainedCommits,
+        published: &RetainedRevisions,
         stop: &AtomicBool,
     ) -> Result<HashSet<LfsOid>, ServiceFailure> {
         let mirror = self.open()?;
@@ -66,7 +66,7 @@ impl GitSource {
         for service in services.iter().filter(|service| service.selection.lfs) {
             let versions =
                 published.as_ref().map_err(|error| error.clone())?.iter().filter(|(name, _)| *name == service.name);
-            let mut commits: Vec<_> = versions.map(|(_, commit)| commit.clone()).collect();
+            let mut commits: Vec<_> = versions.filter_map(|(_, revision)| revision.commit()).collect();
             match revision::tip(&mirror, &service.revision, &mut ReachabilityCache::default(), stop) {
                 Ok(tip) => commits.push(tip.commit),
                 Err(error @ (RevisionError::Unreadable { .. } | RevisionError::Interrupted)) => {

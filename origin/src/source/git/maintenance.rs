@@ -45,8 +45,8 @@ impl GitSource {
         let failed = |error: &dyn std::fmt::Display| MaintenanceError::Local(error.to_string());
         let mirror = self.mirror.get().map_err(|error| failed(&error))?;
         let retained = || {
-            let commits = published.as_ref().map_err(|error| failed(error))?;
-            Ok(commits.iter().map(|(_, commit)| commit.clone()).collect())
+            let revisions = published.as_ref().map_err(|error| failed(error))?;
+            Ok(revisions.iter().filter_map(|(_, revision)| revision.commit()).collect())
         };
         let (min_free, max_mirror) = (self.shared.min_free, self.shared.upstreams.max_mirror.as_u64());
         let done = mirror.maintain(retained, &MaintenanceLimits { min_free, max_mirror }, SystemTime::now(), stop);

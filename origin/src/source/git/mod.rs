@@ -26,8 +26,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use gix::bstr::{BString, ByteSlice};
-use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::RepositoryName;
+use weir_protocol::revision_id::RevisionId;
 
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
@@ -130,10 +130,11 @@ impl Source for GitSource {
     fn build(
         &self,
         service: &Service,
-        commit: &CommitId,
+        revision: &RevisionId,
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
+        let commit = &Self::commit_of(revision)?;
         let (repository, selection, lfs) = (self.open()?, &service.selection, self.mirror.lfs_objects());
         let tree = GitTree { repository, commit, selection, lfs: Some(&lfs) };
         tarball::build(&tree, selection, context, sink).map_err(|error| self.tarball_failure("build", &error))
@@ -144,20 +145,23 @@ impl Source for GitSource {
         request: &ListRequest<'_>,
         stop: &AtomicBool,
         emit: &mut dyn FnMut(ListedEntry),
-    ) -> Result<(CommitId, Listing), ServiceFailure> {
+    ) -> Result<(RevisionId, Listing), ServiceFailure> {
         let ListRequest { target, selection, limits } = *request;
         let repository = self.open()?;
         let found = match target {
             ListTarget::Revision(revision) => {
                 revision::tip(&repository, revision, &mut ReachabilityCache::default(), stop).map(|tip| tip.commit)
             }
-            ListTarget::Commit(commit) => revision::find_commit(&repository, commit).map(|_| commit.clone()),
+            ListTarget::At(revision) => {
+                let commit = Self::commit_of(revision)?;
+                revision::find_commit(&repository, &commit).map(|_| commit)
+            }
         };
         let commit = found.map_err(|error| self.revision_failure(&error))?;
         let tree = GitTree { repository, commit: &commit, selection, lfs: None };
         let listing = tarball::list(&tree, selection, limits, stop, emit)
             .map_err(|error| self.tarball_failure("select", &error))?;
-        Ok((commit, listing))
+        Ok((RevisionId::from(&commit), listing))
     }
 
     fn has_content(&self) -> bool {
@@ -171,10 +175,11 @@ impl Source for GitSource {
     fn missing_lfs_files(
         &self,
         service: &Service,
-        commit: &CommitId,
+        revision: &RevisionId,
         stop: &AtomicBool,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
-        let mut files = lfs_files(&self.open()?, commit, &service.selection, &self.shared.limits, stop)
+        let commit = Self::commit_of(revision)?;
+        let mut files = lfs_files(&self.open()?, &commit, &service.selection, &self.shared.limits, stop)
             .map_err(|error| self.tarball_failure("select", &error))?;
         let objects = self.mirror.lfs_objects();
         files.retain(|file| !objects.contains(&file.pointer));

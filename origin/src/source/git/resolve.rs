@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use weir_protocol::commit_id::CommitId;
+use weir_protocol::revision_id::RevisionId;
 
 use super::GitSource;
 use super::commit_policy::Policy;
@@ -49,7 +50,7 @@ impl GitSource {
                 let reason = "the mirror may be older than the published version, until the upstream was polled";
                 return Err(ServiceFailure::transient("resolve", reason.to_owned()));
             }
-            Ok(Candidate { service: service.clone(), commit, key })
+            Ok(Candidate { service: service.clone(), revision: RevisionId::from(&commit), version: None, key })
         };
         Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
     }
@@ -59,13 +60,13 @@ impl GitSource {
     fn may_be_older(&self, service: &Service, mirror: &gix::Repository, commit: &CommitId, key: &ContentKey) -> bool {
         let current = service.current().filter(|current| current.publication().repository == self.repository);
         let Some(current) = current.filter(|_| service.revision.commit().is_none()) else { return false };
-        let published = &current.publication().commit;
+        let Some(published) = current.publication().revision_id.commit() else { return true };
         let has_same_content = || {
             // `content_key` looks for trees only.
-            revision::find_commit(mirror, published).is_ok()
-                && content_key(mirror, published, &service.repository, &service.selection)
+            revision::find_commit(mirror, &published).is_ok()
+                && content_key(mirror, &published, &service.repository, &service.selection)
                     .is_ok_and(|published| published == *key)
         };
-        published != commit && !has_same_content()
+        published != *commit && !has_same_content()
     }
 }
