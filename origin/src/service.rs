@@ -11,7 +11,7 @@ use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
 
 use crate::config::ServiceConfig;
-use crate::source::git::revision::Revision;
+use crate::source::{Followed, SourceKind};
 use crate::tarball::Selection;
 
 /// A configured service: its definition, current descriptor and condition.
@@ -19,7 +19,7 @@ use crate::tarball::Selection;
 pub(crate) struct Service {
     pub(crate) name: ServiceName,
     pub(crate) repository: RepositoryName,
-    pub(crate) revision: Revision,
+    pub(crate) followed: Followed,
     pub(crate) selection: Selection,
     /// Its document is invalid: it follows no ref, and its published version stays.
     pub(crate) is_refused: bool,
@@ -102,12 +102,16 @@ impl Condition {
 }
 
 impl Service {
-    /// Creates a service, with the version that was published before the start.
-    pub(crate) fn new(config: &ServiceConfig, current: Option<Descriptor>) -> Result<Self, ConfigError> {
+    /// Creates a service of a repository of this kind, with the version that was published before the start.
+    pub(crate) fn new(
+        config: &ServiceConfig,
+        kind: SourceKind,
+        current: Option<Descriptor>,
+    ) -> Result<Self, ConfigError> {
         Ok(Self {
             name: config.name.clone(),
             repository: config.repository.clone(),
-            revision: config.revision.clone(),
+            followed: config.followed(kind).map_err(|error| ConfigError::invalid(error.to_string()))?,
             selection: config.selection()?,
             is_refused: false,
             current: Arc::new(watch::Sender::new(current.map(Arc::new))),
@@ -122,7 +126,10 @@ impl Service {
         repository: RepositoryName,
         current: Option<Descriptor>,
     ) -> Result<Self, ConfigError> {
-        Ok(Self { is_refused: true, ..Self::new(&ServiceConfig::new(name, repository), current)? })
+        Ok(Self {
+            is_refused: true,
+            ..Self::new(&ServiceConfig::new(name, repository), SourceKind::default(), current)?
+        })
     }
 
     /// Replaces `before`, a service under another document. Its published version stays until there is a new one.

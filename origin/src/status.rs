@@ -47,7 +47,7 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
                 "name": name,
                 "defined_by": by,
                 "repository": document.repository,
-                "ref": document.revision.to_string(),
+                "ref": document.followed_ref,
                 "folder": document.folder,
             }),
             RawDocument::Refused(refused) => json!({
@@ -204,7 +204,7 @@ pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
                 }
             }
         },
-        "seen": worker.and_then(|worker| worker.revision(&service.revision.to_string())).map(|seen| {
+        "seen": worker.and_then(|worker| worker.revision(&service.followed.to_string())).map(|seen| {
             let unreachable = (!seen.upstream.reachable).then(|| time(seen.upstream.since));
             json!({
                 "revision_id": seen.revision_id,

@@ -36,5 +36,5 @@ pub async fn stored_documents(config: &Config) -> anyhow::Result<StoredDocuments
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &api);
     let without_repository =
         defined.without_repository().map(|(service, repository)| (service.clone(), repository.clone()));
-    Ok(StoredDocuments { refused: api.refused(), without_repository: without_repository.collect() })
+    Ok(StoredDocuments { refused: defined.refused(), without_repository: without_repository.collect() })
 }

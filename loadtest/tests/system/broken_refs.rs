@@ -86,7 +86,7 @@ async fn an_agent_gets_each_push_beside_broken_refs() -> anyhow::Result<()> {
     let mut repository = RepositoryConfig::new("shop".parse()?, upstream.bare().to_str().context("UTF-8")?);
     repository.min_poll_interval = Duration::from_millis(100);
     let mut service = ServiceConfig::new("shop".parse()?, "shop".parse()?);
-    service.revision = "main".parse()?;
+    service.followed_ref = "main".parse()?;
     let plan = Plan { repositories: vec![repository], services: vec![service], agents: 1, ..Plan::default() };
     let cluster = Cluster::start(plan).await?;
     let current = cluster.current(0, &"shop".parse()?).join("app.yaml");

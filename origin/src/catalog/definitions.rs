@@ -10,6 +10,7 @@ use super::edit::Write;
 use super::raw_document::{RawDocument, Refused};
 use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig};
 use crate::publish::StoredDefinitions;
+use crate::source::SourceKind;
 
 /// A document and its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,14 +57,6 @@ impl Documents {
             Write::DeleteService(name) => drop(self.services.remove_mut(name)),
         }
     }
-
-    /// The invalid documents: kind and name, and the reason.
-    pub(crate) fn refused(&self) -> Vec<(String, String)> {
-        let repositories = self.repositories.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
-        let services = self.services.iter().filter_map(|(name, each)| Some((name.as_str(), each.refused()?)));
-        let entry = |kind, (name, refused): (&str, &Arc<Refused>)| (format!("{kind} {name}"), refused.reason.clone());
-        repositories.map(|each| entry("repository", each)).chain(services.map(|each| entry("service", each))).collect()
-    }
 }
 
 /// All definitions. Clones are cheap at any size.
@@ -90,12 +83,33 @@ impl Definitions {
     /// Merges the definitions of one service.
     pub(super) fn update_service(&mut self, name: &ServiceName, file: &Documents, api: &Documents) {
         update(&mut self.services, name, &file.services, &api.services);
+        if let Some(defined) = self.services.get(name) {
+            let kind = self.kind_of(defined.document.repository());
+            if let Some(refused) = defined.document.refused_for(kind) {
+                self.services.insert_mut(name.clone(), Defined { by: defined.by, document: refused });
+            }
+        }
+    }
+
+    /// The kind of a repository; the default if it is not defined.
+    pub(crate) fn kind_of(&self, repository: &RepositoryName) -> SourceKind {
+        let defined = self.repositories.get(repository);
+        defined.and_then(|defined| defined.document.valid()).map(|document| document.kind).unwrap_or_default()
     }
 
     /// Services whose repository is not defined, with its name. Their published versions stay.
     pub(crate) fn without_repository(&self) -> impl Iterator<Item = (&ServiceName, &RepositoryName)> {
         let services = self.services.iter().filter_map(|(name, each)| Some((name, &each.document.valid()?.repository)));
         services.filter(|(_, repository)| !self.repositories.contains_key(*repository))
+    }
+
+    /// The invalid documents: kind and name, and the reason.
+    pub(crate) fn refused(&self) -> Vec<(String, String)> {
+        let repositories =
+            self.repositories.iter().filter_map(|(name, each)| Some((name.as_str(), each.document.refused()?)));
+        let services = self.services.iter().filter_map(|(name, each)| Some((name.as_str(), each.document.refused()?)));
+        let entry = |kind, (name, refused): (&str, &Arc<Refused>)| (format!("{kind} {name}"), refused.reason.clone());
+        repositories.map(|each| entry("repository", each)).chain(services.map(|each| entry("service", each))).collect()
     }
 
     /// The names of a repository's services.
@@ -133,6 +147,18 @@ mod tests {
 
     fn repository(name: &str, url: &str) -> RepositoryConfig {
         RepositoryConfig::new(name.parse().unwrap(), url)
+    }
+
+    #[test]
+    fn a_ref_without_a_meaning_for_its_repository_is_refused_and_stays_stored() {
+        let mut service = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
+        service.followed_ref = "refs/replace/x".parse().unwrap();
+        let api = Documents::new(&[repository("shop", "https://api/x")], &[service.clone()]);
+        let all = Definitions::of(&Documents::default(), &api);
+        let document = &all.services.get(&service.name).unwrap().document;
+        let refused = document.refused().expect("it follows nothing");
+        assert!(refused.reason.contains("replacement objects"), "{}", refused.reason);
+        assert_eq!(serde_json::to_value(document).unwrap(), serde_json::to_value(&service).unwrap());
     }
 
     #[test]

@@ -83,11 +83,11 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
         owner.context.metrics.catalog_limit.with_label_values(&[kind]).set(limit);
     }
     owner.log_shadowed();
-    for (object, reason) in owner.api.refused() {
-        tracing::error!(object, reason, "the stored document is invalid: replace or delete it");
-    }
     let changed_names = ChangedNames::all(&owner.file, &owner.api);
     owner.reconcile(changed_names, started, Cause::Other).await;
+    for (object, reason) in catalog.snapshot().definitions.refused() {
+        tracing::error!(object, reason, "the stored document is invalid: replace or delete it");
+    }
     owner.log_without_repository();
     let (requests, mut waiting) = mpsc::channel(QUEUE);
     let queue = requests.downgrade();

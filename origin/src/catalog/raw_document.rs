@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use weir_protocol::name::RepositoryName;
 
 use crate::config::{RepositoryConfig, ServiceConfig, ValidationError, joined};
+use crate::source::SourceKind;
 
 /// The longest stored or logged reason, in characters; it may quote the document.
 pub(crate) const LONGEST_REASON: usize = 1000;
@@ -104,6 +105,20 @@ impl RawDocument<ServiceConfig> {
     }
 }
 
+impl RawDocument<ServiceConfig> {
+    /// The document as a refused one, if its `ref` has no meaning for this kind of repository.
+    pub(super) fn refused_for(&self, kind: SourceKind) -> Option<Self> {
+        let document = self.valid()?;
+        let reason = document.followed(kind).err()?.to_string();
+        let stored = serde_json::to_value(&**document).expect("a document is made of texts, numbers and lists");
+        Some(Self::Refused(Arc::new(Refused {
+            repository: document.repository.clone(),
+            stored: shown(document.name.as_str(), &stored),
+            reason: reason.chars().take(LONGEST_REASON).collect(),
+        })))
+    }
+}
+
 impl<T> From<T> for RawDocument<T> {
     fn from(document: T) -> Self {
         Self::Valid(Arc::new(document))
@@ -176,7 +191,7 @@ mod tests {
     #[test]
     fn a_refused_document_is_stored_unchanged_with_the_reason() {
         for (json, expected) in [
-            (r#"{"name":"a","repository":"shop","ref":"refs/replace/x"}"#, "replacement objects"),
+            (r#"{"name":"a","repository":"shop","ref":" x"}"#, "white space"),
             (r#"{"name":"a","repository":"shop","new_key":[1]}"#, "new_key"),
             (r#"{"name":"a","repository":"shop","include":["!x"]}"#, "`include`"),
             (r#"{"name":"b","repository":"shop"}"#, "the document of `b`"),

@@ -21,6 +21,7 @@ use crate::config::{DefinedBy, ServiceConfig};
 use crate::publish::{Retired, Started};
 use crate::reconcile::{self, MirrorDisposal, StartOptions};
 use crate::service::Service;
+use crate::source::SourceKind;
 
 /// Names whose definitions may have changed.
 #[derive(Debug, Default)]
@@ -81,6 +82,14 @@ impl Owner {
             // Its services may have another source now.
             changed_names.services.extend(self.assigned.get(name).into_iter().flat_map(|of| of.keys().cloned()));
         }
+        // What a `ref` means may have changed, also of a service that was refused for it.
+        let kinds = |name: &&RepositoryName| before.definitions.kind_of(name) != definitions.kind_of(name);
+        let other_kind: BTreeSet<_> = changed_names.repositories.iter().filter(kinds).collect();
+        if !other_kind.is_empty() {
+            let services = definitions.services.iter();
+            let concerned = services.filter(|(_, each)| other_kind.contains(each.document.repository()));
+            changed_names.services.extend(concerned.map(|(name, _)| name.clone()));
+        }
         changed_names.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
 
         after.operators_have_defined |= !(self.api.repositories.is_empty() && self.api.services.is_empty());
@@ -96,7 +105,8 @@ impl Owner {
                 let was = before.definitions.services.get(name);
                 let stays = was.is_some_and(|was| was.document == defined.document)
                     && defined.document.valid().is_none_or(is_alike);
-                let service = service(name, &defined.document, known, stays, started.current.remove(name));
+                let kind = after.definitions.kind_of(defined.document.repository());
+                let service = service(name, &defined.document, kind, known, stays, started.current.remove(name));
                 let cannot_be = |error: &ConfigError| {
                     tracing::error!(service = %name, %error, "the service cannot be created");
                 };
@@ -333,6 +343,7 @@ fn published_alike(before: &Definitions, now: &Definitions, repository: &Reposit
 fn service(
     name: &ServiceName,
     document: &RawDocument<ServiceConfig>,
+    kind: SourceKind,
     known: Option<&Arc<Service>>,
     stays: bool,
     published: Option<Descriptor>,
@@ -341,7 +352,7 @@ fn service(
         return Ok(service.clone());
     }
     let new = match document {
-        RawDocument::Valid(document) => Service::new(document, published)?,
+        RawDocument::Valid(document) => Service::new(document, kind, published)?,
         RawDocument::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
     };
     Ok(Arc::new(match known {

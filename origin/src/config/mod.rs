@@ -17,7 +17,7 @@ mod upstreams;
 mod validation_error;
 mod verify;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -230,10 +230,10 @@ impl Config {
                 self.generation_floor
             ));
         }
-        let mut repositories = HashSet::new();
+        let mut repositories = HashMap::new();
         for repository in &self.repositories {
             let name = &repository.name;
-            if !repositories.insert(name) {
+            if repositories.insert(name, repository.kind).is_some() {
                 wrong.push(format!("two repositories are called `{name}`: give each [[repository]] its own name"));
             }
             let errors = [repository.errors(), self.upstreams.errors(repository)].concat();
@@ -256,9 +256,12 @@ impl Config {
                 wrong.push(format!("two services are called `{name}`: give each [[service]] its own name"));
             }
             let mut errors = service.errors();
-            if !repositories.contains(&service.repository) {
-                let detail = format!("there is no [[repository]] `{}`", service.repository);
-                errors.push(ValidationError::new("repository", detail));
+            match repositories.get(&service.repository) {
+                Some(kind) => errors.extend(service.followed(*kind).err()),
+                None => {
+                    let detail = format!("there is no [[repository]] `{}`", service.repository);
+                    errors.push(ValidationError::new("repository", detail));
+                }
             }
             if !errors.is_empty() {
                 wrong.push(format!("service `{name}`: {}", joined(&errors)));

@@ -11,8 +11,7 @@ use weir_runtime::tls;
 use super::DefinedBy;
 use super::file_check::FileCheck;
 use super::verify::VerifyConfig;
-use crate::source::Redirects;
-use crate::source::{Endpoint, Upstream};
+use crate::source::{Endpoint, Redirects, SourceKind, Upstream};
 use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
@@ -27,6 +26,9 @@ const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
 pub struct RepositoryConfig {
     /// Name of the repository. Services refer to it.
     pub name: RepositoryName,
+    /// What it is. There is one kind: `git`. Default: `git`.
+    #[serde(default, skip_serializing_if = "SourceKind::is_default")]
+    pub kind: SourceKind,
     /// `https://…`, `http://…`, `ssh://user@host/path`, `user@host:path`, `git://…`, `file://…`, or a local path. Passwords,
     /// queries, and user names (except for SSH) are refused.
     pub url: Endpoint,
@@ -125,6 +127,7 @@ impl RepositoryConfig {
     pub fn new(name: RepositoryName, url: impl Into<Endpoint>) -> Self {
         Self {
             name,
+            kind: SourceKind::default(),
             url: url.into(),
             poll_interval: DEFAULT_POLL_INTERVAL,
             min_poll_interval: DEFAULT_MIN_POLL_INTERVAL,
@@ -173,7 +176,7 @@ impl RepositoryConfig {
     /// policy may differ.
     pub(crate) fn has_same_upstream(&self, other: &Self) -> bool {
         let upstream = |config: &Self| Upstream { stall_timeout: Duration::ZERO, ..config.upstream() };
-        self.defined_by == other.defined_by && upstream(self) == upstream(other)
+        self.defined_by == other.defined_by && self.kind == other.kind && upstream(self) == upstream(other)
     }
 
     /// The named files, each with its key.

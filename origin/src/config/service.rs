@@ -6,7 +6,7 @@ use weir_runtime::config::ConfigError;
 
 use super::validation_error::ValidationError;
 use crate::folder_path::FolderPath;
-use crate::source::git::revision::Revision;
+use crate::source::{Followed, RefText, SourceKind};
 use crate::tarball::{Filters, Selection};
 
 /// A service to publish: a ref and a folder of a repository.
@@ -20,7 +20,7 @@ pub struct ServiceConfig {
     /// Branch, tag, full ref name, full commit ID, or `semver:` with a range of versions. Default: the default branch of the
     /// upstream.
     #[serde(default, rename = "ref")]
-    pub revision: Revision,
+    pub followed_ref: RefText,
     /// Folder to publish. Default: the whole tree.
     #[serde(default)]
     pub folder: FolderPath,
@@ -51,7 +51,7 @@ impl ServiceConfig {
         Self {
             name,
             repository,
-            revision: Revision::default(),
+            followed_ref: RefText::default(),
             folder: FolderPath::default(),
             include: Vec::new(),
             exclude: Vec::new(),
@@ -69,6 +69,14 @@ impl ServiceConfig {
                 .collect()
         };
         [patterns("include", &self.include), patterns("exclude", &self.exclude)].concat()
+    }
+
+    /// What it follows in a repository of this kind.
+    ///
+    /// # Errors
+    /// Its `ref` has no meaning for that kind.
+    pub(crate) fn followed(&self, kind: SourceKind) -> Result<Followed, ValidationError> {
+        Followed::parse(kind, &self.followed_ref).map_err(|reason| ValidationError::new("ref", reason))
     }
 
     /// The files of a commit that the tarball contains.

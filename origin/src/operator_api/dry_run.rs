@@ -139,7 +139,11 @@ impl DryRuns {
         let worker = worker.ok_or_else(|| OperatorError::NoSuchRepository(document.repository.clone()))?;
         let selection = document.selection().map_err(|error| OperatorError::Malformed(error.to_string()))?;
         let (target, skip) = match part.after {
-            None => (ListTarget::Revision(document.revision.clone()), 0),
+            None => {
+                let followed = document.followed(worker.config().kind);
+                let followed = followed.map_err(|error| OperatorError::Malformed(error.to_string()))?;
+                (ListTarget::Followed(followed), 0)
+            }
             Some(cursor) => {
                 let other =
                     "`page` is of another dry run, or the origin was restarted since: begin with the first page";
@@ -165,7 +169,7 @@ impl DryRuns {
         let mut response = admin::json(&json!({
             "service": name,
             "repository": document.repository,
-            "ref": document.revision.to_string(),
+            "ref": document.followed_ref,
             "folder": document.folder,
             "commit": preview.revision.commit(),
             "revision_id": preview.revision,

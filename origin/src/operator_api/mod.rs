@@ -30,7 +30,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use prometheus::Registry;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -329,9 +329,7 @@ impl OperatorApi {
         body: Bytes,
     ) -> Result<Response<Body>, OperatorError> {
         let mut precondition = precondition(&head.headers)?;
-        let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
-        let ParsedDocument { document, based_on } =
-            read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
+        let ParsedDocument { document, based_on } = self.read_service(name, body).await?;
         precondition.based_on = based_on;
         let to = document.repository.clone();
         let edit = Edit::PutService(document.into());
@@ -352,15 +350,23 @@ impl OperatorApi {
         service(&snapshot, name, status_of(outcome), head)
     }
 
+    async fn read_service(
+        &self,
+        name: &ServiceName,
+        body: Bytes,
+    ) -> Result<ParsedDocument<ServiceConfig>, OperatorError> {
+        let (text, definitions) = (name.to_string(), self.catalog.snapshot().definitions.clone());
+        let by_field = move |fields: &Map<String, Value>| {
+            validation::wrong_ref(fields, |repository| definitions.kind_of(repository)).into_iter().collect()
+        };
+        let read = spawn_blocking(move || validation::read_with(&text, &body, by_field, |_| Vec::new()));
+        let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
+        read.await.map_err(|_| OperatorError::Failed)?.map_err(wrong)
+    }
+
     async fn dry_run(&self, name: &ServiceName, head: &Parts, body: Bytes) -> Result<Response<Body>, OperatorError> {
         let part = Part::parse(head.uri.query())?;
-        let document = if body.is_empty() {
-            None
-        } else {
-            let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
-            let sent = read::<ServiceConfig>(name.as_str(), body, |_| Vec::new()).await?.map_err(wrong)?;
-            Some(sent.document.into())
-        };
+        let document = if body.is_empty() { None } else { Some(self.read_service(name, body).await?.document.into()) };
         self.dry_runs.answer(name, document, part).await
     }
 

@@ -1,15 +1,17 @@
 //! Pure: validates documents that operators send. It reports every field that cannot be parsed, then every broken
 //! rule, by field.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_protocol::name::RepositoryName;
 
 use crate::catalog::LONGEST_REASON;
 use crate::config::{
     AgentConfig, AssignmentConfig, DefinedBy, EntryDocument, IssuerDocument, RepositoryConfig, ServiceConfig,
     UpstreamsConfig, ValidationError,
 };
+use crate::source::{Followed, RefText, SourceKind};
 
 /// The most validation errors in one answer.
 const MAX_ERRORS: usize = 100;
@@ -94,6 +96,16 @@ pub(super) fn read<T: Object>(
     body: &[u8],
     more: impl Fn(&T) -> Vec<ValidationError>,
 ) -> Result<ParsedDocument<T>, Vec<ValidationError>> {
+    read_with(name, body, |_| Vec::new(), more)
+}
+
+/// The same. `by_field` returns errors of fields that parse by themselves, to report them with those that do not.
+pub(super) fn read_with<T: Object>(
+    name: &str,
+    body: &[u8],
+    by_field: impl Fn(&Map<String, Value>) -> Vec<ValidationError>,
+    more: impl Fn(&T) -> Vec<ValidationError>,
+) -> Result<ParsedDocument<T>, Vec<ValidationError>> {
     let whole = |detail: String| vec![ValidationError::new("", detail)];
     let value: Value =
         weir_protocol::json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
@@ -116,6 +128,7 @@ pub(super) fn read<T: Object>(
     let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field));
     errors.extend(missing.map(|(field, _)| ValidationError::new(*field, "it is missing")));
     errors.extend(fields.iter().filter_map(|(field, value)| field_error::<T>(field, value)).take(MAX_ERRORS + 1));
+    errors.extend(by_field(&fields));
     if !errors.is_empty() {
         return Err(limited(errors));
     }
@@ -149,6 +162,17 @@ fn field_error<T: Object>(field: &str, value: &Value) -> Option<ValidationError>
     alone.insert(field.to_owned(), value.clone());
     let error = serde_json::from_value::<T>(Value::Object(alone)).err()?;
     Some(ValidationError::new(field.chars().take(100).collect::<String>(), error.to_string()))
+}
+
+/// Why the `ref` of a service has no meaning for its repository, whose kind `kind_of` says.
+pub(super) fn wrong_ref(
+    fields: &Map<String, Value>,
+    kind_of: impl FnOnce(&RepositoryName) -> SourceKind,
+) -> Option<ValidationError> {
+    let text = RefText::deserialize(fields.get("ref")?).ok()?;
+    let repository = fields.get("repository").and_then(|name| RepositoryName::deserialize(name).ok());
+    let kind = repository.as_ref().map(kind_of).unwrap_or_default();
+    Some(ValidationError::new("ref", Followed::parse(kind, &text).err()?))
 }
 
 /// Files and hosts that operators may not name.
@@ -207,7 +231,13 @@ mod tests {
     #[test]
     fn all_errors_are_reported_by_field_and_parse_errors_first() {
         let body = r#"{"name": "b", "ref": "a..b", "folder": "../etc", "include": "x", "colour": 1, "version": 7}"#;
-        let mut wrong = fields::<ServiceConfig>("a", body);
+        let read_both = read_with::<ServiceConfig>(
+            "a",
+            body.as_bytes(),
+            |fields| wrong_ref(fields, |_| SourceKind::default()).into_iter().collect(),
+            |_| Vec::new(),
+        );
+        let mut wrong: Vec<_> = read_both.unwrap_err().into_iter().map(|error| error.field).collect();
         wrong.sort();
         assert_eq!(wrong, ["colour", "folder", "include", "name", "ref", "repository", "version"]);
         let patterns = r#"{"repository": "x", "include": ["!a", "ok", "!b"], "exclude": ["", "b"]}"#;

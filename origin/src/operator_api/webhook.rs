@@ -173,9 +173,8 @@ impl Webhooks {
             }
         }
         let snapshot = self.catalog.snapshot();
-        let revisions =
-            || snapshot.services.values().filter(|each| each.repository == *name).map(|each| &each.revision);
-        let result = delivery.finish(|moved| revisions().any(|revision| revision.may_follow(moved)));
+        let services = || snapshot.services.values().filter(|each| each.repository == *name);
+        let result = delivery.finish(|moved| services().any(|service| service.followed.may_follow(moved)));
         if result != DeliveryResult::Refused {
             let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             verified.entry(name.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));

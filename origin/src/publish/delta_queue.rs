@@ -60,9 +60,17 @@ impl DeltaQueue {
 mod tests {
     use super::*;
     use crate::config::ServiceConfig;
+    use crate::source::SourceKind;
 
     fn service(name: &str) -> Arc<Service> {
-        Arc::new(Service::new(&ServiceConfig::new(name.parse().unwrap(), "shop".parse().unwrap()), None).unwrap())
+        Arc::new(
+            Service::new(
+                &ServiceConfig::new(name.parse().unwrap(), "shop".parse().unwrap()),
+                SourceKind::default(),
+                None,
+            )
+            .unwrap(),
+        )
     }
 
     #[tokio::test]

@@ -158,7 +158,7 @@ impl<'a> Draft<'a> {
             repository: service.repository.clone(),
             revision,
             version,
-            followed_ref: service.revision.to_string(),
+            followed_ref: service.followed.to_string(),
         };
         let last = last_generation(&row, &service);
         let floor = self.rules.generation_floor;
@@ -251,7 +251,7 @@ impl<'a> Draft<'a> {
                 let not_retained = || VersionChangeError::NotRetained(service.name.clone(), *digest);
                 let retained = retained.ok_or_else(not_retained)?;
                 let version = parsed(&retained)?;
-                let (last, followed_ref) = (last_generation(&row, service), service.revision.to_string());
+                let (last, followed_ref) = (last_generation(&row, service), service.followed.to_string());
                 let (floor, now) = (self.rules.generation_floor, self.rules.clocks.bounded(change.now, Instant::now()));
                 let fields = decision::republished(&version, &followed_ref, last, now, floor);
                 let descriptor = self.sign(fields)?;

@@ -193,7 +193,7 @@ fn up_to_date_or_source(
             // The descriptor of another repository is newer if the service was there in between.
             shown.publication().repository == service.repository && shown.version() >= current.descriptor.version()
         });
-        let same = current.descriptor.followed_ref() == service.revision.to_string();
+        let same = current.descriptor.followed_ref() == service.followed.to_string();
         // If the digest was found by another key, the row has the representations.
         return if shown && same { (true, None) } else { (false, Some(service.name.clone())) };
     }

@@ -32,6 +32,7 @@ use crate::data_dir::DataDir;
 use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
+use crate::source::SourceKind;
 use crate::store::{Area, FaultyEngine, FaultyStore, Objects, RecordKey, Records, StoreMetrics, WriteFault};
 use crate::tarball::{Built, ContentKey, FrameSink, Recipe};
 
@@ -81,7 +82,7 @@ fn service(service: &str) -> Arc<Service> {
 
 fn service_of(service: &str, repository: &str) -> Arc<Service> {
     let config = ServiceConfig::new(name(service), repository.parse().unwrap());
-    Arc::new(Service::new(&config, None).unwrap())
+    Arc::new(Service::new(&config, SourceKind::default(), None).unwrap())
 }
 
 fn candidate(service: &Arc<Service>, number: u64) -> Candidate {

@@ -45,7 +45,7 @@ impl From<PublishError> for ServiceFailure {
 
 /// The dependencies of a build.
 pub(super) struct Builder {
-    pub(super) source: Arc<dyn Source>,
+    pub(super) source: Arc<Source>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) options: BuildOptions,
     pub(super) data_dir: DataDir,

@@ -15,7 +15,7 @@ use crate::config::RepositoryConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::publish::{Bundle, MirrorManifest, MirrorUpload, Part, PublishError, Publisher, unix_milliseconds};
-use crate::source::{self, BundleError, BundleRequest, Bundled, HydrateRequest, Source, WrittenBundle};
+use crate::source::{BundleError, BundleRequest, Bundled, HydrateRequest, Source, WrittenBundle};
 use crate::store::{Area, Objects};
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
@@ -32,7 +32,7 @@ const STOP_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Bundles {
     name: RepositoryName,
     config: watch::Receiver<Arc<RepositoryConfig>>,
-    source: Arc<dyn Source>,
+    source: Arc<Source>,
     publisher: Arc<Publisher>,
     transfers: Arc<Semaphore>,
     max_stored_mirror: Option<u64>,
@@ -45,18 +45,14 @@ pub(crate) struct Bundles {
 /// record must have been read. Must not run while the repository has a worker here. If it is dropped, its thread ends soon
 /// after.
 pub(crate) async fn prepare(context: &Context, config: RepositoryConfig) -> Result<(), BundleError> {
-    let source = source::open(&config, context.sources.clone());
+    let source = Arc::new(Source::open(&config, context.sources.clone()));
     let (_sender, config) = watch::channel(Arc::new(config));
     let bundles = Bundles::new(&Context { threads: Threads::default(), ..context.clone() }, config, source);
     bundles.hydrate(true, |_| {}).await.map(drop)
 }
 
 impl Bundles {
-    pub(super) fn new(
-        context: &Context,
-        config: watch::Receiver<Arc<RepositoryConfig>>,
-        source: Arc<dyn Source>,
-    ) -> Self {
+    pub(super) fn new(context: &Context, config: watch::Receiver<Arc<RepositoryConfig>>, source: Arc<Source>) -> Self {
         let name = config.borrow().name.clone();
         Self {
             name,
@@ -128,7 +124,7 @@ impl Bundles {
                 max_mirror,
                 max_part: MAX_PART_BYTES,
             };
-            source.write_bundle(&request, stop)
+            source.mirror().map_or(Ok(Bundled::UpToDate), |mirror| mirror.bundle_mirror(&request, stop))
         });
         let written = job.map_err(|error| BundleError::failed(&error))?.await;
         let written = written.map_err(|panicked| BundleError::failed(&panicked))??;
@@ -196,7 +192,7 @@ impl Bundles {
                 update,
                 on_mirror_replaced: &on_mirror_replaced,
             };
-            source.hydrate(&request, stop)
+            source.mirror().map_or(Ok(0), |mirror| mirror.hydrate_mirror(&request, stop))
         });
         let mut job = job.map_err(|error| BundleError::failed(&error))?;
         let Ok(hydrated) = tokio::time::timeout(longest, &mut job).await else {
@@ -309,7 +305,7 @@ mod tests {
         let config = RepositoryConfig::new("shop".parse().unwrap(), hub.join("upstream").to_str().unwrap());
         let [at_owner, at_taker] = ["owner", "taker"].map(|name| DataDir::open(&hub.join(name)).unwrap().0);
         let owner = origin(hub, &at_owner).await;
-        let source = source::open(&config, owner.sources.clone());
+        let source = Arc::new(Source::open(&config, owner.sources.clone()));
         let (_sender, updates) = watch::channel(Arc::new(config.clone()));
         let bundles = Bundles::new(&owner, updates, source.clone());
         let store = async || {

@@ -70,7 +70,7 @@ pub(crate) struct Handle {
     pub(super) revisions: watch::Receiver<Vec<RevisionSeen>>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
-    pub(super) source: Arc<dyn Source>,
+    pub(super) source: Arc<Source>,
     pub(super) bundles: Bundles,
     pub(super) data_dir: DataDir,
     pub(super) threads: Threads,

@@ -199,7 +199,8 @@ impl Pipeline {
                 stored: &stored,
                 read: &|part| reader.read(part, stop),
             };
-            fetcher.source.fetch_lfs_files(&request, stop)
+            let mirror = fetcher.source.mirror();
+            mirror.map_or_else(|| Ok(LfsFetchResult::default()), |mirror| mirror.fetch_lfs(&request, stop))
         });
         let mut job =
             job.map_err(|error| ServiceFailure::transient("lfs", format!("no thread can be started: {error}")))?;
@@ -251,8 +252,10 @@ impl Pipeline {
         revision: &RevisionId,
     ) -> Result<Vec<LfsFile>, ServiceFailure> {
         let (source, service, revision) = (self.poller.source.clone(), service.clone(), revision.clone());
-        let job =
-            Job::start("lfs", &self.context.threads, move |stop| source.missing_lfs_files(&service, &revision, stop));
+        let job = Job::start("lfs", &self.context.threads, move |stop| match source.mirror() {
+            Some(mirror) => mirror.missing_lfs_files(&service, &revision, stop),
+            None => Ok(Vec::new()),
+        });
         self.await_job("lfs", job, (), self.build_timeout()).await
     }
 }

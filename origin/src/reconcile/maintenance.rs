@@ -121,15 +121,15 @@ async fn maintain(
     let job = Job::start("maintenance", &context.threads, move |stop| {
         // Released when the thread ends, even if the worker has stopped before.
         let _permit = held;
-        source.maintain(&MaintenanceRequest { published: &published, sweep: services.as_deref() }, stop);
+        let request = MaintenanceRequest { published: &published, sweep: services.as_deref() };
+        source.mirror().inspect(|mirror| mirror.maintain_mirror(&request, stop));
     });
-    match job {
-        Ok(job) => {
-            if let Err(panicked) = job.await {
-                poller.source.maintenance_failed(&panicked.to_string());
-            }
-        }
-        Err(error) => poller.source.maintenance_failed(&format!("no thread can be started: {error}")),
+    let failed = match job {
+        Ok(job) => job.await.err().map(|panicked| panicked.to_string()),
+        Err(error) => Some(format!("no thread can be started: {error}")),
+    };
+    if let Some((mirror, reason)) = poller.source.mirror().zip(failed) {
+        mirror.maintenance_failed(&reason);
     }
     // A mirror that is too large is not stored before it changes.
     let is_settled = |written| matches!(written, Ok(true) | Err(BundleError::TooLarge { .. }));

@@ -151,7 +151,9 @@ impl Pipeline {
 
     /// The failure of a job that panicked, maybe because the mirror is damaged.
     pub(super) fn panicked(&self, step: &'static str, panicked: &JobPanicked) -> ServiceFailure {
-        self.poller.source.suspect_damage(Instant::now());
+        if let Some(mirror) = self.poller.source.mirror() {
+            mirror.suspect_damage(Instant::now());
+        }
         ServiceFailure::transient(step, panicked.to_string())
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Poller {
     pub(super) services: watch::Receiver<Vec<Arc<Service>>>,
     /// The minimum rate of a pack in bytes per second.
     pub(super) min_rate: u64,
-    pub(super) source: Arc<dyn Source>,
+    pub(super) source: Arc<Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
     pub(super) limiter: HostLimiter,
     pub(super) threads: Threads,
@@ -71,7 +71,7 @@ impl PollResult {
 impl Poller {
     /// Polls once, with permits and a deadline.
     pub(super) async fn poll(self: Arc<Self>) -> PollResult {
-        if self.source.needs_check() {
+        if self.source.mirror().is_some_and(|mirror| mirror.needs_check()) {
             self.check_mirror().await;
         }
         let hydrated = self.hydrate().await;
@@ -110,7 +110,9 @@ impl Poller {
         self.state.send_modify(|state| state.phase = Phase::Examining);
         let source = self.source.clone();
         let job = Job::start(&format!("check {}", self.name), &self.threads, move |stop| {
-            source.check(Instant::now(), stop);
+            if let Some(mirror) = source.mirror() {
+                mirror.check(Instant::now(), stop);
+            }
         });
         if let Ok(mut job) = job {
             let ended = tokio::time::timeout(poll_timeout, &mut job).await;
@@ -126,7 +128,7 @@ impl Poller {
     /// Makes a missing or damaged mirror from stored bundles, so that the upstream sends only what is newer. If this
     /// fails, the repository is cloned.
     async fn hydrate(&self) -> bool {
-        if self.state.borrow().mirrored && !self.source.needs_repair(Instant::now()) {
+        if self.state.borrow().mirrored && !self.source.needs_poll(Instant::now()) {
             return false;
         }
         let hydrated = self.bundles.hydrate(false, self.on_mirror_replaced()).await;
@@ -179,7 +181,9 @@ impl Poller {
                         Err(overdue.unwrap_or_else(|| error.into()))
                     }
                     Err(panicked) => {
-                        self.source.suspect_damage(Instant::now());
+                        if let Some(mirror) = self.source.mirror() {
+                            mirror.suspect_damage(Instant::now());
+                        }
                         Err(failed("fetch", panicked.to_string()))
                     }
                 },

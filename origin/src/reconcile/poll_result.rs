@@ -102,13 +102,15 @@ impl Worker {
         self.schedule.failed(Instant::now(), retry_after, fastrand::f64());
         self.revisions.poll_failed(now);
         self.unreported_results += 1;
-        self.poll_if_mirror_damaged();
+        self.poll_if_needed();
         if timeout { "timeout" } else { "failed" }
     }
 
     fn remove_other_mirrors(&self) {
         let source = self.source.clone();
-        let removed = Job::start("clean up", &self.context.threads, move |_| source.remove_other_mirrors());
+        let removed = Job::start("clean up", &self.context.threads, move |_| {
+            source.mirror().inspect(|mirror| mirror.remove_other_mirrors());
+        });
         drop(removed);
     }
 

@@ -61,7 +61,7 @@ impl Handle {
             return Err(self.not_mirrored());
         }
         let source = self.source.clone();
-        let preview = move |stop: &AtomicBool| list(&*source, &request, stop);
+        let preview = move |stop: &AtomicBool| list(&source, &request, stop);
         run_until(deadline, &self.threads, permit, preview).await?.map_err(|failure| {
             // Before its first clone a mirror exists and is empty.
             if !mirrored && failure.step == "resolve" {
@@ -80,7 +80,7 @@ impl Handle {
     }
 }
 
-fn list(source: &dyn Source, request: &PreviewRequest, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
+fn list(source: &Source, request: &PreviewRequest, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
     let PreviewRequest { target, selection, limits, skip, take } = request;
     let (mut listed, mut entries) = (0, Vec::new());
     let (revision, listing) = source.list(&ListRequest { target, selection, limits }, stop, &mut |entry| {

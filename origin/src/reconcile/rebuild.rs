@@ -150,7 +150,7 @@ impl Worker {
             }
             Err(RebuildError::Failed(failure)) => {
                 let reason = self.context.data_dir.redact(&failure.reason);
-                self.poll_if_mirror_damaged();
+                self.poll_if_needed();
                 tracing::warn!(%object, step = failure.step, reason, "a version cannot be rebuilt");
                 reason
             }

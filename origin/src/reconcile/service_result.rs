@@ -77,7 +77,7 @@ impl Worker {
         }
         (self.unreported_results, self.reported_at) = (0, Instant::now());
         let services = self.services.values().filter(|service| !service.is_withdrawn());
-        let changed = self.revisions.update(services.map(|service| (&service.name, service.revision.to_string())));
+        let changed = self.revisions.update(services.map(|service| (&service.name, service.followed.to_string())));
         for seen in changed {
             self.context.log.append(EventKind::Revision(seen));
         }

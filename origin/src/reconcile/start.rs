@@ -21,7 +21,7 @@ use super::threads::Threads;
 use super::worker::{Inputs, Worker};
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::source;
+use crate::source::Source;
 
 #[derive(Debug, Default)]
 pub(crate) struct StartOptions {
@@ -65,7 +65,7 @@ pub(crate) fn start(
     let (rebuild_sender, rebuild_requests) = mpsc::channel(REBUILD_QUEUE);
     let (revision_sender, revisions) = watch::channel(Vec::new());
     let signals = WorkerSignals::default();
-    let source = source::open(&config, context.sources.clone());
+    let source = Arc::new(Source::open(&config, context.sources.clone()));
     let bundles = Bundles::new(&context, config_updates.clone(), source.clone());
     let handle = Handle {
         state: state.subscribe(),

@@ -14,7 +14,7 @@
 //! | a build started or ended to fetch LFS objects | `handle_lfs_progress` | updates the state |
 //! | a back-off ended ([`BackOffs`]) | `run` | marks its service due |
 //! | a rebuild of a lost version was requested, or ended | `start_rebuild`, `handle_rebuild_end` | starts it, answers its waiters |
-//! | maintenance ended | `poll_if_mirror_damaged` | triggers a poll that repairs the mirror |
+//! | maintenance ended | `poll_if_needed` | triggers a poll that repairs the mirror |
 //! | a signal ([`WorkerSignals`]) | `run` | triggers a poll, marks all services due, or ends back-offs |
 //! | a new configuration | `reconfigure` | changes the schedule, ends back-offs |
 //! | other services were assigned | `reassign` | forgets removed services, marks new ones due |
@@ -64,7 +64,7 @@ pub(super) struct Worker {
     /// The services that it publishes.
     pub(super) services: Services,
     pub(super) context: Arc<Context>,
-    pub(super) source: Arc<dyn Source>,
+    pub(super) source: Arc<Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
 
     pub(super) poller: Arc<Poller>,
@@ -177,7 +177,7 @@ impl Worker {
                     self.handle_poll_result(result.unwrap_or_else(PollResult::panicked));
                     self.start_maintenance();
                 }
-                () = self.maintenance.ended() => self.poll_if_mirror_damaged(),
+                () = self.maintenance.ended() => self.poll_if_needed(),
                 resolved = ended(&mut self.resolve_task) => {
                     self.resolve_task = None;
                     self.handle_resolved(resolved);
@@ -215,7 +215,11 @@ impl Worker {
             return;
         }
         // In a cluster another origin may have reported newer revisions.
-        let fetched_at = self.source.refs_changed_at().filter(|_| !self.context.publisher.is_in_cluster());
+        let fetched_at = self
+            .source
+            .mirror()
+            .and_then(|mirror| mirror.refs_changed_at())
+            .filter(|_| !self.context.publisher.is_in_cluster());
         if let Some(fetched_at) = fetched_at {
             self.revisions.restored(fetched_at);
         }
@@ -247,7 +251,7 @@ impl Worker {
         let polls = self.state.borrow().polls;
         let applied_polls = self.unapplied_polls.values().min().map_or(polls, |first| first - 1);
         if applied_polls > self.state.borrow().applied_polls {
-            self.poll_if_mirror_damaged();
+            self.poll_if_needed();
             self.state.send_modify(|state| state.applied_polls = applied_polls);
         }
     }
@@ -300,10 +304,10 @@ impl Worker {
         }
     }
 
-    /// Triggers a poll that repairs the mirror, if it is known to be damaged.
-    pub(super) fn poll_if_mirror_damaged(&mut self) {
+    /// Triggers a poll if the source needs one, such as to repair a damaged mirror.
+    pub(super) fn poll_if_needed(&mut self) {
         let now = Instant::now();
-        if self.source.needs_repair(now) {
+        if self.source.needs_poll(now) {
             self.schedule.trigger(now);
         }
     }

@@ -59,13 +59,6 @@ impl Endpoint {
     /// Parses a URL. An invalid one is stored with the reason.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
-        #[cfg(debug_assertions)]
-        if let Some(path) = text.strip_prefix("folder://") {
-            let path = Path::new(path);
-            let absolute = path.is_absolute().then(|| Address::Local(path.to_owned()));
-            let address = absolute.ok_or("the path must be absolute: `folder:///srv/site`");
-            return Self { text, scheme: None, host: None, address };
-        }
         let Ok(gix_url) = gix::url::parse(text.as_str()) else {
             let address = Err("it is not a valid address: write for example `https://git.example/acme/shop.git`");
             return Self { text, scheme: None, host: None, address };
@@ -118,15 +111,6 @@ impl Endpoint {
     /// Returns the reason why it is invalid, without any part of the text.
     pub(crate) fn address(&self) -> Result<&Address, &'static str> {
         self.address.as_ref().map_err(|reason| *reason)
-    }
-
-    /// The path of a `folder://` source.
-    #[cfg(debug_assertions)]
-    pub(super) fn folder(&self) -> Option<&Path> {
-        match &self.address {
-            Ok(Address::Local(path)) if self.scheme.is_none() => Some(path),
-            _ => None,
-        }
     }
 
     /// The parsed URL of an `https://` or `http://` endpoint.

@@ -71,7 +71,7 @@ async fn a_followed_tag_that_is_broken_is_named_in_its_service() {
     let (home, upstream) = (Home::new(), Upstream::small());
     push_nested_tags(&upstream, 40);
     let mut config = home.config(&upstream.url());
-    also(&mut config, "docs").revision = "refs/tags/deep".parse().unwrap();
+    also(&mut config, "docs").followed_ref = "refs/tags/deep".parse().unwrap();
     let node = home.start(config).await;
     let state = node.repository(|state| state.applied_polls > 0).await;
     let Health::Unhealthy { failure, .. } = &state.health else { panic!("{state:?}") };

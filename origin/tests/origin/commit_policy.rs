@@ -184,7 +184,7 @@ async fn a_tag_is_published_only_under_its_signed_name() {
     let old = upstream.git(&["rev-parse", "HEAD"]);
     tag("v1");
     let mut config = with_policy(&home, &upstream, policy(SignedBy::Tag, Some(&allowed), None));
-    config.services[0].revision = "v1".parse().unwrap();
+    config.services[0].followed_ref = "v1".parse().unwrap();
     let node = home.start(config.clone()).await;
     published(&node, &old).await;
     node.stop().await;
@@ -192,7 +192,7 @@ async fn a_tag_is_published_only_under_its_signed_name() {
     // The signed tag of an old release under a new name.
     push(&upstream, "fixed", &[]);
     upstream.git(&["push", "--quiet", "origin", "refs/tags/v1:refs/tags/v2"]);
-    config.services[0].revision = "v2".parse().unwrap();
+    config.services[0].followed_ref = "v2".parse().unwrap();
     let node = home.start(config.clone()).await;
     let reason = refused(&node).await;
     assert!(reason.contains("was signed as `v1`"), "{reason}");
@@ -204,7 +204,7 @@ async fn a_tag_is_published_only_under_its_signed_name() {
     node.stop().await;
 
     // A branch is not a tag; with `either` its commit may be signed instead.
-    config.services[0].revision = "main".parse().unwrap();
+    config.services[0].followed_ref = "main".parse().unwrap();
     let node = home.start(config.clone()).await;
     let reason = refused(&node).await;
     assert!(reason.contains("not a tag"), "{reason}");
@@ -300,7 +300,7 @@ async fn sha_256_commits_and_tags_are_verified() {
 
     push_tag(&upstream, "v1.2.0", &alice);
     config.repositories[0].verify = policy(SignedBy::Tag, Some(&allowed), None);
-    config.services[0].revision = "semver:^1".parse().unwrap();
+    config.services[0].followed_ref = "semver:^1".parse().unwrap();
     let node = home.start(config).await;
     published(&node, &upstream.git(&["rev-parse", "HEAD"])).await;
     node.stop().await;
@@ -330,7 +330,7 @@ async fn a_poll_without_changes_verifies_no_commit_again() {
     let (alice, allowed) = desk.signer();
     let signed = push(&upstream, "signed", &alice);
     let mut config = with_policy(&home, &upstream, policy(SignedBy::Commit, Some(&allowed), None));
-    also(&mut config, "missing").revision = "later".parse().unwrap();
+    also(&mut config, "missing").followed_ref = "later".parse().unwrap();
     let node = home.start(config).await;
     published(&node, &signed).await;
     let verified = "weir_origin_verifications_total{repository=\"shop\",result=\"verified\"}";

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use weir_origin::config::FileCheck;
-use weir_origin::source::git::revision::Revision;
+use weir_origin::source::RefText;
 
 use crate::prelude::*;
 
@@ -56,7 +56,7 @@ fn the_example_is_valid() {
     let (repository, service) = (&config.repositories[0], &config.services[0]);
     assert_eq!(repository.poll_interval, Duration::from_secs(120));
     assert!(repository.password_file.as_ref().unwrap().is_absolute());
-    assert_eq!(service.revision, Revision::Named("main".to_owned()));
+    assert_eq!(service.followed_ref.to_string(), "main");
     assert_eq!(service.folder.as_str(), "deploy/prod");
     assert_eq!(config.limits.concurrent_builds, 2);
     assert_eq!(config.limits.concurrent_fetches, 8);
@@ -65,7 +65,7 @@ fn the_example_is_valid() {
     let local = load(&without.replace("https://git.example/acme/shop.git", "upstream/shop.git")).unwrap();
     assert!(Path::new(local.repositories[0].url.as_str()).is_absolute(), "relative to the file");
     let without = load(&EXAMPLE.replace("ref = \"main\"\n", "")).unwrap();
-    assert_eq!(without.services[0].revision, Revision::DefaultBranch);
+    assert_eq!(without.services[0].followed_ref, RefText::default());
     let limits = "[limits]\nmax_file = \"10 MiB\"\nbuild_threads = 1\n[tls]";
     let limited = load(&EXAMPLE.replace("[tls]", limits)).unwrap();
     assert_eq!((limited.limits.max_file.as_u64(), limited.limits.build_threads), (10 << 20, 1));

@@ -110,7 +110,7 @@ async fn the_pages_of_a_dry_run_are_of_one_commit() {
     upstream.git(&["reset", "--quiet", "--hard", "HEAD~"]);
     upstream.git(&["push", "--quiet", "--force", "origin", "HEAD"]);
     let mut config = config(&home, &upstream);
-    config.services[0].revision = "refs/pull/7/head".parse().unwrap();
+    config.services[0].followed_ref = "refs/pull/7/head".parse().unwrap();
     config.limits.max_tarball = bytesize::ByteSize(4000);
     let node = home.start(config).await;
     node.published(|_| true).await;

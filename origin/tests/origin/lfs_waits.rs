@@ -176,7 +176,7 @@ async fn unneeded_objects_are_removed_from_an_idle_repository() {
     // A service with a missing ref does not block garbage collection.
     config.services[0].lfs = false;
     also(&mut config, "other").lfs = true;
-    config.services[1].revision = "elsewhere".parse().unwrap();
+    config.services[1].followed_ref = "elsewhere".parse().unwrap();
     let node = shop.home.start(config).await;
     wait_for_maintenance(&node).await;
     assert!(!object.exists());

@@ -51,8 +51,6 @@ mod refs;
 mod refused_documents;
 mod scheduling;
 mod scripted_server;
-#[cfg(debug_assertions)]
-mod second_source;
 mod several_operators;
 mod several_origins;
 mod side_by_side;

@@ -114,7 +114,7 @@ impl Home {
         repository.min_poll_interval = Duration::from_millis(100);
         config.repositories = vec![repository];
         let mut service = ServiceConfig::new(service(), config.repositories[0].name.clone());
-        service.revision = "main".parse().unwrap();
+        service.followed_ref = "main".parse().unwrap();
         service.folder = "deploy".parse().unwrap();
         config.services = vec![service];
         config

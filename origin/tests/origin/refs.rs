@@ -128,7 +128,7 @@ async fn a_service_follows_tagged_versions() {
     upstream.git(&["tag", "v1.0.0"]);
     upstream.git(&["push", "--quiet", "origin", "v1.0.0"]);
     let mut config = home.config(&upstream.url());
-    config.services[0].revision = "semver:1.x".parse().unwrap();
+    config.services[0].followed_ref = "semver:1.x".parse().unwrap();
     let node = home.start(config).await;
     let first = node.published(|_| true).await;
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
@@ -148,9 +148,9 @@ async fn an_unreachable_pinned_commit_keeps_its_published_version() {
     let commit = upstream.git(&["rev-parse", "HEAD"]);
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/pull/7/head"]);
     let mut config = home.config(&upstream.url());
-    config.services[0].revision = "refs/pull/7/head".parse().unwrap();
+    config.services[0].followed_ref = "refs/pull/7/head".parse().unwrap();
     let pinned = also(&mut config, "pinned");
-    (pinned.folder, pinned.revision) = ("deploy".parse().unwrap(), commit.parse().unwrap());
+    (pinned.folder, pinned.followed_ref) = ("deploy".parse().unwrap(), commit.parse().unwrap());
     let node = home.start(config).await;
     assert_eq!(commit_of(&*node.published(|_| true).await), commit);
     let pinned = |node: &crate::node::Node| node.running.service(&"pinned".parse().unwrap()).unwrap();

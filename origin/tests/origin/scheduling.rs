@@ -181,7 +181,7 @@ async fn a_deleted_branch_waits_for_no_fetch() {
     let first = upstream.git(&["rev-parse", "HEAD"]);
     upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/old"]);
     let mut config = home.config(&upstream.url());
-    also(&mut config, "old").revision = "old".parse().unwrap();
+    also(&mut config, "old").followed_ref = "old".parse().unwrap();
     config.services[1].folder = "deploy".parse().unwrap();
     let (node, _) = during_a_slow_fetch(&home, config, &slow_later(&other, true)).await;
     upstream.push("deploy/app.yaml", b"replicas: 2\n");

@@ -307,7 +307,7 @@ async fn files_that_differ_are_named_where_they_contradict_each_other() {
             config.repositories.push(RepositoryConfig::new(name.clone(), upstream.url().as_str()));
             config.services.push(service(format!("same-{number}")));
             let mut other = service(format!("other-{number}"));
-            other.revision = format!("refs/heads/of-{index}").parse().unwrap();
+            other.followed_ref = format!("refs/heads/of-{index}").parse().unwrap();
             config.services.push(other);
             if index == 1 {
                 config.services.push(service(format!("more-{number}")));

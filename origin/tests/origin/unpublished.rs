@@ -75,7 +75,7 @@ async fn a_failing_upstream_is_502_with_the_step_until_it_recovers() {
 async fn an_unknown_ref_is_502_and_named() {
     let (home, upstream) = (Home::new(), Upstream::small());
     let mut config = home.config(&upstream.url());
-    config.services[0].revision = "release/9".parse().unwrap();
+    config.services[0].followed_ref = "release/9".parse().unwrap();
     let node = home.start(config).await;
     node.repository(|state| state.applied_polls > 0).await;
     let answer = node.get(&format!("/v1/services/{SERVICE}")).await;

@@ -32,7 +32,7 @@ fn type_name(kind: &str) -> &'static str {
         "SocketAddr" => "address",
         "usize" | "u32" | "u64" | "Generation" => "integer",
         "bool" => "boolean",
-        "String" | "Revision" | "TrustDomain" | "AgentTemplate" => "string",
+        "String" | "RefText" | "SourceKind" | "TrustDomain" | "AgentTemplate" => "string",
         "FolderPath" => "folder",
         "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
         "NameGlob" => "pattern",

@@ -77,7 +77,7 @@ impl Roles {
         origin.repositories = vec![upstream];
         let mut published = ServiceConfig::new(service.clone(), repository_name.clone());
         if let Some(reference) = &arguments.reference {
-            published.revision = reference.parse()?;
+            published.followed_ref = reference.parse()?;
         }
         if let Some(folder) = &arguments.folder {
             published.folder = folder.parse()?;

@@ -76,28 +76,6 @@ fn once_ends_with_a_release() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Another kind of source needs nothing of edges and agents: they know no kind.
-#[cfg(debug_assertions)]
-#[test]
-fn a_source_that_is_not_of_git_is_published_cached_and_unpacked() -> anyhow::Result<()> {
-    let _alone = alone();
-    let dir = tempfile::tempdir()?;
-    let site = dir.path().join("site");
-    fs::create_dir_all(site.join("deploy/prod"))?;
-    fs::write(site.join("README.md"), "site")?;
-    for version in ["1", "2"] {
-        fs::write(site.join("deploy/prod/version"), version)?;
-        let url = format!("folder://{}", site.display());
-        let run = weir(dir.path()).args(["--repo", &url, "--folder", "deploy/prod", "--once"]).output()?;
-        let (out, error) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-        assert!(run.status.success() && out.contains("switched"), "{out}\n{error}");
-        let current = dir.path().join("weir-data/agent/site/current");
-        assert_eq!(fs::read_to_string(current.join("version"))?, version);
-        assert!(!current.join("README.md").exists());
-    }
-    Ok(())
-}
-
 #[test]
 fn once_ends_when_the_newest_release_is_current() -> anyhow::Result<()> {
     let _alone = alone();

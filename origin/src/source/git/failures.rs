@@ -11,7 +11,7 @@ use super::commit_policy::VerifyError;
 use super::mirror::MirrorError;
 use super::revision::{RevisionError, Tip};
 use crate::service::Service;
-use crate::source::{LeftOutRef, PollFailure, RetryPolicy, ServiceFailure, Source};
+use crate::source::{LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
 use crate::tarball::TarballError;
 
 impl GitSource {

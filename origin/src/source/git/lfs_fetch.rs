@@ -36,7 +36,7 @@ impl Drop for DiskReservation<'_> {
 
 impl GitSource {
     /// Fetches objects, if there is space for them.
-    pub(super) fn fetch_lfs(
+    pub(crate) fn fetch_lfs(
         &self,
         request: &LfsFetchRequest<'_>,
         stop: &AtomicBool,

@@ -12,7 +12,7 @@ const GRACE_PERIOD: Duration = Duration::from_secs(24 * 3600);
 
 impl GitSource {
     /// Repacks the mirror if this is due, and collects LFS garbage if the request says so.
-    pub(super) fn maintain_mirror(&self, request: &MaintenanceRequest<'_>, stop: &AtomicBool) {
+    pub(crate) fn maintain_mirror(&self, request: &MaintenanceRequest<'_>, stop: &AtomicBool) {
         match self.maintain(request, stop) {
             Ok((done, MirrorSize { packs, bytes })) => {
                 let (name, metrics) = (self.repository.as_str(), &self.shared.metrics);

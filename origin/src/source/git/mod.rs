@@ -14,6 +14,7 @@ mod lfs_gc;
 mod maintenance;
 pub mod mirror;
 mod mirror_handle;
+pub(crate) mod requests;
 mod resolve;
 pub mod revision;
 pub mod tree;
@@ -35,9 +36,7 @@ use self::mirror_handle::MirrorHandle;
 use self::revision::ReachabilityCache;
 use self::tree::{GitTree, lfs_files};
 use super::{
-    BundleError, BundleRequest, Bundled, HydrateRequest, LeftOutRef, LfsFetchRequest, LfsFetchResult, ListRequest,
-    ListTarget, MaintenanceRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, Source,
-    SourceContext, Upstream,
+    LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext, Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
@@ -76,7 +75,7 @@ impl GitSource {
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
-        let revisions = request.services.iter().map(|service| service.revision.clone()).collect();
+        let revisions = request.services.iter().map(|service| service.followed.revision().clone()).collect();
         let upstream = self.upstream(request.config);
         let ready = self.mirror.for_poll(Instant::now())?;
         ready.replaced.inspect(|damage| (request.on_mirror_replaced)(damage));
@@ -91,8 +90,9 @@ impl GitSource {
     }
 }
 
-impl Source for GitSource {
-    fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
+/// What a source of any kind can do, and what only a mirror can. See [`Source`](super::Source) and [`requests`].
+impl GitSource {
+    pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
         let polled = self.poll_mirror(request, stop);
         let is_current = match &polled {
             Ok(mirror::Poll::Unchanged { .. } | mirror::Poll::Changed { .. }) => true,
@@ -106,9 +106,9 @@ impl Source for GitSource {
         })
     }
 
-    fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
+    pub(crate) fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
         let left_out = self.mirror.get().map(|mirror| mirror.left_out()).unwrap_or_default();
-        let follows = |name: &str| services.iter().any(|service| service.revision.follows(name));
+        let follows = |name: &str| services.iter().any(|service| service.followed.revision().follows(name));
         let describe = |(name, error): (BString, MirrorError)| LeftOutRef {
             name: mirror::display_name(name.as_bstr()),
             is_followed: name.to_str().is_ok_and(follows),
@@ -118,16 +118,7 @@ impl Source for GitSource {
         left_out.into_iter().map(describe).collect()
     }
 
-    fn resolve(
-        &self,
-        config: &RepositoryConfig,
-        services: &[Arc<Service>],
-        stop: &AtomicBool,
-    ) -> Result<ResolvedServices, ServiceFailure> {
-        self.resolve_all(config, services, stop)
-    }
-
-    fn build(
+    pub(crate) fn build(
         &self,
         service: &Service,
         revision: &RevisionId,
@@ -140,7 +131,7 @@ impl Source for GitSource {
         tarball::build(&tree, selection, context, sink).map_err(|error| self.tarball_failure("build", &error))
     }
 
-    fn list(
+    pub(crate) fn list(
         &self,
         request: &ListRequest<'_>,
         stop: &AtomicBool,
@@ -149,8 +140,9 @@ impl Source for GitSource {
         let ListRequest { target, selection, limits } = *request;
         let repository = self.open()?;
         let found = match target {
-            ListTarget::Revision(revision) => {
-                revision::tip(&repository, revision, &mut ReachabilityCache::default(), stop).map(|tip| tip.commit)
+            ListTarget::Followed(followed) => {
+                revision::tip(&repository, followed.revision(), &mut ReachabilityCache::default(), stop)
+                    .map(|tip| tip.commit)
             }
             ListTarget::At(revision) => {
                 let commit = Self::commit_of(revision)?;
@@ -164,15 +156,17 @@ impl Source for GitSource {
         Ok((RevisionId::from(&commit), listing))
     }
 
-    fn has_content(&self) -> bool {
+    pub(crate) fn has_content(&self) -> bool {
         self.mirror.exists()
     }
 
-    fn refs_changed_at(&self) -> Option<SystemTime> {
+    /// When the stored refs last changed.
+    pub(crate) fn refs_changed_at(&self) -> Option<SystemTime> {
         self.mirror.refs_changed_at().ok()
     }
 
-    fn missing_lfs_files(
+    /// The LFS files that must be fetched before a service can be built at a revision.
+    pub(crate) fn missing_lfs_files(
         &self,
         service: &Service,
         revision: &RevisionId,
@@ -186,51 +180,38 @@ impl Source for GitSource {
         Ok(files)
     }
 
-    fn fetch_lfs_files(
-        &self,
-        request: &LfsFetchRequest<'_>,
-        stop: &AtomicBool,
-    ) -> Result<LfsFetchResult, ServiceFailure> {
-        self.fetch_lfs(request, stop)
-    }
-
-    fn maintain(&self, request: &MaintenanceRequest<'_>, stop: &AtomicBool) {
-        self.maintain_mirror(request, stop);
-    }
-
-    fn hydrate(&self, request: &HydrateRequest<'_>, stop: &AtomicBool) -> Result<usize, BundleError> {
-        self.hydrate_mirror(request, stop)
-    }
-
-    fn write_bundle(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {
-        self.bundle_mirror(request, stop)
-    }
-
-    fn maintenance_failed(&self, reason: &str) {
+    /// Counts and logs that maintenance could not run.
+    pub(crate) fn maintenance_failed(&self, reason: &str) {
         self.repack_failed(&MaintenanceError::Local(reason.to_owned()));
     }
 
-    fn needs_check(&self) -> bool {
+    /// Whether something failed that damage would explain, so that the stored content must be checked. Never waits for the
+    /// disk.
+    pub(crate) fn needs_check(&self) -> bool {
         self.mirror.needs_full_check()
     }
 
-    fn check(&self, now: Instant, stop: &AtomicBool) {
+    /// Reads all of the stored content to find damage.
+    pub(crate) fn check(&self, now: Instant, stop: &AtomicBool) {
         self.mirror.full_check(now, stop);
     }
 
-    fn suspect_damage(&self, now: Instant) {
+    /// Records that something failed that damage of the stored content would explain.
+    pub(crate) fn suspect_damage(&self, now: Instant) {
         self.mirror.mark_suspect(now);
     }
 
-    fn needs_repair(&self, now: Instant) -> bool {
+    /// Whether the next poll repairs the stored content. Never waits for the disk.
+    pub(crate) fn needs_repair(&self, now: Instant) -> bool {
         self.mirror.needs_poll(now)
     }
 
-    fn remove_other_mirrors(&self) {
+    /// Removes the content of the same repository at other URLs. Called once this content is complete.
+    pub(crate) fn remove_other_mirrors(&self) {
         self.mirror.remove_siblings();
     }
 
-    fn remove_all(&self) {
+    pub(crate) fn remove_all(&self) {
         self.mirror.remove_all();
     }
 }

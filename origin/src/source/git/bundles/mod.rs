@@ -24,7 +24,7 @@ use crate::publish::{Bundle, MirrorManifest, Part};
 use crate::source::{BundleError, BundleRequest, Bundled, HydrateRequest, ReadPart, WrittenBundle};
 
 impl GitSource {
-    pub(super) fn bundle_mirror(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {
+    pub(crate) fn bundle_mirror(&self, request: &BundleRequest<'_>, stop: &AtomicBool) -> Result<Bundled, BundleError> {
         let BundleRequest { stored, read, now, at_once, max_mirror, .. } = *request;
         let mirror = self.mirror.get()?;
         if mirror.is_shallow() || mirror.is_empty()? {
@@ -69,7 +69,7 @@ impl GitSource {
         Ok(Bundled::Written(WrittenBundle { stored, is_full: next.base == 0, bytes: bytes + lfs_bytes }))
     }
 
-    pub(super) fn hydrate_mirror(&self, request: &HydrateRequest<'_>, stop: &AtomicBool) -> Result<usize, BundleError> {
+    pub(crate) fn hydrate_mirror(&self, request: &HydrateRequest<'_>, stop: &AtomicBool) -> Result<usize, BundleError> {
         let HydrateRequest { config, stored, read, update, on_mirror_replaced } = *request;
         let ready = self.mirror.for_poll(Instant::now())?;
         ready.replaced.inspect(|damage| on_mirror_replaced(damage));

@@ -16,7 +16,7 @@ use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::publish::StoredLfsObject;
 use crate::source::git::lfs::{LfsFile, LfsOid, Pointer};
-use crate::source::{FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, Source, SourceContext};
+use crate::source::{FetchProgress, LfsFetchRequest, PollFailure, PollOutcome, PollRequest, SourceContext};
 
 const MINUTE: u64 = 60_000;
 static RUN: AtomicBool = AtomicBool::new(false);

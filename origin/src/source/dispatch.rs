@@ -1,0 +1,110 @@
+//! A source of any kind.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use weir_protocol::revision_id::RevisionId;
+
+use super::git::GitSource;
+use super::{
+    LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, SourceContext,
+};
+use crate::config::RepositoryConfig;
+use crate::service::Service;
+use crate::tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
+
+/// Follows the upstream of one repository and stores its content. All methods block. Where there is a `stop`, setting it
+/// ends the method soon.
+pub(crate) struct Source(Kind);
+
+enum Kind {
+    Git(GitSource),
+}
+
+impl Source {
+    /// The source of a repository. It opens no file yet.
+    pub(crate) fn open(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
+        Self(Kind::Git(GitSource::new(config, shared)))
+    }
+
+    /// Queries the upstream for changes, and fetches them if it may.
+    pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
+        match &self.0 {
+            Kind::Git(git) => git.poll(request, stop),
+        }
+    }
+
+    /// The refs that the last poll left out.
+    pub(crate) fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
+        match &self.0 {
+            Kind::Git(git) => git.left_out(services),
+        }
+    }
+
+    /// Resolves the revision of each service in the stored content, and the key of its tarball. An `Err` applies to all
+    /// services.
+    pub(crate) fn resolve(
+        &self,
+        config: &RepositoryConfig,
+        services: &[Arc<Service>],
+        stop: &AtomicBool,
+    ) -> Result<ResolvedServices, ServiceFailure> {
+        match &self.0 {
+            Kind::Git(git) => git.resolve(config, services, stop),
+        }
+    }
+
+    /// Builds the tarball of a service at a revision. What it needs must be stored.
+    pub(crate) fn build(
+        &self,
+        service: &Service,
+        revision: &RevisionId,
+        context: &BuildContext<'_>,
+        sink: &dyn FrameSink,
+    ) -> Result<Built, ServiceFailure> {
+        match &self.0 {
+            Kind::Git(git) => git.build(service, revision, context, sink),
+        }
+    }
+
+    /// Lists what a tarball would contain. Returns the revision, too.
+    pub(crate) fn list(
+        &self,
+        request: &ListRequest<'_>,
+        stop: &AtomicBool,
+        emit: &mut dyn FnMut(ListedEntry),
+    ) -> Result<(RevisionId, Listing), ServiceFailure> {
+        match &self.0 {
+            Kind::Git(git) => git.list(request, stop, emit),
+        }
+    }
+
+    /// Whether anything is stored that may be published without querying the upstream.
+    pub(crate) fn has_content(&self) -> bool {
+        match &self.0 {
+            Kind::Git(git) => git.has_content(),
+        }
+    }
+
+    /// Whether a poll is needed before its time: to repair the stored content, for example. Never waits for the disk.
+    pub(crate) fn needs_poll(&self, now: Instant) -> bool {
+        match &self.0 {
+            Kind::Git(git) => git.needs_repair(now),
+        }
+    }
+
+    /// Removes all stored content. Nothing may use it any more.
+    pub(crate) fn remove_all(&self) {
+        match &self.0 {
+            Kind::Git(git) => git.remove_all(),
+        }
+    }
+
+    /// What only a mirror of Git can do. `None`: the source is of another kind.
+    pub(crate) fn mirror(&self) -> Option<&GitSource> {
+        match &self.0 {
+            Kind::Git(git) => Some(git),
+        }
+    }
+}
