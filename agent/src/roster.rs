@@ -432,11 +432,11 @@ impl Roster {
         }
         self.ending.insert(name.clone());
         let all_ended = service.part.end();
+        self.composition.monitor.iter().for_each(|monitor| monitor.unwatch(&name));
         let (composition, ended) = (self.composition.clone(), self.sender.clone());
         self.composition.drain.spawn(async move {
             all_ended.await;
             composition.metrics.forget(&name);
-            composition.monitor.iter().for_each(|monitor| monitor.unwatch(&name));
             // Nobody listens any more when the agent stops.
             let _ = ended.send(Message::Ended(name)).await;
         });

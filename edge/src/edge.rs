@@ -95,7 +95,7 @@ impl Running {
         let reloader = self.reloader.clone();
         tokio::task::spawn_blocking(move || reloader.apply(Reloader::apply)).await??;
         // Nothing can fail from here on.
-        self.access.use_own(own);
+        self.access.use_own(own, &config.auth);
         self.reloader.user().name_unapplied(&config);
         Ok(())
     }

@@ -155,6 +155,9 @@ async fn reason(response: Response) -> String {
 fn credentials(config: &Config) -> String {
     match &config.token_file {
         Some(file) => format!("Put a token that the edge accepts into {}.", file.display()),
+        None if config.client_certificate.is_some() => {
+            "Set `[auth] client_ca` of the edge, which certificates need in both of its modes.".to_owned()
+        }
         None => "Set `token_file`, or `client_certificate` and `client_key`.".to_owned(),
     }
 }

@@ -11,6 +11,7 @@ mod metrics;
 mod origin_lists;
 mod session;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -54,8 +55,12 @@ pub(crate) struct Access {
 
 struct Inner {
     needs_credentials: bool,
-    /// Whether a credential that is presented is checked.
-    checks_credentials: bool,
+    /// Whether there is anything but its own keys to check a credential with.
+    has_authorities: bool,
+    /// Whether it has keys of its own. A reload changes that.
+    has_keys: AtomicBool,
+    /// Whether certificates prove agents. Without an authority for them, those of edges do not.
+    accepts_certificates: bool,
     /// The services that certificates may read. There is no default.
     certificates: Vec<CertificateRule>,
     keys_from_origins: bool,
@@ -143,7 +148,7 @@ impl Access {
         let issuers = tokio::task::spawn_blocking(move || issuers::read(&configs)).await??;
         let reading = file.clone();
         let mut origin_lists = match tokio::task::spawn_blocking(move || reading.read()).await? {
-            Err(error) if config.mode == AuthMode::Open => {
+            Err(error) if config.mode == AuthMode::Open && !config.can_check() => {
                 tracing::error!("{error:#}; ignored, because every client may read");
                 OriginLists::default()
             }
@@ -158,7 +163,9 @@ impl Access {
         let lists = Lists::new(own.borrow_and_update().clone(), issuers.clone(), origin_lists, key_owners);
         let inner = Arc::new(Inner {
             needs_credentials: config.mode == AuthMode::Required,
-            checks_credentials: config.can_check(),
+            has_authorities: config.has_authorities(),
+            has_keys: AtomicBool::new(!config.keys.is_empty()),
+            accepts_certificates: config.client_ca.is_some(),
             certificates: config.certificates.clone(),
             keys_from_origins: config.keys_from_origins,
             cached_tokens: config.cached_tokens,
@@ -189,7 +196,8 @@ impl Access {
     }
 
     /// Replaces the edge's own list.
-    pub(crate) fn use_own(&self, mut own: watch::Receiver<Arc<AccessList>>) {
+    pub(crate) fn use_own(&self, mut own: watch::Receiver<Arc<AccessList>>, config: &AuthConfig) {
+        self.inner.has_keys.store(!config.keys.is_empty(), Ordering::Relaxed);
         let read = own.borrow_and_update().clone();
         self.inner.own.send_replace(own);
         self.inner.change(|lists| lists.own = read);
@@ -243,12 +251,17 @@ impl Access {
     /// Decides on a request; `service` is `None` for a path without one. [`Access::record`] counts the decision.
     pub(crate) fn decide(&self, headers: &HeaderMap, peer: &Peer, service: Option<&ServiceName>) -> AccessDecision {
         let inner = &*self.inner;
-        if !inner.checks_credentials {
+        if !inner.checks_credentials() {
             return AccessDecision::OPEN;
         }
         let (credential, key_set) = (Credential::of(headers), inner.key_set());
         let service = service.filter(|_| inner.needs_credentials);
-        match decision::decide(&inner.certificates, &key_set, &credential, peer, service, SystemTime::now()) {
+        let proves_nothing = credential == Credential::None && !inner.accepts_certificates;
+        let decision = match proves_nothing {
+            true => AccessDecision::Unauthorized(Refusal::NoCredential),
+            false => decision::decide(&inner.certificates, &key_set, &credential, peer, service, SystemTime::now()),
+        };
+        match decision {
             AccessDecision::Unauthorized(Refusal::NoCredential) if !inner.needs_credentials => AccessDecision::OPEN,
             decision => decision,
         }
@@ -364,6 +377,11 @@ fn missing_list(origin: &str) -> String {
 }
 
 impl Inner {
+    /// Whether a credential that is presented is checked.
+    fn checks_credentials(&self) -> bool {
+        self.needs_credentials || self.has_authorities || self.has_keys.load(Ordering::Relaxed)
+    }
+
     fn key_set(&self) -> Arc<KeySet> {
         self.key_set.borrow().clone()
     }

@@ -53,7 +53,7 @@ impl Access {
     /// # Errors
     /// Why it is not authenticated.
     pub(crate) fn agent(&self, headers: &HeaderMap, peer: &Peer) -> Result<Option<Agent>, Refusal> {
-        if !self.inner.checks_credentials {
+        if !self.inner.checks_credentials() {
             return Ok(None);
         }
         match self.inner.agent(token(headers)?, peer, SystemTime::now()) {
@@ -95,7 +95,7 @@ impl Inner {
                     valid_until: Some(claims.expires),
                 }
             }
-            (None, Some(Identity { role: Role::Agent, name })) => {
+            (None, Some(Identity { role: Role::Agent, name })) if self.accepts_certificates => {
                 if key_set.denies_agent(name) {
                     return Err(Refusal::Denied);
                 }
@@ -183,6 +183,7 @@ mod tests {
         let config = AuthConfig {
             mode: AuthMode::Required,
             keys_from_origins: true,
+            client_ca: Some("ca.pem".into()),
             certificates: vec![CertificateRule {
                 agents: "c-*".parse().unwrap(),
                 services: vec!["shop".parse().unwrap()],

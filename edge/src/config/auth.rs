@@ -24,7 +24,8 @@ pub struct AuthConfig {
     pub deny: Option<PathBuf>,
     /// Accept keys that origins announce. Their denials always apply.
     pub keys_from_origins: bool,
-    /// PEM file of the authority of agents' certificates; together with `[[auth.certificate]]`. Clients without a certificate
+    /// PEM file of the authority of agents' certificates; with mode = "required" together with
+    /// `[[auth.certificate]]`. Clients without a certificate
     /// may connect, clients with one of another authority may not. Read again when it changes.
     pub client_ca: Option<PathBuf>,
     /// What agents may read with their certificate alone.
@@ -41,8 +42,8 @@ pub struct AuthConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
-    /// No: every client may read everything. A credential that a client presents must be valid, and opens nothing but what an
-    /// agent may ask about itself.
+    /// No: every client may read everything. A credential that a client presents must be valid if the edge has keys or an
+    /// authority to check it with, and opens what an agent may ask about itself.
     #[default]
     Open,
     /// Yes: by a token or a certificate, which grants access to services.
@@ -82,13 +83,14 @@ impl AuthConfig {
         self.keys.iter_mut().chain(&mut self.deny).chain(&mut self.client_ca).chain(issuers)
     }
 
-    fn has_tokens(&self) -> bool {
-        !self.keys.is_empty() || self.keys_from_origins || !self.issuers.is_empty()
+    /// Whether there is anything but its own keys to check credentials with.
+    pub(crate) fn has_authorities(&self) -> bool {
+        self.keys_from_origins || !self.issuers.is_empty() || self.client_ca.is_some()
     }
 
     /// Whether there is anything to check credentials with.
     pub(crate) fn can_check(&self) -> bool {
-        self.has_tokens() || self.client_ca.is_some()
+        self.has_authorities() || !self.keys.is_empty()
     }
 
     pub(super) fn errors(&self) -> Vec<ConfigError> {

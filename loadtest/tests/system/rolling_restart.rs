@@ -141,8 +141,8 @@ async fn a_rolling_restart_under_load_fails_no_request() -> anyhow::Result<()> {
                 .await?;
             let edge = if number == 0 { &mut site.edge } else { &mut edge_2 };
             // Its exit is clean: nothing had to be cut.
-            edge.terminate().await?;
             let moved = done.moved.load(Ordering::Relaxed);
+            edge.terminate().await?;
             until("a client is not let in", async || done.moved.load(Ordering::Relaxed) > moved).await?;
             edge.start().await?;
             until("the edge is ready again", async || {

@@ -15,9 +15,12 @@ use crate::store::proof::{Proof, ProofError, prove};
 const FILE: &str = "cluster-proved";
 
 /// After these pauses an engine that did not answer is checked again: it may be busy with the checks of origins that started
-/// at the same time.
+/// at the same time. None begins later than [`PATIENCE`].
 const PAUSES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)];
+
+/// A wrong endpoint or credential is reported before a liveness probe ends the process.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Proves the engine of `[cluster]`, unless this data directory has proved the same one before.
 ///
@@ -40,9 +43,10 @@ pub(crate) async fn ensure_proved(config: &Config, cluster: &ClusterConfig, data
 
 /// Checks again while nothing is known. What an engine did wrong, it would do again.
 async fn until_answered<T>(mut check: impl AsyncFnMut() -> Result<T, ProofError>) -> Result<T, ProofError> {
+    let begun = tokio::time::Instant::now();
     for pause in PAUSES {
         match check().await {
-            Err(error @ ProofError::Unavailable(_)) => {
+            Err(error @ ProofError::Unavailable(_)) if begun.elapsed() < PATIENCE => {
                 let pause = pause.mul_f64(0.5 + fastrand::f64());
                 tracing::warn!(%error, ?pause, "the engine did not answer all requests, and is checked again");
                 tokio::time::sleep(pause).await;

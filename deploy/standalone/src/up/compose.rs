@@ -42,8 +42,8 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Starts the roles: edge and agent after the first poll of the repository. The agent switches to no older publication then,
-    /// and does not fail because there is none yet.
+    /// Starts the roles. Edge and agent wait for the first publication. With `--once` they wait for the first poll, so that the
+    /// agent switches to no older publication, nor runs a command for it.
     ///
     /// # Errors
     /// A role does not start.
@@ -84,7 +84,9 @@ impl Roles {
         }
         origin.services = vec![published];
         let origin = weir_origin::start(origin).await.context("the origin does not start")?;
-        first_poll(&origin, &repository_name, &service, progress).await;
+        if arguments.once || origin.service(&service).is_none_or(|service| service.borrow().is_none()) {
+            first_poll(&origin, &repository_name, &service, progress).await;
+        }
 
         let cache = weir_edge::config::CacheConfig::new(root.join("edge-cache"));
         let mut edge = weir_edge::config::Config::new(

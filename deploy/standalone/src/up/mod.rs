@@ -104,6 +104,9 @@ async fn serve(arguments: UpArguments) -> anyhow::Result<()> {
         roles = Roles::start(&arguments, &repository, &root.path, &progress) => roles?,
         interrupted = shutdown::requested() => {
             interrupted?;
+            if !once {
+                return Ok(());
+            }
             anyhow::bail!("interrupted before the newest release was current");
         }
     };
