@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Response, Uri};
 use prometheus::{HistogramVec, IntCounterVec, Registry};
 
+use super::access_log::{AccessLog, Record};
 use super::connection_metrics::ConnectionMetrics;
+use super::exchange::Exchange;
 use super::quic_metrics::QuicMetrics;
 use super::request_counters::RequestCounters;
+use super::{Body, Peer};
 use crate::metric_families::Family;
 
 crate::metric_families! {
@@ -35,6 +39,7 @@ pub struct ListenerMetrics {
     families: HttpMetrics,
     listener: &'static str,
     counters: Arc<RequestCounters>,
+    access_log: AccessLog,
 }
 
 impl HttpMetrics {
@@ -59,19 +64,35 @@ impl HttpMetrics {
     pub fn listener(&self, listener: &'static str) -> ListenerMetrics {
         let counters =
             Arc::new(RequestCounters::new(listener, self.requests.requests.clone(), self.requests.duration.clone()));
-        ListenerMetrics { families: self.clone(), listener, counters }
+        ListenerMetrics { families: self.clone(), listener, counters, access_log: AccessLog::default() }
     }
 }
 
 impl ListenerMetrics {
-    pub(super) fn request_finished(
+    /// Logs the requests of the listener, too.
+    #[must_use]
+    pub fn with_access_log(self, access_log: &AccessLog) -> Self {
+        Self { access_log: access_log.clone(), ..self }
+    }
+
+    /// The record of a request that waits for its response, if requests are logged.
+    pub(super) fn request_begun(&self, exchange: &Exchange, peer: &Arc<Peer>, uri: &Uri) -> Option<Box<Record>> {
+        self.access_log.begin(self.listener, exchange, peer, uri)
+    }
+
+    /// Counts a response and names the request in it. Returns its record, if it is logged. `begun`: that of the request, if
+    /// it had to wait.
+    pub(super) fn responded(
         &self,
-        version: http::Version,
-        method: &http::Method,
-        status: http::StatusCode,
+        exchange: &Exchange,
+        begun: Option<Box<Record>>,
+        peer: &Arc<Peer>,
+        response: &mut Response<Body>,
         took: Duration,
-    ) {
-        self.counters.count(version, method, status, took);
+    ) -> Option<Box<Record>> {
+        self.counters.count(exchange.version, &exchange.method, response.status(), took);
+        exchange.name(response);
+        self.access_log.responded(begun, self.listener, exchange, peer, response)
     }
 
     /// The value of the label `listener`.

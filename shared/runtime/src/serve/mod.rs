@@ -4,6 +4,7 @@
 //! without) and [`quic`] over QUIC (HTTP/3). Both take part in a [`Drain`]: when it begins, clients get a GOAWAY (HTTP/1.1:
 //! `Connection: close`), and requests in flight are finished.
 
+mod access_log;
 mod body;
 mod client_socket;
 mod connection_metrics;
@@ -17,6 +18,7 @@ mod metrics;
 mod minimum_rate;
 mod part_writer;
 mod quic_metrics;
+mod recorded_body;
 mod request_counters;
 mod server_tls;
 mod source_limit;
@@ -31,6 +33,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{Request, Response, StatusCode};
 
+pub use access_log::{AccessLog, AccessMode, LogConfig, RequestFacts};
 pub use body::{Body, BoxError, RequestBody, RequestBodyError};
 #[cfg(feature = "fuzzing")]
 pub use http3::fuzzing;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,12 +20,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::access_log::Record;
 use super::client_socket::{ClientSocket, CoalescedFlush, WriteCoalescer};
 use super::connection_metrics::{Bound, HandshakeFailure, Protocol, Transport};
 use super::exchange::Exchange;
 use super::lingering::Lingering;
 use super::listener::Listener;
 use super::metrics::ListenerMetrics;
+use super::recorded_body::RecordedBody;
 use super::{
     Body, BoxError, DRAIN_GRACE, HEAD_TIMEOUT, Handler, MAX_CONNECTIONS, MAX_HEADER_BYTES, Peer, RequestBody,
     SOURCE_SHARE, STALL_TIMEOUT, ServerTls, SourceLimit, accepts, drain_handshake_timeout, http2, timeout_unless,
@@ -289,32 +292,45 @@ impl<H: Handler> Shared<H> {
         self.metrics.limited(Transport::Tcp, Bound::FirstRequest);
     }
 
-    /// Counts the response to a request.
-    pub(super) fn responded(&self, version: Version, method: &Method, status: StatusCode, took: Duration) {
-        if accepts(status) && !self.is_accepted.load(Ordering::Relaxed) {
+    /// Counts the response to a request, as [`ListenerMetrics::responded`] does.
+    pub(super) fn responded(
+        &self,
+        exchange: &Exchange,
+        begun: Option<Box<Record>>,
+        response: &mut Response<Body>,
+        took: Duration,
+    ) -> Option<Box<Record>> {
+        if accepts(response.status()) && !self.is_accepted.load(Ordering::Relaxed) {
             self.is_accepted.store(true, Ordering::Relaxed);
         }
-        self.metrics.request_finished(version, method, status, took);
+        self.metrics.responded(exchange, begun, &self.peer, response, took)
     }
 
-    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<RecordedBody>, Infallible> {
         self.has_requested.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let mut request = request.map(RequestBody::Http1);
-        let exchange = Exchange::begin(&mut request);
-        let mut response = match refusal(&request) {
-            Some(problem) => problem.into_response(),
-            None => match self.handler.fast_path(&request, &self.peer) {
-                Some(response) => response,
-                None => self.handler.handle(request, self.peer.clone()).await,
-            },
+        let exchange = Exchange::begin(Version::HTTP_11, &mut request, begun);
+        let early = match refusal(&request) {
+            Some(problem) => Some(problem.into_response()),
+            None => self.handler.fast_path(&request, &self.peer),
+        };
+        let (record, mut response) = match early {
+            Some(response) => (None, response),
+            None => {
+                let record = self.metrics.request_begun(&exchange, &self.peer, request.uri());
+                (record, self.handler.handle(request, self.peer.clone()).await)
+            }
         };
         if self.drain.has_begun() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        exchange.respond(&mut response);
-        self.responded(Version::HTTP_11, &exchange.method, response.status(), begun.elapsed());
-        Ok(response)
+        let mut record = self.responded(&exchange, record, &mut response, begun.elapsed());
+        if exchange.method == Method::HEAD || response.body().is_end_stream() {
+            // hyper does not ask for the body.
+            record.iter_mut().for_each(|record| record.complete());
+        }
+        Ok(response.map(|body| RecordedBody { body, record }))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Listeners, against peers that write HTTP/2 frames and QUIC streams by hand and may violate the protocol.
 
+mod access_log;
 mod bounds;
 mod control_streams;
 mod draining;

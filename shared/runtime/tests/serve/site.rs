@@ -17,7 +17,8 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use weir_runtime::serve::{
-    self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody, ServerTls, TcpOptions,
+    self, AccessLog, AccessMode, Body, BoxError, Handler, HttpMetrics, LogConfig, Peer, QuicOptions, RequestBody,
+    RequestFacts, ServerTls, TcpOptions,
 };
 use weir_runtime::shutdown::Drain;
 use weir_runtime::tls::{self, ClientAuth};
@@ -92,7 +93,17 @@ struct Answers {
 impl Handler for Answers {
     fn fast_path(&self, request: &Request<RequestBody>, _: &Peer) -> Option<Response<Body>> {
         match request.uri().path() {
-            "/" => Some(Response::new(Body::from(b"well".to_vec()))),
+            "/" => {
+                let mut response = Response::new(Body::from(b"well".to_vec()));
+                response.extensions_mut().insert(RequestFacts {
+                    route: Some("root"),
+                    service: Some("shop".parse().unwrap()),
+                    agent: Some("agent-1".parse().unwrap()),
+                    cache: Some("hit"),
+                    tier: Some(Arc::new(|| "memory")),
+                });
+                Some(response)
+            }
             "/big" => Some(Response::new(Body::from(self.big.clone()))),
             "/panic-at-once" => panic!("as the test wants it"),
             _ => None,
@@ -140,13 +151,23 @@ impl Site {
     }
 
     pub(crate) fn with_options(quic: &QuicOptions, tcp: &TcpOptions) -> Self {
+        Self::with_log(quic, tcp, AccessMode::Off, 1)
+    }
+
+    /// `lines`: the most lines of the access log in a second.
+    pub(crate) fn logging(access: AccessMode, lines: u32) -> Self {
+        Self::with_log(&QuicOptions::default(), &TcpOptions::default(), access, lines)
+    }
+
+    fn with_log(quic: &QuicOptions, tcp: &TcpOptions, access: AccessMode, access_lines: u32) -> Self {
         let pki = tempfile::tempdir().unwrap();
         weir_runtime::certificates::write(pki.path(), &[]).unwrap();
         let file = |name: &str| pki.path().join(name);
         let tls = tls::server_config(&file("edge.pem"), &file("edge.key"), ClientAuth::None).unwrap();
         let tls = ServerTls::from(tls);
         let registry = Registry::new();
-        let metrics = HttpMetrics::register(&registry).unwrap().listener("test");
+        let access_log = AccessLog::new(&LogConfig { access, access_lines }, &registry).unwrap();
+        let metrics = HttpMetrics::register(&registry).unwrap().listener("test").with_access_log(&access_log);
         let drain = Drain::new();
         let closed = || Arc::new(Semaphore::new(0));
         let gate =
@@ -193,11 +214,13 @@ impl Site {
         handshake(self.pki.path(), stream, protocols).await
     }
 
-    /// A metric's value, or the number of what a histogram has seen: the sum over those that have this label's value.
+    /// A metric's value, or the number of what a histogram has seen: the sum over those that have this label's value,
+    /// or of all.
     pub(crate) fn metric(&self, name: &str, label: &str) -> u64 {
         let families = self.registry.gather();
         let metrics = families.iter().filter(|family| family.name() == name).flat_map(|family| family.get_metric());
-        let labelled = metrics.filter(|metric| metric.get_label().iter().any(|pair| pair.value() == label));
+        let has = |metric: &prometheus::proto::Metric| metric.get_label().iter().any(|pair| pair.value() == label);
+        let labelled = metrics.filter(|metric| label.is_empty() || has(metric));
         let value = |metric: &prometheus::proto::Metric| {
             metric.get_counter().get_value() as u64
                 + metric.get_gauge().get_value() as u64

@@ -18,7 +18,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, server};
-use http::Request;
+use http::{Request, Version};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::keep_alive::KeepAlive;
@@ -131,7 +131,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin, H: Handler> Connection<S, H> {
     fn respond_all(&mut self) {
         let mut now = Instant::now();
         for (mut request, respond) in self.received.drain(..) {
-            let response = PendingResponse::new(self.shared.clone(), Exchange::begin(&mut request), respond);
+            let response = {
+                let exchange = Exchange::begin(Version::HTTP_2, &mut request, now);
+                PendingResponse::new(self.shared.clone(), exchange, respond)
+            };
             // The panic hook has logged a panic. It resets this stream alone, by dropping the response.
             let _ = catch_unwind(AssertUnwindSafe(|| response.begin(request, &mut now)));
         }

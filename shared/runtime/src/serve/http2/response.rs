@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::{Method, Request, Response, Version, header};
+use http::{Method, Request, Response, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
+use super::super::access_log::Record;
 use super::super::body::add_content_length;
 use super::super::connection_metrics::Protocol;
 use super::super::exchange::Exchange;
@@ -28,17 +29,19 @@ const MAX_DATA: usize = (16 << 10) - 9;
 pub(super) struct PendingResponse<H> {
     shared: Arc<Shared<H>>,
     exchange: Exchange,
+    /// Of a request that waits for its response.
+    record: Option<Box<Record>>,
     respond: SendResponse<Bytes>,
 }
 
 impl<H: Handler> PendingResponse<H> {
     pub(super) fn new(shared: Arc<Shared<H>>, exchange: Exchange, respond: SendResponse<Bytes>) -> Self {
-        Self { shared, exchange, respond }
+        Self { shared, exchange, record: None, respond }
     }
 
     /// Sends a response that is available at once; a task of its own sends any other. `now`: when the request is handled,
     /// and afterwards when the response was sent.
-    pub(super) fn begin(self, request: Request<RecvStream>, now: &mut Instant) {
+    pub(super) fn begin(mut self, request: Request<RecvStream>, now: &mut Instant) {
         let (head, body) = request.into_parts();
         let (body, unread) = Http2Body::new(body, unread::must_be_drained(&head));
         let request = Request::from_parts(head, RequestBody::Http2(body));
@@ -49,7 +52,7 @@ impl<H: Handler> PendingResponse<H> {
         match early {
             Some(response) if unread.is_some() => {
                 drop(request);
-                tokio::spawn(self.send_after(unread, response, *now));
+                tokio::spawn(self.send_after(unread, response));
             }
             Some(response) => {
                 let begun = std::mem::replace(now, Instant::now());
@@ -58,12 +61,13 @@ impl<H: Handler> PendingResponse<H> {
                 }
             }
             None => {
-                tokio::spawn(self.wait(request, unread, *now));
+                self.record = self.shared.metrics.request_begun(&self.exchange, &self.shared.peer, request.uri());
+                tokio::spawn(self.wait(request, unread));
             }
         }
     }
 
-    async fn wait(mut self, request: Request<RequestBody>, unread: Option<UnreadBody>, begun: Instant) {
+    async fn wait(mut self, request: Request<RequestBody>, unread: Option<UnreadBody>) {
         let shared = self.shared.clone();
         let response = {
             let answering = pin!(shared.handler.handle(request, shared.peer.clone()));
@@ -74,12 +78,12 @@ impl<H: Handler> PendingResponse<H> {
                 _ = poll_fn(|cx| self.respond.poll_reset(cx)) => return,
             }
         };
-        self.send_after(unread, response, begun).await;
+        self.send_after(unread, response).await;
     }
 
     /// Sends a response after the rest of the request was read, within limits.
-    async fn send_after(mut self, unread: Option<UnreadBody>, response: Response<Body>, begun: Instant) {
-        let took = begun.elapsed();
+    async fn send_after(mut self, unread: Option<UnreadBody>, response: Response<Body>) {
+        let took = self.exchange.begun.elapsed();
         // Dropping it before the response is sent would reset the stream.
         let _rest = match unread {
             None => None,
@@ -96,8 +100,7 @@ impl<H: Handler> PendingResponse<H> {
 
     /// Sends the headers, and the bytes of the body that are available and that flow control allows. Returns the rest.
     fn send(mut self, mut response: Response<Body>, took: Duration) -> Option<BodySender<H>> {
-        self.exchange.respond(&mut response);
-        self.shared.responded(Version::HTTP_2, &self.exchange.method, response.status(), took);
+        let mut record = self.shared.responded(&self.exchange, self.record, &mut response, took);
         let (mut head, mut body) = response.into_parts();
         head.headers.entry(header::DATE).or_insert_with(|| date::at(SystemTime::now()));
         add_content_length(&mut head, &body);
@@ -114,10 +117,11 @@ impl<H: Handler> PendingResponse<H> {
             }
         };
         if is_empty {
+            record.iter_mut().for_each(|record| record.complete());
             return None;
         }
         let minimum_rate = MinimumRateTimer::new(self.shared.options.stall_timeout);
-        let mut sending = BodySender { shared: self.shared, stream, body, unsent: Bytes::new(), minimum_rate };
+        let mut sending = BodySender { shared: self.shared, stream, body, unsent: Bytes::new(), minimum_rate, record };
         if let Body::Full(bytes) = &mut sending.body {
             sending.unsent = std::mem::take(bytes);
             if sending.send_allowed() {
@@ -136,6 +140,7 @@ struct BodySender<H> {
     /// Bytes of the body for which flow control has no room yet.
     unsent: Bytes,
     minimum_rate: MinimumRateTimer,
+    record: Option<Box<Record>>,
 }
 
 impl<H: Handler> BodySender<H> {
@@ -163,6 +168,7 @@ impl<H: Handler> BodySender<H> {
                 }
                 None => {
                     let _ = self.stream.send_data(Bytes::new(), true);
+                    self.record.iter_mut().for_each(|record| record.complete());
                     return;
                 }
             }
@@ -195,9 +201,17 @@ impl<H: Handler> BodySender<H> {
                 return false;
             }
             let part = self.unsent.split_to(self.unsent.len().min(allowed).min(MAX_DATA));
-            self.minimum_rate.accepted(part.len());
+            let length = part.len();
+            self.minimum_rate.accepted(length);
             let is_last = self.unsent.is_empty() && self.body.is_end_stream();
-            if self.stream.send_data(part, is_last).is_err() || is_last {
+            if self.stream.send_data(part, is_last).is_err() {
+                return true;
+            }
+            if let Some(record) = &mut self.record {
+                record.sent(length);
+            }
+            if is_last {
+                self.record.iter_mut().for_each(|record| record.complete());
                 return true;
             }
         }

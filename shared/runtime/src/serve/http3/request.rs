@@ -13,6 +13,7 @@ use http_body_util::BodyExt;
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::sync::Semaphore;
 
+use super::super::access_log::Record;
 use super::super::body::add_content_length;
 use super::super::connection_metrics::{Bound, Protocol, Transport};
 use super::super::exchange::Exchange;
@@ -99,9 +100,10 @@ async fn respond<H: Handler>(
     };
     drop(read);
     let begun = Instant::now();
+    let mut record = None;
     let (exchange, mut response) = match request {
         Ok((mut request, rest)) => {
-            let exchange = Exchange::begin(&mut request);
+            let exchange = Exchange::begin(Version::HTTP_3, &mut request, begun);
             if matches!(exchange.method, Method::GET | Method::HEAD) {
                 // The end of the stream has usually arrived; reading it avoids a STOP_SENDING.
                 let _ = reading.read_chunk(usize::MAX, true).now_or_never();
@@ -113,6 +115,7 @@ async fn respond<H: Handler>(
                     Some(response) => response,
                     // Boxed: the handler's future is large.
                     None => {
+                        record = context.metrics.request_begun(&exchange, &context.peer, request.uri());
                         let response = Box::pin(context.handler.handle(request, context.peer.clone()));
                         stream.unless_cancelled(response).await?
                     }
@@ -121,15 +124,16 @@ async fn respond<H: Handler>(
             };
             (exchange, response)
         }
-        Err(RequestError::HeadTooLarge) => (Exchange::begin(&mut Request::new(())), too_large()),
+        Err(RequestError::HeadTooLarge) => {
+            (Exchange::begin(Version::HTTP_3, &mut Request::new(()), begun), too_large())
+        }
         Err(error) => return Err(error),
     };
     if accepts(response.status()) && !context.is_accepted.load(Ordering::Relaxed) {
         context.is_accepted.store(true, Ordering::Relaxed);
     }
-    exchange.respond(&mut response);
-    context.metrics.request_finished(Version::HTTP_3, &exchange.method, response.status(), begun.elapsed());
-    let written = write(stream, &exchange.method, response, context).await;
+    let mut record = context.metrics.responded(&exchange, record, &context.peer, &mut response, begun.elapsed());
+    let written = write(stream, &exchange.method, response, context, record.as_deref_mut()).await;
     if matches!(written, Err(RequestError::Stalled)) {
         context.metrics.stalled(Protocol::Http3);
     }
@@ -159,6 +163,7 @@ async fn write<H>(
     method: &Method,
     response: Response<Body>,
     context: &Context<H>,
+    mut record: Option<&mut Record>,
 ) -> Result<(), RequestError> {
     let (mut head, mut body) = response.into_parts();
     // hyper sets these over HTTP/1.1.
@@ -168,6 +173,7 @@ async fn write<H>(
         body = Body::Empty;
     }
 
+    let mut sent = 0;
     let mut out = Vec::with_capacity(512);
     frame::write_frame(kind::HEADERS, &mut out, |out| qpack::encode(head.status.as_u16(), &head.headers, out));
     if let Body::Full(bytes) = &body
@@ -175,19 +181,24 @@ async fn write<H>(
     {
         frame::write_head(kind::DATA, bytes.len() as u64, &mut out);
         out.extend_from_slice(bytes);
+        sent = bytes.len();
         body = Body::Empty;
     }
     let is_small = body.is_end_stream();
     stream.write(&mut [out.into()], context.stall_timeout).await?;
+    record.iter_mut().for_each(|record| record.sent(sent));
     let mut minimum_rate = MinimumRateTimer::new(context.stall_timeout);
     while let Some(part) = stream.unless_cancelled(body.frame()).await? {
         let Ok(data) = part.map_err(RequestError::Body)?.into_data() else { continue };
         let mut head = Vec::with_capacity(16);
-        frame::write_head(kind::DATA, data.len() as u64, &mut head);
+        let length = data.len();
+        frame::write_head(kind::DATA, length as u64, &mut head);
         stream.write_fairly(&mut [head.into(), data], context, &mut minimum_rate).await?;
+        record.iter_mut().for_each(|record| record.sent(length));
     }
     let _ = stream.sender.finish();
     stream.is_complete = true;
+    record.iter_mut().for_each(|record| record.complete());
     if !is_small {
         // quinn buffers megabytes for a slow client: a response is in flight until the client has acknowledged it.
         stream.acknowledged().await;
