@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::{HeaderMap, Method, StatusCode};
 use weir_protocol::access_list::AccessList;
@@ -100,7 +100,8 @@ impl Poller {
         local: LocalState,
         wanted: &Wanted,
     ) -> Result<(PollResult, Protocol), AllEdgesFailed> {
-        let (mut errors, mut retry_after, request_id) = (Vec::new(), None, RequestId::new(fastrand::u64(..)));
+        let (started, request_id) = (Instant::now(), RequestId::new(fastrand::u64(..)));
+        let (mut errors, mut retry_after) = (Vec::new(), None);
         let mut attempt = edges.attempt();
         for edge in attempt.in_order() {
             let poll = EdgePoll { edge, local, request_id: &request_id };
@@ -112,6 +113,10 @@ impl Poller {
             match result {
                 Ok(found) => {
                     attempt.succeeded();
+                    if let (PollResult::Fetched(tarball, _), service, edge) = (&found.0, &self.service, edge.url()) {
+                        let duration_seconds = started.elapsed().as_micros() as f64 / 1e6;
+                        tracing::info!(%service, %edge, digest = %tarball.digest, duration_seconds, %request_id, "fetched a tarball");
+                    }
                     return Ok(found);
                 }
                 Err(error) => {
