@@ -12,7 +12,7 @@ use weir_runtime::bounds;
 use weir_runtime::directory_lock::{DirectoryLock, Released};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
-use weir_runtime::serve::{self, HttpMetrics, QuicOptions, ServerTls};
+use weir_runtime::serve::{self, AccessLog, HttpMetrics, ListenerMetrics, QuicOptions, ServerTls};
 use weir_runtime::shutdown::Drain;
 
 use crate::access::{Access, OriginListsFile};
@@ -147,6 +147,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let registry = Registry::new();
     process_metrics::register(&registry)?;
     let http_metrics = HttpMetrics::register(&registry)?;
+    let access_log = AccessLog::new(&config.log, &registry)?;
     let clock = Clock::start();
     let read = fingerprint(&reload::files(&config));
     let tls_material = TlsMaterial::of(&config)?;
@@ -195,7 +196,14 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let peers = peer_api(&config, &catalog, &sources, &access, &heartbeats, &registry, drain)?;
     let listener = |port| EdgeListener {
         name: config.name.clone(),
-        agents: AgentApi::new(&config.name, port, sources.clone(), access.clone(), api_metrics.clone(), drain),
+        agents: AgentApi::new(
+            &config.name,
+            port,
+            sources.clone(),
+            access.clone(),
+            (api_metrics.clone(), access_log.clone()),
+            drain,
+        ),
         peers: peers.clone(),
     };
     let status = Arc::new(Status {
@@ -216,7 +224,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     });
     let weak_status = Arc::downgrade(&status);
     bounds::register(&registry, move || weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
-    let address = listen(config.listen, &reloader.user().tls(), listener, &http_metrics, drain).await?;
+    let agents = http_metrics.listener("agents").with_access_log(&access_log);
+    let address = listen(config.listen, &reloader.user().tls(), listener, &agents, drain).await?;
     // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {
         Some(admin) => {
@@ -293,7 +302,7 @@ async fn listen(
     listen: SocketAddr,
     tls: &ServerTls,
     api: impl Fn(u16) -> EdgeListener,
-    metrics: &HttpMetrics,
+    metrics: &ListenerMetrics,
     drain: &Drain,
 ) -> anyhow::Result<SocketAddr> {
     let mut attempt = 1;
@@ -302,10 +311,9 @@ async fn listen(
             TcpListener::bind(listen).await.with_context(|| format!("cannot listen on listen = \"{listen}\" (TCP)"))?;
         let address = listener.local_addr()?;
         let api = api(address.port());
-        let agents = metrics.listener("agents");
-        match serve::quic(address, tls.clone(), &QuicOptions::default(), api.clone(), agents.clone(), drain) {
+        match serve::quic(address, tls.clone(), &QuicOptions::default(), api.clone(), metrics.clone(), drain) {
             Ok(_) => {
-                serve::tcp(listener, Some(tls.clone()), api, agents, drain);
+                serve::tcp(listener, Some(tls.clone()), api, metrics.clone(), drain);
                 return Ok(address);
             }
             // Another process uses that UDP port.

@@ -2,6 +2,7 @@
 
 use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families::Family;
+use weir_runtime::serve::AccessLog;
 
 use crate::access::AccessFamilies;
 use crate::agent_api::ApiFamilies;
@@ -26,6 +27,7 @@ pub fn families() -> Vec<Family> {
         PurgeMetrics::FAMILIES,
         ReloadMetrics::FAMILIES,
         BoundMetrics::FAMILIES,
+        AccessLog::families(),
     ];
     [of_agents.concat(), of_origins.concat(), others.concat()].concat()
 }

@@ -5,6 +5,7 @@ use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, IntCounter, IntCounterV
 use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
+use weir_runtime::serve::AccessLog;
 
 use crate::bounds::Bounds;
 use crate::catalog::CatalogMetrics;
@@ -176,7 +177,8 @@ pub fn families() -> Vec<Family> {
         ClusterMetrics::FAMILIES,
         FleetMetrics::FAMILIES,
     ];
-    let of_listeners = [OperatorMetrics::FAMILIES, CertificateMetrics::FAMILIES, BoundMetrics::FAMILIES];
+    let of_listeners =
+        [OperatorMetrics::FAMILIES, CertificateMetrics::FAMILIES, BoundMetrics::FAMILIES, AccessLog::families()];
     [own.concat(), of_listeners.concat(), MemberMetrics::FAMILIES.to_vec()].concat()
 }
 

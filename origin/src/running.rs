@@ -19,7 +19,7 @@ use weir_runtime::config::changed_keys;
 use weir_runtime::directory_lock::Released;
 use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
-use weir_runtime::serve::{self, HttpMetrics};
+use weir_runtime::serve::{self, AccessLog, HttpMetrics};
 use weir_runtime::shutdown::Drain;
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
@@ -89,6 +89,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     metrics.start_time.set(started.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
     process_metrics::register(&registry)?;
     let http = HttpMetrics::register(&registry)?;
+    let access_log = AccessLog::new(&config.log, &registry)?;
     let signer = Arc::new(Signer::new(config.signing.read()?));
     metrics.signing_keys.set(i64::try_from(config.signing.keys.len()).unwrap_or(i64::MAX));
     let files = fingerprint(&certificates::files(&config));
@@ -220,16 +221,20 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         joined.send(Event::Defined(catalog.snapshot().definitions.repositories.keys().cloned().collect())).await;
         cluster = Some((joined, client));
     }
-    serve::tcp(listener, Some(certificates.of_edges()), api, http.listener("edge"), &drain);
+    let of_edges = http.listener("edge").with_access_log(&access_log);
+    serve::tcp(listener, Some(certificates.of_edges()), api, of_edges, &drain);
     let operator_address = match config.operator_listen.zip(certificates.of_operators()) {
         None => None,
-        Some((listen, tls)) => match operators.start(listen, tls, &http, &drain).await {
-            Ok(address) => Some(address),
-            Err(error) => {
-                drain.cut().await;
-                return Err(error);
+        Some((listen, tls)) => {
+            let of_operators = http.listener("operators").with_access_log(&access_log);
+            match operators.start(listen, tls, of_operators, &drain).await {
+                Ok(address) => Some(address),
+                Err(error) => {
+                    drain.cut().await;
+                    return Err(error);
+                }
             }
-        },
+        }
     };
     let admin_address = match config.admin_listen {
         None => None,

@@ -45,7 +45,7 @@ impl Inner {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             *response.body_mut() = Body::Full(bytes);
         }
-        let answer = ApiResponse { response, status: found.status };
+        let answer = ApiResponse { response, status: found.status, tier: None };
         Ok(if request.method() == Method::GET { answer.after(timing) } else { answer })
     }
 }

@@ -16,7 +16,7 @@ use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::dcz::AVAILABLE_DICTIONARY;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::route::Route;
-use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
+use weir_runtime::serve::{AccessLog, Body, Handler, Peer, RequestBody, RequestFacts};
 use weir_runtime::shutdown::Drain;
 
 pub(crate) use self::error::ApiError;
@@ -25,7 +25,7 @@ pub(crate) use self::headers::joined;
 use self::tarball::TarballRef;
 use self::timing::Timing;
 use crate::access::{Access, AccessDecision, Refusal};
-use crate::cache::Cache;
+use crate::cache::{Cache, FarthestTier};
 use crate::catalog::{Lookup, RevalidateMode};
 use crate::self_api::SelfApi;
 
@@ -49,6 +49,7 @@ struct Inner {
     own: SelfApi,
     access: Access,
     metrics: ApiMetrics,
+    access_log: AccessLog,
     common_headers: CommonHeaders,
     drain: Drain,
 }
@@ -98,12 +99,14 @@ struct Authorized {
 struct ApiResponse {
     response: Response<Body>,
     status: CacheStatus,
+    /// The farthest tier that bytes of the body came from so far; `None`: there is no body, or it is not logged.
+    tier: Option<FarthestTier>,
 }
 
 impl ApiResponse {
     /// A response to an agent about itself.
     fn own(response: Response<Body>) -> Self {
-        Self { response, status: CacheStatus::Hit { stale_for: 0 } }
+        Self { response, status: CacheStatus::Hit { stale_for: 0 }, tier: None }
     }
 
     /// Attaches the timing of a response that was not a hit.
@@ -122,12 +125,12 @@ impl AgentApi {
         port: u16,
         sources: Sources,
         access: Access,
-        metrics: ApiMetrics,
+        (metrics, access_log): (ApiMetrics, AccessLog),
         drain: &Drain,
     ) -> Self {
         let common_headers = CommonHeaders::new(name, port, access.needs_credentials());
-        let Sources { lookup, cache, own } = sources;
-        Self { inner: Arc::new(Inner { lookup, cache, own, access, metrics, common_headers, drain: drain.clone() }) }
+        let (Sources { lookup, cache, own }, drain) = (sources, drain.clone());
+        Self { inner: Arc::new(Inner { lookup, cache, own, access, metrics, access_log, common_headers, drain }) }
     }
 }
 
@@ -196,19 +199,39 @@ impl Inner {
         answered: Result<ApiResponse, ApiError>,
     ) -> Response<Body> {
         self.access.record(authorized.decision, peer);
-        let (mut response, cache) = match answered {
-            Ok(ApiResponse { response, status }) => {
+        let (mut response, cache, tier) = match answered {
+            Ok(ApiResponse { response, status, tier }) => {
                 if let CacheStatus::Hit { stale_for: 1.. } = status {
                     self.metrics.served_stale(stale_seconds(&status));
                 }
-                (response, status.as_str())
+                (response, status.as_str(), tier)
             }
-            Err(error) => (error.into_response(), "error"),
+            Err(error) => (error.into_response(), "error", None),
         };
+        if self.access_log.wants(response.status()) {
+            let facts = self.facts(request, peer, cache, tier);
+            response.extensions_mut().insert(facts);
+        }
         timing::write(&mut response, cache);
         self.metrics.answered(authorized.label, request.method(), cache, response.status());
         self.add_alt_svc(request.version(), &mut response);
         response
+    }
+
+    /// What the access log says of a request.
+    fn facts(
+        &self,
+        request: &Request<RequestBody>,
+        peer: &Peer,
+        cache: &'static str,
+        tier: Option<FarthestTier>,
+    ) -> RequestFacts {
+        RequestFacts {
+            agent: self.access.agent(request.headers(), peer).ok().flatten().map(|agent| agent.name),
+            cache: Some(cache),
+            tier: tier.map(|tier| Arc::new(move || tier.get().as_str()) as Arc<_>),
+            ..RequestFacts::of(&Route::parse(request.uri().path()))
+        }
     }
 
     /// Advertises HTTP/3 to clients over TCP; withdraws it in a drain.

@@ -160,7 +160,7 @@ impl Inner {
         let headers = response.headers_mut();
         self.common_headers.validators(headers, found, &found.status, tarball.lifetime());
         headers.insert(header::ETAG, tag);
-        ApiResponse { response, status: found.status }
+        ApiResponse { response, status: found.status, tier: None }
     }
 
     /// Answers a `HEAD` that finds a new version, whose body the client will request next.
@@ -195,7 +195,7 @@ impl Inner {
         if let Some(length) = variant.length {
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
-        ApiResponse { response, status }
+        ApiResponse { response, status, tier: None }
     }
 
     fn sent(
@@ -212,7 +212,9 @@ impl Inner {
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
         let sent = self.metrics.served(source, variant.encoding, published_ago);
         let status = body_cache_status(found.status, source);
+        let tier = self.access_log.wants(StatusCode::OK).then(|| body.farthest_tier(source));
         let mut answer = self.answer(found, tarball, variant, status, body.into_body(sent));
+        answer.tier = tier;
         if let Source::Origin { upstream: Some(upstream), .. } = source {
             self.common_headers.append_to(upstream, answer.response.headers_mut(), &status);
         }

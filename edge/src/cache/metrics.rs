@@ -1,5 +1,7 @@
 //! The metrics of the cache.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
@@ -54,7 +56,7 @@ metric_families! {
     }
 }
 
-/// Where an object was found.
+/// Where an object was found, the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Tier {
@@ -74,6 +76,20 @@ impl Tier {
             Tier::Disk => "disk",
             Tier::Origin => "origin",
         }
+    }
+}
+
+/// The farthest tier that bytes of a body have come from so far. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FarthestTier(Arc<AtomicUsize>);
+
+impl FarthestTier {
+    pub(super) fn at_least(&self, tier: Tier) {
+        self.0.fetch_max(tier as usize, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Tier {
+        [Tier::Memory, Tier::Disk, Tier::Origin][self.0.load(Ordering::Relaxed)]
     }
 }
 

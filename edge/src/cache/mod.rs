@@ -54,7 +54,7 @@ use crate::origin_client::{MAX_ORIGINS, Origins, Shields};
 pub(crate) use self::body::{ReadyBody, SentBytes, Transcoding};
 pub(crate) use self::fetch::FetchError;
 use self::fetch::ObjectRequest;
-pub(crate) use self::metrics::Tier;
+pub(crate) use self::metrics::{FarthestTier, Tier};
 pub(crate) use self::representation::BodyRequest;
 pub(crate) use self::slots::Slot;
 

@@ -20,6 +20,7 @@ use weir_protocol::name::NodeName;
 use weir_runtime::config::{ConfigError, base_dir, duration, read, resolve};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
+use weir_runtime::serve::LogConfig;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 pub use admin::AdminConfig;
@@ -90,6 +91,9 @@ pub struct Config {
     /// What agents ask about themselves.
     #[serde(default)]
     pub agents: AgentsConfig,
+    /// The access log.
+    #[serde(default)]
+    pub log: LogConfig,
 }
 
 fn default_drain_deadline() -> Duration {
@@ -122,6 +126,7 @@ impl Config {
             freshness_for: Vec::new(),
             push: PushConfig::default(),
             agents: AgentsConfig::default(),
+            log: LogConfig::default(),
         }
     }
 
@@ -201,6 +206,7 @@ impl Config {
         errors.extend(self.cache.errors());
         errors.extend(self.push.errors());
         errors.extend(self.agents.errors());
+        errors.extend(self.log.error().map(ConfigError::invalid));
         let freshness = self.freshness.errors("[freshness]");
         // The tables below inherit values, and would repeat these errors.
         if freshness.is_empty() {
@@ -329,6 +335,8 @@ mod tests {
             ("[tls]", "[[freshness_for]]\nservices = \"*\"\nfrish = \"1s\"\n[tls]", "frish"),
             ("[tls]", "[[freshness_for]]\nservices = \"a-*\"\nwait = \"0s\"\n[tls]", "services = \"a-*\""),
             ("[tls]", "[push]\nrevalidate_interval = \"1ms\"\n[tls]", "revalidate_interval"),
+            ("[tls]", "[log]\naccess = \"some\"\n[tls]", "`off`, `errors`, `all`"),
+            ("[tls]", "[log]\naccess_lines = 0\n[tls]", "access_lines in [log]"),
         ] {
             let error = load(&MINIMAL.replace(from, to)).unwrap_err();
             assert!(error.contains(expected) && !error.contains("secret"), "{error}");

@@ -18,14 +18,14 @@ use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::name::NodeName;
 use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
-use weir_runtime::serve::{Body, Peer, RequestBody};
+use weir_runtime::serve::{Body, Peer, RequestBody, RequestFacts};
 
 use self::error::PeerError;
 pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
 use crate::access::Refusal;
 use crate::agent_api::ApiError;
-use crate::cache::{Cache, cache_status};
+use crate::cache::{Cache, Tier, cache_status};
 use crate::catalog::Lookup;
 use crate::cdn_loop::CdnLoop;
 use crate::heartbeats::Heartbeats;
@@ -74,7 +74,7 @@ impl PeerApi {
     ) -> Response<Body> {
         let inner = &*self.inner;
         let route = Route::parse(request.uri().path());
-        let label = route.as_ref().map_or("unknown", Route::label);
+        let (label, facts) = (route.as_ref().map_or("unknown", Route::label), RequestFacts::of(&route));
         let answered = match route {
             // Connections outlive certificates.
             _ if peer.has_expired(SystemTime::now()) => Err(PeerError::Api(ApiError::Unauthorized(Refusal::Expired))),
@@ -92,7 +92,10 @@ impl PeerApi {
             Ok(Route::Events) => inner.events.begin(request, peer.certificate_ends),
             Ok(_) => Err(PeerError::Api(ApiError::NoSuchPath)),
         };
-        let response = answered.unwrap_or_else(PeerError::into_response);
+        let mut response = answered.unwrap_or_else(PeerError::into_response);
+        let tier = response.extensions_mut().remove::<Tier>();
+        let tier = tier.map(|tier| Arc::new(move || tier.as_str()) as Arc<_>);
+        response.extensions_mut().insert(RequestFacts { tier, ..facts });
         inner.metrics.answered(label, response.status());
         response
     }

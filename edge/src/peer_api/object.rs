@@ -41,6 +41,7 @@ impl Inner {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
         headers.insert(CACHE_STATUS, self.object_cache_status(&source));
+        response.extensions_mut().insert(source.tier());
         if request.method() == Method::GET {
             self.metrics.sent_bytes.inc_by(bytes.len() as u64);
             // Its memory is accounted for until the last byte is sent.

@@ -1,6 +1,7 @@
 //! Logs of all roles go to one place, where a field has one meaning: one type and one form, whichever role wrote it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -11,13 +12,21 @@ use weir_protocol::digest::TarballDigest;
 use crate::site::{Plan, Site, noise};
 
 /// Fields that several roles write, and each role that must have written one for the test to mean something.
-const SHARED: [(&str, &[&str]); 6] = [
+const SHARED: [(&str, &[&str]); 14] = [
     ("service", &["origin", "edge", "agent"]),
     ("generation", &["origin", "edge", "agent"]),
     ("digest", &["origin", "edge", "agent"]),
     ("commit", &["origin", "edge", "agent"]),
     ("descriptor_revision", &["origin", "edge"]),
     ("revision_id", &["agent"]),
+    ("request_id", &["origin", "edge", "agent"]),
+    ("status", &["origin", "edge"]),
+    ("bytes", &["origin", "edge"]),
+    ("duration_seconds", &["origin", "edge", "agent"]),
+    ("protocol", &["origin", "edge"]),
+    ("route", &["origin", "edge"]),
+    ("address", &["origin", "edge"]),
+    ("tier", &["edge"]),
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,7 +36,8 @@ async fn a_field_has_one_type_and_one_form_in_the_logs_of_all_roles() -> anyhow:
         upstream.write("deploy/prod/version", "1")?;
         upstream.commit_and_push("one").map(drop)
     };
-    let mut site = Site::new(fill, Plan { exec: Some("true".to_owned()), ..Plan::default() }).await?;
+    let mut site =
+        Site::new(fill, Plan { exec: Some("true".to_owned()), log: "access = \"all\"", ..Plan::default() }).await?;
     for node in [&mut site.origin, &mut site.edge, &mut site.agent] {
         node.log_filter = Some("weir=debug");
     }
@@ -99,7 +109,13 @@ fn has_form(field: &str, value: &Value) -> bool {
         "commit" => is_object_id(text),
         "digest" => text.parse::<TarballDigest>().is_ok(),
         "revision_id" => text.split_once(':').is_some_and(|(_, id)| is_object_id(id)),
-        "generation" | "descriptor_revision" => value.is_u64(),
+        "generation" | "descriptor_revision" | "bytes" => value.is_u64(),
+        "status" => value.as_u64().is_some_and(|status| (100..600).contains(&status)),
+        "duration_seconds" => value.is_f64(),
+        "request_id" => text.len() == 16 && text.bytes().all(|digit| digit.is_ascii_hexdigit()),
+        "protocol" => ["h1", "h2", "h3"].contains(&text),
+        "tier" => ["memory", "disk", "origin"].contains(&text),
+        "address" => text.parse::<SocketAddr>().is_ok(),
         // A counter at one role, and an object id at another.
         "revision" => false,
         _ => true,

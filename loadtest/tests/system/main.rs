@@ -19,6 +19,7 @@ mod outages;
 mod polls;
 mod push;
 mod reload;
+mod request_ids;
 mod rolling_restart;
 mod rot;
 mod rotation;

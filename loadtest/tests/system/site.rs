@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) access: &'static str,
     /// Further keys of the agent.
     pub(crate) agent: &'static str,
+    /// `[log]` of the origin and the edge.
+    pub(crate) log: &'static str,
 }
 
 impl Default for Plan {
@@ -52,6 +54,7 @@ impl Default for Plan {
             auth: "mode = \"open\"",
             access: "",
             agent: "",
+            log: "",
         }
     }
 }
@@ -115,12 +118,15 @@ username = "{username}"
 password_file = "git-password"
 [access]
 {access}
+[log]
+{log}
 {services}"#,
             listen = addresses.origin,
             admin = addresses.origin_admin,
             url = git.url("shop"),
             username = git_server::USERNAME,
             access = plan.access,
+            log = plan.log,
             services = plan.services,
         );
         let edge = format!(
@@ -138,6 +144,8 @@ dir = "edge-cache"
 disk = "1GiB"
 [freshness]
 fresh = "{fresh}"
+[log]
+{log}
 [[origin]]
 url = "https://{origin}"
 ca = "ca.pem"
@@ -148,6 +156,7 @@ client_key = "edge-client.key"
             admin = addresses.edge_admin,
             auth = plan.auth,
             fresh = plan.fresh,
+            log = plan.log,
             origin = plan.origin_at.unwrap_or(addresses.origin),
         );
         let exec = plan.exec.map(|exec| format!("exec = '{exec}'\n")).unwrap_or_default();

@@ -27,6 +27,7 @@ use weir_protocol::name::NodeName;
 use weir_runtime::config::{self, ConfigError};
 use weir_runtime::host_name::host_name;
 use weir_runtime::identity::TrustDomain;
+use weir_runtime::serve::LogConfig;
 
 pub use access::AccessConfig;
 pub(crate) use cluster::NEEDS_BUCKET;
@@ -109,6 +110,9 @@ pub struct Config {
     /// Concurrency and sizes.
     #[serde(default)]
     pub limits: LimitsConfig,
+    /// The access log.
+    #[serde(default)]
+    pub log: LogConfig,
     /// Where objects are stored.
     #[serde(default)]
     pub store: StoreConfig,
@@ -167,6 +171,7 @@ impl Config {
             access: AccessConfig::default(),
             signing: SigningConfig::default(),
             limits: LimitsConfig::default(),
+            log: LogConfig::default(),
             store: StoreConfig::default(),
             cluster: None,
             retention: RetentionConfig::default(),
@@ -218,6 +223,7 @@ impl Config {
     /// The configuration is invalid. The message has all errors.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let mut wrong = self.limits.errors();
+        wrong.extend(self.log.error().map(str::to_owned));
         wrong.extend(self.signing.error());
         wrong.extend(self.operator.error().map(str::to_owned));
         wrong.extend(self.retention.errors());

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use weir_protocol::route::{Route, RouteError};
 use weir_runtime::admin;
 use weir_runtime::identity::{Identity, Role};
-use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
+use weir_runtime::serve::{Body, Handler, Peer, RequestBody, RequestFacts};
 
 use crate::catalog::Catalog;
 use crate::cluster::{Cluster, Replicas};
@@ -144,12 +144,17 @@ impl EdgeApi {
 impl Handler for EdgeApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-        match (caller(&peer, SystemTime::now()), &self.cluster) {
+        let facts = RequestFacts::of(&Route::parse(request.uri().path()));
+        let mut response = match (caller(&peer, SystemTime::now()), &self.cluster) {
             (Err(failure), _) => failure.into_response(),
             (Ok(Identity { role: Role::Edge, .. }), _) => self.answer(request, &peer).await,
             (Ok(Identity { role: Role::Origin, name }), Some(InCluster { members, .. })) => {
                 match member_api::Route::parse(&path) {
-                    Some(route) => members.answer(route, request, name.clone()).await,
+                    Some(route) => {
+                        let mut response = members.answer(route, request, name.clone()).await;
+                        response.extensions_mut().insert(RequestFacts { route: Some("member"), ..facts });
+                        return response;
+                    }
                     None => self.answer(request, &peer).await,
                 }
             }
@@ -157,7 +162,9 @@ impl Handler for EdgeApi {
                 tracing::debug!(address = %peer.address, ?identity, "a client certificate is not that of an edge");
                 Failure::NotAnEdge.into_response()
             }
-        }
+        };
+        response.extensions_mut().insert(facts);
+        response
     }
 }
 

@@ -41,7 +41,7 @@ use weir_protocol::query;
 use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::cross_site;
-use weir_runtime::serve::{self, Body, Handler, HttpMetrics, Peer, RequestBody, ServerTls};
+use weir_runtime::serve::{self, Body, Handler, ListenerMetrics, Peer, RequestBody, RequestFacts, ServerTls};
 use weir_runtime::shutdown::Drain;
 
 use self::access::{Access, Caller};
@@ -139,13 +139,13 @@ impl OperatorApi {
         self,
         listen: SocketAddr,
         tls: ServerTls,
-        metrics: &HttpMetrics,
+        metrics: ListenerMetrics,
         drain: &Drain,
     ) -> anyhow::Result<SocketAddr> {
         let cannot = || format!("cannot listen on operator_listen = \"{listen}\"");
         let listener = TcpListener::bind(listen).await.with_context(cannot)?;
         let address = listener.local_addr()?;
-        serve::tcp(listener, Some(tls), self, metrics.listener("operators"), drain);
+        serve::tcp(listener, Some(tls), self, metrics, drain);
         Ok(address)
     }
 
@@ -426,7 +426,9 @@ impl Handler for OperatorApi {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         let route = Route::parse(request.uri().path());
         let answer = self.answer(route.clone(), request, &peer).await;
-        let response = answer.unwrap_or_else(OperatorError::into_response);
+        let mut response = answer.unwrap_or_else(OperatorError::into_response);
+        let label = route.as_ref().map_or("unknown", Route::label);
+        response.extensions_mut().insert(RequestFacts { route: Some(label), ..RequestFacts::default() });
         self.metrics.answered(route.as_ref().ok(), response.status());
         response
     }

@@ -23,6 +23,9 @@ Default `–`: the key is not set. Reload `SIGHUP`: a new value is applied when 
 restart.
 ";
 
+/// `[log]` of the roles that have an access log.
+const ACCESS_LOG: &str = "shared/runtime/src/serve/access_log/config.rs";
+
 /// The name in the reference of a type of the code.
 fn type_name(kind: &str) -> &'static str {
     match kind {
@@ -150,8 +153,13 @@ fn the_configuration_reference_matches_the_code() {
     };
     let agent = weir_agent::Config::new(Vec::new(), "ca", "root");
     for (title, sources, defaults, reloadable) in [
-        ("Origin", &["origin/src/config"][..], serde_json::to_value(origin), weir_origin::config::RELOADABLE),
-        ("Edge", &["edge/src/config"][..], serde_json::to_value(edge), weir_edge::config::RELOADABLE),
+        (
+            "Origin",
+            &["origin/src/config", ACCESS_LOG][..],
+            serde_json::to_value(origin),
+            weir_origin::config::RELOADABLE,
+        ),
+        ("Edge", &["edge/src/config", ACCESS_LOG][..], serde_json::to_value(edge), weir_edge::config::RELOADABLE),
         (
             "Agent",
             &["agent/src/config.rs", "agent/src/config"][..],

@@ -16,7 +16,7 @@ use weir_protocol::manifest::{Frame, Slice};
 use super::super::fetch::FetchError;
 use super::super::in_flight::FetchWaiter;
 use super::super::representation::{BodyRequest, Frames};
-use super::super::{Cache, Loaded, Tier};
+use super::super::{Cache, FarthestTier, Loaded, Tier};
 
 /// The initial read-ahead window in bytes. The first frame shares the line with it: at 1 Mbit/s it arrives within half
 /// a minute.
@@ -44,6 +44,7 @@ pub(crate) struct FrameReader {
     first: Option<(Slice, Bytes, Tier)>,
     /// The tier of the frame that was returned last.
     tier: Arc<AtomicUsize>,
+    farthest: FarthestTier,
     reverify: bool,
 }
 
@@ -72,6 +73,7 @@ impl FrameReader {
             window,
             first: None,
             tier: Arc::default(),
+            farthest: FarthestTier::default(),
             reverify,
         }
     }
@@ -100,6 +102,7 @@ impl FrameReader {
             },
         };
         self.tier.store(tier as usize, Ordering::Relaxed);
+        self.farthest.at_least(tier);
         self.window = MAX_WINDOW.min(self.window + bytes.len() as u64);
         // The next frames arrive while this one is sent.
         self.read_ahead();
@@ -154,6 +157,11 @@ impl FrameReader {
     /// The tier of the frame that was returned last, as a number.
     pub(super) fn tier(&self) -> Arc<AtomicUsize> {
         self.tier.clone()
+    }
+
+    /// The farthest tier of the frames that were returned.
+    pub(super) fn farthest_tier(&self) -> &FarthestTier {
+        &self.farthest
     }
 
     /// The frames as a stream. It ends with an error when a frame cannot be loaded.

@@ -16,8 +16,8 @@ use http_body::{Body as HttpBody, Frame as HttpFrame, SizeHint};
 use prometheus::IntCounter;
 use weir_runtime::serve::{Body, BoxError};
 
-use super::Tier;
 use super::slots::Slot;
+use super::{FarthestTier, Source, Tier};
 
 pub(super) use self::frames::{FrameReader, part};
 
@@ -47,6 +47,16 @@ pub(crate) enum ReadyBody {
 }
 
 impl ReadyBody {
+    /// The farthest tier that its bytes come from, now and while they are sent. `source`: of manifest and first frame.
+    pub(crate) fn farthest_tier(&self, source: &Source) -> FarthestTier {
+        let farthest = match self {
+            ReadyBody::Part(_) => FarthestTier::default(),
+            ReadyBody::Frames { frames, .. } => frames.farthest_tier().clone(),
+        };
+        farthest.at_least(source.tier());
+        farthest
+    }
+
     /// The response body. `sent` counts the bytes of each frame for the tier that it came from. Bytes that gzip makes of
     /// several frames count for that of the last.
     pub(crate) fn into_body(self, sent: &SentBytes) -> Body {
