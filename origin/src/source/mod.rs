@@ -1,8 +1,8 @@
 //! Sources: a source follows an upstream, and reads the contents of which tarballs are built. Begin at `Source`.
 //!
 //! All kinds share [`Endpoint`] (the parsed URL), [`EgressPolicy`] (which hosts and addresses are allowed) and [`Upstream`]
-//! (credentials and limits). The kind of a repository decides what the `ref` of a service means ([`followed`]) and which
-//! implementation follows the upstream ([`dispatch`]). No module outside of this one knows the kinds.
+//! (credentials and limits). The kind of a repository decides what the `ref` of a service means (`followed`) and which
+//! implementation follows the upstream (`dispatch`). No module outside of this one knows the kinds.
 
 mod context;
 mod dispatch;
