@@ -4,6 +4,10 @@
 //! (credentials and limits). The kind of a repository decides what the `ref` of a service means (`followed`) and which
 //! implementation follows the upstream (`dispatch`). No module outside of this one knows the kinds.
 
+#[expect(dead_code, unused_imports, reason = "sources of archives will use it")]
+mod archive;
+#[expect(dead_code, unused_imports, reason = "sources of archives will use it")]
+mod artifact;
 mod context;
 mod dispatch;
 mod egress_policy;

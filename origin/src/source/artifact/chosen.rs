@@ -1,0 +1,46 @@
+//! What a service follows, as the listing of its repository says.
+
+use reqwest::Url;
+use weir_protocol::digest::Sha256;
+use weir_protocol::revision_id::RevisionId;
+
+use super::super::archive::Layout;
+
+/// The version that a service follows now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// Its name in messages: "chart `shop` 1.0.0".
+    pub(crate) label: String,
+    /// `None`: the listing has no digest, so the archive names it ([`chart_revision`]).
+    pub(crate) revision: Option<RevisionId>,
+    /// As the listing writes it.
+    pub(crate) version: Option<String>,
+    pub(crate) blob: Blob,
+    pub(crate) layout: Layout,
+}
+
+/// Bytes at an upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blob {
+    /// `None`: the listing has no digest.
+    pub(crate) sha256: Option<Sha256>,
+    pub(crate) max_bytes: u64,
+    /// The configuration key of `max_bytes`: `max_chart`.
+    pub(crate) max_bytes_key: &'static str,
+    /// In the order in which they are tried. Never empty.
+    pub(crate) at: Vec<Location>,
+}
+
+/// Where a blob is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Location {
+    Url(Url),
+}
+
+/// The revision of a chart.
+///
+/// # Panics
+/// The version is not one of SemVer, or has more than 120 bytes: the listing leaves those out.
+pub(crate) fn chart_revision(version: &str, sha256: &Sha256) -> RevisionId {
+    format!("helm:{version}+sha256:{sha256}").parse().expect("a version of SemVer fits into a revision id")
+}
