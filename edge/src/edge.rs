@@ -236,7 +236,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     };
     reloader.follow(drain);
     shields.start_probes(drain);
-    origin_follower::start(&context, cache.clone(), &config.push, config.cache.fetches, members);
+    origin_follower::start(&context, cache.clone(), &config.push, config.cache.fills, members);
     flush_periodically(&catalog, drain);
     let drain = drain.clone();
     Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloader, access })

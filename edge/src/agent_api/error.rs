@@ -10,7 +10,7 @@ use weir_protocol::route::RouteError;
 use weir_runtime::serve::{Body, RequestBodyError};
 
 use crate::access::Refusal;
-use crate::cache::FetchError;
+use crate::cache::FillError;
 use crate::catalog::LookupError;
 use crate::origin_client::OriginError;
 
@@ -61,7 +61,7 @@ pub(crate) enum ApiError {
     },
     NoSuchVersion(ServiceName, TarballDigest),
     Lookup(ServiceName, LookupError),
-    Body(ServiceName, FetchError),
+    Body(ServiceName, FillError),
     NoSlot(ServiceName),
     /// A request of an agent about itself, by nobody who can be named.
     NoSelf,
@@ -197,17 +197,17 @@ fn lookup(service: &ServiceName, error: LookupError) -> Problem {
     problem.about("service", service).retry_after(RETRY_AFTER)
 }
 
-fn body(service: &ServiceName, error: &FetchError) -> Problem {
+fn body(service: &ServiceName, error: &FillError) -> Problem {
     match error {
-        FetchError::Overloaded => problem(OVERLOADED, "Too many fetches from origins are in flight."),
-        FetchError::Abandoned => internal(),
-        FetchError::NotFound
-        | FetchError::Origin(_)
-        | FetchError::Broken(_)
-        | FetchError::Slow
-        | FetchError::Corrupt
-        | FetchError::BadManifest(_)
-        | FetchError::TimedOut => {
+        FillError::Overloaded => problem(OVERLOADED, "Too many fills from origins are in flight."),
+        FillError::Abandoned => internal(),
+        FillError::NotFound
+        | FillError::Origin(_)
+        | FillError::Broken(_)
+        | FillError::Slow
+        | FillError::Corrupt
+        | FillError::BadManifest(_)
+        | FillError::TimedOut => {
             problem(UNAVAILABLE, format!("The tarball of `{service}` cannot be fetched: {error}."))
         }
     }

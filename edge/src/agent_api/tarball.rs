@@ -18,7 +18,7 @@ use super::headers::{CacheLifetime, joined};
 use super::preconditions::{ResponseKind, evaluate};
 use super::timing::Timing;
 use super::{ApiResponse, Inner, is_forced, revalidate_mode};
-use crate::cache::{BodyRequest, FetchError, ReadyBody, Source, Transcoding};
+use crate::cache::{BodyRequest, FillError, ReadyBody, Source, Transcoding};
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
 use crate::version::{Accepted, Variant};
 
@@ -128,7 +128,7 @@ impl Inner {
                     continue;
                 }
                 // Representations come and go: the descriptor may be out of date.
-                Err(FetchError::NotFound) if !retried => retried = true,
+                Err(FillError::NotFound) if !retried => retried = true,
                 Err(error) => return Err(ApiError::Body(tarball.service().clone(), error)),
             }
             found = self.find(request, tarball, RevalidateMode::Always).await?;

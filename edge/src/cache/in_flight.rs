@@ -1,9 +1,9 @@
-//! The fetches in flight and their waiters, bounded and counted.
+//! The fills in flight and their waiters, bounded and counted.
 
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
-use super::fetch::{FetchError, FetchKey, ObjectRequest};
+use super::fill::{FillError, FillKey, ObjectRequest};
 use super::metrics::CacheMetrics;
 use super::slots::{Slot, Slots};
 use super::{LoadResult, Source};
@@ -12,66 +12,63 @@ use crate::single_flight::{SingleFlight, Waiter};
 /// The most objects in flight, queued ones included.
 pub(super) const MAX_IN_FLIGHT: usize = 16_384;
 
-pub(super) struct InFlightFetches {
-    fetches: SingleFlight<FetchKey, LoadResult>,
+pub(super) struct InFlightFills {
+    fills: SingleFlight<FillKey, LoadResult>,
     waiters: Slots,
     metrics: CacheMetrics,
 }
 
-/// Waits for a fetch.
-pub(super) struct FetchWaiter {
+/// Waits for a fill.
+pub(super) struct FillWaiter {
     waiter: Waiter<LoadResult>,
-    /// Another request had started the fetch.
+    /// Another request had started the fill.
     collapsed: bool,
     /// Only waiters without a byte of their body count against the bound: a body in progress is never refused.
     _slot: Option<Slot>,
 }
 
-impl InFlightFetches {
+impl InFlightFills {
     /// `most`: the most waiters.
     pub(super) fn new(most: usize, metrics: CacheMetrics, drain: &Drain) -> Self {
-        Self { fetches: SingleFlight::new(MAX_IN_FLIGHT, drain), waiters: Slots::new(most), metrics }
+        Self { fills: SingleFlight::new(MAX_IN_FLIGHT, drain), waiters: Slots::new(most), metrics }
     }
 
-    /// Joins the fetch of an object, or starts it with the future that `begin` makes, as a detached task. `is_first`:
+    /// Joins the fill of an object, or starts it with the future that `begin` makes, as a detached task. `is_first`:
     /// nothing of the body was sent yet.
     ///
     /// # Errors
-    /// [`FetchError::Overloaded`]: a bound is reached.
+    /// [`FillError::Overloaded`]: a bound is reached.
     pub(super) fn join<F>(
         &self,
         request: &ObjectRequest,
         is_first: bool,
         begin: impl FnOnce() -> F,
-    ) -> Result<FetchWaiter, FetchError>
+    ) -> Result<FillWaiter, FillError>
     where
         F: Future<Output = LoadResult> + Send + 'static,
     {
         let refuse = || {
             self.metrics.waiters_refused.inc();
-            FetchError::Overloaded
+            FillError::Overloaded
         };
         let slot = is_first.then(|| self.waiters.try_take().ok_or_else(refuse)).transpose()?;
-        let waiter = self.fetches.join(&request.key(), begin).map_err(|_| refuse())?;
+        let waiter = self.fills.join(&request.key(), begin).map_err(|_| refuse())?;
         Ok(self.waiter(waiter, slot))
     }
 
     /// Joins or starts read-ahead. `None`: half of the bound is in use.
-    pub(super) fn join_read_ahead<F>(&self, request: &ObjectRequest, begin: impl FnOnce() -> F) -> Option<FetchWaiter>
+    pub(super) fn join_read_ahead<F>(&self, request: &ObjectRequest, begin: impl FnOnce() -> F) -> Option<FillWaiter>
     where
         F: Future<Output = LoadResult> + Send + 'static,
     {
-        let has_room = self.fetches.len() < MAX_IN_FLIGHT / 2;
-        has_room
-            .then(|| self.fetches.join(&request.key(), begin).ok())
-            .flatten()
-            .map(|waiter| self.waiter(waiter, None))
+        let has_room = self.fills.len() < MAX_IN_FLIGHT / 2;
+        has_room.then(|| self.fills.join(&request.key(), begin).ok()).flatten().map(|waiter| self.waiter(waiter, None))
     }
 
-    fn waiter(&self, waiter: Waiter<LoadResult>, slot: Option<Slot>) -> FetchWaiter {
+    fn waiter(&self, waiter: Waiter<LoadResult>, slot: Option<Slot>) -> FillWaiter {
         let collapsed = waiter.collapsed;
         self.metrics.collapsed.inc_by(u64::from(collapsed));
-        FetchWaiter { waiter, collapsed, _slot: slot }
+        FillWaiter { waiter, collapsed, _slot: slot }
     }
 
     pub(super) fn waiters(&self) -> Bound {
@@ -79,13 +76,13 @@ impl InFlightFetches {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.fetches.len()
+        self.fills.len()
     }
 }
 
-impl FetchWaiter {
+impl FillWaiter {
     pub(super) async fn result(self) -> LoadResult {
-        let mut loaded = self.waiter.result().await.unwrap_or(Err(FetchError::Abandoned))?;
+        let mut loaded = self.waiter.result().await.unwrap_or(Err(FillError::Abandoned))?;
         if let Source::Origin { collapsed, .. } = &mut loaded.source {
             *collapsed = self.collapsed;
         }

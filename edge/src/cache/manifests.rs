@@ -6,7 +6,7 @@ use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::manifest::{Frame, Manifest};
 
-use super::fetch::FetchError;
+use super::fill::FillError;
 use super::representation::BodyRequest;
 
 /// The most memory for manifests, in bytes.
@@ -29,11 +29,7 @@ impl Manifests {
     ///
     /// # Errors
     /// The manifest contradicts the descriptor of the request.
-    pub(super) fn get(
-        &self,
-        digest: &ObjectDigest,
-        request: &BodyRequest,
-    ) -> Result<Option<Arc<Manifest>>, FetchError> {
+    pub(super) fn get(&self, digest: &ObjectDigest, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FillError> {
         let manifest = self.0.get(digest).map(|entry| entry.value().clone());
         manifest.map(|manifest| request.check(&manifest).map(|()| manifest)).transpose()
     }
@@ -47,8 +43,8 @@ impl Manifests {
         digest: &ObjectDigest,
         request: &BodyRequest,
         bytes: &[u8],
-    ) -> Result<Arc<Manifest>, FetchError> {
-        let manifest = Manifest::parse(bytes).map_err(|error| FetchError::BadManifest(error.to_string()))?;
+    ) -> Result<Arc<Manifest>, FillError> {
+        let manifest = Manifest::parse(bytes).map_err(|error| FillError::BadManifest(error.to_string()))?;
         let manifest = Arc::new(manifest);
         request.check(&manifest)?;
         self.0.insert(*digest, manifest.clone());

@@ -9,8 +9,8 @@ use weir_runtime::metric_families;
 
 use super::disk::DiskFailure;
 
-/// What becomes of fetches, as values of a label.
-const FETCH_RESULTS: [&str; 7] = ["ok", "not_found", "origin_failed", "broken", "slow", "corrupt", "abandoned"];
+/// What becomes of fills, as values of a label.
+const FILL_RESULTS: [&str; 7] = ["ok", "not_found", "origin_failed", "broken", "slow", "corrupt", "abandoned"];
 
 /// Why objects are dropped, as values of a label.
 const DROP_REASONS: [&str; 4] = ["size", "corrupt", "vanished", "purged"];
@@ -22,20 +22,20 @@ metric_families! {
         hits: IntCounterVec = "weir_edge_cache_hits_total" { tier: ["memory", "disk"] };
         /// Bytes of objects found in the cache.
         hit_bytes: IntCounterVec = "weir_edge_cache_hit_bytes_total" { tier: ["memory", "disk"] };
-        /// Objects fetched from origins.
-        fetches: IntCounterVec = "weir_edge_fills_total" { result: FETCH_RESULTS };
-        /// Time from the start of a fetch until its object was verified.
-        fetch_duration: Histogram = "weir_edge_fill_duration_seconds" [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0];
-        /// Retries of fetches, by the failure before.
-        fetch_retries: IntCounterVec = "weir_edge_fill_retries_total"
+        /// Fills: objects fetched from an origin or a shield because the edge had not stored them.
+        fills: IntCounterVec = "weir_edge_fills_total" { result: FILL_RESULTS };
+        /// Time from the start of a fill until its object was verified.
+        fill_duration: Histogram = "weir_edge_fill_duration_seconds" [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0];
+        /// Retries of fills, by the failure before.
+        fill_retries: IntCounterVec = "weir_edge_fill_retries_total"
             { reason: ["origin_failed", "broken", "slow", "corrupt"] };
-        /// Requests refused because too many wait for objects. Find out what delays fetches, or raise `cache.waiters`.
+        /// Requests refused because too many wait for objects. Find out what delays fills, or raise `cache.waiters`.
         pub(super) waiters_refused: IntCounter = "weir_edge_fill_waiters_refused_total";
-        /// Requests that waited for a fetch already under way.
+        /// Requests that waited for a fill already under way.
         pub(super) collapsed: IntCounter = "weir_edge_fills_collapsed_total";
         /// Objects whose bytes did not have their digest, by source. They were not served. Alert above 0.
         verify_failures: IntCounterVec = "weir_edge_verify_failures_total" { tier: ["memory", "disk", "origin"] };
-        /// Objects on disk that could not be read. They were fetched instead. Above 0: check the disk.
+        /// Objects on disk that could not be read. They were filled instead. Above 0: check the disk.
         pub(super) read_failures: IntCounter = "weir_edge_cache_read_failures_total";
         /// Objects removed from disk. `vanished`: another program deleted the file.
         evictions: IntCounterVec = "weir_edge_evictions_total" { reason: DROP_REASONS };
@@ -142,13 +142,13 @@ impl RemovalReason {
 }
 
 impl CacheMetrics {
-    pub(super) fn fetched(&self, result: &'static str, took: Duration) {
-        self.fetches.with_label_values(&[result]).inc();
-        self.fetch_duration.observe(took.as_secs_f64());
+    pub(super) fn filled(&self, result: &'static str, took: Duration) {
+        self.fills.with_label_values(&[result]).inc();
+        self.fill_duration.observe(took.as_secs_f64());
     }
 
     pub(super) fn retried(&self, reason: &'static str) {
-        self.fetch_retries.with_label_values(&[reason]).inc();
+        self.fill_retries.with_label_values(&[reason]).inc();
     }
 
     pub(super) fn verify_failed(&self, at: Tier) {
@@ -184,5 +184,5 @@ pub(crate) struct Usage {
     pub(super) in_flight_bytes: u64,
     pub(super) in_flight_limit_bytes: u64,
     pub(super) is_writing: bool,
-    pub(super) being_fetched: u64,
+    pub(super) fills: u64,
 }

@@ -1,13 +1,13 @@
 //! The object cache: immutable objects in memory and on disk, and the bodies made of them.
 //!
-//! An object is looked up in [`memory`], then on [`disk`], then fetched from an origin by [`fetch`]. Requests for the
-//! same object share one fetch ([`in_flight`]). A [`body`] is the concatenated frames of a [`representation`]. Every
+//! An object is looked up in [`memory`], then on [`disk`], then fetched from an origin by [`fill`]. Requests for the
+//! same object share one fill ([`in_flight`]). A [`body`] is the concatenated frames of a [`representation`]. Every
 //! object is verified after it arrived and after each read from disk.
 
 mod body;
 mod budget;
 mod disk;
-mod fetch;
+mod fill;
 mod in_flight;
 mod manifests;
 mod memory;
@@ -38,8 +38,8 @@ use weir_runtime::shutdown::Drain;
 use self::body::{FrameReader, part};
 use self::budget::MemoryBudget;
 use self::disk::Disk;
-use self::fetch::{Fetched, Fetcher, Size};
-use self::in_flight::{FetchWaiter, InFlightFetches, MAX_IN_FLIGHT};
+use self::fill::{Filled, Filler, Size};
+use self::in_flight::{FillWaiter, InFlightFills, MAX_IN_FLIGHT};
 use self::manifests::Manifests;
 use self::memory::Memory;
 pub(crate) use self::metrics::CacheMetrics;
@@ -52,16 +52,16 @@ use crate::config::CacheConfig;
 use crate::origin_client::{MAX_ORIGINS, Origins, Shields};
 
 pub(crate) use self::body::{ReadyBody, SentBytes, Transcoding};
-pub(crate) use self::fetch::FetchError;
-use self::fetch::ObjectRequest;
+pub(crate) use self::fill::FillError;
+use self::fill::ObjectRequest;
 pub(crate) use self::metrics::{FarthestTier, Tier};
 pub(crate) use self::representation::BodyRequest;
 pub(crate) use self::slots::Slot;
 
-/// Concurrent fetches of one prefetch: most slots are left to clients.
+/// Concurrent fills of one prefetch: most slots are left to clients.
 const PREFETCH_CONCURRENCY: usize = 4;
 
-/// Manifests are not prefetched on `HEAD` while more fetches than this are in flight, because clients wait for those.
+/// Manifests are not prefetched on `HEAD` while more fills than this are in flight, because clients wait for those.
 const MANIFEST_PREFETCH_LIMIT: usize = 64;
 
 #[derive(Clone)]
@@ -75,8 +75,8 @@ struct Inner {
     budget: Arc<MemoryBudget>,
     in_flight: u64,
     manifests: Manifests,
-    fetches: InFlightFetches,
-    fetcher: Fetcher,
+    fills: InFlightFills,
+    filler: Filler,
     decoders: Slots,
     encoders: Slots,
     wait: Duration,
@@ -93,12 +93,12 @@ struct Loaded {
     source: Source,
 }
 
-type LoadResult = Result<Loaded, FetchError>;
+type LoadResult = Result<Loaded, FillError>;
 
-/// A loaded object, or the fetch to wait for.
+/// A loaded object, or the fill to wait for.
 enum Loading {
     Done(Loaded),
-    Waiting(FetchWaiter),
+    Waiting(FillWaiter),
 }
 
 impl Loading {
@@ -117,11 +117,11 @@ pub(crate) enum Source {
     Memory,
     /// It was on disk.
     Disk,
-    /// It was fetched.
+    /// A fill brought it.
     Origin {
         /// It was inserted into the cache.
         stored: bool,
-        /// Another request had started the fetch.
+        /// Another request had started the fill.
         collapsed: bool,
         /// The `Cache-Status` of the shield that sent it.
         upstream: Option<HeaderValue>,
@@ -178,18 +178,18 @@ impl Cache {
         drain: &Drain,
     ) -> prometheus::Result<Self> {
         let metrics = CacheMetrics::register(registry)?;
-        let slots = (0..MAX_ORIGINS).map(|_| Slots::new(config.fetches)).collect();
-        let shield_slots = shields.all().iter().map(|_| Slots::new(config.fetches)).collect();
+        let slots = (0..MAX_ORIGINS).map(|_| Slots::new(config.fills)).collect();
+        let shield_slots = shields.all().iter().map(|_| Slots::new(config.fills)).collect();
         let (memory, in_flight) = (config.memory.as_u64(), config.in_flight.as_u64());
-        let budget = Arc::new(MemoryBudget::new(memory, in_flight, config.fetch_wait));
-        let fetcher = Fetcher {
+        let budget = Arc::new(MemoryBudget::new(memory, in_flight, config.fill_wait));
+        let filler = Filler {
             origins,
             shields,
             budget: budget.clone(),
             slots,
             shield_slots,
-            idle: config.fetch_idle,
-            max_wait: config.fetch_wait,
+            idle: config.fill_idle,
+            max_wait: config.fill_wait,
             metrics: metrics.clone(),
         };
         let inner = Inner {
@@ -198,11 +198,11 @@ impl Cache {
             budget,
             in_flight,
             manifests: Manifests::new(),
-            fetches: InFlightFetches::new(config.waiters, metrics.clone(), drain),
-            fetcher,
+            fills: InFlightFills::new(config.waiters, metrics.clone(), drain),
+            filler,
             decoders: Slots::new(config.decoders),
             encoders: Slots::new(config.encoders),
-            wait: config.fetch_wait,
+            wait: config.fill_wait,
             purges: AtomicU64::new(0),
             metrics,
             drain: drain.clone(),
@@ -234,14 +234,14 @@ impl Cache {
     /// The slot that transcoding needs while the body is sent. Fails instead of waiting when all are in use.
     ///
     /// # Errors
-    /// [`FetchError::Overloaded`].
-    pub(crate) fn slot(&self, transcoding: Transcoding) -> Result<Option<Slot>, FetchError> {
+    /// [`FillError::Overloaded`].
+    pub(crate) fn slot(&self, transcoding: Transcoding) -> Result<Option<Slot>, FillError> {
         let slots = match transcoding {
             Transcoding::Passthrough => return Ok(None),
             Transcoding::Decode => &self.inner.decoders,
             Transcoding::Gzip => &self.inner.encoders,
         };
-        slots.try_take().map(Some).ok_or(FetchError::Overloaded)
+        slots.try_take().map(Some).ok_or(FillError::Overloaded)
     }
 
     /// Opens a range of a body (or of the tar, when it is decoded) once its first frame is loaded. `reverify`: also
@@ -256,12 +256,12 @@ impl Cache {
         slot: Option<Slot>,
         range: Range<u64>,
         reverify: bool,
-    ) -> Result<(ReadyBody, Source), FetchError> {
+    ) -> Result<(ReadyBody, Source), FillError> {
         let open = async {
             let (frames, listed) = self.frames(&request, reverify).await?;
             let is_stored = transcoding == Transcoding::Passthrough;
             if !is_stored && !frames.are_decodable() {
-                return Err(FetchError::BadManifest("a frame exceeds the limit of decoded bytes".to_owned()));
+                return Err(FillError::BadManifest("a frame exceeds the limit of decoded bytes".to_owned()));
             }
             let slices = frames.slices(&range, !is_stored);
             let mut frames = Box::new(FrameReader::new(self.clone(), request, frames, slices, reverify));
@@ -270,11 +270,11 @@ impl Cache {
             Ok((ReadyBody::Frames { frames, transcoding, slot, length }, first.and(listed)))
         };
         // Boxed: every handler's future would contain it otherwise.
-        tokio::time::timeout(self.inner.wait, Box::pin(open)).await.unwrap_or(Err(FetchError::TimedOut))
+        tokio::time::timeout(self.inner.wait, Box::pin(open)).await.unwrap_or(Err(FillError::TimedOut))
     }
 
     /// The frames of a representation, and the source of their list.
-    async fn frames(&self, request: &BodyRequest, reverify: bool) -> Result<(Frames, Source), FetchError> {
+    async fn frames(&self, request: &BodyRequest, reverify: bool) -> Result<(Frames, Source), FillError> {
         if !request.has_manifest() {
             return Ok((Frames::one(request), Source::Memory));
         }
@@ -287,7 +287,7 @@ impl Cache {
     }
 
     /// The parsed manifest of a representation. Its object counts as used, so that it is not evicted before its frames.
-    fn known_manifest(&self, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FetchError> {
+    fn known_manifest(&self, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FillError> {
         self.inner.disk.touch(&request.stored.digest);
         self.inner.manifests.get(&request.stored.digest, request)
     }
@@ -299,8 +299,8 @@ impl Cache {
             let frames = frames.all().iter();
             let missing: Vec<ObjectRequest> =
                 frames.filter(|frame| self.tier(&frame.digest).is_none()).map(|frame| request.frame(frame)).collect();
-            let fetches = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
-            stream::iter(fetches).buffer_unordered(PREFETCH_CONCURRENCY).try_for_each(async |_| Ok(())).await
+            let fills = missing.into_iter().map(|frame| async move { self.load(&frame, false).await });
+            stream::iter(fills).buffer_unordered(PREFETCH_CONCURRENCY).try_for_each(async |_| Ok(())).await
         };
         // A client that needs it retries and gets the error.
         if let Err(error) = Box::pin(read_all).await {
@@ -326,13 +326,13 @@ impl Cache {
         passed: CdnLoop,
         request_id: Option<RequestId>,
         reverify: bool,
-    ) -> Result<(Bytes, Source), FetchError> {
+    ) -> Result<(Bytes, Source), FillError> {
         // Without shields all requests go to the origins, and are one.
-        let passed = if self.inner.fetcher.has_shields() { passed } else { CdnLoop::default() };
+        let passed = if self.inner.filler.has_shields() { passed } else { CdnLoop::default() };
         let size = Size::AtMost(MAX_OBJECT_BYTES as u64);
         let request = ObjectRequest { repository, digest, size, origin: None, passed, request_id };
         let loading = Box::pin(self.load(&request, reverify));
-        let loaded = tokio::time::timeout(self.inner.wait, loading).await.unwrap_or(Err(FetchError::TimedOut))?;
+        let loaded = tokio::time::timeout(self.inner.wait, loading).await.unwrap_or(Err(FillError::TimedOut))?;
         Ok((loaded.bytes, loaded.source))
     }
 
@@ -342,7 +342,7 @@ impl Cache {
     }
 
     /// Starts to load an object. `is_first`: nothing of the body was sent yet.
-    fn start_load(&self, request: &ObjectRequest, reverify: bool, is_first: bool) -> Result<Loading, FetchError> {
+    fn start_load(&self, request: &ObjectRequest, reverify: bool, is_first: bool) -> Result<Loading, FillError> {
         let inner = &self.inner;
         let digest = &request.digest;
         if !reverify && let Some(bytes) = self.in_memory(digest) {
@@ -353,20 +353,20 @@ impl Cache {
             inner.insert_in_memory(*digest, bytes.clone(), purges);
             return Ok(Loading::Done(Loaded { bytes, source: Source::Disk }));
         }
-        inner.fetches.join(request, is_first, || inner.clone().read_or_fetch(request.clone())).map(Loading::Waiting)
+        inner.fills.join(request, is_first, || inner.clone().read_or_fill(request.clone())).map(Loading::Waiting)
     }
 
     /// Starts read-ahead of an object from disk or origin. `None`: no memory or slot is free for that.
-    fn read_ahead(&self, request: &ObjectRequest) -> Option<FetchWaiter> {
+    fn read_ahead(&self, request: &ObjectRequest) -> Option<FillWaiter> {
         let inner = &self.inner;
         inner.budget.has_room().then_some(())?;
-        inner.fetches.join_read_ahead(request, || inner.clone().read_or_fetch(request.clone()))
+        inner.fills.join_read_ahead(request, || inner.clone().read_or_fill(request.clone()))
     }
 
     /// Prefetches the manifest of a body that a client will probably request next: this saves a round trip to the
     /// origin. `request` is called only when it is needed.
     pub(crate) fn prefetch_manifest(&self, stored: &Representation, request: impl FnOnce() -> BodyRequest) {
-        let is_quiet = self.inner.fetches.len() < MANIFEST_PREFETCH_LIMIT;
+        let is_quiet = self.inner.fills.len() < MANIFEST_PREFETCH_LIMIT;
         if stored.frames > 1 && is_quiet && self.tier(&stored.digest).is_none() {
             drop(self.read_ahead(&request().named()));
         }
@@ -394,9 +394,9 @@ impl Cache {
             ("memory_bytes", usage.memory_bytes, usage.memory_limit_bytes),
             ("in_flight_bytes", usage.in_flight_bytes, usage.in_flight_limit_bytes),
             ("parsed_manifest_bytes", manifests, most),
-            ("queued_fills", inner.fetches.len() as u64, MAX_IN_FLIGHT as u64),
-            inner.fetches.waiters(),
-            inner.fetcher.fetches(),
+            ("queued_fills", inner.fills.len() as u64, MAX_IN_FLIGHT as u64),
+            inner.fills.waiters(),
+            inner.filler.fills(),
             inner.decoders.bound("decoders"),
             inner.encoders.bound("gzip_encoders"),
         ]
@@ -409,7 +409,7 @@ impl Cache {
 
 impl Inner {
     /// Reads an object from disk, or takes it from memory, or fetches it and stores it in the background.
-    async fn read_or_fetch(self: Arc<Self>, request: ObjectRequest) -> LoadResult {
+    async fn read_or_fill(self: Arc<Self>, request: ObjectRequest) -> LoadResult {
         let (digest, purges) = (request.digest, self.purges.load(Ordering::SeqCst));
         if let Some(bytes) = self.disk.read(digest, request.size.limit(), &self.budget).await {
             self.insert_in_memory(digest, bytes.clone(), purges);
@@ -419,7 +419,7 @@ impl Inner {
         if let Some(bytes) = self.verified_in_memory(&digest) {
             return Ok(Loaded { bytes, source: Source::Memory });
         }
-        let Fetched { bytes, upstream } = Box::pin(self.fetcher.fetch(&request)).await?;
+        let Filled { bytes, upstream } = Box::pin(self.filler.fill(&request)).await?;
         // Objects that the disk rejects are served from memory.
         let in_memory = self.insert_in_memory(digest, bytes.clone(), purges);
         let stored = in_memory || self.disk.accepts(bytes.len() as u64);
@@ -477,7 +477,7 @@ impl Inner {
             in_flight_bytes: self.budget.used().saturating_sub(memory_bytes),
             in_flight_limit_bytes: self.in_flight,
             is_writing: self.disk.last_failure().is_none(),
-            being_fetched: self.fetches.len() as u64,
+            fills: self.fills.len() as u64,
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Purged {
 }
 
 impl Cache {
-    /// The frames of a representation, as far as they are known without a fetch. Blocks.
+    /// The frames of a representation, as far as they are known without a fill. Blocks.
     fn peek_frames(&self, request: &BodyRequest) -> Option<Frames> {
         if !request.has_manifest() {
             return Some(Frames::one(request));

@@ -9,7 +9,7 @@ use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES, Mani
 use weir_protocol::name::RepositoryName;
 use weir_protocol::request_id::RequestId;
 
-use super::fetch::{FetchError, ObjectRequest, Size};
+use super::fill::{FillError, ObjectRequest, Size};
 use crate::cdn_loop::CdnLoop;
 use crate::origin_client::OriginId;
 
@@ -53,12 +53,12 @@ impl BodyRequest {
     }
 
     /// Checks that a manifest matches the descriptor.
-    pub(super) fn check(&self, manifest: &Manifest) -> Result<(), FetchError> {
+    pub(super) fn check(&self, manifest: &Manifest) -> Result<(), FillError> {
         let found = (manifest.frames().len(), manifest.size(), manifest.tar_size());
         let expected = (self.stored.frames as usize, self.stored.size, self.tar_size);
         if found != expected {
             let reason = format!("(frames, bytes, bytes of tar) are {found:?}, and {expected:?} in the descriptor");
-            return Err(FetchError::BadManifest(reason));
+            return Err(FillError::BadManifest(reason));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A concurrency limit: for fetches, waiters, decoders and encoders.
+//! A concurrency limit: for fills, waiters, decoders and encoders.
 
 use std::sync::Arc;
 

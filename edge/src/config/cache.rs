@@ -20,8 +20,8 @@ pub struct CacheConfig {
     /// Size of objects in memory, evicted by S3-FIFO. At least `4MiB`.
     #[serde(with = "size")]
     pub memory: ByteSize,
-    /// Memory of further objects: those being fetched, and those that slow clients still read. While it is used up, requests
-    /// for objects that are not in memory wait up to `fetch_wait`. At least `16MiB`.
+    /// Memory of further objects: those of fills under way, and those that slow clients still read. While it is used up, requests
+    /// for objects that are not in memory wait up to `fill_wait`. At least `16MiB`.
     #[serde(with = "size")]
     pub in_flight: ByteSize,
     /// Services in the catalog, deleted ones included. Beyond it, the least recently requested are dropped and queried again
@@ -30,14 +30,15 @@ pub struct CacheConfig {
     /// Memory of the services in the catalog: about twice their descriptors and 1 KiB each. At least `1MiB`.
     #[serde(with = "size")]
     pub service_bytes: ByteSize,
-    /// Objects fetched from origins at a time. Further fetches wait. At least 1.
-    pub fetches: usize,
-    /// How long an origin may send nothing within an object before the fetch is retried.
+    /// Fills at a time from each origin and shield. A fill fetches an object that the edge has not stored. Further fills wait.
+    /// At least 1.
+    pub fills: usize,
+    /// How long an origin or shield may send nothing within an object before the fill is retried.
     #[serde(with = "duration")]
-    pub fetch_idle: Duration,
-    /// How long a request waits for its first byte.
+    pub fill_idle: Duration,
+    /// How long a request waits for its first byte while a fill is under way.
     #[serde(with = "duration")]
-    pub fetch_wait: Duration,
+    pub fill_wait: Duration,
     /// Requests that wait for an object. Further ones get 503. At least 1.
     pub waiters: usize,
     /// Tarballs decoded at a time, for clients that accept no stored encoding, each with up to 8 MiB of memory. Further ones
@@ -70,9 +71,9 @@ impl Default for CacheConfig {
             in_flight: ByteSize::mib(256),
             services: 100_000,
             service_bytes: ByteSize::gib(1),
-            fetches: 64,
-            fetch_idle: Duration::from_secs(10),
-            fetch_wait: Duration::from_secs(60),
+            fills: 64,
+            fill_idle: Duration::from_secs(10),
+            fill_wait: Duration::from_secs(60),
             waiters: 20_000,
             decoders: 128,
             encoders: 32,
@@ -94,12 +95,12 @@ impl CacheConfig {
             (self.in_flight < MIN_IN_FLIGHT, "in_flight in [cache] must be at least \"16MiB\""),
             (self.service_bytes < MIN_SERVICE_BYTES, "service_bytes in [cache] must be at least \"1MiB\""),
             (self.services == 0, "services in [cache] must be at least 1"),
-            (self.fetches == 0, "fetches in [cache] must be at least 1"),
+            (self.fills == 0, "fills in [cache] must be at least 1"),
             (self.waiters == 0, "waiters in [cache] must be at least 1"),
             (self.decoders == 0, "decoders in [cache] must be at least 1"),
             (self.encoders == 0, "encoders in [cache] must be at least 1"),
-            (self.fetch_idle.is_zero(), "fetch_idle in [cache] must be more than \"0s\", for example \"10s\""),
-            (self.fetch_wait.is_zero(), "fetch_wait in [cache] must be more than \"0s\", for example \"60s\""),
+            (self.fill_idle.is_zero(), "fill_idle in [cache] must be more than \"0s\", for example \"10s\""),
+            (self.fill_wait.is_zero(), "fill_wait in [cache] must be more than \"0s\", for example \"60s\""),
         ])
     }
 }

@@ -283,8 +283,7 @@ mod tests {
 
     #[test]
     fn all_invalid_values_are_reported_at_once() {
-        let cache =
-            "dir = \"edge-cache\"\ndisk = \"0B\"\nmemory = \"0B\"\nservices = 0\nfetches = 0\nfetch_idle = \"0s\"";
+        let cache = "dir = \"edge-cache\"\ndisk = \"0B\"\nmemory = \"0B\"\nservices = 0\nfills = 0\nfill_idle = \"0s\"";
         let others = "[auth]\ncached_tokens = 0\n[[auth.certificate]]\nagents = \"a\"\nservices = [\"a\"]\n[push]\nrevalidate_interval = \"0s\"\n\
                       [freshness]\nwait = \"0s\"\nstale_if_error = \"0s\"";
         let error = load(&(MINIMAL.replace("dir = \"edge-cache\"", cache) + others)).unwrap_err();
@@ -292,8 +291,8 @@ mod tests {
             "disk in",
             "memory in",
             "services in [cache]",
-            "fetches in",
-            "fetch_idle in",
+            "fills in",
+            "fill_idle in",
             "mode = \"open\"",
             "client_ca in",
             "cached_tokens in",

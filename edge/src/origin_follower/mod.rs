@@ -42,9 +42,9 @@ pub(crate) struct FollowerContext {
     pub(crate) drain: Drain,
 }
 
-/// Learns the members and follows all of them until the drain begins. `fetches`: the most concurrent fetches per origin.
-pub(crate) fn start(context: &FollowerContext, cache: Cache, config: &PushConfig, fetches: usize, file: MembersFile) {
-    let prefetcher = Prefetcher::start(context, cache, config.prefetch_within, fetches);
+/// Learns the members and follows all of them until the drain begins. `fills`: the most concurrent fills per origin.
+pub(crate) fn start(context: &FollowerContext, cache: Cache, config: &PushConfig, fills: usize, file: MembersFile) {
+    let prefetcher = Prefetcher::start(context, cache, config.prefetch_within, fills);
     periodic_revalidation::start(context, config.revalidate_interval);
     context.drain.spawn(members::follow(context.clone(), prefetcher, file));
 }

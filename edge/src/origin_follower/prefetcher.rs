@@ -29,11 +29,11 @@ pub(super) struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Starts the task. `within`: only services that a client requested within this time. `fetches`: the most
-    /// concurrent fetches per origin, most of which are left to clients.
-    pub(super) fn start(context: &FollowerContext, cache: Cache, within: Duration, fetches: usize) -> Self {
+    /// Starts the task. `within`: only services that a client requested within this time. `fills`: the most
+    /// concurrent fills per origin, most of which are left to clients.
+    pub(super) fn start(context: &FollowerContext, cache: Cache, within: Duration, fills: usize) -> Self {
         let (waiting, next) = mpsc::channel(MAX_QUEUED);
-        let permits = (fetches / 4).clamp(1, MAX_CONCURRENT_PREFETCHES);
+        let permits = (fills / 4).clamp(1, MAX_CONCURRENT_PREFETCHES);
         context.drain.spawn(prefetch_all(context.clone(), cache, next, permits));
         let (clock, metrics) = (context.clock, context.metrics.clone());
         Self { waiting, within, clock, metrics }

@@ -8,7 +8,7 @@ use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use crate::agent_api::ApiError;
-use crate::cache::FetchError;
+use crate::cache::FillError;
 
 /// `Retry-After` where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub(super) enum PeerError {
     /// As an agent's request for the same thing would.
     Api(ApiError),
-    Object(ObjectDigest, FetchError),
+    Object(ObjectDigest, FillError),
     TooManyStreams,
     /// The event streams of the origins are not followed now.
     NotFollowing,
@@ -46,14 +46,14 @@ impl PeerError {
     }
 }
 
-fn object(digest: ObjectDigest, error: &FetchError) -> Problem {
+fn object(digest: ObjectDigest, error: &FillError) -> Problem {
     let (status, kind, title) = match error {
-        FetchError::NotFound => {
+        FillError::NotFound => {
             let detail = "No origin has this object: request the descriptor again.";
             let problem = Problem::new(StatusCode::NOT_FOUND, "no-such-object", "No such object", detail);
             return problem.about("object", &digest);
         }
-        FetchError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The edge is overloaded"),
+        FillError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The edge is overloaded"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "object-unavailable", "The object cannot be read just now"),
     };
     let detail = format!("The object cannot be fetched: {error}.");

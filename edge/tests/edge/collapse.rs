@@ -6,7 +6,7 @@ use crate::site::{Site, TARBALL, ZSTD};
 use crate::test_origin::Fault;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_concurrent_misses_share_one_fetch_that_outlives_the_first_client() {
+async fn fifty_concurrent_misses_share_one_fill_that_outlives_the_first_client() {
     let (site, tarball) = Site::serving(8 << 20).await;
     let gate = Arc::new(Semaphore::new(0));
     site.origin.faults([Fault::Hold(gate.clone())]);

@@ -53,7 +53,7 @@ async fn a_pushed_version_is_prefetched_and_served() {
 }
 
 #[tokio::test]
-async fn prefetches_leave_fetch_slots_for_clients() {
+async fn prefetches_leave_fill_slots_for_clients() {
     const SERVICES: u64 = 4;
     let name = |number: u64| format!("s{number}");
     let tarball = |seed| Tarball::random(seed, 500_000);
@@ -63,7 +63,7 @@ async fn prefetches_leave_fetch_slots_for_clients() {
                 site.origin.publish(&name(number), 7, 1, &Tarball::random(number, 1000));
             }
         },
-        |config| config.cache.fetches = 4,
+        |config| config.cache.fills = 4,
     )
     .await;
     let mut client = site.client("h2").await;
@@ -81,7 +81,7 @@ async fn prefetches_leave_fetch_slots_for_clients() {
     for number in 0..10 * SERVICES {
         client.head(&format!("/v1/services/{}/tarball", name(number % SERVICES)), &[]).await;
     }
-    assert_eq!(site.origin.requests("object").len(), 1, "a quarter of the fetch slots");
+    assert_eq!(site.origin.requests("object").len(), 1, "a quarter of the fill slots");
     gate.add_permits(SERVICES as usize);
     let fetched = async || site.metric("weir_edge_fills_total", &[("result", "ok")]) == SERVICES as f64;
     site.until("all are fetched", fetched).await;

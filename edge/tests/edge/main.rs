@@ -12,7 +12,7 @@ mod deltas;
 mod disk_failures;
 mod drain;
 mod explain;
-mod fetches;
+mod fills;
 mod following;
 mod freshness;
 mod generations;

@@ -132,10 +132,10 @@ async fn several_origins_partition_the_services() {
 }
 
 #[tokio::test]
-async fn a_hanging_origin_delays_no_fetch_from_another() {
+async fn a_hanging_origin_delays_no_fill_from_another() {
     let mut site = Site::prepare().await;
     let second = site.second_origin().await;
-    (site.config.cache.fetches, site.config.cache.fetch_idle) = (1, Duration::from_secs(3600));
+    (site.config.cache.fills, site.config.cache.fill_idle) = (1, Duration::from_secs(3600));
     site.start_edge().await;
     let (one, two) = (Tarball::random(1, 1000), Tarball::random(2, 1000));
     site.origin.publish("one", 7, 1, &one);

@@ -131,7 +131,7 @@ async fn a_hard_purge_removes_a_service_and_keeps_its_generation() {
 }
 
 #[tokio::test]
-async fn a_hard_purge_applies_to_fetches_in_flight() {
+async fn a_hard_purge_applies_to_fills_in_flight() {
     let site = start().await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 1, &tarball);

@@ -168,7 +168,7 @@ async fn versions_share_equal_frames() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hanging_or_failed_origin_delays_no_cached_version() {
-    let site = Site::with(|config| config.cache.fetch_wait = Duration::from_secs(1)).await;
+    let site = Site::with(|config| config.cache.fill_wait = Duration::from_secs(1)).await;
     let tarballs = publish(&site, 6, 300_000);
     fetch(&site, &tarballs[..3]).await;
     let mut client = site.client("h2").await;

@@ -94,13 +94,13 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 |---|---|---|---|
 | objects on disk | `cache.disk` | `disk_bytes` | eviction |
 | objects in memory | `cache.memory` | `memory_bytes` | eviction |
-| other objects in memory: being fetched or read | `cache.in_flight` | `in_flight_bytes` | requests wait up to `cache.fetch_wait` |
+| other objects in memory: of fills, or being read | `cache.in_flight` | `in_flight_bytes` | requests wait up to `cache.fill_wait` |
 | parsed manifests | {edge/src/cache/manifests.rs MAX_BYTES} | `parsed_manifest_bytes` | eviction |
-| fetches of objects | `cache.fetches` | `fills` | they wait |
-| fetches under way or waiting | {edge/src/cache/in_flight.rs MAX_IN_FLIGHT} | `queued_fills` | 503 |
+| fills, from all origins and shields | `cache.fills` for each | `fills` | they wait |
+| fills under way or waiting | {edge/src/cache/in_flight.rs MAX_IN_FLIGHT} | `queued_fills` | 503 |
 | requests that wait for an object | `cache.waiters` | `fill_waiters` | 503 |
-| attempts of a fetch | {edge/src/cache/fetch.rs MAX_ATTEMPTS} |  | the response is reset, or 503 |
-| rate of a fetch, in bytes per second | {edge/src/cache/fetch.rs MIN_RATE} |  | the attempt fails |
+| attempts of a fill | {edge/src/cache/fill.rs MAX_ATTEMPTS} |  | the response is reset, or 503 |
+| rate of a fill, in bytes per second | {edge/src/cache/fill.rs MIN_RATE} |  | the attempt fails |
 | tarballs decoded for clients | `cache.decoders` | `decoders` | 503 |
 | tarballs compressed with gzip for clients | `cache.encoders` | `gzip_encoders` | another encoding, or 503 |
 | reads from disk | {edge/src/cache/disk/mod.rs MAX_READS} |  | they wait |

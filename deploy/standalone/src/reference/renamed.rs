@@ -6,7 +6,24 @@ use std::process::Command;
 use super::root;
 
 /// Common words, which a reader has to look for. Labels among them are found where PromQL uses them.
-const COMMON: [&str; 7] = ["why", "for", "place", "where", "questions", "unseen", "kicked"];
+const COMMON: [&str; 8] = ["why", "for", "place", "where", "questions", "unseen", "kicked", "fetches"];
+
+/// The program's own list of renamed keys, for its errors.
+const RENAMED_KEYS: &str = "shared/runtime/src/config/renamed_keys.rs";
+
+#[test]
+fn errors_name_the_successor_of_each_renamed_key() {
+    let table = fs::read_to_string(root().join("docs/reference/renamed.md")).unwrap();
+    let list = fs::read_to_string(root().join(RENAMED_KEYS)).unwrap();
+    let keys = table.split("\n## ").find(|section| section.starts_with("Configuration keys")).unwrap();
+    let rows: Vec<_> = keys.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(rows.len(), list.matches("    (\"").count());
+    for row in rows {
+        let names: Vec<_> = row.trim_matches('|').rsplit('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let pair = format!("(\"{}\", \"{}\")", names[1], names[0]);
+        assert!(list.contains(&pair), "{RENAMED_KEYS} lacks {pair}");
+    }
+}
 
 #[test]
 fn nothing_uses_an_old_name() {
@@ -28,10 +45,11 @@ fn nothing_uses_an_old_name() {
         .current_dir(root())
         .output();
     let listed = String::from_utf8(listed.expect("git lists the files").stdout).unwrap();
-    // This file has them as examples.
+    // The last has them as examples.
     let is_exempt = |file: &str| {
         file == "docs/reference/renamed.md"
             || file.starts_with("docs/decisions/")
+            || file == RENAMED_KEYS
             || file.ends_with("reference/renamed.rs")
     };
     let mut found = Vec::new();

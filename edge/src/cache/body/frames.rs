@@ -13,8 +13,8 @@ use futures_util::stream::{self, Stream};
 use tokio::time::timeout;
 use weir_protocol::manifest::{Frame, Slice};
 
-use super::super::fetch::FetchError;
-use super::super::in_flight::FetchWaiter;
+use super::super::fill::FillError;
+use super::super::in_flight::FillWaiter;
 use super::super::representation::{BodyRequest, Frames};
 use super::super::{Cache, FarthestTier, Loaded, Tier};
 
@@ -35,8 +35,8 @@ pub(crate) struct FrameReader {
     frames: Frames,
     /// The slices beyond the window.
     slices: VecDeque<Slice>,
-    /// The slices within the window, with the fetches of those that were missing.
-    ahead: VecDeque<(Slice, Option<FetchWaiter>)>,
+    /// The slices within the window, with the fills of those that were missing.
+    ahead: VecDeque<(Slice, Option<FillWaiter>)>,
     ahead_bytes: u64,
     /// The current window. It grows with the bytes received, so that the first frame gets most of a slow line.
     window: u64,
@@ -79,7 +79,7 @@ impl FrameReader {
     }
 
     /// Reads the first frame; [`FrameReader::next`] returns it again. `None`: there is no frame.
-    pub(in super::super) async fn read_first(&mut self) -> Result<Option<Loaded>, FetchError> {
+    pub(in super::super) async fn read_first(&mut self) -> Result<Option<Loaded>, FillError> {
         let Some((slice, loaded)) = self.load(true).await? else { return Ok(None) };
         self.first = Some((slice, loaded.bytes.clone(), loaded.source.tier()));
         Ok(Some(loaded))
@@ -93,7 +93,7 @@ impl FrameReader {
     }
 
     /// Reads the next frame. `None`: the end.
-    pub(super) async fn next(&mut self) -> Result<Option<ReadFrame>, FetchError> {
+    pub(super) async fn next(&mut self) -> Result<Option<ReadFrame>, FillError> {
         let (slice, bytes, tier) = match self.first.take() {
             Some(first) => first,
             None => match self.load(false).await? {
@@ -109,7 +109,7 @@ impl FrameReader {
         Ok(Some(ReadFrame { frame: *self.frames.get(slice.index), bytes, slice }))
     }
 
-    async fn load(&mut self, is_first: bool) -> Result<Option<(Slice, Loaded)>, FetchError> {
+    async fn load(&mut self, is_first: bool) -> Result<Option<(Slice, Loaded)>, FillError> {
         let (slice, waiter) = match self.ahead.pop_front() {
             Some(next) => {
                 self.ahead_bytes -= self.frames.get(next.0.index).size;
@@ -136,7 +136,7 @@ impl FrameReader {
         Ok(Some((slice, loading.await?)))
     }
 
-    /// Starts fetches within the window and the memory budget.
+    /// Starts fills within the window and the memory budget.
     fn read_ahead(&mut self) {
         while let Some(slice) = self.slices.front() {
             let frame = self.frames.get(slice.index);

@@ -127,7 +127,7 @@ impl Disk {
         if !self.may_have(&digest) || self.read_backoff.is_active(self.clock.now()) {
             return None;
         }
-        // A lack of memory is no fault of the disk, and a fetch would not help.
+        // A lack of memory is no fault of the disk, and a fill would not help.
         let reservation = budget.reserve(most).await?;
         let disk = self.clone();
         let reading = async {

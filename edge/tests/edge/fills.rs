@@ -1,4 +1,4 @@
-//! Fetches: one per object, for all who want it, while an origin and clients do what they do.
+//! Fills: one for each object, shared by all requests, with slow or failing origins and clients.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn retries(site: &Site, reason: &str) -> f64 {
     site.metric("weir_edge_fill_retries_total", &[("reason", reason)])
 }
 
-fn fetched(site: &Site, result: &str) -> f64 {
+fn filled(site: &Site, result: &str) -> f64 {
     site.metric("weir_edge_fills_total", &[("result", result)])
 }
 
@@ -72,7 +72,7 @@ async fn a_body_is_streamed_before_its_last_frame_has_arrived() {
         assert!(download.await.unwrap() == expected, "{number}");
     }
     assert_eq!(site.origin.requests("object").len(), 5, "the manifest and each frame, once");
-    assert_eq!(fetched(&site, "ok"), 5.0);
+    assert_eq!(filled(&site, "ok"), 5.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +113,7 @@ async fn a_poll_that_finds_a_new_version_prefetches_its_manifest_only() {
 async fn read_ahead_continues_when_the_memory_tier_is_full() {
     let site = Site::with(|config| {
         (config.cache.memory, config.cache.in_flight) = (bytesize::ByteSize::mib(24), bytesize::ByteSize::mib(16));
-        config.cache.fetch_idle = Duration::from_secs(3600);
+        config.cache.fill_idle = Duration::from_secs(3600);
     })
     .await;
     let (earlier, tarball) = (Tarball::random(1, 40 * FRAME), Tarball::random(2, 4 * FRAME));
@@ -165,7 +165,7 @@ async fn a_stalled_client_delays_no_other_and_continues_after_eviction() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_fetch_wakes_all_waiters_and_the_next_request_retries() {
+async fn a_failed_fill_wakes_all_waiters_and_the_next_request_retries() {
     let (site, tarball) = Site::serving(300_000).await;
     let gate = gate();
     site.origin.faults([Fault::GateAndBreak(gate.clone()), Fault::Break(1), Fault::Break(1)]);
@@ -181,14 +181,14 @@ async fn a_failed_fetch_wakes_all_waiters_and_the_next_request_retries() {
         assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
         assert_eq!(reply.problem()["retryable"].as_bool(), Some(true));
     }
-    assert_eq!((fetched(&site, "broken"), retries(&site, "broken")), (1.0, 2.0));
+    assert_eq!((filled(&site, "broken"), retries(&site, "broken")), (1.0, 2.0));
     assert_eq!(site.client("h2").await.get(TARBALL, &[ZSTD]).await.bytes(), &tarball.zstd);
     assert_eq!(site.new_files(), 0);
 }
 
 #[tokio::test]
 async fn only_the_failed_frame_of_a_body_is_fetched_again() {
-    let site = Site::with(|config| config.cache.fetch_idle = Duration::from_millis(1500)).await;
+    let site = Site::with(|config| config.cache.fill_idle = Duration::from_millis(1500)).await;
     let tarball = Tarball::random(1, 6 * FRAME);
     site.origin.publish("shop", 7, 1, &tarball);
     let frames = tarball.frames();
@@ -215,7 +215,7 @@ async fn only_the_failed_frame_of_a_body_is_fetched_again() {
 
 #[tokio::test]
 async fn an_object_is_served_before_its_stream_ends() {
-    let site = Site::with(|config| config.cache.fetch_idle = Duration::from_secs(3600)).await;
+    let site = Site::with(|config| config.cache.fill_idle = Duration::from_secs(3600)).await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 1, &tarball);
     site.origin.faults([Fault::EndLate(gate())]);
@@ -223,8 +223,8 @@ async fn an_object_is_served_before_its_stream_ends() {
 }
 
 #[tokio::test]
-async fn a_request_times_out_and_the_fetch_continues() {
-    let site = Site::with(|config| config.cache.fetch_wait = Duration::from_millis(200)).await;
+async fn a_request_times_out_and_the_fill_continues() {
+    let site = Site::with(|config| config.cache.fill_wait = Duration::from_millis(200)).await;
     let tarball = Tarball::random(1, 300_000);
     site.origin.publish("shop", 7, 1, &tarball);
     let gate = gate();
@@ -233,7 +233,7 @@ async fn a_request_times_out_and_the_fetch_continues() {
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.status, reply.header("retry-after")), (503, "5"));
     gate.add_permits(1);
-    site.until("it is fetched", async || fetched(&site, "ok") == 1.0).await;
+    site.until("it is fetched", async || filled(&site, "ok") == 1.0).await;
     site.settled().await;
     let reply = client.get(TARBALL, &[ZSTD]).await;
     assert_eq!((reply.bytes(), reply.header("cache-status")), (&tarball.zstd, "edge-1; hit"));
@@ -254,7 +254,7 @@ async fn waiters_are_bounded() {
     let mut client = site.client("h2").await;
     let mut begun = client.begin("GET", "/v1/services/under-way/tarball", &[ZSTD]).await;
     let first = read(&mut begun, 1).await;
-    site.until("one ahead fails", async || fetched(&site, "origin_failed") >= 1.0).await;
+    site.until("one ahead fails", async || filled(&site, "origin_failed") >= 1.0).await;
     site.origin.fault_of(tarball.named(), Fault::Hold(gate.clone()));
     let mut waiting = Vec::new();
     for _ in 0..2 {

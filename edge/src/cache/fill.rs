@@ -1,6 +1,6 @@
-//! Fetches one object from an origin: in full, and verified by its digest before any byte is served.
+//! A fill: one object fetched from a shield or an origin, in full, and verified by its digest before any byte is served.
 //!
-//! Objects are small, so a failed fetch is retried from the start. When a shield or an origin fails or is too slow, the next
+//! Objects are small, so a failed fill is retried from the start. When a shield or an origin fails or is too slow, the next
 //! one is tried.
 
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use super::slots::Slots;
 use crate::cdn_loop::{CDN_LOOP, CdnLoop};
 use crate::origin_client::{Origin, OriginError, OriginId, Origins, ShieldId, Shields};
 
-/// Attempts per fetch, each with all origins that may have the object.
+/// Attempts per fill, each with all origins that may have the object.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// The back-off before the second attempt, ± 50 %; doubled before each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 
-/// The minimum rate of a fetch in bytes per second. It is low, because many fetches share a slow line, and an abandoned
+/// The minimum rate of a fill in bytes per second. It is low, because many fills share a slow line, and an abandoned
 /// one wastes what it has transferred.
 const MIN_RATE: u64 = 256;
 
@@ -50,23 +50,23 @@ pub(crate) struct ObjectRequest {
     pub(crate) origin: Option<OriginId>,
     /// The edges that have requested it from one another.
     pub(crate) passed: CdnLoop,
-    /// The id of the request that needs it. A fetch that several requests share has that of the first.
+    /// The id of the request that needs it. A fill that several requests share has that of the first.
     pub(crate) request_id: Option<RequestId>,
 }
 
-/// Fetches with equal keys are one. A fetch for another edge waits for edges further on only, and never for one that may
+/// Fills with equal keys are one. A fill for another edge waits for edges further on only, and never for one that may
 /// wait for it: this is why the number of edges that were passed is part of the key.
-pub(crate) type FetchKey = (RepositoryName, ObjectDigest, usize);
+pub(crate) type FillKey = (RepositoryName, ObjectDigest, usize);
 
 impl ObjectRequest {
-    pub(super) fn key(&self) -> FetchKey {
+    pub(super) fn key(&self) -> FillKey {
         (self.repository.clone(), self.digest, self.passed.hops())
     }
 }
 
-/// An object that was fetched and verified.
+/// An object that was filled and verified.
 #[derive(Debug)]
-pub(super) struct Fetched {
+pub(super) struct Filled {
     pub(super) bytes: Bytes,
     /// The `Cache-Status` of the shield that sent it.
     pub(super) upstream: Option<HeaderValue>,
@@ -93,9 +93,9 @@ impl Size {
     }
 }
 
-/// Why an object cannot be fetched. Errors of the edge's own disk are not among them.
+/// Why a fill fails. Errors of the edge's own disk are not among them.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum FetchError {
+pub(crate) enum FillError {
     /// The origin does not have the object: the descriptor is out of date.
     #[error("the origin does not have an object of this version")]
     NotFound,
@@ -113,26 +113,26 @@ pub(crate) enum FetchError {
     /// The manifest contradicts the descriptor.
     #[error("the origin's manifest cannot be used: {0}")]
     BadManifest(String),
-    /// Too many fetches or waiters.
-    #[error("too many objects are being fetched or waited for")]
+    /// Too many fills or waiters.
+    #[error("too many fills or waiters")]
     Overloaded,
     /// The first byte did not arrive in time.
-    #[error("the fetch timed out")]
+    #[error("the fill timed out")]
     TimedOut,
-    /// The edge is stopping, or the fetch panicked.
-    #[error("the fetch was abandoned")]
+    /// The edge is stopping, or the fill panicked.
+    #[error("the fill was abandoned")]
     Abandoned,
 }
 
-impl FetchError {
+impl FillError {
     fn label(&self) -> &'static str {
         match self {
-            FetchError::NotFound => "not_found",
-            FetchError::Origin(_) => "origin_failed",
-            FetchError::Broken(_) => "broken",
-            FetchError::Slow => "slow",
-            FetchError::Corrupt | FetchError::BadManifest(_) => "corrupt",
-            FetchError::Overloaded | FetchError::TimedOut | FetchError::Abandoned => "abandoned",
+            FillError::NotFound => "not_found",
+            FillError::Origin(_) => "origin_failed",
+            FillError::Broken(_) => "broken",
+            FillError::Slow => "slow",
+            FillError::Corrupt | FillError::BadManifest(_) => "corrupt",
+            FillError::Overloaded | FillError::TimedOut | FillError::Abandoned => "abandoned",
         }
     }
 
@@ -143,12 +143,12 @@ impl FetchError {
             return None;
         }
         match self {
-            FetchError::Origin(OriginError::Refused { retry_after: Some(after), .. }) => {
+            FillError::Origin(OriginError::Refused { retry_after: Some(after), .. }) => {
                 let backoff = after.checked_add(FIRST_BACKOFF.mul_f64(chance))?;
                 (waited.checked_add(backoff)? <= max_wait).then_some(backoff)
             }
-            FetchError::Origin(OriginError::BadResponse { .. }) => None,
-            FetchError::Origin(_) | FetchError::Broken(_) | FetchError::Slow | FetchError::Corrupt => {
+            FillError::Origin(OriginError::BadResponse { .. }) => None,
+            FillError::Origin(_) | FillError::Broken(_) | FillError::Slow | FillError::Corrupt => {
                 Some((FIRST_BACKOFF * 2_u32.pow(attempts - 1)).mul_f64(0.5 + chance))
             }
             _ => None,
@@ -156,88 +156,88 @@ impl FetchError {
     }
 }
 
-impl From<OriginError> for FetchError {
+impl From<OriginError> for FillError {
     fn from(error: OriginError) -> Self {
         match error {
-            OriginError::NotFound => FetchError::NotFound,
-            error => FetchError::Origin(error),
+            OriginError::NotFound => FillError::NotFound,
+            error => FillError::Origin(error),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Fetcher {
+pub(super) struct Filler {
     pub(super) origins: Arc<Origins>,
     pub(super) shields: Shields,
     pub(super) budget: Arc<MemoryBudget>,
-    /// The concurrent fetches per origin: a slow origin does not block fetches from others.
+    /// The concurrent fills per origin: a slow origin does not block fills from others.
     pub(super) slots: Vec<Slots>,
     /// The same per shield.
     pub(super) shield_slots: Vec<Slots>,
     /// How long a body may stall.
     pub(super) idle: Duration,
-    /// How long clients wait for an object. A longer `Retry-After` ends the fetch.
+    /// How long clients wait for an object. A longer `Retry-After` ends the fill.
     pub(super) max_wait: Duration,
     pub(super) metrics: CacheMetrics,
 }
 
-impl Fetcher {
+impl Filler {
     pub(super) fn has_shields(&self) -> bool {
         !self.shields.all().is_empty()
     }
 
-    /// The running fetches, over all origins and shields.
-    pub(super) fn fetches(&self) -> Bound {
+    /// The running fills, over all origins and shields.
+    pub(super) fn fills(&self) -> Bound {
         let origins = self.slots.iter().take(self.origins.count());
         let bounds = origins.chain(&self.shield_slots).map(|slots| slots.bound("fills"));
         bounds.fold(("fills", 0, 0), |all, of| ("fills", all.1 + of.1, all.2 + of.2))
     }
 
-    /// Fetches an object and verifies it.
-    pub(super) async fn fetch(&self, request: &ObjectRequest) -> Result<Fetched, FetchError> {
+    /// Fetches an object from the next tier and verifies it.
+    pub(super) async fn fill(&self, request: &ObjectRequest) -> Result<Filled, FillError> {
         let started = Instant::now();
-        let fetched = self.attempts(request, started).await;
-        let result = fetched.as_ref().map_or_else(FetchError::label, |_| "ok");
-        self.metrics.fetched(result, started.elapsed());
-        if let Err(error) = &fetched {
+        let filled = self.attempts(request, started).await;
+        let result = filled.as_ref().map_or_else(FillError::label, |_| "ok");
+        self.metrics.filled(result, started.elapsed());
+        if let Err(error) = &filled {
             let request_id = request.request_id.as_ref().map(tracing::field::display);
-            tracing::warn!(object = %request.digest, repository = %request.repository, %error, request_id, "an object cannot be fetched");
+            tracing::warn!(object = %request.digest, repository = %request.repository, %error, request_id, "a fill failed");
         }
-        fetched
+        filled
     }
 
-    async fn attempts(&self, request: &ObjectRequest, started: Instant) -> Result<Fetched, FetchError> {
+    async fn attempts(&self, request: &ObjectRequest, started: Instant) -> Result<Filled, FillError> {
         let mut no_cache = false;
         for attempt in 1.. {
-            let error = match self.fetch_from_any(request, no_cache).await {
-                Ok(fetched) => return Ok(fetched),
+            let error = match self.fill_from_any(request, no_cache).await {
+                Ok(filled) => return Ok(filled),
                 Err(error) => error,
             };
             let backoff = error.backoff(attempt, started.elapsed(), self.max_wait, fastrand::f64());
             let Some(backoff) = backoff else { return Err(error) };
             self.metrics.retried(error.label());
             // After corrupt bytes, caches on the path are bypassed.
-            no_cache |= matches!(error, FetchError::Corrupt);
+            no_cache |= matches!(error, FillError::Corrupt);
             tokio::time::sleep(backoff).await;
         }
-        Err(FetchError::Abandoned)
+        Err(FillError::Abandoned)
     }
 
     /// Tries the shields of the object first, then the origins.
-    async fn fetch_from_any(&self, request: &ObjectRequest, no_cache: bool) -> Result<Fetched, FetchError> {
+    async fn fill_from_any(&self, request: &ObjectRequest, no_cache: bool) -> Result<Filled, FillError> {
         for id in self.shields.of(&request.digest, &request.passed) {
-            match self.fetch_from_shield(id, request, no_cache).await {
-                Ok(fetched) => return Ok(fetched),
+            match self.fill_from_shield(id, request, no_cache).await {
+                Ok(filled) => return Ok(filled),
                 // It has asked the origins, which decide.
-                Err(FetchError::NotFound) => break,
-                Err(error) => tracing::debug!(object = %request.digest, %error, "a fetch from a shield failed"),
+                Err(FillError::NotFound) => break,
+                Err(error) => tracing::debug!(object = %request.digest, %error, "a fill from a shield failed"),
             }
         }
-        self.fetch_from_origins(request, no_cache).await
+        self.fill_from_origins(request, no_cache).await
     }
 
     /// Tries the owner first, then the others. Only a `404` of the owner's cluster is final.
-    async fn fetch_from_origins(&self, request: &ObjectRequest, no_cache: bool) -> Result<Fetched, FetchError> {
+    async fn fill_from_origins(&self, request: &ObjectRequest, no_cache: bool) -> Result<Filled, FillError> {
         let mut failure = None;
         let order = self.origins.order(request.origin);
         for (place, &id) in order.iter().enumerate() {
@@ -245,45 +245,45 @@ impl Fetcher {
             let may_answer =
                 |other: &OriginId| self.origins.share_a_cluster(id, *other) && !self.origins.get(*other).is_down();
             let is_last = !order[place + 1..].iter().any(may_answer);
-            match self.fetch_from_one(id, request, no_cache, is_last).await {
-                Ok(fetched) => return Ok(fetched),
-                Err(FetchError::NotFound)
+            match self.fill_from_one(id, request, no_cache, is_last).await {
+                Ok(filled) => return Ok(filled),
+                Err(FillError::NotFound)
                     if request.origin.is_some_and(|owner| self.origins.share_a_cluster(owner, id)) =>
                 {
-                    return Err(FetchError::NotFound);
+                    return Err(FillError::NotFound);
                 }
-                Err(FetchError::NotFound) => {}
+                Err(FillError::NotFound) => {}
                 Err(error) => {
-                    tracing::debug!(object = %request.digest, %error, "a fetch from one origin failed");
+                    tracing::debug!(object = %request.digest, %error, "a fill from one origin failed");
                     failure = failure.or(Some(error));
                 }
             }
         }
-        Err(failure.unwrap_or(FetchError::NotFound))
+        Err(failure.unwrap_or(FillError::NotFound))
     }
 
-    async fn fetch_from_one(
+    async fn fill_from_one(
         &self,
         id: OriginId,
         request: &ObjectRequest,
         no_cache: bool,
         is_last: bool,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<Filled, FillError> {
         let _slot = self.slots[id].take().await;
         self.request(&self.origins.get(id), request, no_cache, false, is_last).await
     }
 
-    async fn fetch_from_shield(
+    async fn fill_from_shield(
         &self,
         id: ShieldId,
         request: &ObjectRequest,
         no_cache: bool,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<Filled, FillError> {
         let slots = &self.shield_slots[id];
         // Edges that are shields of each other would wait for each other's slots.
         let _slot = match request.passed.hops() {
             0 => slots.take().await,
-            _ => slots.try_take().ok_or(FetchError::TimedOut)?,
+            _ => slots.try_take().ok_or(FillError::TimedOut)?,
         };
         self.request(&self.shields.all()[id], request, no_cache, true, false).await
     }
@@ -297,10 +297,10 @@ impl Fetcher {
         no_cache: bool,
         is_shield: bool,
         is_last: bool,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<Filled, FillError> {
         let most = request.size.limit();
         // Reserved before the request: an unread response blocks others on the same connection.
-        let reservation = self.budget.reserve(most).await.ok_or(FetchError::TimedOut)?;
+        let reservation = self.budget.reserve(most).await.ok_or(FillError::TimedOut)?;
         let route = Route::Object(request.repository.clone(), request.digest);
         let mut headers = HeaderMap::from_iter([(CDN_LOOP, self.shields.cdn_loop(&request.passed))]);
         if no_cache {
@@ -309,16 +309,16 @@ impl Fetcher {
         request.request_id.iter().for_each(|id| id.insert_into(&mut headers));
         let (head, body) = node.object(&route, headers, is_shield, is_last).await?.into_parts();
         let in_all = self.idle + Duration::from_secs(most / MIN_RATE);
-        let bytes = timeout(in_all, self.receive(node, body, request)).await.unwrap_or(Err(FetchError::Slow))?;
+        let bytes = timeout(in_all, self.receive(node, body, request)).await.unwrap_or(Err(FillError::Slow))?;
         let upstream = head.headers.get(CACHE_STATUS).filter(|value| value.len() <= MAX_CACHE_STATUS).cloned();
-        Ok(Fetched { bytes: reservation.attach(bytes), upstream })
+        Ok(Filled { bytes: reservation.attach(bytes), upstream })
     }
 
-    async fn receive(&self, node: &Origin, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FetchError> {
+    async fn receive(&self, node: &Origin, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FillError> {
         let most = usize::try_from(request.size.limit()).unwrap_or(usize::MAX);
         let (mut bytes, mut hasher, mut hashed) = (Vec::with_capacity(most), blake3::Hasher::new(), 0);
-        while let Some(frame) = timeout(self.idle, body.frame()).await.map_err(|_| FetchError::Slow)? {
-            let frame = frame.map_err(|error| FetchError::Broken(error.to_string()))?;
+        while let Some(frame) = timeout(self.idle, body.frame()).await.map_err(|_| FillError::Slow)? {
+            let frame = frame.map_err(|error| FillError::Broken(error.to_string()))?;
             let Ok(data) = frame.into_data() else { continue };
             node.received(data.len());
             if bytes.len() + data.len() > most {
@@ -342,10 +342,10 @@ impl Fetcher {
         Ok(bytes)
     }
 
-    fn corrupt(&self, request: &ObjectRequest) -> FetchError {
+    fn corrupt(&self, request: &ObjectRequest) -> FillError {
         self.metrics.verify_failed(Tier::Origin);
         tracing::warn!(object = %request.digest, "an origin sent bytes that do not match the digest of an object");
-        FetchError::Corrupt
+        FillError::Corrupt
     }
 }
 
@@ -354,26 +354,26 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn refused(after: u64) -> FetchError {
+    fn refused(after: u64) -> FillError {
         let retry_after = Some(Duration::from_secs(after));
-        FetchError::Origin(OriginError::Refused { status: 503, detail: String::new(), retry_after })
+        FillError::Origin(OriginError::Refused { status: 503, detail: String::new(), retry_after })
     }
 
     #[test]
     fn retries_honour_retry_after_within_the_wait() {
         let seconds = Duration::from_secs;
-        let backoff = |error: &FetchError, attempts, waited| error.backoff(attempts, waited, seconds(60), 0.0);
+        let backoff = |error: &FillError, attempts, waited| error.backoff(attempts, waited, seconds(60), 0.0);
         assert_eq!(backoff(&refused(2), 1, seconds(58)), Some(seconds(2)));
         assert_eq!(backoff(&refused(2), 1, seconds(59)), None);
         assert_eq!(backoff(&refused(u64::MAX), 1, seconds(0)), None);
-        assert_eq!(backoff(&FetchError::NotFound, 1, seconds(0)), None);
-        assert!(backoff(&FetchError::Slow, 2, seconds(59)) > backoff(&FetchError::Slow, 1, seconds(59)));
+        assert_eq!(backoff(&FillError::NotFound, 1, seconds(0)), None);
+        assert!(backoff(&FillError::Slow, 2, seconds(59)) > backoff(&FillError::Slow, 1, seconds(59)));
     }
 
     proptest! {
         #[test]
         fn attempts_are_bounded(chance in 0.0f64..=1.0, attempts in 1u32..10) {
-            let backoff = FetchError::Corrupt.backoff(attempts, Duration::ZERO, Duration::from_secs(60), chance);
+            let backoff = FillError::Corrupt.backoff(attempts, Duration::ZERO, Duration::from_secs(60), chance);
             prop_assert_eq!(backoff.is_some(), attempts < MAX_ATTEMPTS);
             prop_assert!(backoff.is_none_or(|backoff| backoff <= FIRST_BACKOFF * 4));
         }
