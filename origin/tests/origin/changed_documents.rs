@@ -107,14 +107,18 @@ async fn a_changed_policy_applies_from_the_response_on() {
     let commit = upstream.push("deploy/app.yaml", b"replicas: 2\n");
     node.poll().await;
     assert_eq!(node.descriptor().await.bytes(), published.bytes());
-    refused(&node).await;
+    unhealthy(&node, "verify").await;
     operator.put("/v1/repositories/shop", repository_at(&server)).await;
     node.published(|new| commit_of(new) == commit).await;
+    let nothing = json!({ "repository": "shop", "folder": "deploy", "include": ["*.none"] });
+    operator.put("/v1/services/shop-prod", nothing).await;
+    unhealthy(&node, "select").await;
     node.stop().await;
 }
 
-async fn refused(node: &Node) {
+/// Waits until the service is unhealthy at this step.
+async fn unhealthy(node: &Node, at: &str) {
     let mut condition = node.running.condition(&service()).unwrap();
-    let refused = |now: &Condition| matches!(now, Condition::Unhealthy { step: "verify", .. });
-    in_time(condition.wait_for(refused)).await.unwrap();
+    let failed = |now: &Condition| matches!(now, Condition::Unhealthy { step, .. } if *step == at);
+    in_time(condition.wait_for(failed)).await.unwrap();
 }

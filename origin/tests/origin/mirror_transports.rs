@@ -54,6 +54,10 @@ fn https_with_a_private_authority_and_a_password() {
     let requests = server.take_requests();
     assert!(requests.iter().all(|head| !head.contains("oxide")), "{requests:?}");
     assert!(requests[0].contains("weir-origin/"), "{requests:?}");
+    assert!(
+        requests.iter().all(|head| head.to_ascii_lowercase().contains("accept-encoding: identity\r")),
+        "{requests:?}"
+    );
     assert_eq!(requests.iter().filter(|head| head.starts_with("POST")).count(), 1, "listed, not fetched: {requests:?}");
 }
 
