@@ -98,6 +98,39 @@ pub enum UpstreamError {
         /// The pause that it demands (`Retry-After`).
         retry_after: Option<Duration>,
     },
+    /// The list of what the upstream has is larger than its limit.
+    #[error("the {list} has more than `{key}` = {limit} bytes: raise it, or use a smaller repository")]
+    ListTooLarge {
+        /// What is listed: `index`.
+        list: &'static str,
+        /// The configuration key.
+        key: &'static str,
+        /// Its value.
+        limit: u64,
+    },
+    /// The list of what the upstream has is invalid.
+    #[error("`{name}` cannot be read: {cause}")]
+    InvalidList {
+        /// The name of the file.
+        name: &'static str,
+        /// The cause, with a line.
+        cause: String,
+    },
+    /// A response arrives more slowly than the minimum rate.
+    #[error(
+        "the upstream is too slow: {bytes} bytes in {} s; `[upstreams] min_rate` = {min_rate} bytes per second",
+        within.as_secs()
+    )]
+    TooSlow {
+        /// The step that waited.
+        step: &'static str,
+        /// The received bytes.
+        bytes: u64,
+        /// The time in which they were received.
+        within: Duration,
+        /// [`min_rate`](crate::source::Upstream::min_rate).
+        min_rate: u64,
+    },
     /// A configured file cannot be used.
     #[error("the file `{name}` that `{key}` names {cause}")]
     File {
@@ -119,7 +152,7 @@ pub enum UpstreamError {
 impl UpstreamError {
     /// Whether the error is a timeout.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Stalled { .. } | Self::Connect { timeout: true, .. })
+        matches!(self, Self::Stalled { .. } | Self::TooSlow { .. } | Self::Connect { timeout: true, .. })
     }
 
     /// The failed step: `connect`, `authenticate`, `list refs`, `fetch` or `lfs`.
@@ -135,7 +168,11 @@ impl UpstreamError {
             | Self::Redirected { .. } => "connect",
             Self::Authenticate(_) => "authenticate",
             Self::NotFound(_) => "list refs",
-            Self::Stalled { step, .. } | Self::Protocol { step, .. } | Self::HttpStatus { step, .. } => step,
+            Self::ListTooLarge { .. } | Self::InvalidList { .. } => "list",
+            Self::TooSlow { step, .. }
+            | Self::Stalled { step, .. }
+            | Self::Protocol { step, .. }
+            | Self::HttpStatus { step, .. } => step,
             Self::Interrupted => "fetch",
         }
     }
@@ -145,7 +182,7 @@ impl UpstreamError {
         match self {
             Self::UnsupportedUrl { .. } | Self::NotAllowed(_) => "not_allowed",
             Self::Resolve { .. } => "dns",
-            Self::Stalled { .. } | Self::Connect { timeout: true, .. } => "timeout",
+            Self::Stalled { .. } | Self::TooSlow { .. } | Self::Connect { timeout: true, .. } => "timeout",
             Self::Connect { .. } => "connect",
             Self::Trust(_) => "trust",
             Self::Authenticate(_) | Self::HttpStatus { status: 407, .. } => "authenticate",
@@ -153,7 +190,8 @@ impl UpstreamError {
             Self::NotFound(_) => "not_found",
             Self::HttpStatus { status: 403 | 429, .. } => "rate_limit",
             Self::HttpStatus { status: 500..=599, .. } => "server_error",
-            Self::HttpStatus { .. } | Self::Protocol { .. } => "protocol",
+            Self::ListTooLarge { .. } => "limit",
+            Self::HttpStatus { .. } | Self::Protocol { .. } | Self::InvalidList { .. } => "protocol",
             Self::File { .. } | Self::Runtime(_) => "local",
             Self::Interrupted => "interrupted",
         }
@@ -183,6 +221,7 @@ fn describe_step(step: &str) -> &'static str {
     match step {
         "fetch" => "fetching from the upstream",
         "lfs" => "requesting LFS objects from the upstream",
+        "list" => "listing the upstream's versions",
         _ => "listing the upstream's refs",
     }
 }

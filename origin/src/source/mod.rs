@@ -18,9 +18,13 @@ mod followed;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 pub mod git;
+#[cfg_attr(not(test), expect(dead_code, reason = "the source of artifacts will use it"))]
+#[expect(unused_imports, reason = "the source of artifacts will use it")]
+mod helm;
 pub(crate) mod http;
 mod interface;
 mod progress;
+pub mod range;
 mod redirects;
 mod runtime;
 pub(crate) mod secret;
@@ -43,11 +47,13 @@ pub(crate) use git::requests::{
     BundleError, BundleRequest, Bundled, HydrateRequest, LfsFetchRequest, LfsFetchResult, MaintenanceRequest, ReadPart,
     WrittenBundle,
 };
+#[cfg(feature = "fuzzing")]
+pub use helm::fuzz_helm_index;
 pub(crate) use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedServices, RetainedRevisions};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
-    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,
-    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, DEFAULT_STALL_TIMEOUT, Upstream,
+    DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
+    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, DEFAULT_STALL_TIMEOUT, Upstream,
 };

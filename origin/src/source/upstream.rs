@@ -30,6 +30,9 @@ pub const DEFAULT_MAX_OBJECTS: usize = 20_000_000;
 /// The default of [`Upstream::max_lfs_object`], in bytes.
 pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 
+/// The default of [`Upstream::max_index`], in bytes: as Helm's and Flux's own.
+pub const DEFAULT_MAX_INDEX: u64 = 50 << 20;
+
 /// The default of [`Upstream::min_rate`], in bytes per second.
 pub const DEFAULT_MIN_RATE: u64 = 1 << 10;
 
@@ -78,6 +81,8 @@ pub struct Upstream {
     pub max_objects: usize,
     /// The most bytes of an LFS object.
     pub max_lfs_object: u64,
+    /// The most bytes of the index of a Helm repository.
+    pub max_index: u64,
     /// The minimum rate of LFS downloads in bytes per second, on average over four stall timeouts.
     pub min_rate: u64,
     /// Takes the time of the upstream's answers.
@@ -109,6 +114,7 @@ impl Upstream {
             max_object: DEFAULT_MAX_OBJECT,
             max_objects: DEFAULT_MAX_OBJECTS,
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
+            max_index: DEFAULT_MAX_INDEX,
             min_rate: DEFAULT_MIN_RATE,
             clocks: ServerClocks::default(),
         }

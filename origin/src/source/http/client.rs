@@ -57,11 +57,17 @@ impl<'a> Client<'a> {
     }
 
     /// Sends a GET request and follows redirects as configured. Returns the final URL and the response.
-    pub(crate) fn get(&self, mut url: Url, headers: &HeaderMap) -> Result<(Url, Response), UpstreamError> {
+    pub(crate) fn get(&self, url: Url, headers: &HeaderMap) -> Result<(Url, Response), UpstreamError> {
+        let (url, response) = self.get_any(url, headers)?;
+        Ok((url, self.expect_success(response)?))
+    }
+
+    /// The same, with a response of any status but a redirect.
+    pub(super) fn get_any(&self, mut url: Url, headers: &HeaderMap) -> Result<(Url, Response), UpstreamError> {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send(&Method::GET, &url, headers, None)?;
-            if !response.status().is_redirection() {
-                return Ok((url, self.expect_success(response)?));
+            if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
+                return Ok((url, response));
             }
             url = self.redirected(&url, &response)?;
         }

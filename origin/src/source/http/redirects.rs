@@ -201,6 +201,17 @@ mod tests {
         assert!(to(&listed, &few, "https://storage.example/x").unwrap_err().contains("`[upstreams] hosts`"));
     }
 
+    #[test]
+    fn credentials_go_to_one_origin_however_its_port_is_written() {
+        let url = |text: &str| Url::parse(text).unwrap();
+        let (upstream, plain) = (url("https://charts.example/stable"), url("http://charts.example:80/x"));
+        assert!(same_origin(&upstream, &url("https://CHARTS.example:443/a.tgz")), "helm/helm#9868");
+        assert!(same_origin(&plain, &url("http://charts.example/x")));
+        for other in ["http://charts.example:443/x", "https://charts.example:444/x", "https://x.charts.example/x"] {
+            assert!(!same_origin(&upstream, &url(other)), "{other}");
+        }
+    }
+
     proptest! {
         #[test]
         fn the_rules_apply_to_every_redirect(location in "[ -~]{0,60}") {

@@ -4,7 +4,6 @@
 //! would let anyone with push permission send the origin and its credentials to any host.
 
 mod error;
-mod min_rate;
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
@@ -13,11 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 use reqwest::{Response, StatusCode, Url};
 
 pub use self::error::LfsError;
-use self::min_rate::MinRate;
 use super::http::USER_AGENT;
 use crate::source::git::lfs::batch::{self, ByOid, Download, OBJECTS_PER_REQUEST};
 use crate::source::git::lfs::{LfsFile, LfsObjects, LfsOid, Pointer};
-use crate::source::http::{Client, UpstreamSession};
+use crate::source::http::{Client, MinRate, UpstreamSession};
 use crate::source::{Endpoint, NotAllowed, Upstream, UpstreamError};
 
 /// The interval at which a wait for the request budget checks for an interrupt.

@@ -2,7 +2,6 @@
 //! resolves to.
 
 mod reachability;
-mod version_range;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,9 +11,10 @@ use std::sync::atomic::AtomicBool;
 use gix::bstr::{BStr, ByteSlice};
 use weir_protocol::commit_id::{CommitId, CommitIdError};
 
+use crate::source::range::{SEMVER, VersionRange, VersionRangeError};
+
 pub(crate) use reachability::ReachabilityCache;
 use reachability::ReachabilityError;
-pub use version_range::{VersionRange, VersionRangeError};
 
 /// The mirror's ref for the commit of the upstream's `HEAD`.
 pub(crate) const DEFAULT_BRANCH_REF: &str = "refs/weir/HEAD";
@@ -24,9 +24,6 @@ pub(crate) const OWN_REFS: &str = "refs/weir/";
 
 /// Git's namespace for replacement objects. A mirror neither uses nor fetches them.
 const REPLACEMENTS: &str = "refs/replace/";
-
-/// The prefix of a range of versions. The name of a ref cannot contain a colon.
-const SEMVER: &str = "semver:";
 
 /// What a service follows in its repository: its `ref`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! `semver:…`: the tag with the highest version in a range.
+//! `semver:…`: ranges of versions, as the `ref` of a service of any kind.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -6,6 +6,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use semver::{BuildMetadata, Comparator, Op, Prerelease, Version, VersionReq};
+
+/// The prefix of a range in a `ref`. No version, and no name of a ref of Git, contains a colon.
+pub(crate) const SEMVER: &str = "semver:";
 
 /// The characters that may end a prefix.
 const PREFIX_ENDS: [char; 4] = ['/', '-', '_', '@'];
@@ -76,8 +79,12 @@ impl VersionRange {
     /// The version of a tag, if it is in the range. `tag` is the name below `refs/tags/`.
     pub fn version(&self, tag: &str) -> Option<Version> {
         let rest = tag.strip_prefix(&self.prefix)?;
-        let version = Version::parse(rest.strip_prefix(['v', 'V']).unwrap_or(rest)).ok()?;
-        self.alternatives.iter().any(|range| contains(range, &version)).then_some(version)
+        parse_version(rest).filter(|version| self.contains(version))
+    }
+
+    /// Whether a version is in the range, whatever the prefix.
+    pub fn contains(&self, version: &Version) -> bool {
+        self.alternatives.iter().any(|range| contains(range, version))
     }
 
     /// The tag with the highest version in the range. Among equal versions the highest build metadata wins, then the
@@ -86,6 +93,11 @@ impl VersionRange {
         let versions = tags.into_iter().filter_map(|tag| Some((self.version(tag)?, tag)));
         versions.max().map(|(_, tag)| tag)
     }
+}
+
+/// A version of three numbers, with or without `v`.
+pub(crate) fn parse_version(text: &str) -> Option<Version> {
+    Version::parse(text.strip_prefix(['v', 'V']).unwrap_or(text)).ok()
 }
 
 /// Whether tags can have this prefix.

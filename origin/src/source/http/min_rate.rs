@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const WINDOW_STALL_TIMEOUTS: u32 = 4;
 
 /// The progress of a download in the current window.
-pub(super) struct MinRate {
+pub(crate) struct MinRate {
     /// The minimum rate in bytes per second.
     min_rate: u64,
     /// The length of a window.
@@ -20,18 +20,18 @@ pub(super) struct MinRate {
 
 /// The rate in a window was too low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooSlow {
-    pub(super) bytes: u64,
-    pub(super) within: Duration,
+pub(crate) struct TooSlow {
+    pub(crate) bytes: u64,
+    pub(crate) within: Duration,
 }
 
 impl MinRate {
-    pub(super) fn new(min_rate: u64, stall_timeout: Duration, start: Instant) -> Self {
+    pub(crate) fn new(min_rate: u64, stall_timeout: Duration, start: Instant) -> Self {
         Self { min_rate, window: stall_timeout * WINDOW_STALL_TIMEOUTS, bytes: 0, window_start: start }
     }
 
     /// Counts received bytes. Fails if the window ends below the minimum rate.
-    pub(super) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), TooSlow> {
+    pub(crate) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), TooSlow> {
         self.bytes = self.bytes.saturating_add(bytes as u64);
         if self.bytes >= self.min_rate.saturating_mul(self.window.as_secs().max(1)) {
             (self.bytes, self.window_start) = (0, now);

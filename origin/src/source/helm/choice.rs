@@ -1,0 +1,277 @@
+//! Which version of a chart is followed. Pure.
+
+use jiff::Timestamp;
+use reqwest::Url;
+use semver::Version;
+use weir_protocol::digest::Sha256;
+
+use super::super::range::parse_version;
+use super::chart::Chart;
+
+/// The longest version, in bytes: a revision id contains it.
+pub(super) const MAX_VERSION_BYTES: usize = 120;
+
+/// The longest URL of a chart, in bytes.
+const MAX_URL_BYTES: usize = 4096;
+
+/// An entry of an index as it is written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) version: Option<String>,
+    pub(super) digest: Option<String>,
+    pub(super) created: Option<String>,
+    /// The first of its URLs.
+    pub(super) url: Option<String>,
+}
+
+/// The version of a chart that a service follows, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Release {
+    /// As the index writes it.
+    pub(crate) version: String,
+    /// The digest of the archive, if the index has one.
+    pub(crate) sha256: Option<Sha256>,
+    pub(crate) url: Url,
+}
+
+/// What an index has of a followed chart: the best version so far, and what explains that there is none.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Versions {
+    entries: u64,
+    unusable: u64,
+    highest: Option<Version>,
+    best: Option<Entry>,
+    /// Whether the version of the best entry is there with another digest, too.
+    is_ambiguous: bool,
+}
+
+/// An entry that can be followed.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    version: Version,
+    text: String,
+    sha256: Option<Sha256>,
+    created: Option<Timestamp>,
+    url: String,
+}
+
+impl Entry {
+    /// `None`: the entry cannot be used.
+    pub(super) fn parse(written: Written) -> Option<Self> {
+        let text = written.version.filter(|text| text.len() <= MAX_VERSION_BYTES)?;
+        let url = written.url.filter(|url| (1..=MAX_URL_BYTES).contains(&url.len()))?;
+        // Some servers write no digest, or an empty one.
+        let sha256 = match written.digest.as_deref() {
+            None | Some("") => None,
+            Some(digest) => Some(digest.to_ascii_lowercase().parse().ok()?),
+        };
+        let created = written.created.and_then(|time| time.parse().ok());
+        Some(Self { version: parse_version(&text)?, text, sha256, created, url })
+    }
+
+    /// Whether it is followed rather than `other`. Of equal versions `created` decides only last: `helm repo index` changes
+    /// it for all entries. Then a version without `v` wins, and then the one that comes first.
+    fn precedes(&self, other: &Self) -> bool {
+        let key = |entry: &Self| (entry.created, !entry.text.starts_with(['v', 'V']));
+        self.version.cmp(&other.version).then_with(|| key(self).cmp(&key(other))).is_gt()
+    }
+}
+
+impl Versions {
+    /// Takes the next entry of the chart.
+    pub(super) fn add(&mut self, chart: &Chart, entry: Option<&Entry>) {
+        self.entries += 1;
+        let Some(entry) = entry else {
+            self.unusable += 1;
+            return;
+        };
+        if self.highest.as_ref().is_none_or(|highest| *highest < entry.version) {
+            self.highest = Some(entry.version.clone());
+        }
+        if !chart.contains(&entry.version) {
+            return;
+        }
+        let same = self.best.as_ref().filter(|best| best.version == entry.version);
+        let differs = same.is_some_and(|best| best.sha256 != entry.sha256);
+        if self.best.as_ref().is_none_or(|best| entry.precedes(best)) {
+            self.is_ambiguous &= same.is_some();
+            self.best = Some(entry.clone());
+        }
+        self.is_ambiguous |= differs;
+    }
+
+    /// The version to follow. URLs are relative to the index.
+    ///
+    /// # Errors
+    /// There is none, with the reason for operators.
+    pub(super) fn choose(&self, chart: &Chart, index: &Url) -> Result<Release, String> {
+        let Some(best) = &self.best else { return Err(self.none(chart)) };
+        let (name, version) = (&chart.name, &best.text);
+        let wrong = |why: &str| format!("chart `{name}` {version} has a URL in the index that {why}");
+        let url = index.join(&best.url).map_err(|_| wrong("is invalid: repair the index"))?;
+        match (index.scheme(), url.scheme()) {
+            (_, "https") | ("http", "http") => {}
+            (_, "http") => return Err(wrong("leads from https to http: repair the index")),
+            (_, "oci") => return Err(wrong("begins with `oci://`, which is not supported yet")),
+            _ => return Err(wrong("begins neither with `https://` nor with `http://`: repair the index")),
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(wrong("contains a user name or a password: repair the index"));
+        }
+        Ok(Release { version: version.clone(), sha256: best.sha256, url })
+    }
+
+    /// Whether the chosen version is in the index with several digests.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
+    pub(super) fn unusable(&self) -> u64 {
+        self.unusable
+    }
+
+    fn none(&self, chart: &Chart) -> String {
+        let Self { entries, unusable, .. } = self;
+        let name = &chart.name;
+        if *entries == 0 {
+            return format!("the index has no chart `{name}`: check `chart` of the service");
+        }
+        let versions = if *entries == 1 { "1 version".to_owned() } else { format!("{entries} versions") };
+        let unusable = if *unusable == 0 { String::new() } else { format!(", of which {unusable} are unusable") };
+        let highest = self.highest.as_ref().map(|version| format!("; highest `{version}`")).unwrap_or_default();
+        format!("no version of chart `{name}` in `{chart}`: {versions}{unusable}{highest}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The entries of an index: version, digest (one hex digit for all 64), time, URL.
+    type Written4 = (&'static str, &'static str, &'static str, &'static str);
+
+    fn entry((version, digest, created, url): Written4) -> Option<Entry> {
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let digest = text(&if digest.len() == 1 { digest.repeat(64) } else { digest.to_owned() });
+        Entry::parse(Written { version: text(version), digest, created: text(created), url: text(url) })
+    }
+
+    fn versions(wanted: &str, entries: &[Written4]) -> (Chart, Versions) {
+        let chart = Chart::parse("shop".parse().unwrap(), wanted).unwrap();
+        let mut versions = Versions::default();
+        entries.iter().for_each(|written| versions.add(&chart, entry(*written).as_ref()));
+        (chart, versions)
+    }
+
+    /// The version, the first digit of its digest, and the URL; or why there is none.
+    fn chosen(wanted: &str, entries: &[Written4]) -> Result<(String, Option<String>, String), String> {
+        let (chart, versions) = versions(wanted, entries);
+        let index = Url::parse("https://charts.example/stable/index.yaml").unwrap();
+        let release = versions.choose(&chart, &index)?;
+        let digest = release.sha256.map(|sha256| sha256.to_string()[..1].to_owned());
+        Ok((release.version, digest, release.url.to_string()))
+    }
+
+    fn version(wanted: &str, entries: &[Written4]) -> String {
+        chosen(wanted, entries).unwrap().0
+    }
+
+    const OLD: &str = "2026-01-02T03:04:05.123456789+02:00";
+    const NEW: &str = "2026-01-02T02:04:06Z";
+
+    #[test]
+    fn the_highest_version_in_the_range_is_chosen() {
+        let entries: [Written4; 4] =
+            [("1.9.0", "a", "", "x"), ("1.10.0", "b", "", "x"), ("2.0.0", "c", "", "x"), ("1.11.0-rc.1", "d", "", "x")];
+        for (wanted, expected) in
+            [("semver:^1", "1.10.0"), ("HEAD", "2.0.0"), ("semver:^1-0", "1.11.0-rc.1"), ("1.9.0", "1.9.0")]
+        {
+            assert_eq!(version(wanted, &entries), expected, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn builds_compare_as_numbers_and_a_version_without_one_takes_the_highest() {
+        let entries: [Written4; 3] =
+            [("1.0.0+up1.0.2", "a", NEW, "x"), ("1.0.0+up1.0.10", "b", OLD, "x"), ("1.0.0", "c", NEW, "x")];
+        for wanted in ["semver:^1", "1.0.0"] {
+            assert_eq!(version(wanted, &entries), "1.0.0+up1.0.10", "{wanted}");
+        }
+        assert_eq!(version("1.0.0+up1.0.2", &entries), "1.0.0+up1.0.2");
+    }
+
+    #[test]
+    fn of_equal_versions_the_latest_created_wins_then_one_without_v_then_the_first() {
+        for (entries, digest) in [
+            ([("1.0.0", "a", OLD, "x"), ("1.0.0", "b", NEW, "x")], "b"),
+            ([("1.0.0", "a", NEW, "x"), ("1.0.0", "b", OLD, "x")], "a"),
+            ([("1.0.0", "a", "yesterday", "x"), ("1.0.0", "b", OLD, "x")], "b"),
+            ([("v1.0.0", "a", OLD, "x"), ("1.0.0", "b", OLD, "x")], "b"),
+            ([("1.0.0", "a", "", "x"), ("1.0.0", "b", "", "x")], "a"),
+        ] {
+            assert_eq!(chosen("HEAD", &entries).unwrap().1.as_deref(), Some(digest), "{entries:?}");
+            assert!(versions("HEAD", &entries).1.is_ambiguous());
+        }
+        // helm/chartmuseum#450: the same version thousands of times.
+        let same = versions("HEAD", &[("1.0.0", "a", OLD, "x"); 3000]).1;
+        assert!(!same.is_ambiguous() && same.entries == 3000);
+        let below = [("1.0.0", "a", OLD, "x"), ("1.0.0", "b", OLD, "x"), ("1.1.0", "c", OLD, "x")];
+        assert!(!versions("HEAD", &below).1.is_ambiguous(), "the chosen version has one digest");
+    }
+
+    #[test]
+    fn times_alone_change_no_choice() {
+        // helm/helm#7363: `helm repo index` writes all of them anew.
+        let before = [("1.0.0", "a", OLD, "x"), ("1.1.0", "b", NEW, "x")];
+        let after = [("1.0.0", "a", NEW, "x"), ("1.1.0", "b", OLD, "x")];
+        assert_eq!(chosen("HEAD", &before), chosen("HEAD", &after));
+    }
+
+    #[test]
+    fn urls_are_relative_to_the_index() {
+        for (url, expected) in [
+            ("shop-1.0.0.tgz", "https://charts.example/stable/shop-1.0.0.tgz"),
+            ("../a/shop.tgz?x=y", "https://charts.example/a/shop.tgz?x=y"),
+            ("/shop.tgz", "https://charts.example/shop.tgz"),
+            ("https://charts.example:443/shop.tgz", "https://charts.example/shop.tgz"),
+            ("https://github.com/x.tgz", "https://github.com/x.tgz"),
+        ] {
+            assert_eq!(chosen("HEAD", &[("1.0.0", "a", "", url)]).unwrap().2, expected);
+        }
+        for (url, reason) in [
+            ("http://charts.example/x.tgz", "leads from https to http"),
+            ("file:///etc/passwd", "begins neither with"),
+            ("oci://r.example/shop:1.0.0", "not supported yet"),
+            ("https://me:secret@charts.example/x.tgz", "contains a user name"),
+            ("https://[", "is invalid"),
+        ] {
+            let error = chosen("HEAD", &[("1.0.0", "a", "", url)]).unwrap_err();
+            assert!(error.starts_with("chart `shop` 1.0.0 has a URL in the index that "), "{error}");
+            assert!(error.contains(reason) && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn unusable_entries_are_counted_and_named_only_if_nothing_is_left() {
+        let long = format!("1.0.0-{}", "x".repeat(120)).leak();
+        let entries: [Written4; 8] = [
+            ("", "a", "", "x"),
+            ("1.0", "a", "", "x"),
+            ("latest", "a", "", "x"),
+            (long, "a", "", "x"),
+            ("1.0.0", "short", "", "x"),
+            ("1.0.0", "a", "", ""),
+            ("0.9.0", "A", "", "x"),
+            ("0.8.0", "", "", "x"),
+        ];
+        assert_eq!(version("HEAD", &entries), "0.9.0");
+        assert_eq!(chosen("0.8.0", &entries).unwrap().1, None, "an index without digests");
+        let error = chosen("semver:^1", &entries).unwrap_err();
+        let expected =
+            "no version of chart `shop` in `semver:^1`: 8 versions, of which 6 are unusable; highest `0.9.0`";
+        assert_eq!(error, expected);
+        let one = chosen("2.0.0", &entries[6..7]).unwrap_err();
+        assert_eq!(one, "no version of chart `shop` in `2.0.0`: 1 version; highest `0.9.0`");
+        assert!(chosen("HEAD", &[]).unwrap_err().contains("the index has no chart `shop`"));
+    }
+}

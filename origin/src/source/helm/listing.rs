@@ -1,0 +1,179 @@
+//! Follows the index of a Helm repository: requests it if it changed, and remembers what it has of the followed charts.
+
+use std::sync::{Mutex, PoisonError};
+
+use reqwest::Url;
+
+use super::super::error::UpstreamError;
+use super::super::http::{Body, BodyError, Client, Validators};
+use super::chart::Chart;
+use super::choice::{Release, Versions};
+use super::index;
+
+/// The index at the end of its last poll.
+#[derive(Default)]
+pub(crate) struct HelmIndex(Mutex<Option<Listed>>);
+
+struct Listed {
+    validators: Validators,
+    /// The final URL of the index, to which URLs are relative.
+    url: Url,
+    charts: Vec<(Chart, Versions)>,
+}
+
+impl HelmIndex {
+    /// The release that each of the charts stands for, or why there is none. One conditional request; the whole index is
+    /// read again if one of the charts is newly followed.
+    ///
+    /// # Errors
+    /// The index cannot be read: nothing is known of any chart, and the state stays as it was.
+    pub(crate) fn list(
+        &self,
+        client: &Client<'_>,
+        charts: &[Chart],
+    ) -> Result<Vec<Result<Release, String>>, UpstreamError> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = state.as_ref().filter(|listed| charts.iter().all(|chart| listed.versions(chart).is_some()));
+        let before = known.map(|listed| listed.validators.clone()).unwrap_or_default();
+        if let Some((url, response)) = client.get_if_changed(index_url(&client.upstream_url), &before)? {
+            let validators = Validators::of(&response);
+            let max_index = client.session().upstream.max_index;
+            let mut body = Body::new(client, response, max_index);
+            let read = index::read(&mut body, charts, max_index);
+            body.finish().map_err(|error| failure(error, max_index))?;
+            let found = read.map_err(|cause| UpstreamError::InvalidList { name: "index.yaml", cause })?;
+            let charts = charts.iter().cloned().zip(found).collect();
+            let listed = state.insert(Listed { validators, url, charts });
+            listed.warn(client.upstream_url.host_str().unwrap_or_default());
+        }
+        let Some(listed) = &*state else { return Ok(Vec::new()) };
+        let choose = |chart: &Chart| match listed.versions(chart) {
+            Some(versions) => versions.choose(chart, &listed.url),
+            None => Versions::default().choose(chart, &listed.url),
+        };
+        Ok(charts.iter().map(choose).collect())
+    }
+}
+
+impl Listed {
+    fn versions(&self, chart: &Chart) -> Option<&Versions> {
+        self.charts.iter().find(|(known, _)| known == chart).map(|(_, versions)| versions)
+    }
+
+    fn warn(&self, host: &str) {
+        for (chart, versions) in &self.charts {
+            let (name, followed) = (chart.name.to_string(), chart.to_string());
+            if versions.is_ambiguous() {
+                tracing::warn!(
+                    host,
+                    chart = name,
+                    r#ref = followed,
+                    "the index has the followed version several times, with different digests: using the latest"
+                );
+            }
+            if versions.unusable() > 0 {
+                tracing::debug!(
+                    host,
+                    chart = name,
+                    entries = versions.unusable(),
+                    "skipped unusable entries of the index"
+                );
+            }
+        }
+    }
+}
+
+/// `<url>/index.yaml`.
+fn index_url(repository: &Url) -> Url {
+    let mut url = repository.clone();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().push("index.yaml");
+    }
+    url
+}
+
+fn failure(error: BodyError, limit: u64) -> UpstreamError {
+    match error {
+        BodyError::Upstream(error) => error,
+        BodyError::TooLarge => UpstreamError::ListTooLarge { list: "index", key: "[upstreams] max_index", limit },
+        // Nothing is written.
+        BodyError::Write(error) => UpstreamError::Protocol { step: "list", cause: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::http::test_server::{NOT_MODIFIED, response, server, with_client};
+    use super::super::super::upstream::Upstream;
+    use super::*;
+
+    const ETAG: &str = "etag: \"1\"\r\n";
+
+    fn charts(wanted: &[(&str, &str)]) -> Vec<Chart> {
+        wanted.iter().map(|(name, wanted)| Chart::parse(name.parse().unwrap(), wanted).unwrap()).collect()
+    }
+
+    fn index(version: &str) -> String {
+        let entry = |name: &str| format!("  {name}: [{{version: {version}, urls: [{name}.tgz]}}]\n");
+        format!("apiVersion: v1\nentries:\n{}{}", entry("shop"), entry("redis"))
+    }
+
+    /// The versions, with their URLs without the server.
+    fn shown(results: Vec<Result<Release, String>>) -> Vec<String> {
+        let show = |release: Release| format!("{} {}", release.version, release.url.path());
+        results.into_iter().map(|result| result.map_or_else(|reason| reason, show)).collect()
+    }
+
+    #[test]
+    fn the_index_is_read_again_if_it_changed_or_another_chart_is_followed() {
+        let (url, requests) = server(vec![
+            response("302 Found", "location: /moved/here/index.yaml\r\n", ""),
+            response("200 OK", ETAG, &index("1.0.0")),
+            NOT_MODIFIED.to_owned(),
+            response("200 OK", ETAG, &index("1.1.0")),
+            NOT_MODIFIED.to_owned(),
+        ]);
+        let listing = HelmIndex::default();
+        let (one, two) = (charts(&[("shop", "HEAD")]), charts(&[("redis", "semver:^1"), ("shop", "HEAD")]));
+        with_client(&Upstream::new(url.as_str()), |client| {
+            let list = |charts: &[Chart]| shown(listing.list(client, charts).unwrap());
+            assert_eq!(list(&one), ["1.0.0 /moved/here/shop.tgz"], "relative to the final URL");
+            assert!(requests.recv().unwrap().starts_with("get /charts/index.yaml http"));
+            requests.recv().unwrap();
+            assert_eq!(list(&one), ["1.0.0 /moved/here/shop.tgz"]);
+            assert!(requests.recv().unwrap().contains("if-none-match: \"1\""));
+            assert_eq!(list(&two), ["1.1.0 /charts/redis.tgz", "1.1.0 /charts/shop.tgz"]);
+            assert!(!requests.recv().unwrap().contains("if-none-match"), "another chart is followed");
+            assert_eq!(list(&one), ["1.1.0 /charts/shop.tgz"]);
+            assert!(requests.recv().unwrap().contains("if-none-match"), "no other chart is");
+        });
+    }
+
+    #[test]
+    fn an_index_that_is_too_large_or_invalid_changes_nothing() {
+        let (url, _requests) = server(vec![
+            response("200 OK", ETAG, &index("1.0.0")),
+            response("200 OK", "", &format!("{}# {}", index("1.1.0"), "x".repeat(1000))),
+            response("200 OK", "", &index("1.1.0")[..80]),
+            response("200 OK", "", "<html>\n<body>Sign in</body>"),
+            response("404 Not Found", "", ""),
+            NOT_MODIFIED.to_owned(),
+        ]);
+        let (listing, charts) = (HelmIndex::default(), charts(&[("shop", "HEAD")]));
+        with_client(&Upstream { max_index: 1000, ..Upstream::new(url.as_str()) }, |client| {
+            let list =
+                || listing.list(client, &charts).map_err(|error| (error.step(), error.kind(), error.to_string()));
+            let first = list().unwrap();
+            let expected =
+                "the index has more than `[upstreams] max_index` = 1000 bytes: raise it, or use a smaller repository";
+            assert_eq!(list(), Err(("list", "limit", expected.to_owned())));
+            for _ in 0..2 {
+                let (step, kind, reason) = list().unwrap_err();
+                assert_eq!((step, kind), ("list", "protocol"));
+                assert!(reason.starts_with("`index.yaml` cannot be read: line "), "{reason}");
+            }
+            assert_eq!(list().unwrap_err().1, "not_found");
+            assert_eq!(list(), Ok(first), "the state stays, with its validators");
+        });
+    }
+}

@@ -1,0 +1,15 @@
+//! Charts of Helm repositories: which version a service follows, and where it is.
+//!
+//! [`Chart`] is what a service follows. `index` reads an index as a stream and keeps one version for each followed chart,
+//! `choice` decides which, and [`HelmIndex`] requests the index only if it changed.
+
+mod chart;
+mod choice;
+mod index;
+mod listing;
+
+pub(crate) use chart::{Chart, ChartName};
+pub(crate) use choice::Release;
+#[cfg(feature = "fuzzing")]
+pub use index::fuzz_helm_index;
+pub(crate) use listing::HelmIndex;
