@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use weir_runtime::metric_families;
 
 use super::disk::DiskFailure;
@@ -43,6 +43,10 @@ metric_families! {
         evicted_bytes: IntCounterVec = "weir_edge_evicted_bytes_total" { reason: DROP_REASONS };
         /// Objects evicted from memory. They are still on disk.
         pub(super) memory_evictions: IntCounter = "weir_edge_cache_memory_evictions_total";
+        /// Age of objects that were evicted because room was needed: the time since they were stored in the tier, on disk also
+        /// before a restart. Below the `refresh_interval` of agents (2 h) on disk: enlarge `cache.disk`.
+        evicted_age: HistogramVec = "weir_edge_evicted_age_seconds" { tier: ["memory", "disk"] }
+            [1.0, 10.0, 60.0, 600.0, 3600.0, 7200.0, 21600.0, 86400.0, 604800.0, 2592000.0];
         /// Objects served and not stored on disk. `paused`: within 30 s of a failure of the disk. `too_large`: for
         /// `cache.disk`. `queue_full`: more came at once than the disk takes. The others: check the disk.
         not_stored: IntCounterVec = "weir_edge_cache_write_dropped_total"
@@ -160,9 +164,21 @@ impl CacheMetrics {
         self.evicted_bytes.with_label_values(&[why.as_str()]).inc_by(bytes);
     }
 
+    /// An object was evicted, so long after it was stored in this tier.
+    pub(super) fn evicted(&self, from: Tier, age: Duration) {
+        self.evicted_age.with_label_values(&[from.as_str()]).observe(age.as_secs_f64());
+    }
+
     pub(super) fn hit(&self, tier: Tier, bytes: u64) {
         self.hits.with_label_values(&[tier.as_str()]).inc();
         self.hit_bytes.with_label_values(&[tier.as_str()]).inc_by(bytes);
+    }
+
+    /// The number of evicted objects and the sum of their ages in whole seconds.
+    #[cfg(test)]
+    pub(super) fn evicted_ages(&self, from: Tier) -> (u64, u64) {
+        let ages = self.evicted_age.with_label_values(&[from.as_str()]);
+        (ages.get_sample_count(), ages.get_sample_sum() as u64)
     }
 
     pub(super) fn not_stored(&self, why: NotStored) {

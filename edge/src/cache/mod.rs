@@ -193,7 +193,7 @@ impl Cache {
             metrics: metrics.clone(),
         };
         let inner = Inner {
-            memory: Memory::new(memory, metrics.memory_evictions.clone()),
+            memory: Memory::new(memory, clock, metrics.clone()),
             disk: Disk::open(&config.dir, lock, config.disk.as_u64(), clock, metrics.clone(), drain),
             budget,
             in_flight,

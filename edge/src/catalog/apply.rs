@@ -69,9 +69,14 @@ impl Catalog {
         let known = stored.as_ref().map(|stored| stored.highest).or(floor.map(|floor| floor.highest));
         let sender = self.sender(&update, stored.as_deref());
         let is_only_cluster = sender.is_only_cluster;
+        // A service may come from another cluster, whose stream announced it before it was accepted from there.
+        let is_expected_push = known.is_none() || sender.shares_cluster;
         let decision = update.decide(stored.as_deref(), known, sender);
         let Update { origin, source, at, content } = update;
         let is_stream = source == UpdateSource::Stream;
+        if let (true, UpdateContent::Current(descriptor)) = (is_stream, &content) {
+            queue.unannounced.announced(&service, descriptor.version());
+        }
         let entry = |version: Option<Version>, highest, origin| {
             // A client waits for most queries.
             let requested = if is_stream { Moment::EARLIEST } else { at };
@@ -91,10 +96,14 @@ impl Catalog {
         match (decision, content, &stored) {
             (UpdateDecision::Store, UpdateContent::Current(descriptor), _) => {
                 // The same version from another origin is no news.
-                if known.is_none_or(|(generation, _)| generation != descriptor.version().0) {
-                    log_new_version(&descriptor);
-                }
                 let highest = descriptor.version();
+                if known.is_none_or(|(generation, _)| generation != highest.0) {
+                    log_new_version(&descriptor);
+                    let followed = origin.filter(|id| !is_stream && is_expected_push && self.lease(*id).is_in_sync());
+                    if let Some(origin) = followed {
+                        queue.unannounced.found(service.clone(), origin, highest, self.clock.now());
+                    }
+                }
                 let entry = entry(Some(Version::new(*descriptor)), highest, origin);
                 let is_same = |stored: &&Arc<Entry>| is_stream && stored.highest == highest && self.is_covered(stored);
                 stored.iter().filter(is_same).for_each(|stored| entry.remember_announcement(stored));

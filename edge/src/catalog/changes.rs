@@ -70,7 +70,19 @@ impl Catalog {
     /// An origin's event stream: all its events up to `at` are applied.
     pub(crate) fn heartbeat(&self, origin: OriginId, at: Moment) {
         self.lease(origin).heartbeat(at);
+        let missed = self.write_queue().unannounced.heartbeat(origin, at);
+        for service in missed {
+            self.metrics.pushes_missed.inc();
+            let origin = self.origins.name(origin);
+            tracing::warn!(%service, origin, "a query found a version that the event stream never announced");
+        }
         self.changes.send(|| self.oldest_heartbeat().map(CatalogChange::Heartbeat));
+    }
+
+    /// The event stream of an origin ended, or starts over with a snapshot.
+    pub(crate) fn lost_sync(&self, origin: OriginId) {
+        self.lease(origin).lost_sync();
+        self.write_queue().unannounced.stream_ended(origin);
     }
 
     /// `None`: not all origins' streams are followed and complete.

@@ -8,6 +8,9 @@ metric_families! {
     pub(crate) struct CatalogMetrics {
         /// Descriptors refused because a newer one was seen before. Alert above 0.
         pub(super) regressions: IntCounter = "weir_edge_generation_regressions_total";
+        /// Versions that a query found and a push missed: the event stream of the origin was complete, and had not announced them
+        /// by its second heartbeat after the query. The log names the services. Above 0: edges serve changes late; please report it.
+        pub(super) pushes_missed: IntCounter = "weir_edge_push_missed_total";
         /// Requests that waited for a query to an origin already under way.
         pub(super) collapsed_queries: IntCounter = "weir_edge_queries_collapsed_total";
         /// Stale responses. `revalidating`: the origin is queried in the background. `edge_busy`: too many queries were under

@@ -22,6 +22,7 @@ mod revisions;
 mod store;
 #[cfg(test)]
 mod tests;
+mod unannounced;
 mod update;
 mod writer;
 

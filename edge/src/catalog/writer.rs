@@ -16,6 +16,7 @@ use super::entry::Entry;
 use super::metrics::EvictionReason;
 use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
+use super::unannounced::Unannounced;
 use crate::clock::Moment;
 
 /// How long a tombstone is stored. Afterwards only its generation floor is kept.
@@ -39,6 +40,7 @@ pub(super) struct WriteQueue {
     pub(super) floors: GenerationFloors,
     /// Entries that replace others once they are on disk.
     pub(super) pending: HashMap<ServiceName, Arc<Entry>>,
+    pub(super) unannounced: Unannounced,
     /// The next write rewrites the file.
     pub(super) rewrite: bool,
     records: Vec<Record>,

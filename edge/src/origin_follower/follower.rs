@@ -117,7 +117,7 @@ impl Follower {
         if was_in_step {
             self.context.members_changed.notify_one();
         }
-        self.lease().lost_sync();
+        self.context.catalog.lost_sync(self.id);
         self.in_snapshot = false;
         if end.invalidates_cursor() {
             (self.cursor, self.started, self.resync_reason) = (None, false, "lost");
@@ -272,7 +272,7 @@ impl Follower {
         let catalog = self.context.catalog.clone();
         let _ = spawn_blocking(move || catalog.copy_lease_validations()).await;
         self.context.catalog.revisions().snapshot_begun(self.id);
-        self.lease().lost_sync();
+        self.context.catalog.lost_sync(self.id);
         self.lease().begin(at);
         self.context.catalog.suspected();
         (self.started, self.in_snapshot) = (true, true);

@@ -309,6 +309,35 @@ async fn periodic_revalidation_finds_a_version_that_the_stream_omitted() {
     assert_eq!(generation(&mut client).await, "7");
     site.origin.publish("shop", 8, 1, &Tarball::random(2, 1000));
     site.until("a query has found it", async || generation(&mut client).await == "8").await;
+    let missed = || site.metric("weir_edge_push_missed_total", &[]);
+    assert_eq!(missed(), 0.0, "the event may be on its way");
+    site.until("the stream has missed it", async || {
+        site.origin.heartbeat();
+        missed() == 1.0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_push_that_is_slower_than_a_query_is_not_missed() {
+    let site = Site::following(
+        |site| drop(site.origin.publish("shop", 7, 1, &Tarball::random(1, 1000))),
+        |config| config.push.revalidate_interval = Duration::from_secs(1),
+    )
+    .await;
+    let mut client = site.client("h2").await;
+    assert_eq!(generation(&mut client).await, "7");
+    site.origin.publish("shop", 8, 1, &Tarball::random(2, 1000));
+    site.until("a query has found it", async || generation(&mut client).await == "8").await;
+    site.origin.push("shop", 8, 1, &Tarball::random(2, 1000));
+    let heartbeats = || site.metric("weir_edge_events_total", &[("event", "heartbeat")]);
+    let enough = heartbeats() + 5.0;
+    site.until("heartbeats follow", async || {
+        site.origin.heartbeat();
+        heartbeats() >= enough
+    })
+    .await;
+    assert_eq!(site.metric("weir_edge_push_missed_total", &[]), 0.0);
 }
 
 #[tokio::test]

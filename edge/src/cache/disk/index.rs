@@ -8,7 +8,7 @@ use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 use weir_protocol::digest::ObjectDigest;
 
 use super::super::memory::shards;
-use super::super::metrics::{CacheMetrics, RemovalReason};
+use super::super::metrics::{CacheMetrics, RemovalReason, Tier};
 use super::layout::Layout;
 
 /// The block size in which file sizes are accounted, in bytes.
@@ -38,9 +38,10 @@ impl EventListener for Unlink {
     type Value = u32;
 
     /// Runs on the inserting thread, outside of the shard's lock. An object that was inserted again meanwhile may lose
-    /// its new file; it is fetched again when needed.
+    /// its new file; it is filled again when needed.
     fn on_leave(&self, reason: Event, digest: &ObjectDigest, bytes: &u32) {
         if reason == Event::Evict {
+            self.layout.age(digest).into_iter().for_each(|age| self.metrics.evicted(Tier::Disk, age));
             self.layout.unlink(digest);
             self.metrics.dropped(RemovalReason::Size, u64::from(*bytes));
         }
@@ -144,7 +145,26 @@ fn fifteen_sixteenths(bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use prometheus::Registry;
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
     use weir_runtime::directory_lock::DirectoryLock;
+
+    #[test]
+    fn the_age_of_an_evicted_file_is_measured() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path(), DirectoryLock::take(dir.path()).unwrap().0);
+        let metrics = CacheMetrics::register(&Registry::new()).unwrap();
+        let index = Index::new(1 << 20, layout.clone(), metrics.clone());
+        let (first, hour) = (ObjectDigest::of(b"first"), Duration::from_secs(3600));
+        layout.write(&first, b"first").unwrap();
+        let file = File::options().write(true).open(layout.path(&first)).unwrap();
+        file.set_modified(SystemTime::now() - hour).unwrap();
+        index.insert(first, 5);
+        // Files that another program has deleted have no age.
+        (0..600u32).for_each(|n| index.insert(ObjectDigest::of(&n.to_le_bytes()), 1 << 10));
+        assert!(!index.contains(&first) && !layout.path(&first).exists());
+        assert_eq!(metrics.evicted_ages(Tier::Disk), (1, hour.as_secs()));
+    }
 
     #[test]
     fn the_limit_follows_the_room_on_a_disk_that_was_full() {

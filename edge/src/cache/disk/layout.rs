@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_protocol::digest::ObjectDigest;
 use weir_runtime::directory_lock::DirectoryLock;
@@ -70,6 +71,11 @@ impl Layout {
         let written = file.write_all(bytes).and_then(|()| fs::rename(&new, &path));
         // A failed temporary file would waste space.
         written.inspect_err(|_| drop(fs::remove_file(&new)))
+    }
+
+    /// The time since an object's file was written. `None`: it is missing, or the wall clock was set back.
+    pub(super) fn age(&self, digest: &ObjectDigest) -> Option<Duration> {
+        fs::metadata(self.path(digest)).ok()?.modified().ok()?.elapsed().ok()
     }
 
     /// Unlinks an object's file. A failure is logged; the next start tries again.
