@@ -216,14 +216,14 @@ impl Access {
     /// cluster, of which one list is enough.
     pub(crate) fn readiness_errors(&self, clusters: &[Vec<String>]) -> Vec<String> {
         let inner = &*self.inner;
-        if !inner.needs_credentials {
+        if !inner.checks_credentials() {
             return Vec::new();
         }
         let missing = self.without_list(clusters);
         let key_set = inner.key_set();
         let usable_keys = key_set.sizes().0 + key_set.issuers().keys();
         let mut errors: Vec<String> = missing.iter().map(|origins| missing_list(&origins.join(", "))).collect();
-        if usable_keys == 0 && inner.certificates.is_empty() {
+        if inner.needs_credentials && usable_keys == 0 && inner.certificates.is_empty() {
             errors.push("no client can authenticate: there is no usable key and no rule for certificates".to_owned());
         }
         errors

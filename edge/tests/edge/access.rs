@@ -21,7 +21,7 @@ fn now() -> UnixSeconds {
     unix_seconds(SystemTime::now())
 }
 
-fn claims(id: &str, services: &[&str]) -> Claims {
+pub(crate) fn claims(id: &str, services: &[&str]) -> Claims {
     Claims {
         subject: "cluster-1".parse().unwrap(),
         id: Some(id.parse().unwrap()),
