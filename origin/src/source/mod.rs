@@ -4,7 +4,8 @@
 //! (credentials and limits). The kind of a repository decides what the `ref` of a service means (`followed`) and which
 //! implementation follows the upstream (`dispatch`). No module outside of this one knows the kinds.
 
-#[expect(dead_code, unused_imports, reason = "sources of archives will use it")]
+#[expect(unused_imports, reason = "sources of archives will use it")]
+#[cfg_attr(not(test), expect(dead_code, reason = "sources of archives will use it"))]
 mod archive;
 #[expect(dead_code, unused_imports, reason = "sources of archives will use it")]
 mod artifact;
@@ -31,6 +32,8 @@ pub(crate) mod secret;
 mod upstream;
 
 pub use crate::clock::ServerClocks;
+#[cfg(feature = "fuzzing")]
+pub use archive::fuzz_archive;
 pub(crate) use context::SourceContext;
 pub(crate) use dispatch::Source;
 pub use egress_policy::{EgressPolicy, Hosts};

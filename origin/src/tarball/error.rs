@@ -77,6 +77,14 @@ pub enum TarballError {
         /// The error.
         cause: String,
     },
+    /// The unpacked archive cannot be read from the disk.
+    #[error("`{path}` of the unpacked archive cannot be read: {cause}")]
+    Spool {
+        /// Relative to the folder.
+        path: String,
+        /// The error.
+        cause: String,
+    },
     /// The sink failed.
     #[error("a frame of the tarball cannot be stored: {0}")]
     Write(#[source] std::io::Error),

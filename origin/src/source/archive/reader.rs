@@ -1,0 +1,69 @@
+//! Decompresses an archive, and counts its bytes on both sides.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::bounds::{Bounds, MAX_ZSTD_WINDOW_LOG};
+use super::error::ArchiveError;
+
+/// The first bytes of RFC 1952 and RFC 8878.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// Fails beyond a bound, and after an interrupt.
+pub(super) struct Bounded<'a, R> {
+    inner: R,
+    left: u64,
+    beyond: Box<dyn Fn() -> ArchiveError + 'a>,
+    stop: &'a AtomicBool,
+}
+
+impl<R: Read> Read for Bounded<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(ArchiveError::Interrupted.into());
+        }
+        let read = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| (self.beyond)())?;
+        Ok(read)
+    }
+}
+
+/// The file of an archive on the disk.
+struct OnDisk<R>(R);
+
+impl<R: Read> Read for OnDisk<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| ArchiveError::Disk(error).into())
+    }
+}
+
+/// The bytes of a downloaded archive, within its bound.
+pub(super) fn archive<'a, R: Read + 'a>(from: R, bounds: &'a Bounds, stop: &'a AtomicBool) -> impl Read + 'a {
+    let beyond = || ArchiveError::TooLarge { key: bounds.max_archive_key, limit: bounds.max_archive };
+    Bounded { inner: OnDisk(from), left: bounds.max_archive, beyond: Box::new(beyond), stop }
+}
+
+/// The bytes without the compression that the first bytes name, within their bound.
+pub(super) fn decompressed<'a, R: Read + 'a>(
+    archive: R,
+    bounds: &'a Bounds,
+    stop: &'a AtomicBool,
+) -> Result<Bounded<'a, Box<dyn Read + 'a>>, ArchiveError> {
+    let mut archive = BufReader::with_capacity(64 << 10, archive);
+    // A short read at the start: no upstream chooses how a file on the disk is read.
+    let start = archive.fill_buf()?;
+    let inner: Box<dyn Read + 'a> = if start.starts_with(GZIP) {
+        Box::new(MultiGzDecoder::new(archive))
+    } else if start.starts_with(ZSTD) {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(archive)?;
+        decoder.window_log_max(MAX_ZSTD_WINDOW_LOG)?;
+        Box::new(decoder)
+    } else {
+        Box::new(archive)
+    };
+    let beyond = || ArchiveError::UnpacksTooLarge(bounds.max_unpacked);
+    Ok(Bounded { inner, left: bounds.max_unpacked, beyond: Box::new(beyond), stop })
+}

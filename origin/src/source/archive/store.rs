@@ -1,0 +1,130 @@
+//! The spools of a repository. They are lost with the process: what is published needs none.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tempfile::{NamedTempFile, TempPath};
+use weir_protocol::digest::Sha256;
+
+use super::bounds::Bounds;
+use super::contents::{self, ArchiveTree};
+use super::error::ArchiveError;
+use super::index::{Index, SpooledFile};
+use super::layout::Layout;
+use super::unpack::unpack;
+use crate::data_dir::without_path;
+use crate::folder_path::FolderPath;
+
+/// An unpacked archive: the contents of its files, and then its index. The file is removed with the last reference.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    path: TempPath,
+    index: SpooledFile,
+}
+
+impl Spool {
+    /// Opens a folder of the archive for a build.
+    pub(crate) fn open<'a>(&self, folder: &'a FolderPath) -> io::Result<ArchiveTree<'a>> {
+        let (spool, mut bytes) = (File::open(&self.path)?, Vec::new());
+        contents::read_at(&spool, &self.index, &mut bytes)?;
+        let index = Index::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(ArchiveTree { spool: Arc::new(spool), index: Arc::new(index), folder })
+    }
+
+    /// Bytes on the disk.
+    fn bytes(&self) -> u64 {
+        self.index.offset + self.index.size
+    }
+}
+
+/// An archive's bytes, and how they become a folder.
+type Key = (Sha256, Layout);
+
+/// The spools of a repository. All methods that take an archive block.
+pub(crate) struct SpoolStore {
+    directory: PathBuf,
+    spools: Mutex<HashMap<Key, Arc<Spool>>>,
+}
+
+impl SpoolStore {
+    /// The store in a directory, which is emptied: no spool is used after the end of its process.
+    pub(crate) fn open(directory: PathBuf) -> Self {
+        if let Err(error) = remove(&directory) {
+            tracing::warn!(path = %directory.display(), %error, "unpacked archives of an earlier run cannot be removed");
+        }
+        Self { directory, spools: Mutex::default() }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Spool>> {
+        self.spools().get(key).cloned()
+    }
+
+    /// Unpacks an archive, whose bytes have this SHA-256.
+    pub(crate) fn add(
+        &self,
+        key: Key,
+        archive: impl Read,
+        bounds: &Bounds,
+        stop: &AtomicBool,
+    ) -> Result<Arc<Spool>, ArchiveError> {
+        let used: u64 = self.spools().values().map(|spool| spool.bytes()).sum();
+        fs::create_dir_all(&self.directory).map_err(ArchiveError::Disk)?;
+        let file = NamedTempFile::new_in(&self.directory).map_err(|error| ArchiveError::Disk(without_path(&error)))?;
+        let left = bounds.max_spools.saturating_sub(used);
+        let file = BufWriter::with_capacity(256 << 10, file);
+        let mut out = Quota { file, written: 0, left, limit: bounds.max_spools };
+        let index = unpack(archive, &key.1, bounds, stop, &mut out)?.encode();
+        let (offset, size, digest) = (out.written, index.len() as u64, *blake3::hash(&index).as_bytes());
+        out.write_all(&index)?;
+        let file = out.file.into_inner().map_err(|error| ArchiveError::Disk(error.into_error()))?;
+        let index = SpooledFile { offset, size, digest };
+        let spool = Arc::new(Spool { path: file.into_temp_path(), index });
+        self.spools().insert(key, spool.clone());
+        Ok(spool)
+    }
+
+    /// Removes the spools that nothing follows any more. Running builds keep theirs.
+    pub(crate) fn retain(&self, is_needed: impl Fn(&Key) -> bool) {
+        self.spools().retain(|key, _| is_needed(key));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spools().is_empty()
+    }
+
+    fn spools(&self) -> MutexGuard<'_, HashMap<Key, Arc<Spool>>> {
+        self.spools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remove(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a spool within the bound of all spools.
+struct Quota<W> {
+    file: W,
+    written: u64,
+    left: u64,
+    limit: u64,
+}
+
+impl<W: Write> Write for Quota<W> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.left = self.left.checked_sub(buffer.len() as u64).ok_or(ArchiveError::SpoolsTooLarge(self.limit))?;
+        self.file.write_all(buffer).map_err(ArchiveError::Disk)?;
+        self.written += buffer.len() as u64;
+        Ok(buffer.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
