@@ -34,7 +34,8 @@ fn repositories(snapshot: &Snapshot) -> Vec<Value> {
     let defined = snapshot.definitions.repositories.iter();
     let shown = defined.map(|(name, defined)| {
         let state = state_of_repository(snapshot, name);
-        entry(json!({ "name": name, "defined_by": defined.by.as_str() }), state)
+        let kind = defined.document.valid().map(|document| document.kind);
+        entry(json!({ "name": name, "defined_by": defined.by.as_str(), "kind": kind }), state)
     });
     shown.collect()
 }
@@ -47,6 +48,7 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
                 "name": name,
                 "defined_by": by,
                 "repository": document.repository,
+                "chart": document.chart,
                 "ref": document.followed_ref,
                 "folder": document.folder,
             }),
@@ -54,6 +56,7 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
                 "name": name,
                 "defined_by": by,
                 "repository": refused.field("repository"),
+                "chart": refused.field("chart"),
                 "ref": refused.field("ref"),
                 "folder": refused.field("folder"),
             }),
@@ -138,7 +141,7 @@ fn repository(worker: &Handle) -> Value {
         "phase": phase.as_str(),
         "building": building,
         "progress": match &phase {
-            Phase::Cloning { progress: at } | Phase::Polling { progress: at } => progress(at),
+            Phase::Fetching { progress: at } | Phase::Polling { progress: at } => progress(at),
             Phase::Idle | Phase::Examining | Phase::Overdue => Value::Null,
         },
         "health": health,

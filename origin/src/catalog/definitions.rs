@@ -85,16 +85,15 @@ impl Definitions {
         update(&mut self.services, name, &file.services, &api.services);
         if let Some(defined) = self.services.get(name) {
             let kind = self.kind_of(defined.document.repository());
-            if let Some(refused) = defined.document.refused_for(kind) {
+            if let Some(refused) = kind.and_then(|kind| defined.document.refused_for(kind)) {
                 self.services.insert_mut(name.clone(), Defined { by: defined.by, document: refused });
             }
         }
     }
 
-    /// The kind of a repository; the default if it is not defined.
-    pub(crate) fn kind_of(&self, repository: &RepositoryName) -> SourceKind {
-        let defined = self.repositories.get(repository);
-        defined.and_then(|defined| defined.document.valid()).map(|document| document.kind).unwrap_or_default()
+    /// The kind of a repository. `None`: it is not defined.
+    pub(crate) fn kind_of(&self, repository: &RepositoryName) -> Option<SourceKind> {
+        Some(self.repositories.get(repository)?.document.valid()?.kind)
     }
 
     /// Services whose repository is not defined, with its name. Their published versions stay.

@@ -6,6 +6,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::definitions::{Defined, Definitions, version};
 use crate::config::{DefinedBy, LimitsConfig, RepositoryConfig, ServiceConfig};
+use crate::source::SourceKind;
 
 /// A requested change. Each of its documents was validated on its own.
 #[derive(Debug, Clone)]
@@ -93,6 +94,8 @@ pub(crate) enum Refusal {
         now(current.as_ref())
     )]
     Outdated { kind: &'static str, name: String, current: Option<String> },
+    #[error("Repository `{0}` is of `kind = \"{1}\"`, which cannot be changed: delete it, and create it again.")]
+    KindChanged(RepositoryName, SourceKind),
     /// The repository still has these services.
     #[error("Delete its services first ({}), or use `?cascade=true`.", first_of(.1))]
     HasServices(RepositoryName, Vec<ServiceName>),
@@ -160,6 +163,10 @@ impl Edit {
             Edit::PutRepository(document) => {
                 let current = all.repositories.get(&document.name);
                 let outcome = put("repository", document.name.as_str(), document, current, precondition)?;
+                let kind = current.and_then(|current| Some(current.document.valid()?.kind));
+                if let Some(kind) = kind.filter(|kind| *kind != document.kind) {
+                    return Err(Refusal::KindChanged(document.name.clone(), kind));
+                }
                 if outcome == Outcome::Created && all.repositories.size() >= limits.max_repositories {
                     let limit = limits.max_repositories;
                     return Err(Refusal::TooMany { kind: "repositories", key: "max_repositories", limit });
@@ -288,6 +295,17 @@ mod tests {
         assert_eq!((moved.outcome, moved.writes.len()), (Outcome::Changed, 1));
         let missing = decide(&Edit::PutService(service("new", "nothing").into()), &none);
         assert!(matches!(missing, Err(Refusal::MissingRepository(..))), "{missing:?}");
+    }
+
+    #[test]
+    fn the_kind_of_a_repository_cannot_be_changed() {
+        let helm = |name: &str| RepositoryConfig { kind: SourceKind::HELM, ..repository(name) };
+        let put = |name: &str| Edit::PutRepository(helm(name).into());
+        assert_eq!(decide(&put("new"), &Precondition::default()).unwrap().outcome, Outcome::Created);
+        let refused = decide(&put("shop"), &Precondition::default()).unwrap_err();
+        let expected =
+            "Repository `shop` is of `kind = \"git\"`, which cannot be changed: delete it, and create it again.";
+        assert_eq!(refused.to_string(), expected);
     }
 
     #[test]

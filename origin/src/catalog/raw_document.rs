@@ -106,7 +106,7 @@ impl RawDocument<ServiceConfig> {
 }
 
 impl RawDocument<ServiceConfig> {
-    /// The document as a refused one, if its `ref` has no meaning for this kind of repository.
+    /// The document as a refused one, if one of its keys has no meaning for this kind of repository.
     pub(super) fn refused_for(&self, kind: SourceKind) -> Option<Self> {
         let document = self.valid()?;
         let reason = document.followed(kind).err()?.to_string();

@@ -343,7 +343,7 @@ fn published_alike(before: &Definitions, now: &Definitions, repository: &Reposit
 fn service(
     name: &ServiceName,
     document: &RawDocument<ServiceConfig>,
-    kind: SourceKind,
+    kind: Option<SourceKind>,
     known: Option<&Arc<Service>>,
     stays: bool,
     published: Option<Descriptor>,
@@ -352,7 +352,10 @@ fn service(
         return Ok(service.clone());
     }
     let new = match document {
-        RawDocument::Valid(document) => Service::new(document, kind, published)?,
+        RawDocument::Valid(document) => {
+            let kind = kind.unwrap_or_else(|| SourceKind::assumed(document.chart.as_ref()));
+            Service::new(document, kind, published)?
+        }
         RawDocument::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
     };
     Ok(Arc::new(match known {

@@ -26,11 +26,12 @@ const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
 pub struct RepositoryConfig {
     /// Name of the repository. Services refer to it.
     pub name: RepositoryName,
-    /// What it is. There is one kind: `git`. Default: `git`.
+    /// What it is: `git`, or `helm` for a Helm repository. It cannot be changed. Default: `git`.
     #[serde(default, skip_serializing_if = "SourceKind::is_default")]
     pub kind: SourceKind,
     /// `https://…`, `http://…`, `ssh://user@host/path`, `user@host:path`, `git://…`, `file://…`, or a local path. Passwords,
-    /// queries, and user names (except for SSH) are refused.
+    /// queries, and user names (except for SSH) are refused. Of a Helm repository: the `https://` or `http://` URL of the
+    /// folder with its `index.yaml`.
     pub url: Endpoint,
     /// Time between polls, ±10 %. At least `1s`. After a failure: 5 s (or the interval), doubled up to ten intervals, at most
     /// 30 min.
@@ -77,7 +78,7 @@ pub struct RepositoryConfig {
     /// "*.mirror.example.org"]`.
     #[serde(default)]
     pub redirects: Redirects,
-    /// File of an SSH private key without a passphrase. SSH needs it.
+    /// File of an SSH private key without a passphrase. SSH needs it. For Git only, as the next key.
     #[serde(default)]
     pub ssh_key: Option<PathBuf>,
     /// File with the keys of the SSH host, as OpenSSH writes `known_hosts`. SSH needs it.
@@ -97,7 +98,7 @@ pub struct RepositoryConfig {
     /// retried later each time.
     #[serde(default = "default_build_timeout", with = "duration")]
     pub build_timeout: Duration,
-    /// Which commits may be published. Without it, all.
+    /// Which commits may be published. Without it, all. For Git only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyConfig>,
 }

@@ -20,6 +20,14 @@ impl RepositoryConfig {
             let detail = "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing can be published";
             errors.push(ValidationError::new("verify", detail));
         }
+        let verify = self.verify.as_ref().map(|_| "verify");
+        let keys = self.files().map(|(key, _)| key).filter(|key| key.starts_with("ssh_")).chain(verify);
+        let refused = keys.filter(|key| !self.kind.has(key));
+        errors.extend(refused.map(|key| ValidationError::new(key, self.kind.refused())));
+        if let Some(reason) = self.kind.refused_url(&self.url) {
+            errors.push(ValidationError::new("url", reason));
+            return errors;
+        }
         if let Err(reason) = self.url.address() {
             errors.push(ValidationError::new("url", reason));
         }
@@ -100,7 +108,7 @@ impl RepositoryConfig {
             }
         }
         for (field, file) in [("ssh_key", &self.ssh_key), ("ssh_known_hosts", &self.ssh_known_hosts)] {
-            if file.is_some() {
+            if file.is_some() && self.kind.has(field) {
                 wrong(field, "it needs an SSH `url`");
             }
         }
@@ -148,6 +156,7 @@ impl RepositoryConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::SourceKind;
 
     fn fields(change: impl FnOnce(&mut RepositoryConfig)) -> Vec<String> {
         let mut repository = RepositoryConfig::new("shop".parse().unwrap(), "https://git.example/shop.git");
@@ -188,6 +197,25 @@ mod tests {
         }
         for proxy in ["socks5://p:1", "http://me:s3cret@p:1", "http://p\\@q:1", "p:1"] {
             assert_eq!(fields(|it| it.proxy = Some(proxy.into())), ["proxy"], "{proxy}");
+        }
+    }
+
+    #[test]
+    fn a_key_without_a_meaning_for_the_kind_is_refused_by_name() {
+        let helm = |it: &mut RepositoryConfig| it.kind = SourceKind::HELM;
+        assert!(fields(helm).is_empty());
+        let of_git = fields(|it| {
+            helm(it);
+            (it.ssh_key, it.ssh_known_hosts) = (Some("k".into()), Some("h".into()));
+            it.verify = serde_json::from_str(r#"{"mode": "tag", "pgp_keyring": "k"}"#).unwrap();
+        });
+        assert_eq!(of_git, ["ssh_key", "ssh_known_hosts", "verify"]);
+        for url in ["oci://r.example/charts", "git@git.example:x", "/srv/charts", "file:///srv/charts", ""] {
+            let wrong = fields(|it| {
+                helm(it);
+                it.url = url.into();
+            });
+            assert_eq!(wrong, ["url"], "{url}");
         }
     }
 

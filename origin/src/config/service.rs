@@ -6,7 +6,7 @@ use weir_runtime::config::ConfigError;
 
 use super::validation_error::ValidationError;
 use crate::folder_path::FolderPath;
-use crate::source::{Followed, RefText, SourceKind};
+use crate::source::{ChartName, Followed, RefText, SourceKind};
 use crate::tarball::{Filters, Selection};
 
 /// A service to publish: a ref and a folder of a repository.
@@ -17,8 +17,11 @@ pub struct ServiceConfig {
     pub name: ServiceName,
     /// Name of the `[[repository]]`.
     pub repository: RepositoryName,
+    /// Chart of a repository of `kind = "helm"`, which needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart: Option<ChartName>,
     /// Branch, tag, full ref name, full commit ID, or `semver:` with a range of versions. Default: the default branch of the
-    /// upstream.
+    /// upstream. Of a chart: `semver:` with a range, or a version; without it the highest version that is no pre-release.
     #[serde(default, rename = "ref")]
     pub followed_ref: RefText,
     /// Folder to publish. Default: the whole tree.
@@ -51,6 +54,7 @@ impl ServiceConfig {
         Self {
             name,
             repository,
+            chart: None,
             followed_ref: RefText::default(),
             folder: FolderPath::default(),
             include: Vec::new(),
@@ -74,9 +78,13 @@ impl ServiceConfig {
     /// What it follows in a repository of this kind.
     ///
     /// # Errors
-    /// Its `ref` has no meaning for that kind.
+    /// One of its keys has no meaning for that kind.
     pub(crate) fn followed(&self, kind: SourceKind) -> Result<Followed, ValidationError> {
-        Followed::parse(kind, &self.followed_ref).map_err(|reason| ValidationError::new("ref", reason))
+        if self.lfs && !kind.has("lfs") {
+            return Err(ValidationError::new("lfs", kind.refused()));
+        }
+        Followed::parse(kind, &self.followed_ref, self.chart.as_ref())
+            .map_err(|(field, reason)| ValidationError::new(field, reason))
     }
 
     /// The files of a commit that the tarball contains.

@@ -9,8 +9,9 @@ use weir_runtime::config;
 use super::RepositoryConfig;
 use super::validation_error::ValidationError;
 use crate::source::{
-    DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK,
-    DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, EgressPolicy, Endpoint, Hosts, Upstream,
+    DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
+    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE, EgressPolicy,
+    Endpoint, Hosts, Upstream,
 };
 
 /// Which upstreams are allowed, and how much is fetched from each.
@@ -40,6 +41,15 @@ pub struct UpstreamsConfig {
     /// Largest LFS object. At least `1MiB`.
     #[serde(with = "config::size")]
     pub max_lfs_object: ByteSize,
+    /// Largest index of a Helm repository. Only what services follow of it is kept in memory. At least `1MiB`.
+    #[serde(with = "config::size")]
+    pub max_index: ByteSize,
+    /// Largest archive of a chart. At least `1MiB`.
+    #[serde(with = "config::size")]
+    pub max_chart: ByteSize,
+    /// Largest archive without its compression. At least `1MiB`.
+    #[serde(with = "config::size")]
+    pub max_unpacked: ByteSize,
     /// Lowest rate of a fetch in bytes per second, on average over four times `stall_timeout`. `"0B"`: any.
     #[serde(with = "config::size")]
     pub min_rate: ByteSize,
@@ -56,6 +66,9 @@ impl Default for UpstreamsConfig {
             max_object: ByteSize(DEFAULT_MAX_OBJECT),
             max_objects: DEFAULT_MAX_OBJECTS,
             max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
+            max_index: ByteSize(DEFAULT_MAX_INDEX),
+            max_chart: ByteSize(DEFAULT_MAX_CHART),
+            max_unpacked: ByteSize(DEFAULT_MAX_UNPACKED),
             min_rate: ByteSize(DEFAULT_MIN_RATE),
         }
     }
@@ -95,6 +108,9 @@ impl UpstreamsConfig {
             max_object: self.max_object.as_u64(),
             max_objects: self.max_objects,
             max_lfs_object: self.max_lfs_object.as_u64(),
+            max_index: self.max_index.as_u64(),
+            max_chart: self.max_chart.as_u64(),
+            max_unpacked: self.max_unpacked.as_u64(),
             min_rate: self.min_rate.as_u64(),
             ..repository.upstream()
         }
@@ -136,6 +152,9 @@ impl UpstreamsConfig {
             ("max_mirror", self.max_mirror),
             ("max_object", self.max_object),
             ("max_lfs_object", self.max_lfs_object),
+            ("max_index", self.max_index),
+            ("max_chart", self.max_chart),
+            ("max_unpacked", self.max_unpacked),
         ] {
             if size < ByteSize::mib(1) {
                 wrong(&format!("{key} must be at least \"1MiB\""));

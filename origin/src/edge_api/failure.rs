@@ -90,7 +90,7 @@ impl Unpublished {
             return Self::Failing { timeout: failure.timeout, detail, retry_after };
         }
         let detail = match repository.map_or(&Phase::Idle, |repository| &repository.phase) {
-            Phase::Cloning { progress } => {
+            Phase::Fetching { progress } => {
                 let of = progress.total.map_or(String::new(), |total| format!(" of {total}"));
                 format!(
                     "the repository is cloned for the first time: {}, {}{of}, {} bytes received",

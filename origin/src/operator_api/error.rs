@@ -333,6 +333,7 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
         Refusal::DefinedByFile { .. } => (S::CONFLICT, "defined-by-file", "It is defined by the configuration file"),
         Refusal::Precondition { .. } => (S::PRECONDITION_FAILED, "precondition-failed", "The precondition is not met"),
         Refusal::Outdated { .. } => (S::CONFLICT, "lost-update", "The object was changed meanwhile"),
+        Refusal::KindChanged(..) => (S::CONFLICT, "kind-changed", "The kind of a repository cannot be changed"),
         Refusal::HasServices(..) => (S::CONFLICT, "repository-has-services", "The repository has services"),
         Refusal::MissingRepository(..) => {
             (S::CONFLICT, "repository-missing", "The service's repository does not exist")
@@ -362,7 +363,9 @@ fn about(refusal: &Refusal, problem: Problem) -> Problem {
         Refusal::DefinedByFile { kind, name }
         | Refusal::Precondition { kind, name, .. }
         | Refusal::Outdated { kind, name, .. } => problem.about(kind, name),
-        Refusal::NoSuchRepository(name) | Refusal::HasServices(name, _) => problem.about("repository", name),
+        Refusal::NoSuchRepository(name) | Refusal::HasServices(name, _) | Refusal::KindChanged(name, _) => {
+            problem.about("repository", name)
+        }
         Refusal::NoSuchService(name) | Refusal::MissingRepository(name, _) => problem.about("service", name),
         Refusal::TooMany { .. } => problem,
     }

@@ -11,7 +11,7 @@ use crate::config::{
     AgentConfig, AssignmentConfig, DefinedBy, EntryDocument, IssuerDocument, RepositoryConfig, ServiceConfig,
     UpstreamsConfig, ValidationError,
 };
-use crate::source::{Followed, RefText, SourceKind};
+use crate::source::{ChartName, Followed, RefText, SourceKind};
 
 /// The most validation errors in one answer.
 const MAX_ERRORS: usize = 100;
@@ -164,15 +164,17 @@ fn field_error<T: Object>(field: &str, value: &Value) -> Option<ValidationError>
     Some(ValidationError::new(field.chars().take(100).collect::<String>(), error.to_string()))
 }
 
-/// Why the `ref` of a service has no meaning for its repository, whose kind `kind_of` says.
+/// Why `ref` and `chart` of a service have no meaning for its repository, whose kind `kind_of` says.
 pub(super) fn wrong_ref(
     fields: &Map<String, Value>,
-    kind_of: impl FnOnce(&RepositoryName) -> SourceKind,
+    kind_of: impl FnOnce(&RepositoryName) -> Option<SourceKind>,
 ) -> Option<ValidationError> {
-    let text = RefText::deserialize(fields.get("ref")?).ok()?;
+    let text = fields.get("ref").map_or(Ok(RefText::default()), RefText::deserialize).ok()?;
+    let chart = fields.get("chart").map_or(Ok(None), Option::<ChartName>::deserialize).ok()?;
     let repository = fields.get("repository").and_then(|name| RepositoryName::deserialize(name).ok());
-    let kind = repository.as_ref().map(kind_of).unwrap_or_default();
-    Some(ValidationError::new("ref", Followed::parse(kind, &text).err()?))
+    let kind = repository.as_ref().and_then(kind_of).unwrap_or_else(|| SourceKind::assumed(chart.as_ref()));
+    let (field, reason) = Followed::parse(kind, &text, chart.as_ref()).err()?;
+    Some(ValidationError::new(field, reason))
 }
 
 /// Files and hosts that operators may not name.
@@ -234,7 +236,7 @@ mod tests {
         let read_both = read_with::<ServiceConfig>(
             "a",
             body.as_bytes(),
-            |fields| wrong_ref(fields, |_| SourceKind::default()).into_iter().collect(),
+            |fields| wrong_ref(fields, |_| None).into_iter().collect(),
             |_| Vec::new(),
         );
         let mut wrong: Vec<_> = read_both.unwrap_err().into_iter().map(|error| error.field).collect();

@@ -227,7 +227,7 @@ impl Poller {
 
     fn show(&self, progress: FetchSnapshot) {
         self.state.send_if_modified(|state| {
-            let phase = if state.mirrored { Phase::Polling { progress } } else { Phase::Cloning { progress } };
+            let phase = if state.mirrored { Phase::Polling { progress } } else { Phase::Fetching { progress } };
             let has_changed = state.phase != phase;
             state.phase = phase;
             has_changed

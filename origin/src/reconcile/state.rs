@@ -107,8 +107,8 @@ pub enum Phase {
     Idle,
     /// Checking a mirror that may be damaged, before the next poll.
     Examining,
-    /// Cloning the repository.
-    Cloning {
+    /// Fetching the repository for the first time.
+    Fetching {
         /// The progress of the fetch.
         progress: FetchSnapshot,
     },
@@ -127,7 +127,7 @@ impl Phase {
         match self {
             Phase::Idle => "idle",
             Phase::Examining => "examining",
-            Phase::Cloning { .. } => "cloning",
+            Phase::Fetching { .. } => "fetching",
             Phase::Polling { .. } => "polling",
             Phase::Overdue => "overdue",
         }

@@ -3,32 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use super::git::revision::Revision;
+use super::helm::{Chart, ChartName};
+use super::kind::{KindName, SourceKind};
 
 /// The longest `ref`, in bytes.
 const MAX_REF_BYTES: usize = 256;
-
-/// The kind of a repository: `git`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SourceKind(KindName);
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum KindName {
-    #[default]
-    Git,
-}
-
-impl SourceKind {
-    /// For documents: earlier versions do not know the key.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// The `ref` of a service as it is written. The kind of its repository says what it means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +19,7 @@ pub struct RefText(Box<str>);
 #[error("a `ref` has 1 to {MAX_REF_BYTES} bytes, without control characters, and without white space at its ends")]
 pub struct RefTextError;
 
-/// `HEAD`: what the source itself names first. Of Git the default branch.
+/// `HEAD`: what the source itself names first. Of Git the default branch, of a chart the highest release.
 impl Default for RefText {
     fn default() -> Self {
         Self("HEAD".into())
@@ -70,18 +50,30 @@ pub(crate) struct Followed(Kind);
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Git(Revision),
+    Chart(Chart),
 }
 
 impl Followed {
-    /// Reads a `ref` for a repository of this kind.
+    /// Reads the `ref` and the `chart` of a service for a repository of this kind.
     ///
     /// # Errors
-    /// It has no meaning for the kind, with the reason for whoever wrote it.
-    pub(crate) fn parse(SourceKind(kind): SourceKind, text: &RefText) -> Result<Self, String> {
-        match kind {
-            KindName::Git => {
-                text.0.parse().map(|revision| Self(Kind::Git(revision))).map_err(|error| error.to_string())
-            }
+    /// The key that is wrong, with the reason for whoever wrote it.
+    pub(crate) fn parse(
+        kind: SourceKind,
+        text: &RefText,
+        chart: Option<&ChartName>,
+    ) -> Result<Self, (&'static str, String)> {
+        match (kind.0, chart) {
+            (KindName::Git, Some(_)) => Err(("chart", kind.refused())),
+            (KindName::Git, None) => match text.0.parse() {
+                Ok(revision) => Ok(Self(Kind::Git(revision))),
+                Err(error) => Err(("ref", format!("{error}"))),
+            },
+            (KindName::Helm, None) => Err(("chart", "`kind = \"helm\"` needs it: the name of a chart".to_owned())),
+            (KindName::Helm, Some(chart)) => match Chart::parse(chart.clone(), &text.0) {
+                Ok(chart) => Ok(Self(Kind::Chart(chart))),
+                Err(reason) => Err(("ref", reason)),
+            },
         }
     }
 
@@ -89,21 +81,34 @@ impl Followed {
     pub(crate) fn may_follow(&self, moved: &str) -> bool {
         match &self.0 {
             Kind::Git(revision) => revision.may_follow(moved),
+            Kind::Chart(_) => true,
         }
     }
 
     /// What it is in a Git repository.
-    pub(super) fn revision(&self) -> &Revision {
+    pub(super) fn revision(&self) -> Option<&Revision> {
         match &self.0 {
-            Kind::Git(revision) => revision,
+            Kind::Git(revision) => Some(revision),
+            Kind::Chart(_) => None,
+        }
+    }
+
+    /// What it is in a Helm repository.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the source of artifacts will use it"))]
+    pub(super) fn chart(&self) -> Option<&Chart> {
+        match &self.0 {
+            Kind::Chart(chart) => Some(chart),
+            Kind::Git(_) => None,
         }
     }
 }
 
+/// Names what is followed in its repository: a `ref` of Git, or `<chart>@<ref>`.
 impl fmt::Display for Followed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Git(revision) => revision.fmt(f),
+            Kind::Chart(chart) => write!(f, "{}@{chart}", chart.name),
         }
     }
 }
@@ -120,25 +125,43 @@ mod tests {
         for text in ["", " main", "main ", "a\nb", "a\u{7f}", &long] {
             assert_eq!(text.parse::<RefText>(), Err(RefTextError), "{text:?}");
         }
-        let followed = |text: &str| Followed::parse(SourceKind::default(), &text.parse().unwrap());
-        assert_eq!(followed("HEAD").unwrap(), Followed::parse(SourceKind::default(), &RefText::default()).unwrap());
+        let followed = |text: &str| Followed::parse(SourceKind::default(), &text.parse().unwrap(), None);
+        let default = Followed::parse(SourceKind::default(), &RefText::default(), None);
+        assert_eq!(followed("HEAD").unwrap(), default.unwrap());
         assert_eq!(followed("semver: ^1").unwrap().to_string(), "semver:^1");
         for (text, reason) in [("refs/replace/x", "replacement objects"), ("a..b", "is not a branch")] {
-            assert!(followed(text).unwrap_err().contains(reason), "{text}");
+            let (key, error) = followed(text).unwrap_err();
+            assert!(key == "ref" && error.contains(reason), "{text}");
         }
     }
 
     #[test]
-    fn git_is_the_only_kind_and_the_default() {
-        assert_eq!(serde_json::from_str::<SourceKind>("\"git\"").unwrap(), SourceKind::default());
-        let error = serde_json::from_str::<SourceKind>("\"svn\"").unwrap_err().to_string();
-        assert!(error.contains("`svn`") && error.contains("`git`"), "{error}");
+    fn a_chart_is_followed_in_helm_repositories_alone() {
+        let (git, helm) = (SourceKind::default(), SourceKind::HELM);
+        let chart: ChartName = "redis".parse().unwrap();
+        let read = |kind, text: &str, chart| Followed::parse(kind, &text.parse().unwrap(), chart);
+        for (text, name) in
+            [("HEAD", "redis@semver:*"), ("semver:^18.1", "redis@semver:^18.1"), ("v1.0.0", "redis@1.0.0")]
+        {
+            let followed = read(helm, text, Some(&chart)).unwrap();
+            assert_eq!(followed.to_string(), name);
+            assert!(followed.may_follow("refs/heads/main") && followed.revision().is_none());
+            assert_eq!(followed.chart().unwrap().name, chart);
+        }
+        for (kind, text, chart, key, reason) in [
+            (git, "main", Some(&chart), "chart", "it has no meaning for `kind = \"git\"`: remove it"),
+            (helm, "HEAD", None, "chart", "`kind = \"helm\"` needs it: the name of a chart"),
+            (helm, "main", Some(&chart), "ref", "is not a version of a chart"),
+        ] {
+            let (wrong, error) = read(kind, text, chart).unwrap_err();
+            assert!(wrong == key && error.contains(reason), "{wrong}: {error}");
+        }
     }
 
     proptest! {
         #[test]
         fn what_is_followed_is_written_as_it_is_read(text in "\\PC{1,40}") {
-            let read = |text: &str| Followed::parse(SourceKind::default(), &text.parse().ok()?).ok();
+            let read = |text: &str| Followed::parse(SourceKind::default(), &text.parse().ok()?, None).ok();
             if let Some(followed) = read(&text) {
                 prop_assert_eq!(read(&followed.to_string()), Some(followed));
             }

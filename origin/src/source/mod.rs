@@ -7,7 +7,7 @@
 #[expect(unused_imports, reason = "sources of archives will use it")]
 #[cfg_attr(not(test), expect(dead_code, reason = "sources of archives will use it"))]
 mod archive;
-#[expect(dead_code, unused_imports, reason = "sources of archives will use it")]
+#[allow(dead_code, unused_imports, reason = "sources of archives will use it")]
 mod artifact;
 mod context;
 mod dispatch;
@@ -19,11 +19,10 @@ mod followed;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 pub mod git;
-#[cfg_attr(not(test), expect(dead_code, reason = "the source of artifacts will use it"))]
-#[expect(unused_imports, reason = "the source of artifacts will use it")]
 mod helm;
 pub(crate) mod http;
 mod interface;
+mod kind;
 mod progress;
 pub mod range;
 mod redirects;
@@ -43,7 +42,7 @@ pub use error::{NotAllowed, UpstreamError};
 pub use failure::LeftOutRef;
 pub(crate) use failure::{PollFailure, RetryPolicy, ServiceFailure};
 pub(crate) use followed::Followed;
-pub use followed::{RefText, RefTextError, SourceKind};
+pub use followed::{RefText, RefTextError};
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_upstream_words;
 pub(crate) use git::requests::{
@@ -52,11 +51,14 @@ pub(crate) use git::requests::{
 };
 #[cfg(feature = "fuzzing")]
 pub use helm::fuzz_helm_index;
+pub use helm::{ChartName, ChartNameError};
 pub(crate) use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, ResolvedServices, RetainedRevisions};
+pub use kind::SourceKind;
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
-    DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS,
-    DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MIN_RATE, DEFAULT_STALL_TIMEOUT, Upstream,
+    DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
+    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE,
+    DEFAULT_STALL_TIMEOUT, Upstream,
 };

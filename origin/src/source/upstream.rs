@@ -33,6 +33,12 @@ pub const DEFAULT_MAX_LFS_OBJECT: u64 = 2 << 30;
 /// The default of [`Upstream::max_index`], in bytes: as Helm's and Flux's own.
 pub const DEFAULT_MAX_INDEX: u64 = 50 << 20;
 
+/// The default of [`Upstream::max_chart`], in bytes: as Flux's own.
+pub const DEFAULT_MAX_CHART: u64 = 10 << 20;
+
+/// The default of [`Upstream::max_unpacked`], in bytes.
+pub const DEFAULT_MAX_UNPACKED: u64 = 512 << 20;
+
 /// The default of [`Upstream::min_rate`], in bytes per second.
 pub const DEFAULT_MIN_RATE: u64 = 1 << 10;
 
@@ -83,6 +89,10 @@ pub struct Upstream {
     pub max_lfs_object: u64,
     /// The most bytes of the index of a Helm repository.
     pub max_index: u64,
+    /// The most bytes of the archive of a chart.
+    pub max_chart: u64,
+    /// The most bytes of an archive without its compression.
+    pub max_unpacked: u64,
     /// The minimum rate of LFS downloads in bytes per second, on average over four stall timeouts.
     pub min_rate: u64,
     /// Takes the time of the upstream's answers.
@@ -115,6 +125,8 @@ impl Upstream {
             max_objects: DEFAULT_MAX_OBJECTS,
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
             max_index: DEFAULT_MAX_INDEX,
+            max_chart: DEFAULT_MAX_CHART,
+            max_unpacked: DEFAULT_MAX_UNPACKED,
             min_rate: DEFAULT_MIN_RATE,
             clocks: ServerClocks::default(),
         }

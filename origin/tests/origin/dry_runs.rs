@@ -73,7 +73,7 @@ async fn nothing_is_reported_of_the_upstream_before_the_first_clone() {
     let mut repository = repository_at(&server);
     repository["stall_timeout"] = "6s".into();
     operator.put("/v1/repositories/shop", repository).await;
-    node.repository(|state| matches!(&state.phase, Phase::Cloning { progress } if progress.phase == "listing")).await;
+    node.repository(|state| matches!(&state.phase, Phase::Fetching { progress } if progress.phase == "listing")).await;
     let service = async || operator.get("/v1/services/shop-prod").await.body["status"].clone();
     for reference in [json!("main"), Value::Null] {
         let mut document = json!({ "repository": "shop", "folder": "deploy" });

@@ -105,7 +105,7 @@ async fn first_clones_of_a_host_delay_no_fetch_of_a_mirrored_repository() {
         for name in (0..8).map(|number| format!("large-{number}")) {
             let mut state = node.running.repository(&name.parse().unwrap()).unwrap();
             let begun = |state: &RepositoryState| match &state.phase {
-                Phase::Cloning { progress } => progress.phase == "preparing",
+                Phase::Fetching { progress } => progress.phase == "preparing",
                 _ => state.waits_for == Some(WaitsFor::LargePermit),
             };
             in_time(state.wait_for(begun)).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_mirror_that_is_cloned_again_needs_a_permit_of_first_clones() {
     lose_packs(&home);
     let node = home.start(home.config(&server.url())).await;
     let clones =
-        |state: &RepositoryState| matches!(&state.phase, Phase::Cloning { progress } if progress.phase == "preparing");
+        |state: &RepositoryState| matches!(&state.phase, Phase::Fetching { progress } if progress.phase == "preparing");
     node.repository(clones).await;
     for (bound, in_use) in [("large_fetches", 1.0), ("fetches", 0.0)] {
         assert_eq!(node.metric(&format!("weir_bound_in_use{{bound=\"{bound}\"}}")).await, in_use, "{bound}");
@@ -319,7 +319,7 @@ async fn a_host_that_hangs_with_eight_repositories_delays_no_other() {
     for name in &names {
         let mut state = node.running.repository(name).unwrap();
         let is_waiting =
-            |state: &RepositoryState| state.waits_for.is_some() || matches!(state.phase, Phase::Cloning { .. });
+            |state: &RepositoryState| state.waits_for.is_some() || matches!(state.phase, Phase::Fetching { .. });
         let state = state.wait_for(is_waiting).await.unwrap().clone();
         waiting += usize::from(state.waits_for == Some(WaitsFor::HostPermit));
     }

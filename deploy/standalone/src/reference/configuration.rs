@@ -37,7 +37,7 @@ fn type_name(kind: &str) -> &'static str {
         "bool" => "boolean",
         "String" | "RefText" | "SourceKind" | "TrustDomain" | "AgentTemplate" => "string",
         "FolderPath" => "folder",
-        "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
+        "ChartName" | "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
         "NameGlob" => "pattern",
         "Endpoint" | "EdgeUrl" | "ProxyUrl" => "URL",
         "Labels" => "table of strings",

@@ -29,8 +29,8 @@ impl Progress {
     pub(super) fn show(&self, state: &RepositoryState) {
         let (step, detail) = match &state.phase {
             // Before its first step and after its last one, a clone has nothing to show.
-            Phase::Cloning { progress } if progress.phase == "idle" => return,
-            Phase::Cloning { progress } => {
+            Phase::Fetching { progress } if progress.phase == "idle" => return,
+            Phase::Fetching { progress } => {
                 let of = progress.total.map(|total| format!(" {} of {total}", progress.done)).unwrap_or_default();
                 let bytes =
                     if progress.bytes > 0 { format!(", {}", HumanBytes(progress.bytes)) } else { String::new() };

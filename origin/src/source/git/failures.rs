@@ -9,9 +9,9 @@ use weir_protocol::revision_id::RevisionId;
 use super::GitSource;
 use super::commit_policy::VerifyError;
 use super::mirror::MirrorError;
-use super::revision::{RevisionError, Tip};
+use super::revision::{Revision, RevisionError, Tip};
 use crate::service::Service;
-use crate::source::{LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
+use crate::source::{Followed, LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
 use crate::tarball::TarballError;
 
 impl GitSource {
@@ -47,6 +47,12 @@ impl GitSource {
     pub(super) fn commit_of(revision: &RevisionId) -> Result<CommitId, ServiceFailure> {
         let reason = || format!("`{revision}` is no commit of a Git repository");
         revision.commit().ok_or_else(|| ServiceFailure::transient("resolve", reason()))
+    }
+
+    /// What is followed, if it is in a Git repository.
+    pub(super) fn revision_of(followed: &Followed) -> Result<&Revision, ServiceFailure> {
+        let reason = || format!("`{followed}` is not in a Git repository");
+        followed.revision().ok_or_else(|| ServiceFailure::transient("resolve", reason()))
     }
 
     pub(super) fn revision_failure(&self, error: &RevisionError) -> ServiceFailure {

@@ -67,7 +67,8 @@ impl GitSource {
             let versions =
                 published.as_ref().map_err(|error| error.clone())?.iter().filter(|(name, _)| *name == service.name);
             let mut commits: Vec<_> = versions.filter_map(|(_, revision)| revision.commit()).collect();
-            match revision::tip(&mirror, service.followed.revision(), &mut ReachabilityCache::default(), stop) {
+            let followed = Self::revision_of(&service.followed)?;
+            match revision::tip(&mirror, followed, &mut ReachabilityCache::default(), stop) {
                 Ok(tip) => commits.push(tip.commit),
                 Err(error @ (RevisionError::Unreadable { .. } | RevisionError::Interrupted)) => {
                     return Err(unknown(service, &error));

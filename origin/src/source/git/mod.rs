@@ -75,7 +75,7 @@ impl GitSource {
     }
 
     fn poll_mirror(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<mirror::Poll, MirrorError> {
-        let revisions = request.services.iter().map(|service| service.followed.revision().clone()).collect();
+        let revisions = request.services.iter().filter_map(|service| service.followed.revision().cloned()).collect();
         let upstream = self.upstream(request.config);
         let ready = self.mirror.for_poll(Instant::now())?;
         ready.replaced.inspect(|damage| (request.on_mirror_replaced)(damage));
@@ -108,7 +108,9 @@ impl GitSource {
 
     pub(crate) fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
         let left_out = self.mirror.get().map(|mirror| mirror.left_out()).unwrap_or_default();
-        let follows = |name: &str| services.iter().any(|service| service.followed.revision().follows(name));
+        let follows = |name: &str| {
+            services.iter().filter_map(|service| service.followed.revision()).any(|revision| revision.follows(name))
+        };
         let describe = |(name, error): (BString, MirrorError)| LeftOutRef {
             name: mirror::display_name(name.as_bstr()),
             is_followed: name.to_str().is_ok_and(follows),
@@ -141,7 +143,7 @@ impl GitSource {
         let repository = self.open()?;
         let found = match target {
             ListTarget::Followed(followed) => {
-                revision::tip(&repository, followed.revision(), &mut ReachabilityCache::default(), stop)
+                revision::tip(&repository, Self::revision_of(followed)?, &mut ReachabilityCache::default(), stop)
                     .map(|tip| tip.commit)
             }
             ListTarget::At(revision) => {

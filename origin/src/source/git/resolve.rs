@@ -32,14 +32,15 @@ impl GitSource {
         });
         let mut verifier = policy.as_ref().map(|policy| policy.verifier(&repository, stop));
         let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
-        let pinned: HashSet<_> = services.iter().filter_map(|service| service.followed.revision().commit()).collect();
+        let pinned: HashSet<_> = services.iter().filter_map(|service| service.followed.revision()?.commit()).collect();
         if !pinned.is_empty() && reachability.search(&repository, &pinned, stop).is_err() {
             // Each commit is then searched alone and reports its own error.
             *reachability = ReachabilityCache::default();
         }
         let is_current = self.is_current.load(Ordering::Relaxed);
         let mut resolve = |service: &Arc<Service>| -> Result<Candidate, ServiceFailure> {
-            let tip = revision::tip(&repository, service.followed.revision(), &mut reachability, stop)
+            let followed = Self::revision_of(&service.followed)?;
+            let tip = revision::tip(&repository, followed, &mut reachability, stop)
                 .map_err(|error| self.resolve_failure(&error, service))?;
             if let Some(verifier) = &mut verifier {
                 verifier.check(&tip).map_err(|error| self.verify_failure(service, &tip, &error))?;
@@ -60,7 +61,8 @@ impl GitSource {
     /// so no order of commits tells which content is newer.
     fn may_be_older(&self, service: &Service, mirror: &gix::Repository, commit: &CommitId, key: &ContentKey) -> bool {
         let current = service.current().filter(|current| current.publication().repository == self.repository);
-        let Some(current) = current.filter(|_| service.followed.revision().commit().is_none()) else { return false };
+        let is_pinned = service.followed.revision().is_some_and(|revision| revision.commit().is_some());
+        let Some(current) = current.filter(|_| !is_pinned) else { return false };
         let Some(published) = current.publication().revision_id.commit() else { return true };
         let has_same_content = || {
             // `content_key` looks for trees only.

@@ -15,7 +15,7 @@ const DEFAULT_REF: &str = "HEAD";
 
 /// The name of a chart.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ChartName(Box<str>);
+pub struct ChartName(Box<str>);
 
 /// The text is not the name of a chart.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub(crate) struct ChartName(Box<str>);
     "`{0}` is not the name of a chart: it has 1 to {MAX_NAME_BYTES} of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`, and no `.` or `-` \
      at its start"
 )]
-pub(crate) struct ChartNameError(String);
+pub struct ChartNameError(String);
 
 impl FromStr for ChartName {
     type Err = ChartNameError;

@@ -8,7 +8,8 @@ mod choice;
 mod index;
 mod listing;
 
-pub(crate) use chart::{Chart, ChartName};
+pub(crate) use chart::Chart;
+pub use chart::{ChartName, ChartNameError};
 pub(crate) use choice::Release;
 #[cfg(feature = "fuzzing")]
 pub use index::fuzz_helm_index;

@@ -1,0 +1,94 @@
+//! The kinds of repositories, and which keys have a meaning for each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::endpoint::Endpoint;
+use super::helm::ChartName;
+
+/// The kind of a repository: `git` or `helm`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SourceKind(pub(super) KindName);
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum KindName {
+    #[default]
+    Git,
+    /// Not read yet: its source follows.
+    #[serde(skip)]
+    Helm,
+}
+
+/// The keys of repositories and services that not every kind has, with the kinds that have them.
+const KEYS: [(&str, &[KindName]); 5] = [
+    ("ssh_key", &[KindName::Git]),
+    ("ssh_known_hosts", &[KindName::Git]),
+    ("verify", &[KindName::Git]),
+    ("lfs", &[KindName::Git]),
+    ("chart", &[KindName::Helm]),
+];
+
+impl SourceKind {
+    #[cfg(test)]
+    pub(crate) const HELM: Self = Self(KindName::Helm);
+
+    /// The kind of a repository that is not defined, for a service with these keys.
+    pub(crate) fn assumed(chart: Option<&ChartName>) -> Self {
+        Self(if chart.is_some() { KindName::Helm } else { KindName::Git })
+    }
+
+    /// For documents: earlier versions do not know the key.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a key has a meaning for this kind.
+    pub(crate) fn has(self, key: &str) -> bool {
+        KEYS.iter().all(|(known, kinds)| *known != key || kinds.contains(&self.0))
+    }
+
+    /// Why a key that this kind does not have is refused.
+    pub(crate) fn refused(self) -> String {
+        format!("it has no meaning for `kind = \"{self}\"`: remove it")
+    }
+
+    /// Why a URL cannot be of this kind, whatever else may be wrong with it.
+    pub(crate) fn refused_url(self, url: &Endpoint) -> Option<&'static str> {
+        match self.0 {
+            KindName::Helm if url.as_str().starts_with("oci://") => {
+                Some("charts in registries (`oci://`) are not supported yet: name a repository with an `index.yaml`")
+            }
+            KindName::Helm if !url.is_http() => {
+                Some("`kind = \"helm\"` needs the `https://` or `http://` URL of a folder with an `index.yaml`")
+            }
+            KindName::Git | KindName::Helm => None,
+        }
+    }
+}
+
+/// As in documents.
+impl fmt::Display for SourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            KindName::Git => "git",
+            KindName::Helm => "helm",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_read_as_they_are_shown() {
+        let git: SourceKind = serde_json::from_value("git".into()).unwrap();
+        assert!(git.is_default() && git.to_string() == "git");
+        let error = serde_json::from_str::<SourceKind>("\"svn\"").unwrap_err().to_string();
+        assert!(error.contains("`svn`") && error.contains("`git`"), "{error}");
+    }
+}
