@@ -45,28 +45,41 @@ pub(super) struct Versions {
     is_ambiguous: bool,
 }
 
-/// An entry that can be followed.
+/// An entry with a version. What else is wrong with it counts only if it is chosen: no lower version takes its place.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     version: Version,
     text: String,
-    sha256: Option<Sha256>,
+    digest: Digest,
     created: Option<Timestamp>,
-    url: String,
+    url: Option<String>,
+}
+
+/// The digest of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Digest {
+    /// Some servers write none, or an empty one.
+    None,
+    Sha256(Sha256),
+    Unusable,
+}
+
+impl Digest {
+    fn parse(written: Option<&str>) -> Self {
+        let Some(text) = written.filter(|text| !text.is_empty()) else { return Self::None };
+        let hex = text.strip_prefix("sha256:").unwrap_or(text);
+        hex.to_ascii_lowercase().parse().map_or(Self::Unusable, Self::Sha256)
+    }
 }
 
 impl Entry {
-    /// `None`: the entry cannot be used.
+    /// `None`: it has no version, so it cannot be used.
     pub(super) fn parse(written: Written) -> Option<Self> {
         let text = written.version.filter(|text| text.len() <= MAX_VERSION_BYTES)?;
-        let url = written.url.filter(|url| (1..=MAX_URL_BYTES).contains(&url.len()))?;
-        // Some servers write no digest, or an empty one.
-        let sha256 = match written.digest.as_deref() {
-            None | Some("") => None,
-            Some(digest) => Some(digest.to_ascii_lowercase().parse().ok()?),
-        };
+        let url = written.url.filter(|url| (1..=MAX_URL_BYTES).contains(&url.len()));
         let created = written.created.and_then(|time| time.parse().ok());
-        Some(Self { version: parse_version(&text)?, text, sha256, created, url })
+        let digest = Digest::parse(written.digest.as_deref());
+        Some(Self { version: parse_version(&text)?, text, digest, created, url })
     }
 
     /// Whether it is followed rather than `other`. Of equal versions `created` decides only last: `helm repo index` changes
@@ -92,7 +105,7 @@ impl Versions {
             return;
         }
         let same = self.best.as_ref().filter(|best| best.version == entry.version);
-        let differs = same.is_some_and(|best| best.sha256 != entry.sha256);
+        let differs = same.is_some_and(|best| best.digest != entry.digest);
         if self.best.as_ref().is_none_or(|best| entry.precedes(best)) {
             self.is_ambiguous &= same.is_some();
             self.best = Some(entry.clone());
@@ -108,7 +121,22 @@ impl Versions {
         let Some(best) = &self.best else { return Err(self.none(chart)) };
         let (name, version) = (&chart.name, &best.text);
         let wrong = |why: &str| format!("chart `{name}` {version} has a URL in the index that {why}");
-        let url = index.join(&best.url).map_err(|_| wrong("is invalid: repair the index"))?;
+        let sha256 = match best.digest {
+            Digest::None => None,
+            Digest::Sha256(sha256) => Some(sha256),
+            Digest::Unusable => {
+                return Err(format!(
+                    "chart `{name}` {version} has a digest in the index that is not SHA-256: repair the index"
+                ));
+            }
+        };
+        let Some(url) = &best.url else {
+            let most = MAX_URL_BYTES;
+            return Err(format!(
+                "chart `{name}` {version} has no URL of 1 to {most} bytes in the index: repair the index"
+            ));
+        };
+        let url = index.join(url).map_err(|_| wrong("is invalid: repair the index"))?;
         match (index.scheme(), url.scheme()) {
             (_, "https") | ("http", "http") => {}
             (_, "http") => return Err(wrong("leads from https to http: repair the index")),
@@ -118,7 +146,7 @@ impl Versions {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(wrong("contains a user name or a password: repair the index"));
         }
-        Ok(Release { version: version.clone(), sha256: best.sha256, url })
+        Ok(Release { version: version.clone(), sha256, url })
     }
 
     /// Whether the chosen version is in the index with several digests.
@@ -252,15 +280,28 @@ mod tests {
     }
 
     #[test]
+    fn no_lower_version_takes_the_place_of_one_that_is_wrong() {
+        let good = ("1.9.0", "a", "", "x");
+        for (bad, reason) in [
+            (("2.0.0", "short", "", "x"), "has a digest in the index that is not SHA-256"),
+            (("2.0.0", "a", "", ""), "has no URL"),
+        ] {
+            let error = chosen("HEAD", &[good, bad]).unwrap_err();
+            assert!(error.starts_with("chart `shop` 2.0.0 ") && error.contains(reason), "{error}");
+            assert_eq!(version("semver:^1", &[good, bad]), "1.9.0");
+        }
+        let prefixed = format!("sha256:{}", "AB".repeat(32)).leak();
+        assert_eq!(chosen("HEAD", &[("1.0.0", prefixed, "", "x")]).unwrap().1.as_deref(), Some("a"));
+    }
+
+    #[test]
     fn unusable_entries_are_counted_and_named_only_if_nothing_is_left() {
         let long = format!("1.0.0-{}", "x".repeat(120)).leak();
-        let entries: [Written4; 8] = [
+        let entries: [Written4; 6] = [
             ("", "a", "", "x"),
             ("1.0", "a", "", "x"),
             ("latest", "a", "", "x"),
             (long, "a", "", "x"),
-            ("1.0.0", "short", "", "x"),
-            ("1.0.0", "a", "", ""),
             ("0.9.0", "A", "", "x"),
             ("0.8.0", "", "", "x"),
         ];
@@ -268,9 +309,9 @@ mod tests {
         assert_eq!(chosen("0.8.0", &entries).unwrap().1, None, "an index without digests");
         let error = chosen("semver:^1", &entries).unwrap_err();
         let expected =
-            "no version of chart `shop` in `semver:^1`: 8 versions, of which 6 are unusable; highest `0.9.0`";
+            "no version of chart `shop` in `semver:^1`: 6 versions, of which 4 are unusable; highest `0.9.0`";
         assert_eq!(error, expected);
-        let one = chosen("2.0.0", &entries[6..7]).unwrap_err();
+        let one = chosen("2.0.0", &entries[4..5]).unwrap_err();
         assert_eq!(one, "no version of chart `shop` in `2.0.0`: 1 version; highest `0.9.0`");
         assert!(chosen("HEAD", &[]).unwrap_err().contains("the index has no chart `shop`"));
     }

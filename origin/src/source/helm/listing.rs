@@ -39,7 +39,7 @@ impl HelmIndex {
             let validators = Validators::of(&response);
             let max_index = client.session().upstream.max_index;
             let mut body = Body::new(client, response, max_index);
-            let read = index::read(&mut body, charts, max_index);
+            let read = index::read(&mut body, charts);
             body.finish().map_err(|error| failure(error, max_index))?;
             let found = read.map_err(|cause| UpstreamError::InvalidList { name: "index.yaml", cause })?;
             let charts = charts.iter().cloned().zip(found).collect();

@@ -7,6 +7,7 @@ mod chart;
 mod choice;
 mod index;
 mod listing;
+mod yaml;
 
 pub(crate) use chart::Chart;
 pub use chart::{ChartName, ChartNameError};
