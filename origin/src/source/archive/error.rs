@@ -6,6 +6,9 @@ use weir_protocol::entry_path::percent_encode;
 
 use super::bounds::{MAX_ALL_PATH_BYTES, MAX_ENTRIES, MAX_RECORD_BYTES};
 
+/// The longest path in a text, in bytes, and the longest reason of a decoder, in characters: the archive chooses them.
+const MAX_SHOWN: usize = 200;
+
 /// Why an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArchiveError {
@@ -42,7 +45,7 @@ pub(crate) enum ArchiveError {
 
 impl ArchiveError {
     pub(super) fn member(path: &[u8], fault: impl Into<String>) -> Self {
-        Self::Member { path: percent_encode(path), fault: fault.into() }
+        Self::Member { path: shown(path), fault: fault.into() }
     }
 
     /// Whether the archive itself is the cause, so that it has the same error each time.
@@ -54,7 +57,8 @@ impl ArchiveError {
 /// Readers pass on an `ArchiveError` inside of the error of the system; other errors are those of decoders.
 impl From<io::Error> for ArchiveError {
     fn from(error: io::Error) -> Self {
-        error.downcast().unwrap_or_else(|error| Self::Unreadable(error.to_string()))
+        let reason = |error: io::Error| error.to_string().chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect();
+        error.downcast().unwrap_or_else(|error| Self::Unreadable(reason(error)))
     }
 }
 
@@ -62,4 +66,10 @@ impl From<ArchiveError> for io::Error {
     fn from(error: ArchiveError) -> Self {
         Self::other(error)
     }
+}
+
+/// A path as texts have it.
+pub(super) fn shown(path: &[u8]) -> String {
+    let start = percent_encode(&path[..path.len().min(MAX_SHOWN)]);
+    if path.len() > MAX_SHOWN { format!("{start}…") } else { start }
 }

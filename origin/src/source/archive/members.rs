@@ -40,6 +40,7 @@ pub(super) fn read<R: Read>(
     // Otherwise the library reads records of any size into memory.
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
+        check_header(entry.header())?;
         if !records.read(&mut entry)? {
             let member = std::mem::take(&mut records).member(&entry)?;
             visit(member, &mut entry)?;
@@ -49,8 +50,35 @@ pub(super) fn read<R: Read>(
         return Err(ArchiveError::Unreadable("it ends before the member that its last record describes".to_owned()));
     }
     // The end of the compressed bytes, which has their checksum, comes after that of the tar.
-    std::io::copy(&mut archive.into_inner(), &mut std::io::sink())?;
+    only_zeros(archive.into_inner())
+}
+
+/// What the library reads otherwise than others do.
+fn check_header(header: &tar::Header) -> Result<(), ArchiveError> {
+    let (bytes, path) = (header.as_bytes(), header.path_bytes());
+    // It ignores the prefix of the path.
+    if bytes[257..263] == *b"ustar\0" && bytes[263..265] != *b"00" {
+        return Err(ArchiveError::member(&path, "has a header of an unknown version"));
+    }
+    // It ignores the first bytes of a binary number, and its sign.
+    if bytes[124] & 0x80 != 0 && bytes[124..128] != [0x80, 0, 0, 0] {
+        return Err(ArchiveError::member(&path, "has a size that is negative or too large"));
+    }
     Ok(())
+}
+
+/// Reads what follows the end. Other readers go on after one empty block.
+fn only_zeros(mut rest: impl Read) -> Result<(), ArchiveError> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let read = rest.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(());
+        }
+        if buffer[..read].iter().any(|byte| *byte != 0) {
+            return Err(ArchiveError::Unreadable("something follows the end of the tar".to_owned()));
+        }
+    }
 }
 
 /// What records say about the next member.

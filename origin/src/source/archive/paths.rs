@@ -1,7 +1,7 @@
 //! Which path a member gets. A path that leads elsewhere is refused, never repaired.
 
 use super::bounds::MAX_PATH_BYTES;
-use super::error::ArchiveError;
+use super::error::{ArchiveError, shown};
 use super::layout::Layout;
 
 /// The prefix of names that delete files of other layers of a container image.
@@ -48,7 +48,7 @@ impl<'a> Paths<'a> {
 }
 
 fn outside(raw: &[u8]) -> ArchiveError {
-    ArchiveError::OutsideFolder(weir_protocol::entry_path::percent_encode(raw))
+    ArchiveError::OutsideFolder(shown(raw))
 }
 
 /// Removes `.` and doubled slashes.

@@ -80,7 +80,7 @@ impl SpoolStore {
         let index = unpack(archive, &key.1, bounds, stop, &mut out)?.encode();
         let (offset, size, digest) = (out.written, index.len() as u64, *blake3::hash(&index).as_bytes());
         out.write_all(&index)?;
-        let file = out.file.into_inner().map_err(|error| ArchiveError::Disk(error.into_error()))?;
+        let file = out.file.into_inner().map_err(|error| ArchiveError::Disk(without_path(error.error())))?;
         let index = SpooledFile { offset, size, digest };
         let spool = Arc::new(Spool { path: file.into_temp_path(), index });
         self.spools().insert(key, spool.clone());
@@ -119,7 +119,7 @@ struct Quota<W> {
 impl<W: Write> Write for Quota<W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.left = self.left.checked_sub(buffer.len() as u64).ok_or(ArchiveError::SpoolsTooLarge(self.limit))?;
-        self.file.write_all(buffer).map_err(ArchiveError::Disk)?;
+        self.file.write_all(buffer).map_err(|error| ArchiveError::Disk(without_path(&error)))?;
         self.written += buffer.len() as u64;
         Ok(buffer.len())
     }

@@ -3,10 +3,8 @@
 use std::io::{Read, Write};
 use std::sync::atomic::AtomicBool;
 
-use weir_protocol::entry_path::percent_encode;
-
 use super::bounds::Bounds;
-use super::error::ArchiveError;
+use super::error::{ArchiveError, shown};
 use super::index::{EntryKind, Index, IndexBuilder, SpooledFile};
 use super::layout::Layout;
 use super::members::{self, Member, MemberKind};
@@ -23,9 +21,10 @@ pub(super) fn unpack(
 ) -> Result<Index, ArchiveError> {
     let archive = reader::archive(archive, bounds, stop);
     let mut out = Contents { out, written: 0 };
+    let mut linked_bytes = 0;
     let mut index = IndexBuilder::default();
     if let Layout::OneFile(name) = layout {
-        let file = out.copy(archive, None)?;
+        let file = out.copy(archive.take(bounds.max_file.saturating_add(1)), None)?;
         check_size(name.as_bytes(), file.size, bounds)?;
         index.add(name.as_bytes(), EntryKind::File { file, executable: false })?;
         return index.finish();
@@ -50,9 +49,16 @@ pub(super) fn unpack(
             MemberKind::Symlink { target } => EntryKind::Symlink { target },
             MemberKind::HardLink { target } => {
                 let linked = paths.linked(&target).and_then(|linked| index.file(&linked).cloned());
-                let no_file =
-                    || format!("is a hard link to `{}`, which is not a file before it", percent_encode(&target));
-                linked.ok_or_else(|| ArchiveError::member(&raw, no_file()))?
+                let no_file = || format!("is a hard link to `{}`, which is not a file before it", shown(&target));
+                let linked = linked.ok_or_else(|| ArchiveError::member(&raw, no_file()))?;
+                // A link takes no room here, but its contents are published again.
+                if let EntryKind::File { file, .. } = &linked {
+                    linked_bytes += file.size;
+                }
+                if linked_bytes > bounds.max_unpacked {
+                    return Err(ArchiveError::UnpacksTooLarge(bounds.max_unpacked));
+                }
+                linked
             }
         };
         index.add(&path, kind)
@@ -62,7 +68,7 @@ pub(super) fn unpack(
 
 fn check_size(path: &[u8], size: u64, bounds: &Bounds) -> Result<(), ArchiveError> {
     if size > bounds.max_file {
-        return Err(ArchiveError::FileTooLarge { path: percent_encode(path), size, limit: bounds.max_file });
+        return Err(ArchiveError::FileTooLarge { path: shown(path), size, limit: bounds.max_file });
     }
     Ok(())
 }

@@ -20,6 +20,10 @@ fn each_bound_is_named() {
         let reason = over(&archive, &Bounds { max_file: 3999, ..BOUNDS });
         assert_eq!(reason, "has the file `shop/a` of 4000 bytes, more than `[limits] max_file` = 3999");
     }
+    let links = (0..20).map(|number| member(format!("shop/{number}").as_bytes(), b'1', b"shop/a", b""));
+    let linked = tar(&[a.clone()].into_iter().chain(links).collect::<Vec<_>>());
+    let reason = over(&linked, &Bounds { max_unpacked: 70_000, ..BOUNDS });
+    assert!(reason.contains("`[upstreams] max_unpacked` = 70000 bytes"), "{reason}");
     let name = Layout::OneFile(super::super::Component::new("app.wasm").unwrap());
     assert!(unpacked(&a, &name, &Bounds { max_file: a.len() as u64, ..BOUNDS }).is_ok());
     let reason = unpacked(&a, &name, &Bounds { max_file: 100, ..BOUNDS }).unwrap_err().to_string();

@@ -119,4 +119,36 @@ fn records_on_which_readers_disagree_are_refused() {
         assert!(refused.contains(reason), "{refused} / {reason}");
     }
     assert_eq!(lines(&tar(&[x(b"9 path=b\n".to_vec()), a()]), &Layout::AsIs), ["b = contents"]);
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut member = a();
+        member[at..at + bytes.len()].copy_from_slice(bytes);
+        let mut header = tar::Header::new_ustar();
+        header.as_mut_bytes().copy_from_slice(&member[..512]);
+        header.set_cksum();
+        [header.as_bytes(), &member[512..]].concat()
+    };
+    let size = |bytes: [u8; 4]| changed(124, &[&bytes[..], &[0, 0, 0, 0, 0, 0, 0, 8]].concat());
+    assert_eq!(lines(&tar(&[size([0x80, 0, 0, 0])]), &Layout::AsIs), ["shop/", "shop/a = contents"]);
+    for (archive, reason) in [
+        (tar(&[size([0x80, 0, 0, 1])]), "`shop/a`, which has a size that is negative or too large"),
+        (tar(&[size([0xff; 4])]), "`shop/a`, which has a size that is negative or too large"),
+        (tar(&[changed(263, b"01")]), "`shop/a`, which has a header of an unknown version"),
+        (tar(&[a(), vec![0; 512], file("shop/b", b"")]), "cannot be unpacked"),
+        ([tar(&[a()]), tar(&[file("shop/b", b"")])].concat(), "something follows the end of the tar"),
+    ] {
+        let refused = refusal(&archive, &Layout::AsIs);
+        assert!(refused.contains(reason), "{refused} / {reason}");
+    }
+}
+
+#[test]
+fn reasons_are_short_lines_whatever_the_archive_has() {
+    let path = pax("path", &[0xff; 60_000]);
+    let long = tar(&[member(b"pax", b'x', b"", &path), file("a", b"")]);
+    let mut name = member(b"\x1b[2J\n", b'0', b"", b"");
+    name[124..127].copy_from_slice(b"zzz");
+    for archive in [long, tar(&[name])] {
+        let reason = refusal(&archive, &Layout::AsIs);
+        assert!(reason.len() < 900 && !reason.contains(char::is_control), "{reason:?}");
+    }
 }
