@@ -18,7 +18,7 @@ pub const MAX_SERVICE_PATTERNS: usize = 100;
 pub struct Agent {
     /// Its name, as in its credential.
     pub name: NodeName,
-    /// Its labels. They win over those of its token.
+    /// Its labels. They override the labels of its token.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
 }

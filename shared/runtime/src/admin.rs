@@ -131,7 +131,7 @@ fn not_from_here(path: &str) -> Problem {
         StatusCode::FORBIDDEN,
         "not-from-here",
         "Only for this machine",
-        format!("{path} is for this machine alone here: request it at 127.0.0.1, [::1] or localhost on the machine."),
+        format!("{path} is served to this machine only: request it at 127.0.0.1, [::1] or localhost on the machine."),
     )
 }
 

@@ -24,7 +24,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// Not TOML, an unknown key, or an invalid value.
-    #[error("the configuration {} is wrong: {message}", path.display())]
+    #[error("the configuration {} is invalid: {message}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum ConfigError {
         message: String,
     },
     /// All keys are valid by themselves, but not together.
-    #[error("the configuration is wrong: {0}")]
+    #[error("the configuration is invalid: {0}")]
     Invalid(String),
 }
 
@@ -57,7 +57,7 @@ impl ConfigError {
             other => other.to_string(),
         };
         let messages: Vec<_> = errors.into_iter().map(message).collect();
-        if messages.is_empty() { Ok(()) } else { Err(Self::Invalid(messages.join("\nthe configuration is wrong: "))) }
+        if messages.is_empty() { Ok(()) } else { Err(Self::Invalid(messages.join("\nthe configuration is invalid: "))) }
     }
 }
 

@@ -69,7 +69,7 @@ impl OperatorToken {
         let file = self.file.clone();
         let token = tokio::task::spawn_blocking(move || read(&file)).await.map_err(|_| NotAdmitted::Unusable)?;
         let token = token.map_err(|error| {
-            tracing::error!(%error, "requests of operators are refused");
+            tracing::error!(%error, "operator requests are rejected");
             NotAdmitted::Unusable
         })?;
         let presented = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));

@@ -274,7 +274,11 @@ fn check_authority(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), 
         return Ok(());
     }
     let issuer = leaf.issuer();
-    Err(unusable(AUTHORITY, path, &format!("it is no authority's; name the file of its issuer, `{issuer}`")))
+    Err(unusable(
+        AUTHORITY,
+        path,
+        &format!("it is not the certificate of an authority; name the file of its issuer, `{issuer}`"),
+    ))
 }
 
 fn leaf<'c>(path: &Path, chain: &'c [CertificateDer<'_>]) -> Result<X509Certificate<'c>, TlsError> {
@@ -290,7 +294,7 @@ fn unusable(what: &'static str, path: &Path, message: &str) -> TlsError {
 fn mismatch(what: &'static str, certificate: &Path, key: &Path, error: &rustls::Error) -> TlsError {
     let message = match error {
         rustls::Error::InconsistentKeys(_) => {
-            format!("the key {} is not its own; name the key that it was issued for", key.display())
+            format!("the key {} does not belong to it; name the key that it was issued for", key.display())
         }
         error => error.to_string(),
     };
@@ -399,10 +403,10 @@ mod tests {
         certificates::write(dir.path(), &[]).unwrap();
         let file = |name: &str| dir.path().join(name);
         let error = server_config(&file("edge.pem"), &file("agent.key"), ClientAuth::None).unwrap_err().to_string();
-        assert!(error.contains("edge.pem") && error.contains("agent.key is not its own"), "{error}");
+        assert!(error.contains("edge.pem") && error.contains("agent.key does not belong to it"), "{error}");
         let identity = (&*file("agent.pem"), &*file("edge.key"));
         let error = client_config(&file("ca.pem"), Some(identity)).unwrap_err().to_string();
-        assert!(error.contains("agent.pem") && error.contains("edge.key is not its own"), "{error}");
+        assert!(error.contains("agent.pem") && error.contains("edge.key does not belong to it"), "{error}");
         let error = read_roots(&file("edge.pem")).unwrap_err().to_string();
         assert!(error.contains("edge.pem") && error.contains("Weir trial CA"), "{error}");
     }

@@ -27,7 +27,7 @@ pub enum TokenError {
     #[error("the token is signed with the key {0}, which is not known")]
     UnknownKey(String),
     /// The signature does not match.
-    #[error("the token's signature is wrong")]
+    #[error("the token's signature is invalid")]
     BadSignature,
     /// `aud` does not name the audience.
     #[error("the token is for another audience")]

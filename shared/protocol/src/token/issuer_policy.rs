@@ -14,7 +14,7 @@ use crate::name_glob::{NameGlob, glob_matches};
 pub struct IssuerPolicy {
     /// `iss` of its tokens.
     pub issuer: String,
-    /// What `aud` of a token must be or contain.
+    /// Value that `aud` of a token must be or contain.
     pub audience: String,
     /// Patterns over `sub`: `*` stands for any text. A token must match one.
     pub subjects: Vec<String>,

@@ -30,7 +30,7 @@ pub struct SigningKey {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SigningKeyError {
     /// The system's random number generator failed.
-    #[error("the system gives no random numbers")]
+    #[error("the system provides no random numbers")]
     NoRandomness,
     /// No `PRIVATE KEY` in PEM.
     #[error("there is no `BEGIN PRIVATE KEY` in it (PKCS#8, not encrypted)")]

@@ -21,7 +21,7 @@ use crate::serve::BoxError;
 
 /// A peer accepted a connection and did not finish the TLS handshake.
 #[derive(Debug, thiserror::Error)]
-#[error("no TLS session within {} s of connecting: the process there may hang", .0.as_secs())]
+#[error("no TLS handshake within {} s of connecting: the server may be hanging", .0.as_secs())]
 struct HandshakeTimeout(Duration);
 
 /// Connects within [`CONNECT_TIMEOUT`]: the system accepts connections for a process that hangs, which

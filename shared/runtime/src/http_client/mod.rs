@@ -39,8 +39,9 @@ pub struct ClientOptions {
 
 /// A client for HTTP/2 over TLS. `tls` has no ALPN protocols.
 ///
-/// A peer that accepts a connection and does not answer is given up after [`CONNECT_TIMEOUT`]. A connection whose peer does not respond to pings is closed after 10 s, so that no request waits on a dead connection.
-/// Of a host with several addresses each is tried until one accepts. The caller sets the deadlines of requests.
+/// A peer that accepts a connection and does not answer is given up after [`CONNECT_TIMEOUT`]. A connection whose peer does not
+/// respond to pings is closed after 10 s, so that no request waits on a dead connection. Of a host with several addresses each
+/// is tried until one accepts. The caller sets the deadlines of requests.
 pub fn http2_client<B>(tls: ClientConfig) -> Http2Client<B>
 where
     B: HttpBody<Data: Send> + Send,
@@ -89,7 +90,7 @@ pub enum BodyError {
     #[error("the body stalled for {0:?}")]
     Stalled(Duration),
     /// The connection broke.
-    #[error("the body broke off: {0}")]
+    #[error("the body was cut off: {0}")]
     Broken(#[from] hyper::Error),
 }
 

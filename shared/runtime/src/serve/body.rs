@@ -114,7 +114,7 @@ pub enum RequestBodyError {
     #[error("the request's body did not arrive in time")]
     TooSlow,
     /// The client or the connection ended it early.
-    #[error("the request's body broke off")]
+    #[error("the request's body was cut off")]
     BrokeOff,
 }
 

@@ -27,9 +27,9 @@ crate::metric_families! {
         /// certificate, no common protocol, or no TLS.
         handshake_failures: IntCounterVec = "weir_http_handshake_failures_total"
             { listener, transport: TRANSPORTS, reason: HANDSHAKE_FAILURES };
-        /// Times that a bound kept a connection out. Over TCP it waits in the kernel's backlog. Over QUIC it is refused, or
-        /// (`unvalidated_handshakes`) the client must prove its address first, which costs a round trip. `source`: one
-        /// address has a quarter of the connections or QUIC handshakes; the new connection is closed. `first_request`: the
+        /// Connections that a limit delayed or rejected. Over TCP a connection waits in the kernel's backlog. Over QUIC it is
+        /// rejected, or (`unvalidated_handshakes`) the client must prove its address first, which costs a round trip. `source`:
+        /// one address has a quarter of the connections or QUIC handshakes; the new connection is closed. `first_request`: the
         /// connection is closed because none of its requests was accepted (below 400, or 500 and above) within 10 s.
         limited: IntCounterVec = "weir_http_connections_limited_total"
             { listener, transport: TRANSPORTS, bound: BOUNDS };

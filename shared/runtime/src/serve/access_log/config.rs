@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The access log: a line in the log of the process for each request, but for those to `admin_listen`.
+/// The access log: a line in the log of the process for each request, except those to `admin_listen`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
     /// The requests that are logged.
     pub access: AccessMode,
-    /// Lines of the access log in a second. Further ones are left out and counted. At least 1.
+    /// Lines of the access log in a second. Further ones are dropped and counted. At least 1.
     pub access_lines: u32,
 }
 

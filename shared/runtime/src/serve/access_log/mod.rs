@@ -123,7 +123,7 @@ impl Lines {
             Line::LeftOut => self.left_out.inc(),
             Line::Written { left_out: 0 } => {}
             Line::Written { left_out } => {
-                tracing::warn!(target: TARGET, left_out, "the access log left out lines beyond `log.access_lines`");
+                tracing::warn!(target: TARGET, left_out, "lines of the access log beyond `log.access_lines` were dropped");
             }
         }
         line != Line::LeftOut
