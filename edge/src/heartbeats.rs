@@ -1,4 +1,4 @@
-//! Signed statements of freshness: requested of origins for all agents together, and passed on unchanged.
+//! Signed freshness statements: requested of origins for all agents together, and passed on unchanged.
 //!
 //! A statement is kept for [`MAX_AGE`]. Whoever wants one meanwhile shares it, or the request that is under way.
 
@@ -32,8 +32,8 @@ const MAX_CACHED: usize = 20_000;
 metric_families! {
     /// The families of statements.
     pub(crate) struct HeartbeatFamilies {
-        /// Statements of freshness that agents and other edges requested. `shared`: another request had already brought them. `absent`: the
-        /// origin gives none, or too many services were requested.
+        /// Freshness statements that agents and other edges requested. `shared`: another request had already fetched them.
+        /// `absent`: the origin provides none, or too many services were requested.
         statements: IntCounterVec = "weir_edge_freshness_statements_total" { result: ["fetched", "shared", "absent"] };
     }
 }
@@ -153,7 +153,7 @@ impl Heartbeats {
                 () = draining.begun() => return,
             };
             let statements = answered.unwrap_or_else(|error| {
-                tracing::debug!(%error, "an origin gives no statements of freshness");
+                tracing::debug!(%error, "an origin provides no freshness statements");
                 Vec::new()
             });
             let by_name = statements.into_iter().map(|signed| (signed.service.clone(), signed)).collect();

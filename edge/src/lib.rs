@@ -1,10 +1,9 @@
 //! The edge: the cache between agents and origins.
 //!
 //! [`start`] composes it. `agent_api` answers agents that `access` allows, from the `catalog` (the current version of
-//! each service) and the `cache` (the objects), and with statements of freshness (`heartbeats`). What is missing is requested from origins through `origin_client`: one
-//! query per service and one fill per object at a time. `peer_api` answers edges that use
-//! this one as a shield. `origin_follower` applies the event streams of the origins to
-//! the catalog.
+//! each service) and the `cache` (the objects), and with freshness statements (`heartbeats`). What is missing is requested from
+//! origins through `origin_client`: one query per service and one fill per object at a time. `peer_api` answers edges that use
+//! this one as a shield. `origin_follower` applies the event streams of the origins to the catalog.
 
 mod access;
 mod agent_api;

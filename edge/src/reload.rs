@@ -61,13 +61,13 @@ fn authorities_end(config: &Config) -> Result<Vec<(&'static str, SystemTime)>, T
 metric_families! {
     /// The families of reloading.
     pub(crate) struct ReloadMetrics {
-        /// Reloads of certificates and keys, when they changed, and of the configuration by SIGHUP. A refused one changes
-        /// nothing; the log has the reason. Files that cannot be used are tried again and counted once.
+        /// Reloads of certificates and keys, when they changed, and of the configuration by SIGHUP. `refused`: nothing has
+        /// changed; the log has the reason. Files that cannot be used are retried and counted once.
         reloads: IntCounterVec = "weir_edge_reloads_total" { result: ["applied", "refused"] };
-        /// When the edge's certificate ends, in Unix seconds. Alert two weeks before.
+        /// When the edge's certificate expires, in Unix seconds. Alert two weeks before.
         not_after: IntGauge = "weir_edge_certificate_not_after_timestamp_seconds";
-        /// When an authority ends, in Unix seconds: of a file with several the last, of several origins and shields the first.
-        /// Alert two weeks before.
+        /// When an authority expires, in Unix seconds: of several in one file the last, of several origins and shields the
+        /// first. Alert two weeks before.
         authority_not_after: IntGaugeVec = "weir_edge_authority_not_after_timestamp_seconds"
             { authority: ["agents", "edges", "origins"] };
     }

@@ -120,7 +120,7 @@ impl Status {
         let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
         (!names.is_empty()).then(|| {
             let names = names.join(", ");
-            format!("an origin offers an older generation of {names}{and_more} than was seen, and it is refused")
+            format!("an origin offers an older generation of {names}{and_more} than was seen before; it is rejected")
         })
     }
 

@@ -116,15 +116,15 @@ impl Refusal {
         match self {
             Refusal::NoCredential => "This edge needs a bearer token or a client certificate of an agent.",
             Refusal::Malformed => "The token cannot be read.",
-            Refusal::UnknownKey => "The token is signed with a key that is not known here.",
-            Refusal::RevokedKey => "The token is signed with a key that was revoked: a new token is needed.",
-            Refusal::BadSignature => "The signature of the token is wrong.",
+            Refusal::UnknownKey => "The token is signed with an unknown key.",
+            Refusal::RevokedKey => "The token is signed with a key that was revoked: use a new token.",
+            Refusal::BadSignature => "The signature of the token is invalid.",
             Refusal::WrongAudience => "The token is for another audience.",
             Refusal::WrongSubject => "Tokens of this subject are not accepted here.",
-            Refusal::NoAgent => "The claims of the token do not make the name of an agent.",
-            Refusal::Expired => "The token or the certificate has expired: a new one is needed.",
+            Refusal::NoAgent => "The claims of the token do not form the name of an agent.",
+            Refusal::Expired => "The token or the certificate has expired: use a new one.",
             Refusal::NotYetValid => "The token is not valid yet.",
-            Refusal::Denied => "The token was revoked: a new one is needed.",
+            Refusal::Denied => "The token was revoked: use a new one.",
         }
     }
 }

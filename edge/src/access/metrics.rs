@@ -10,7 +10,7 @@ metric_families! {
     /// The families of authorization.
     pub(crate) struct AccessFamilies {
         /// Authorization decisions. `open`, `token` and `certificate`: allowed by this. `out_of_scope`: valid, and not for
-        /// this service. The others: refused, by reason.
+        /// this service. The others: rejected, by reason.
         decisions: IntCounterVec = "weir_edge_authorisations_total" { result: [
             "open", "token", "certificate", "out_of_scope", "no_credential", "malformed", "unknown_key", "revoked_key",
             "bad_signature", "wrong_audience", "wrong_subject", "no_agent", "expired", "not_yet_valid", "denied"
@@ -25,15 +25,15 @@ metric_families! {
         denied_agents: IntGauge = "weir_edge_access_denied_agents";
         /// Keys of issuers (`[[auth.issuer]]`).
         issuer_keys: IntGauge = "weir_edge_access_issuer_keys";
-        /// Issuers whose keys could not be read or fetched when that was tried last. Their last valid keys stay in use. Alert
+        /// Issuers whose keys could not be read or fetched at the last attempt. Their last valid keys stay in use. Alert
         /// above 0.
         pub(super) issuers_failing: IntGauge = "weir_edge_access_issuers_failing";
         /// Fetches of the keys of issuers by URL.
         pub(super) key_set_fetches: IntCounterVec = "weir_edge_access_key_set_fetches_total" { result: ["applied", "failed"] };
         /// 1 while the files of `[auth]` can be used. At 0 the lists that were read last are in force. Alert on 0.
         pub(super) files_readable: IntGauge = "weir_edge_access_files_readable";
-        /// Agents, assignments and issuers that operators of two clusters of origins define otherwise. Those of the cluster
-        /// with the lower id apply.
+        /// Agents, assignments and issuers that operators of two clusters of origins define differently. The definitions from
+        /// the cluster with the lower id apply.
         pub(super) fleet_conflicts: IntGauge = "weir_edge_access_fleet_conflicts";
         /// Lists of keys and denials from origins that could not be read. The previous lists stay in force.
         pub(super) lists_refused: IntCounter = "weir_edge_access_lists_refused_total";

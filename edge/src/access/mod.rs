@@ -108,7 +108,7 @@ impl Lists {
         for entry in conflicts.iter().filter(|entry| !self.conflicts.contains(entry)).take(MAX_CONFLICTS_LOGGED) {
             tracing::warn!(
                 entry,
-                "operators of two clusters of origins define this otherwise; that of the cluster with the lower id applies"
+                "operators of two clusters of origins define this differently; the definition from the cluster with the lower id applies"
             );
         }
         self.conflicts = conflicts;
@@ -267,7 +267,8 @@ impl Access {
         }
     }
 
-    /// Waits for the keys of the issuer of a request's token, if they are being fetched: it may be the first token of a new key.
+    /// Waits for the keys of the issuer of a request's token, if they are being fetched: it may be the first token of a new
+    /// key.
     pub(crate) async fn key_fetched(&self, headers: &HeaderMap) {
         let Credential::Token(token) = Credential::of(headers) else { return };
         let requests = self.inner.key_set().key_requests(token).to_vec();

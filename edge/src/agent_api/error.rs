@@ -134,7 +134,7 @@ impl ApiError {
                 "This is about the agent that asks, and needs a token or a client certificate of an agent.",
             ),
             ApiError::NoAssignmentsYet => {
-                problem(NOT_YET, "This edge does not know yet which services there are and which are assigned: its origins have not told it.")
+                problem(NOT_YET, "This edge has not received the lists of services and assignments from its origins yet.")
                     .retry_after(RETRY_AFTER)
             }
             ApiError::TooManyServices(reason) => {
@@ -142,7 +142,7 @@ impl ApiError {
             }
             ApiError::TooManyStreams => problem(
                 TOO_MANY_STREAMS,
-                "The edge serves as many event streams as its limit allows: poll, and try again later.",
+                "The edge has reached its limit of event streams: poll, and retry later.",
             )
             .retry_after(RETRY_AFTER),
             ApiError::TooManyPolls => problem(
@@ -224,5 +224,5 @@ fn forwarded(status: u16, detail: String) -> Problem {
 }
 
 fn internal() -> Problem {
-    problem(EDGE_FAILED, "The edge failed; its log says why.")
+    problem(EDGE_FAILED, "The edge failed; its log has the reason.")
 }

@@ -20,7 +20,7 @@ metric_families! {
         /// Bytes of tarballs sent to agents, by content coding (`dcz`: a delta) and by the tier that each frame came from.
         /// Byte hit ratio = 1 − origin / all.
         sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: TIERS, encoding: ENCODINGS };
-        /// Age of the publication when a response with its tarball began. Polls do not count.
+        /// Age of the publication when a response with its tarball started. Polls do not count.
         publication_age: Histogram = "weir_edge_served_publication_age_seconds"
             [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0];
         /// How long stale responses had been stale when they were served.

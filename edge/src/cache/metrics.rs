@@ -29,11 +29,11 @@ metric_families! {
         /// Retries of fills, by the failure before.
         fill_retries: IntCounterVec = "weir_edge_fill_retries_total"
             { reason: ["origin_failed", "broken", "slow", "corrupt"] };
-        /// Requests refused because too many wait for objects. Find out what delays fills, or raise `cache.waiters`.
+        /// Requests rejected because too many wait for objects. Find out what delays fills, or raise `cache.waiters`.
         pub(super) waiters_refused: IntCounter = "weir_edge_fill_waiters_refused_total";
         /// Requests that waited for a fill already under way.
         pub(super) collapsed: IntCounter = "weir_edge_fills_collapsed_total";
-        /// Objects whose bytes did not have their digest, by source. They were not served. Alert above 0.
+        /// Objects whose bytes did not match their digest, by source. They were not served. Alert above 0.
         verify_failures: IntCounterVec = "weir_edge_verify_failures_total" { tier: ["memory", "disk", "origin"] };
         /// Objects on disk that could not be read. They were filled instead. Above 0: check the disk.
         pub(super) read_failures: IntCounter = "weir_edge_cache_read_failures_total";
@@ -48,7 +48,7 @@ metric_families! {
         evicted_age: HistogramVec = "weir_edge_evicted_age_seconds" { tier: ["memory", "disk"] }
             [1.0, 10.0, 60.0, 600.0, 3600.0, 7200.0, 21600.0, 86400.0, 604800.0, 2592000.0];
         /// Objects served and not stored on disk. `paused`: within 30 s of a failure of the disk. `too_large`: for
-        /// `cache.disk`. `queue_full`: more came at once than the disk takes. The others: check the disk.
+        /// `cache.disk`. `queue_full`: objects arrived faster than the disk writes. The others: check the disk.
         not_stored: IntCounterVec = "weir_edge_cache_write_dropped_total"
             { reason: ["no_space", "read_only", "too_many_files", "failed", "paused", "too_large", "queue_full"] };
         /// Objects being written to disk, or waiting for it.

@@ -214,7 +214,7 @@ impl Catalog {
         tracing::error!(
             %service, origin = origin.and_then(|id| self.origins.name(id)), generation, descriptor_revision,
             highest_generation = highest.0, highest_descriptor_revision = highest.1,
-            "an origin offers an older version than was seen before; the stored version is kept \
+            "an origin offers an older version than was seen before; the stored version stays in use \
              (see generation_floor in the origin's configuration)"
         );
     }

@@ -6,10 +6,11 @@ use weir_runtime::metric_families;
 metric_families! {
     /// The families of the catalog.
     pub(crate) struct CatalogMetrics {
-        /// Descriptors refused because a newer one was seen before. Alert above 0.
+        /// Descriptors rejected because a newer one was seen before. Alert above 0.
         pub(super) regressions: IntCounter = "weir_edge_generation_regressions_total";
-        /// Versions that a query found and a push missed: the event stream of the origin was complete, and had not announced them
-        /// by its second heartbeat after the query. The log names the services. Above 0: edges serve changes late; please report it.
+        /// Versions that a query found and a push missed: the event stream of the origin was complete, and had not announced
+        /// them by its second heartbeat after the query. The log names the services. Above 0: edges serve changes late; please
+        /// report it.
         pub(super) pushes_missed: IntCounter = "weir_edge_push_missed_total";
         /// Requests that waited for a query to an origin already under way.
         pub(super) collapsed_queries: IntCounter = "weir_edge_queries_collapsed_total";
@@ -24,7 +25,7 @@ metric_families! {
         pub(super) writable: IntGauge = "weir_edge_catalog_writable";
         /// Records of the catalog's file that could not be read at the start. Their services are requested again.
         pub(super) damaged_records: IntCounter = "weir_edge_catalog_damaged_records_total";
-        /// Refs announced by an origin that found no room.
+        /// Refs that an origin announced and that exceed the limit `announced_refs`.
         pub(super) revisions_dropped: IntCounter = "weir_edge_catalog_revisions_dropped_total";
     }
 }

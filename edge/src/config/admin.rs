@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct AdminConfig {
     /// File with the token of operators (`Authorization: Bearer …`): one line of 16 to 4,096 visible characters, read for
-    /// each request. Without it, nobody may purge.
+    /// each request. Without it, purges are rejected.
     #[serde(default)]
     pub operator_token_file: Option<PathBuf>,
     /// Serve `admin_listen` with the certificate of `[tls]`.

@@ -4,13 +4,13 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config::ConfigError;
 
-/// What agents ask about themselves.
+/// Requests of agents about themselves.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentsConfig {
     /// Event streams to agents at a time. Further requests get 429, and those agents poll. At least 1.
     pub streams: usize,
-    /// Memory for the last reports of agents. Beyond it the oldest are forgotten.
+    /// Memory for the last reports of agents. Beyond it the oldest are dropped.
     pub report_bytes: ByteSize,
 }
 

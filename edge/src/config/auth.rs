@@ -8,8 +8,8 @@ use weir_runtime::config::ConfigError;
 
 use super::issuer::{self, IssuerConfig};
 
-/// Who may read, and which agents may ask about themselves: what they follow, events, reports. Keys and certificates are checked
-/// in both modes where a client presents a credential.
+/// Which clients may read, and which agents may use the requests about themselves: batch polls, events, reports. Keys and
+/// certificates are checked in both modes where a client presents a credential.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuthConfig {
@@ -43,7 +43,7 @@ pub struct AuthConfig {
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
     /// No: every client may read everything. A credential that a client presents must be valid if the edge has keys or an
-    /// authority to check it with, and opens what an agent may ask about itself.
+    /// authority to check it with, and allows an agent the requests about itself.
     #[default]
     Open,
     /// Yes: by a token or a certificate, which grants access to services.

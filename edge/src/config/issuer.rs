@@ -13,14 +13,14 @@ use weir_runtime::config::ConfigError;
 /// The most issuers of an edge: of its configuration and of its origins together.
 pub(crate) const MAX_ISSUERS: usize = 4_096;
 
-/// An issuer of tokens beside Weir: a cluster's service accounts, an OpenID Connect provider. Several entries may have one
-/// `issuer`: a token is that of the entry whose key signed it. One key in two entries is that of the first.
+/// An issuer of tokens other than Weir: a cluster's service accounts, an OpenID Connect provider. Several entries may have one
+/// `issuer`: a token belongs to the entry whose key signed it. A key in two entries belongs to the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IssuerConfig {
     /// `iss` of its tokens, exactly.
     pub issuer: String,
-    /// What `aud` of a token must be or contain.
+    /// Value that `aud` of a token must be or contain.
     pub audience: String,
     /// Its public keys, as a JWK set: a file, or an `https://` URL. At most 64 KiB and 32 keys. A file is read again within 5
     /// seconds of a change. A URL is fetched every 10 minutes, and for a token with an unknown `kid`, which waits for it up to

@@ -41,7 +41,7 @@ pub const RELOADABLE: &[&str] = &["auth.keys", "auth.deny"];
 
 /// The configuration of an edge: its listeners. SIGHUP reads the file again, and logs which changed keys need a restart. The
 /// files that `[tls]`, `auth.client_ca`, `peers.ca`, `[[origin]]` and `[[shield]]` name are read again when they change, and
-/// on SIGHUP. All is applied, or nothing is.
+/// on SIGHUP. A reload is all or nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -88,7 +88,7 @@ pub struct Config {
     /// Prefetching and periodic queries.
     #[serde(default)]
     pub push: PushConfig,
-    /// What agents ask about themselves.
+    /// Requests of agents about themselves.
     #[serde(default)]
     pub agents: AgentsConfig,
     /// The access log.

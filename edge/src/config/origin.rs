@@ -7,11 +7,11 @@ use http::uri::Authority;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config::ConfigError;
 
-/// A node that is called with mutual TLS. The files are read again when they change. `[[origin]]`: an origin, or a name of several; at
-/// least one is needed. The other members of its cluster are learnt from it, and are reached with the same files. Origins that
-/// are no cluster share the services among them. `[[shield]]`: another edge, from which objects are fetched, so that origins send
-/// each once to all edges. The digest of an object chooses its shield; write the same URLs at all edges. When two shields have
-/// failed, the origins are asked.
+/// A node that is called with mutual TLS. The files are read again when they change. `[[origin]]`: an origin, or a host name
+/// that several origins share; at least one is needed. The other members of its cluster are learnt from it, and are reached
+/// with the same files. Origins that do not form a cluster share the services among them. `[[shield]]`: another edge that fills
+/// the caches of this and other edges, so that origins send each object once. The digest of an object chooses its shield; write
+/// the same URLs at all edges. When two shields have failed, the edge requests objects from the origins.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OriginConfig {

@@ -9,9 +9,9 @@ use weir_runtime::config::ConfigError;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeersConfig {
-    /// PEM file of the authority of edges' client certificates (`spiffe://<trust_domain>/edge/<name>`). They open every service.
-    /// Clients without a certificate may still connect, clients with one of an unknown authority may not. Without it, this
-    /// edge is no shield. Read again when it changes.
+    /// PEM file of the authority of edges' client certificates (`spiffe://<trust_domain>/edge/<name>`). They open every
+    /// service. Clients without a certificate may still connect, clients with one of an unknown authority may not. Without it,
+    /// this edge is not a shield. Read again when it changes.
     pub ca: Option<PathBuf>,
     /// Event streams to other edges at a time. Further requests get 429. At least 1.
     pub streams: usize,

@@ -8,11 +8,11 @@ use weir_runtime::config::{ConfigError, duration};
 /// The least of `[push] revalidate_interval`.
 const MIN_REVALIDATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What an edge does besides following the event streams of its origins.
+/// Work of an edge besides following the event streams of its origins.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushConfig {
-    /// A new version of a service is fetched at once if a client requested the service within this time. `"0s"`: never.
+    /// A new version of a service is prefetched if a client requested the service within this time. `"0s"`: never.
     #[serde(with = "duration")]
     pub prefetch_within: Duration,
     /// Time between queries about services that were requested within twice this time, even if the event stream announces no

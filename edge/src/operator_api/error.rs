@@ -48,7 +48,7 @@ impl From<RequestBodyError> for OperatorError {
         match error {
             RequestBodyError::TooLong(_) => OperatorError::TooLong,
             RequestBodyError::TooSlow => OperatorError::TooSlow,
-            RequestBodyError::BrokeOff => OperatorError::Malformed("the request's body broke off.".to_owned()),
+            RequestBodyError::BrokeOff => OperatorError::Malformed("the request's body was cut off.".to_owned()),
         }
     }
 }
@@ -84,7 +84,7 @@ impl OperatorError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "operator-token-unusable",
                 "The operator token cannot be read",
-                "The file of the operator token cannot be read; the edge's log says why.",
+                "The file of the operator token cannot be read; the edge's log has the reason.",
             ),
             OperatorError::MethodNotAllowed(_) => Problem::method_not_allowed(),
             OperatorError::Malformed(detail) => Problem::malformed(detail),
@@ -109,7 +109,7 @@ impl OperatorError {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "edge-failed",
                 "The edge failed",
-                "The edge failed; its log says why.",
+                "The edge failed; its log has the reason.",
             ),
         }
     }

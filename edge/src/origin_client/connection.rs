@@ -240,7 +240,7 @@ impl Origin {
         Members::parse(&bytes).map(Some).map_err(|error| self.bad_response(&error.to_string()))
     }
 
-    /// Requests statements of freshness. An origin gives those of services that it owns.
+    /// Requests freshness statements. An origin gives those of services that it owns.
     ///
     /// # Errors
     /// The request failed, or its response cannot be read.
@@ -252,7 +252,7 @@ impl Origin {
                 let bytes = self.read(response, MAX_ANSWER_BYTES).await?;
                 HeartbeatAnswer::parse(&bytes).map_err(|error| self.bad_response(&error.to_string()))
             }
-            status => Err(self.bad_response(&format!("status {status} for statements of freshness"))),
+            status => Err(self.bad_response(&format!("status {status} for freshness statements"))),
         }
     }
 

@@ -10,8 +10,8 @@ use crate::clock::unix_seconds;
 metric_families! {
     /// The families of requests to origins.
     pub(crate) struct OriginMetrics {
-        /// Requests to origins, and for objects to shields. The status is that of HTTP, or `unreachable`, `timeout`, `bad_answer`, `circuit_open` (no
-        /// request was sent).
+        /// Requests to origins, and for objects to shields. The status is that of HTTP, or `unreachable`, `timeout`,
+        /// `bad_answer`, `circuit_open` (no request was sent).
         requests: IntCounterVec = "weir_edge_origin_requests_total"
             { kind: ["service", "version", "object", "shield", "events", "members", "probe"], status };
         /// Bytes of responses from origins and shields. Offload = 1 − this / `weir_edge_sent_bytes_total`.
@@ -20,7 +20,7 @@ metric_families! {
         up: IntGaugeVec = "weir_edge_origin_up" { origin };
         /// How often requests to the origin were suspended because it did not answer.
         circuits_opened: IntCounterVec = "weir_edge_origin_circuit_opened_total" { origin };
-        /// When the edge's client certificate for the origin ends, in Unix seconds. Alert two
+        /// When the edge's client certificate for the origin expires, in Unix seconds. Alert two
         /// weeks before.
         client_not_after: IntGaugeVec = "weir_edge_origin_client_certificate_not_after_timestamp_seconds" { origin };
     }

@@ -41,7 +41,7 @@ use self::members::MemberTable;
 /// The most origins that are known: configured ones, members, and those whose place no new member has taken since they left.
 pub(crate) const MAX_ORIGINS: usize = 256;
 
-/// The most members of a cluster that are asked for one statement of freshness.
+/// The most members of a cluster that are asked for one freshness statement.
 const MAX_HEARTBEAT_ORIGINS: usize = 3;
 
 /// The known origins. One that has left makes room for a new member of its cluster.
@@ -156,7 +156,7 @@ impl Origins {
             self.replace(id, origin);
             return Ok(id);
         }
-        self.add(origin, false).with_context(|| format!("{MAX_ORIGINS} origins are known, which is the most"))
+        self.add(origin, false).with_context(|| format!("the limit of {MAX_ORIGINS} origins is reached"))
     }
 
     /// The member as its cluster describes it; `None` when no list names it.
@@ -324,7 +324,7 @@ impl Origins {
         }
     }
 
-    /// Requests statements of freshness of services that this origin owns, as far as is known. What it does not give, the
+    /// Requests freshness statements of services that this origin owns, as far as is known. What it does not give, the
     /// other members of its cluster are asked for: ownership may have moved.
     ///
     /// # Errors

@@ -290,7 +290,7 @@ impl Follower {
             tracing::info!(
                 origin = self.name(),
                 services,
-                "revalidating the services that the snapshot of an origin does not contain"
+                "revalidating services that are missing from the snapshot of an origin"
             );
             // Earlier errors are out of date.
             missing.iter().for_each(|service| self.context.lookup.clear_failure(service));

@@ -133,7 +133,7 @@ async fn learn(context: &FollowerContext, round: usize) {
                 answered.push(id);
                 list.into_iter().for_each(|list| origins.learn(id, list));
             }
-            Err(error) => tracing::debug!(%error, "the list of members could not be requested"),
+            Err(error) => tracing::debug!(%error, "the list of members could not be fetched"),
         }
     }
 }

@@ -20,14 +20,15 @@ metric_families! {
         /// Events from origins.
         events: IntCounterVec = "weir_edge_events_total"
             { event: ["descriptor", "tombstone", "revision", "heartbeat", "resync", "snapshot_end", "access", "released"] };
-        /// Event streams that began with a full snapshot. `start`: the edge started. `cursor_unknown`: the origin restarted,
+        /// Event streams that started with a full snapshot. `start`: the edge started. `cursor_unknown`: the origin restarted,
         /// or the edge was disconnected for too long. `lost`: events could not be read.
         resyncs: IntCounterVec = "weir_edge_resyncs_total" { reason: ["start", "cursor_unknown", "lost"] };
         /// Event streams that ended.
         ended: IntCounterVec = "weir_edge_streams_ended_total"
             { reason: ["not_served", "refused", "ended", "broken", "silent", "malformed"] };
         /// Pushed descriptors that were not accepted. `regressed`: older than the stored one; the origin is queried.
-        /// `other_origin`: the service belongs to an origin of another cluster. `unreadable`: the origin is newer; upgrade the edge.
+        /// `other_origin`: the service belongs to an origin of another cluster. `unreadable`: the origin is newer; upgrade the
+        /// edge.
         refused: IntCounterVec = "weir_edge_push_refused_total" { reason: ["regressed", "other_origin", "unreadable"] };
         /// Time from a publication until it was in the catalog, by the clocks of both machines. Snapshots and new
         /// representations of a known generation do not count.

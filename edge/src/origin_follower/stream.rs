@@ -35,7 +35,7 @@ pub(super) enum StreamEnd {
     #[error("the origin ended the stream")]
     Ended,
     /// The connection broke.
-    #[error("the stream broke off: {0}")]
+    #[error("the stream was cut off: {0}")]
     Broken(BoxError),
     /// Not even a heartbeat arrived.
     #[error("no data for {} s", READ_TIMEOUT.as_secs())]

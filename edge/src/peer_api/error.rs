@@ -33,13 +33,13 @@ impl PeerError {
                 StatusCode::TOO_MANY_REQUESTS,
                 "too-many-streams",
                 "Too many event streams are open",
-                "The edge serves as many event streams as its limit allows: poll, and try again later.",
+                "The edge has reached its limit of event streams: poll, and retry later.",
             ),
             PeerError::NotFollowing => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not-following",
                 "The edge does not follow its origins now",
-                "The event stream of an origin is not followed, so this edge can vouch for nothing: follow the origins.",
+                "This edge does not follow the event streams of all origins, so it cannot validate versions: follow the origins directly.",
             ),
         };
         Problem::new(status, kind, title, detail).retry_after(RETRY_AFTER).into_response()

@@ -48,7 +48,7 @@ enum End {
     Behind,
     #[error("a service may have changed unseen")]
     Suspect,
-    #[error("the access lists of the origins cannot be joined")]
+    #[error("the access lists of the origins cannot be merged")]
     AccessLists,
     #[error("the reader's certificate has expired")]
     CredentialEnded,
@@ -199,7 +199,7 @@ impl Writer {
     /// The access lists of all origins in one, if there are any.
     fn access_list(&mut self) -> Result<Option<EventKind>, End> {
         let joined = self.access.joined().map_err(|error| {
-            tracing::error!(%error, "the access lists of the origins cannot be joined; other edges must follow the origins");
+            tracing::error!(%error, "the access lists of the origins cannot be merged; other edges must follow the origins");
             End::AccessLists
         })?;
         Ok(joined.map(|list| EventKind::Access(list.json().get().to_owned().into())))

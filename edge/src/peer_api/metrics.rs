@@ -13,7 +13,7 @@ metric_families! {
         /// Bytes of objects sent to other edges.
         pub(super) sent_bytes: IntCounter = "weir_edge_peer_sent_bytes_total";
         /// Event streams to other edges that ended. `behind`: the reader was too slow. `suspect`: a service may have changed
-        /// unseen, or an origin sent a snapshot, and readers begin again.
+        /// unseen, or an origin sent a snapshot, and readers start over.
         ended: IntCounterVec = "weir_edge_peer_streams_ended_total"
             { reason: ["reader_gone", "drained", "stalled", "behind", "suspect", "access_list", "credential_ended"] };
     }

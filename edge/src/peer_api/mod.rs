@@ -1,5 +1,5 @@
 //! Answers other edges, for which this edge is a shield, as an origin does: descriptors, objects, the event stream
-//! and signed statements of freshness.
+//! and signed freshness statements.
 //!
 //! A client certificate of an edge opens all of it. All but the event stream comes from the catalog and the caches, which
 //! query the origins once for all who ask.

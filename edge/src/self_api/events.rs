@@ -30,9 +30,9 @@ use crate::catalog::CatalogChange;
 enum End {
     #[error(transparent)]
     NotTaken(#[from] NotTaken),
-    #[error("the credential has ended or was denied")]
+    #[error("the credential has expired or was denied")]
     Credential,
-    #[error("the rows cannot be made")]
+    #[error("the rows cannot be computed")]
     Rows,
 }
 

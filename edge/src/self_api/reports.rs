@@ -117,7 +117,7 @@ impl Reports {
             tracing::warn!(
                 %agent,
                 instances = living.iter().map(Instance::as_str).collect::<Vec<_>>().join(", "),
-                "two agents run with one name: give each cluster an identity of its own"
+                "two agents use the same name: give each cluster its own identity"
             );
         }
     }

@@ -112,9 +112,9 @@ async fn a_token_grants_its_services_over_every_version_of_http() {
             assert_eq!(bare.problem()["type"], "urn:weir:problem:unauthorized");
             assert_eq!(client.head(path, &[]).await.status, 401, "{version} {path}");
             for (bad, reason) in [
-                (forged.as_str(), "The signature of the token is wrong."),
-                (&foreign, "The token is signed with a key that is not known here."),
-                (&expired, "The token or the certificate has expired: a new one is needed."),
+                (forged.as_str(), "The signature of the token is invalid."),
+                (&foreign, "The token is signed with an unknown key."),
+                (&expired, "The token or the certificate has expired: use a new one."),
                 (&early, "The token is not valid yet."),
                 ("Bearer nonsense", "The token cannot be read."),
             ] {

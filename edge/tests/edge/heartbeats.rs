@@ -1,4 +1,4 @@
-//! Signed statements of freshness, as an edge passes them on.
+//! Signed freshness statements, as an edge passes them on.
 
 use std::fs;
 use std::time::{Duration, SystemTime};

@@ -177,7 +177,7 @@ async fn projected_tokens_of_clusters_that_share_an_issuer_name_are_told_apart()
     site.origin.send_event(EventKind::Access(AccessList::default().json().get().as_bytes().to_vec().into()));
     site.until("it says why it is degraded", async || {
         let (_, ready) = site.admin("/readyz").await;
-        ready.contains("`key-1`") && ready.contains("who had it first keeps it")
+        ready.contains("`key-1`") && ready.contains("the entry that had it first keeps it")
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! An edge that everybody may read: a credential is checked where one is presented, and opens what an agent may ask about
+//! An edge that everybody may read: a credential is checked where one is presented, and allows an agent the requests about
 //! itself.
 
 use std::fs;

@@ -38,7 +38,7 @@ const MAX_CANDIDATES: usize = 8;
 /// A key that an entry cannot have, because others have it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the key `{kid}` of the issuer {issuer} is in two entries, or its id in more than {MAX_CANDIDATES}; who had it first keeps it"
+    "the key `{kid}` of the issuer {issuer} is in two entries, or its id in more than {MAX_CANDIDATES}; the entry that had it first keeps it"
 )]
 pub(crate) struct KeyConflict {
     /// The position of the entry that cannot have it.

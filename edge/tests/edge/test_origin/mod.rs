@@ -67,7 +67,7 @@ struct State {
     refuses: bool,
     /// Services that another member owns: they are answered, and not announced.
     unowned: HashSet<String>,
-    /// The statements of freshness that it gives.
+    /// The freshness statements that it gives.
     statements: HashMap<ServiceName, Envelope>,
     /// None: it is no member of a cluster.
     members: Option<Members>,
@@ -204,7 +204,7 @@ impl TestOrigin {
         act(self.api.state.lock().unwrap().events.as_mut().unwrap());
     }
 
-    /// Gives this statement of freshness from now on.
+    /// Gives this freshness statement from now on.
     pub(crate) fn state_freshness(&self, service: &str, envelope: Envelope) {
         self.api.state.lock().unwrap().statements.insert(service.parse().unwrap(), envelope);
     }
