@@ -404,7 +404,7 @@ impl Running {
         self.command(service, Command::Refresh);
     }
 
-    /// With `trust`: requests statements of freshness as soon as the monitor is free; the status shows what they prove.
+    /// With `trust`: requests freshness statements as soon as the monitor is free; the status shows what they prove.
     pub fn prove_now(&self) {
         self.monitor.iter().for_each(Monitor::request_now);
     }

@@ -113,7 +113,7 @@ mod tests {
             (&|c| c.token_file = Some(file("agent.key")), "is a private key"),
             (&|c| c.token_file = Some(file("agent.pem")), "contains no token"),
             (&|c| c.token_file = Some(dir.path().to_owned()), "cannot be read"),
-            (&|c| c.client_key = Some(file("edge.key")), "edge.key is not its own"),
+            (&|c| c.client_key = Some(file("edge.key")), "edge.key does not belong to it"),
             (&|c| c.client_certificate = Some(file("edge.pem")), "`clientAuth`"),
             (&|c| c.root = "/proc/weir/root".into(), "root: "),
         ];

@@ -24,7 +24,7 @@ pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest duration that is accepted; a longer one is probably a mistake.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The shortest `max_proof_age` but 0: statements of freshness are requested once a minute.
+/// The shortest `max_proof_age` but 0: freshness statements are requested once a minute.
 pub const MIN_PROOF_AGE: Duration = Duration::from_secs(120);
 
 /// The largest accepted `max_downloads`.
@@ -145,8 +145,8 @@ impl ServiceConfig {
     }
 }
 
-/// Public keys of origins, by patterns of services: `trust = [{ services = "*", keys = "origin.pub" }]`. With an entry, only
-/// publications that one of its keys signed are accepted, and nothing of a service that no entry names.
+/// Public keys of origins, by patterns of services: `trust = [{ services = "*", keys = "origin.pub" }]`. With an entry, the
+/// agent accepts only publications that one of the entry's keys signed, and rejects services that no entry names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustConfig {
@@ -169,7 +169,7 @@ pub struct Config {
     pub edges: Vec<EdgeUrl>,
     /// Which of the edges is best.
     pub edge_order: EdgeOrder,
-    /// How long the best edge is not tried after it failed, ±50 %; doubled up to ten times this while it goes on failing. At
+    /// How long the best edge is not tried after it failed, ±50 %; doubled up to ten times this while it keeps failing. At
     /// least `1s`.
     #[serde(with = "duration")]
     pub edge_retry_interval: Duration,
@@ -207,19 +207,21 @@ pub struct Config {
     /// How long a poll waits for the response's headers. At least `1s`.
     #[serde(with = "duration")]
     pub request_timeout: Duration,
-    /// How long a download waits for the response's headers: the edge may have to fetch first. At least `1s`.
+    /// How long a download waits for the response's headers: the edge may have to fill its cache first. At least `1s`.
     #[serde(with = "duration")]
     pub fetch_timeout: Duration,
     /// How long a download may receive nothing. At least `1s`. A download slower than 1 KiB/s after its first minute fails as
     /// well.
     #[serde(with = "duration")]
     pub idle_timeout: Duration,
-    /// How long each hook may take: `exec`, `check`, `touch`, `signal` and `webhook`. Then the process group of a command gets SIGTERM, and SIGKILL 5 s later. At least `1s`.
+    /// How long each hook may take: `exec`, `check`, `touch`, `signal` and `webhook`. Then the process group of a command gets
+    /// SIGTERM, and SIGKILL 5 s later. At least `1s`.
     #[serde(with = "duration")]
     pub exec_timeout: Duration,
     /// Releases on disk for each service. The current and the previous one are always kept. At least 1.
     pub keep_releases: usize,
-    /// Let the group of `root` write: files have mode 0664 or 0775, directories 2775. Otherwise 0644, 0755 and 0755, less the umask.
+    /// Let the group of `root` write: files have mode 0664 or 0775, directories 2775. Otherwise 0644, 0755 and 0755, less the
+    /// umask.
     pub group_write: bool,
     /// Largest tarball, uncompressed.
     #[serde(with = "size")]
@@ -231,38 +233,39 @@ pub struct Config {
     pub max_dictionary: ByteSize,
     /// Most entries of a tarball, with the folders above them. At least 1.
     pub max_files: u64,
-    /// Downloads at a time, over all services. 1 to 1,024. One below 64 KiB/s after ten minutes is interrupted when others wait,
-    /// and continued after them.
+    /// Downloads at a time, over all services. 1 to 1,024. One below 64 KiB/s after ten minutes is interrupted when others
+    /// wait, and continued after them.
     pub max_downloads: usize,
     /// Give metrics of services the label `service`. Otherwise counters are sums, and times are those of the worst
     /// service.
     pub metrics_by_service: bool,
     /// The keys that may sign.
     pub trust: Vec<TrustConfig>,
-    /// With `trust`: how long a service may be without a new signed statement of freshness, and an update may be known and
-    /// not arrive, before the service is degraded. `0s`: no statements are requested.
+    /// With `trust`: how long a service may lack a new freshness statement, or an announced update may be missing, before the
+    /// service is degraded. `0s`: no statements are requested.
     #[serde(with = "duration")]
     pub max_proof_age: Duration,
     /// `"listed"`: the services of the tables `[[service]]`. `"assigned"`: those that operators assign to this agent, which its
-    /// edges must know by a token or a certificate. They begin and end while the agent runs. One that is no longer assigned
-    /// keeps its directory, and runs no hook.
+    /// edges must know by a token or a certificate. The agent starts and stops following them while it runs. A service that is
+    /// no longer assigned keeps its directory, and runs no hook.
     #[serde(rename = "services")]
     pub list: ServiceList,
-    /// Patterns of the services that are taken at most, of those that are assigned or match a pattern. Empty: all.
+    /// Patterns of services that the agent may follow, among those that are assigned or match a pattern. Empty: all.
     pub allow: Vec<NameGlob>,
-    /// Within this, a fetch follows an event of an edge; at a part of it that the names of agent and service decide. `0s`: at
-    /// once.
+    /// Longest delay between an event of an edge and the download. A hash of the agent's and the service's name decides the
+    /// delay. `0s`: no delay.
     #[serde(with = "duration")]
     pub spread: Duration,
-    /// How long lists of the edge may lack a followed service. Then all edges are asked, and the agent stops following it if none
-    /// lists it. Until then it is unassigned, which degrades the agent. With `trust` all edges must answer. At most a year.
+    /// How long a followed service may be missing from the lists of the edge. Then the agent queries all edges, and stops
+    /// following it if none lists it. Until then it is unassigned, which degrades the agent. With `trust` all edges must
+    /// answer. At most a year.
     #[serde(with = "duration")]
     pub unassign_after: Duration,
     /// How long the directory of a service stays, with its pin, after the service is no longer followed. `0s`: for ever.
     #[serde(with = "duration")]
     pub remove_unassigned_after: Duration,
-    /// Labels that the agent reports, for display alone: `labels = { rack = "b2" }`. Those that decide anything are in its
-    /// token, or given by operators.
+    /// Labels that the agent reports, for display only: `labels = { rack = "b2" }`. Labels that assignments use come from its
+    /// token or from operators.
     pub labels: Labels,
     /// Services to follow.
     #[serde(rename = "service")]

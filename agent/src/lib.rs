@@ -5,7 +5,7 @@
 //!      │ something changed
 //!      └─> fetch (decode, hash) ─> release (unpack, switch, compare, prune) ─> hook (exec)
 //! roster (which services begin and end), report (what is in place)
-//! verify (signatures of publications, statements of freshness): with `trust`
+//! verify (signatures of publications, freshness statements): with `trust`
 //! ```
 //!
 //! Only verified bytes are unpacked, and only a complete release has a release's name.

@@ -22,7 +22,7 @@ pub enum OnceError {
     Start(anyhow::Error),
     /// No edge said in time which services there are.
     #[error(
-        "no edge said in time which services this agent is to follow: it must know the agent by a token or a certificate"
+        "no edge listed in time the services that this agent should follow: give the agent a token or a certificate that the edge accepts"
     )]
     NoList,
     /// A service failed.

@@ -36,7 +36,7 @@ pub struct RollbackArgs {
     pub root: RootArgs,
     /// The service
     pub service: ServiceName,
-    /// A release on this machine: its digest, or the beginning of it [default: the previous release]
+    /// A release on this machine: its digest, or its first characters [default: the previous release]
     pub digest: Option<String>,
 }
 
@@ -95,7 +95,7 @@ pub fn rollback(arguments: RollbackArgs) -> anyhow::Result<String> {
 pub fn unpin(arguments: UnpinArgs) -> anyhow::Result<String> {
     let (config, service) = (arguments.root.config()?, &arguments.service);
     Ok(match remove_pin(&config.root, service)? {
-        true => format!("{service} is not pinned any more: the agent follows its edges again"),
+        true => format!("{service} is no longer pinned: the agent follows its edges again"),
         false => format!("{service} was not pinned"),
     })
 }
@@ -123,7 +123,7 @@ fn wait(root: &Path, service: &ServiceName, digest: TarballDigest) -> anyhow::Re
         if Instant::now() >= deadline {
             bail!(
                 "the pin is written, but the agent has not switched within {SWITCH_TIMEOUT:?}: does it follow `{service}`? \
-                 Its log says why"
+                 Its log has the reason"
             );
         }
         std::thread::sleep(POLL);

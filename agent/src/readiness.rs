@@ -10,8 +10,8 @@ use crate::status::ServiceStatus;
 
 /// An agent is ready once it knows its services and every one has a release. One that no edge has, perhaps because its name is
 /// wrong, only degrades an agent that has a release of another. Failing polls and hooks, and a release that is not proved to be
-/// current, degrade it, because the release in force stays in force. So does a service that the edge no longer lists, and an edge
-/// that is cut off from its origins: `age` is that of its last answer.
+/// current, degrade it, because the release in force stays in force. So does a service that the edge no longer lists, and an
+/// edge that is cut off from its origins: `age` is that of its last answer.
 pub(crate) fn readiness(
     services: &[(ServiceName, ServiceStatus)],
     are_known: bool,
@@ -27,7 +27,7 @@ pub(crate) fn readiness(
     for (name, status) in services {
         match (&status.release, status.is_unpublished && has_any) {
             (Some(_), _) => {}
-            (None, true) => warnings.push(format!("no edge has {name}: is it published, and is its name right?")),
+            (None, true) => warnings.push(format!("no edge has {name}: check its name, and that it is published")),
             (None, false) => missing.push(name.as_str()),
         }
         if let Some(since) = status.unassigned_since {
@@ -98,13 +98,13 @@ mod tests {
         let proof = Some((Proof::new(SystemTime::UNIX_EPOCH - 2 * limit), limit));
         let unproved = ServiceStatus { proof, ..well.clone() };
         let Readiness::Degraded(reasons) = both(&well, &unproved) else { panic!("it is not degraded") };
-        assert!(reasons[0].starts_with("bakery is not proved to be current: there is no statement"), "{reasons:?}");
+        assert!(reasons[0].starts_with("bakery is not proved to be current: no freshness statement"), "{reasons:?}");
         let none = ServiceStatus::default();
         let reason = "no release of bakery".to_owned();
         assert_eq!(both(&failing, &none), Readiness::NotReady(vec![reason]));
         let misspelt = ServiceStatus { is_unpublished: true, ..none };
         let Readiness::Degraded(reasons) = both(&well, &misspelt) else { panic!("it is not degraded") };
-        assert_eq!(reasons, ["no edge has bakery: is it published, and is its name right?"]);
+        assert_eq!(reasons, ["no edge has bakery: check its name, and that it is published"]);
         assert!(matches!(both(&misspelt, &misspelt), Readiness::NotReady(_)));
         assert!(matches!(readiness(&[], false, Duration::ZERO, SystemTime::UNIX_EPOCH), Readiness::NotReady(_)));
         assert_eq!(readiness(&[], true, OLD, SystemTime::UNIX_EPOCH), Readiness::Ready);

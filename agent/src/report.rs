@@ -52,8 +52,8 @@ pub(crate) struct Reporter {
     drain: Drain,
 }
 
-/// Whether a report is due. Failed ones are repeated every ten minutes; after a minute with a change, or to a run of an edge that
-/// has none.
+/// Whether a report is due. Failed ones are repeated every ten minutes; after a minute with a change, or to a run of an edge
+/// that has none.
 fn is_due(now: Instant, not_before: Instant, sent: Option<Instant>, is_changed: bool) -> bool {
     now >= not_before && (is_changed || sent.is_none_or(|sent| now.duration_since(sent) >= INTERVAL))
 }
@@ -162,7 +162,7 @@ impl Reporter {
         let result = match report.to_json() {
             Ok(json) => self.post(json).await,
             Err(error) => {
-                tracing::debug!(%error, "there is no report");
+                tracing::debug!(%error, "the report cannot be encoded");
                 "error"
             }
         };
@@ -184,7 +184,7 @@ impl Reporter {
                 Ok(response) if response.status.is_success() => return "accepted",
                 Ok(response) if response.status == StatusCode::NOT_FOUND => result = "unavailable",
                 Ok(response) => {
-                    tracing::debug!(edge = %edge.url(), status = response.status.as_u16(), "a report is refused");
+                    tracing::debug!(edge = %edge.url(), status = response.status.as_u16(), "a report was rejected");
                 }
                 Err(error) => tracing::debug!(edge = %edge.url(), %error, "a report was not sent"),
             }

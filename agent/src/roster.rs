@@ -151,8 +151,8 @@ impl Services {
         self.not_allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An edge answered with all services: an origin confirmed them so long ago. `None`: it does not say, or no edge is asked for
-    /// all any more.
+    /// An edge answered with all services: an origin confirmed them so long ago. `None`: it does not say, or no edge is asked
+    /// for all any more.
     pub(crate) fn answered(&self, age: Option<Duration>, now: Instant) {
         let confirmed = age.filter(|age| *age > OLD).and_then(|age| now.checked_sub(age));
         *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner) = confirmed;
@@ -328,7 +328,7 @@ impl Roster {
         let listed = self.listed.services().map(|(service, _)| service).chain(followed.keys());
         let wanted = wanted(&config, selection.as_ref(), listed);
         if selection.is_none() {
-            tracing::warn!("there are too many services for one request: each is polled by itself. Use patterns");
+            tracing::warn!("too many services for one batch poll: they are polled one by one; use patterns");
         }
         let is_named = !config.is_dynamic();
         // What has begun to end asks no edge any more: not those of this configuration either.
@@ -408,11 +408,11 @@ impl Roster {
     fn begin(&self, name: &ServiceName, directory: Arc<ServiceDirectory>, within: Duration) {
         match std::fs::remove_file(self.path(name).join(ENDED)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(service = %name, %error, "that the service has begun again cannot be recorded");
+                tracing::warn!(service = %name, %error, "cannot record that the service is followed again");
             }
             _ => {}
         }
-        tracing::info!(service = %name, "the service is followed from now on");
+        tracing::info!(service = %name, "the service is followed");
         let service = self.composition.follow(name, directory, self.config.hooks_of(name), within);
         self.services.write().insert(name.clone(), service);
         self.services.show_upstream(name);
@@ -422,12 +422,12 @@ impl Roster {
     fn end(&mut self, name: ServiceName, goes_on: bool) {
         let Some(service) = self.services.write().remove(&name) else { return };
         if goes_on {
-            tracing::info!(service = %name, "the service has other hooks from now on");
+            tracing::info!(service = %name, "the hooks of the service have changed");
         } else {
             tracing::warn!(service = %name, "the service is not followed any more; its directory stays");
             let since = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
             if let Err(error) = std::fs::write(self.path(&name).join(ENDED), since) {
-                tracing::warn!(service = %name, %error, "that the service has ended cannot be recorded");
+                tracing::warn!(service = %name, %error, "cannot record that the service was unassigned");
             }
         }
         self.ending.insert(name.clone());
@@ -456,7 +456,7 @@ impl Roster {
         let root = self.composition.config.root.clone();
         let removed = tokio::task::spawn_blocking(move || remove_ended(&root, &in_use, keep, SystemTime::now())).await;
         if let Ok(Err(error)) = removed {
-            tracing::warn!(%error, "directories of services that ended cannot be removed");
+            tracing::warn!(%error, "cannot remove the directories of services that are no longer followed");
         }
     }
 }

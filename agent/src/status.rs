@@ -109,7 +109,7 @@ pub struct ServiceStatus {
 }
 
 impl ServiceStatus {
-    /// The release in force, for which statements of freshness are judged.
+    /// The release in force, for which freshness statements are judged.
     pub(crate) fn held(&self) -> Option<Held> {
         self.release.as_ref().map(|release| Held { generation: release.generation, digest: release.digest })
     }

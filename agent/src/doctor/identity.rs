@@ -67,7 +67,7 @@ async fn named(findings: &mut Findings, edge: &Edge, config: &Config, answered: 
         (0, _) => {}
         (count, true) => findings.ok("identity", format!("the edge answers for {count} of {count} services")),
         (_, false) => {
-            let message = format!("the edge knows no service for this agent by the name {}", unseen.join(", "));
+            let message = format!("the edge has no service for this agent with the name {}", unseen.join(", "));
             let advice =
                 "Correct the names, define the services at the origin, or let the agent's token or rule name them.";
             findings.warn("identity", message, advice);
@@ -103,7 +103,7 @@ async fn offered(
         }
         status => {
             let message = format!("{status}: {}", reason(response).await);
-            findings.warn("services", message, "Try again later. The edge's log says why.");
+            findings.warn("services", message, "Try again later. The edge's log has the reason.");
             return Ok(());
         }
     }
@@ -118,7 +118,7 @@ async fn offered(
     let taken = rows.services().iter().filter(|row| selection.takes(&row.service)).count();
     let count = rows.services().len();
     let how = if config.list == ServiceList::Assigned { "are assigned to this agent" } else { "match" };
-    let message = format!("{count} services {how}, and it takes {taken} of them");
+    let message = format!("{count} services {how}, and it follows {taken} of them");
     if taken > 0 {
         findings.ok("services", message);
     } else {
@@ -128,7 +128,7 @@ async fn offered(
             }
             ServiceList::Listed => "Correct the patterns, or let the agent's token or rule open such services.",
         };
-        findings.warn("services", message, format!("{advice} `allow` limits what it takes."));
+        findings.warn("services", message, format!("{advice} `allow` limits what it follows."));
     }
     Ok(())
 }
@@ -137,7 +137,7 @@ fn no_response(error: &RequestError) -> Refused {
     let advice = match error {
         RequestError::Certificate(_) => "Check `client_certificate`, and `client_ca` of the edge.",
         RequestError::Token(_) => "Correct `token_file`: one line, as `weir token issue` writes it.",
-        _ => "The edge's log says why.",
+        _ => "The edge's log has the reason.",
     };
     Refused { message: error.to_string(), advice: advice.to_owned() }
 }

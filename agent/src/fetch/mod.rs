@@ -66,7 +66,7 @@ pub(crate) enum FetchError {
     #[error("the download is too slow: {0} bytes in {1:?}")]
     Slow(u64, Duration),
     /// It trickles, and others wait: it goes on when they have had their turn.
-    #[error("the download was interrupted for others that wait: {0} bytes in {1:?}")]
+    #[error("the slow download was interrupted, because others were waiting: {0} bytes in {1:?}")]
     Yielded(u64, Duration),
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),

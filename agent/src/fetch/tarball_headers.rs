@@ -13,7 +13,7 @@ use super::decode::Coding;
 
 /// A header is missing or malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the edge's answer has no valid `{0}`")]
+#[error("the response of the edge has no valid `{0}`")]
 pub(crate) struct InvalidHeader(pub(crate) &'static str);
 
 /// What the headers say about the current tarball.

@@ -58,7 +58,7 @@ impl Check {
         before: Option<&Veto>,
     ) -> Result<(), Veto> {
         let (name, current) = (release.directory, directory.state().release);
-        tracing::info!(service = %self.service, digest = %name.digest(), "the check runs");
+        tracing::info!(service = %self.service, digest = %name.digest(), "running the check");
         let result = async {
             let facts = facts(&self.service, directory, release.clone(), current).await?;
             Run { what: "check", command: &self.command, facts: &facts, timeout: self.timeout }.finish().await
@@ -66,7 +66,7 @@ impl Check {
         let result = result.await;
         self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));
         result.map_err(|error| {
-            let message = format!("{} is not switched to: {error}", name.digest());
+            let message = format!("cannot switch to {}: {error}", name.digest());
             Veto::after(before, &release, message, Instant::now(), fastrand::f64())
         })
     }

@@ -155,7 +155,7 @@ impl Hook {
         let release = job.release.directory;
         let digest = release.digest();
         self.status.send_modify(|status| status.hook = HookState::Running);
-        tracing::info!(service = %self.service, %digest, attempt = u64::from(job.attempts) + 1, "the hooks run");
+        tracing::info!(service = %self.service, %digest, attempt = u64::from(job.attempts) + 1, "running the hooks");
         let result = self.run_hooks(job).await;
         let succeeded = result.is_ok();
         self.metrics.ran(result.as_ref().map_or_else(HookError::result, |()| "success"));

@@ -21,9 +21,9 @@ pub(crate) enum HookError {
     #[error("{what} cannot be started: {source}")]
     Start { what: &'static str, source: std::io::Error },
     /// `last_line`: of what it wrote to stderr. It may contain secrets, and the error is reported to edges.
-    #[error("{what} ended with {status}")]
+    #[error("{what} exited with {status}")]
     Failed { what: &'static str, status: ExitStatus, last_line: String },
-    #[error("{what} ran longer than {after:?} and was ended")]
+    #[error("{what} ran longer than {after:?} and was terminated")]
     TimedOut { what: &'static str, after: Duration },
     #[error("webhook failed: {0}")]
     Webhook(String),

@@ -34,15 +34,15 @@ metric_families! {
     pub(crate) struct AgentMetrics {
         /// Polls and forced refreshes.
         polls: IntCounterVec = "weir_agent_polls_total" { service, result: ["unchanged", "changed", "error"] };
-        /// Batch polls: one request for all services. `unavailable`: no edge has them for this agent, because it is older, or
-        /// does not know who asks; services are polled one by one then, as they are after an `error`.
+        /// Batch polls: one request for all services. `unavailable`: no edge offers them to this agent, because the edge is
+        /// older or cannot identify the agent. Then, and after an `error`, services are polled one by one.
         batch_polls: IntCounterVec = "weir_agent_batch_polls_total"
             { result: ["changed", "unchanged", "unavailable", "error"] };
         /// Events that were received.
         events: IntCounterVec = "weir_agent_events_total" { event: EVENTS };
         /// 1 while an edge sends events. Without them changes arrive with the next poll.
         pub(crate) event_stream_connected: IntGauge = "weir_agent_event_stream_connected";
-        /// Reports to edges. `unavailable`: no edge takes them from this agent.
+        /// Reports to edges. `unavailable`: no edge accepts them from this agent.
         reports: IntCounterVec = "weir_agent_reports_total" { result: ["accepted", "unavailable", "error"] };
         /// Services that are followed.
         pub(crate) services: IntGauge = "weir_agent_services";
@@ -55,18 +55,18 @@ metric_families! {
         errors: IntCounterVec = "weir_agent_errors_total" { kind: PollError::KINDS };
         /// Bytes of tarballs as they were received.
         pub(crate) fetched_bytes: IntCounter = "weir_agent_fetched_bytes_total";
-        /// Downloads that broke off and were continued: an edge sent the rest.
+        /// Downloads that were cut off and continued: an edge sent the rest.
         pub(crate) resumed_downloads: IntCounter = "weir_agent_resumed_downloads_total";
         /// Bytes that were not fetched again because downloads were continued.
         pub(crate) resumed_bytes: IntCounter = "weir_agent_resumed_bytes_total";
         /// Bytes of tarballs after decoding.
         pub(crate) tarball_bytes: IntCounter = "weir_agent_tarball_bytes_total";
-        /// Deltas (`dcz`) that edges sent. `modified`: the release on disk was changed, so the delta is of no use. `refused`:
-        /// the bytes were wrong. After both the whole tarball is fetched.
+        /// Deltas (`dcz`) that edges sent. `modified`: the release on disk was changed, so the delta cannot be applied.
+        /// `refused`: the result was wrong. After both the agent downloads the whole tarball.
         deltas: IntCounterVec = "weir_agent_deltas_total" { result: ["applied", "modified", "refused"] };
-        /// Responses refused because their generation was lower than one seen before.
+        /// Responses rejected because their generation was lower than one seen before.
         generation_regressions: IntCounterVec = "weir_agent_generation_regressions_total" { service };
-        /// Tarballs refused because their bytes did not have their digest.
+        /// Tarballs rejected because their bytes did not match their digest.
         verify_failures: IntCounterVec = "weir_agent_verify_failures_total" { service };
         /// Forced refreshes that succeeded.
         refreshes: IntCounterVec = "weir_agent_refreshes_total" { service };
@@ -85,17 +85,17 @@ metric_families! {
         check_runs: IntCounterVec = "weir_agent_check_runs_total" { service, result: HOOK_RESULTS };
         /// Services that `weir-agent rollback` holds at a release.
         pinned: GaugeVec = "weir_agent_pinned" { service };
-        /// When the hooks last succeeded, in Unix seconds; the oldest of all services that have some. Kept over restarts.
-        /// 0: those of one never succeeded.
+        /// When the hooks last succeeded, in Unix seconds; the oldest of all services with hooks. Survives restarts. 0: the
+        /// hooks of a service never succeeded.
         hook_last_success: GaugeVec = "weir_agent_hook_last_success_timestamp_seconds" { service };
         /// Services whose current release waits for its hooks.
         hook_pending: GaugeVec = "weir_agent_hook_pending" { service };
-        /// Publications and statements of freshness that were refused, because with `trust` they prove nothing.
+        /// Publications and freshness statements that were rejected, because they do not satisfy `trust`.
         proof_failures: IntCounterVec = "weir_agent_proof_failures_total" { service, reason: ProofError::REASONS };
         /// The signed time at which the release was last proved to be current, in Unix seconds; the oldest of all services
         /// with `trust`. 0: one was never proved.
         proof_current_at: GaugeVec = "weir_agent_proof_current_timestamp_seconds" { service };
-        /// Services with `trust` that are degraded because statements of freshness are refused, old or missing, or because an
+        /// Services with `trust` that are degraded because freshness statements are rejected, old or missing, or because an
         /// update is withheld.
         proof_degraded: GaugeVec = "weir_agent_proof_degraded" { service };
         /// Services whose origin cannot reach the upstream: with `trust` by its newest statement, else by the events of an
@@ -107,8 +107,8 @@ metric_families! {
         /// before, if nothing renews it.
         pub(crate) credential_not_after: IntGaugeVec = "weir_agent_credential_not_after_timestamp_seconds"
             { credential: ["certificate", "token", "authority"] };
-        /// Reloads by SIGHUP, and of changed certificates and keys. A refused one changes nothing; the log has the reason. Files
-        /// that cannot be used are tried again and counted once.
+        /// Reloads by SIGHUP, and of changed certificates and keys. `refused`: nothing has changed; the log has the reason.
+        /// Files that cannot be used are retried and counted once.
         pub(crate) reloads: IntCounterVec = "weir_agent_reloads_total" { result: ["applied", "refused"] };
     }
 }

@@ -211,7 +211,7 @@ impl Batch {
                     services.extend(answer.new.as_ref().or(known).into_iter().flat_map(|known| names(&known.rows)));
                 }
                 Err(error) if self.has_trust => {
-                    tracing::warn!(%error, %request_id, "services are unassigned and stay: an edge did not answer whether it lists them");
+                    tracing::warn!(%error, %request_id, "unassigned services are kept: not every edge answered whether it lists them");
                     return None;
                 }
                 Err(_) => {}

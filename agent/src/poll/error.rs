@@ -36,7 +36,7 @@ pub(crate) enum PollError {
     #[error(transparent)]
     InvalidHeader(#[from] InvalidHeader),
     /// The generation is lower than one seen before.
-    #[error("the edge offers generation {offered}, which is older than {seen} that was seen before")]
+    #[error("the edge offers generation {offered}, which is older than {seen}, the highest seen before")]
     Regressed { seen: u64, offered: u64 },
     /// The generation is more than a day ahead of this machine's clock.
     #[error(

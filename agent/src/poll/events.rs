@@ -59,15 +59,15 @@ enum StreamEnd {
     Line(#[from] EventError),
     #[error(transparent)]
     Event(#[from] AgentEventError),
-    #[error("the edge ended it")]
+    #[error("the edge closed the stream")]
     Ended,
-    #[error("the agent was configured anew")]
+    #[error("the agent was reconfigured")]
     Reloaded,
     #[error("another edge is in use")]
     OtherEdge,
-    #[error("its connection is old")]
+    #[error("its connection has reached its maximum age")]
     Old,
-    #[error("other requests have another connection by now")]
+    #[error("other requests already use a new connection")]
     OtherConnection,
 }
 

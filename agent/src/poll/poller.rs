@@ -122,7 +122,7 @@ impl Poller {
                 Err(error) => {
                     self.metrics.attempt_failed(error.kind());
                     if let (PollError::Proof(error), Some(proofs)) = (&error, &self.proofs) {
-                        tracing::warn!(service = %self.service, edge = %edge.url(), %error, %request_id, "a publication is refused");
+                        tracing::warn!(service = %self.service, edge = %edge.url(), %error, %request_id, "a publication was rejected");
                         proofs.metrics.refused(error.reason());
                     }
                     tracing::debug!(service = %self.service, edge = %edge.url(), %error, %request_id, "a poll of an edge failed");
@@ -268,7 +268,7 @@ impl Poller {
             let turn = self.downloads.turn().await;
             match self.download(poll, no_cache, version).await {
                 Err(PollError::Fetch(error @ FetchError::Yielded(..))) => {
-                    tracing::info!(service = %self.service, edge = %edge.url(), %error, "a download goes on later");
+                    tracing::info!(service = %self.service, edge = %edge.url(), %error, "a download was interrupted and continues later");
                 }
                 downloaded => break (turn, downloaded),
             }
@@ -336,7 +336,7 @@ impl Poller {
                         Some(offered) => match self.dictionaries.rebuild(offered).await {
                             Some(dictionary) => Coding::Dcz(dictionary),
                             None => {
-                                tracing::info!(service = %self.service, "the release on disk was changed: a delta is of no use");
+                                tracing::info!(service = %self.service, "the release on disk was modified: downloading the whole tarball instead of a delta");
                                 self.metrics.delta("modified");
                                 accepts_delta = false;
                                 continue;

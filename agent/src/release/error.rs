@@ -22,7 +22,7 @@ pub(crate) enum ReleaseError {
     Pin(String),
     /// A rollback to a release that was pruned, or removed by somebody.
     #[error(
-        "the release {digest} is not on disk any more, and no edge has it: choose another one, or `weir-agent unpin` the service"
+        "the release {digest} is no longer on disk, and no edge has it: choose another one, or `weir-agent unpin` the service"
     )]
     NotKept { digest: TarballDigest },
 }

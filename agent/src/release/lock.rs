@@ -65,7 +65,7 @@ impl RootLock {
         fs::create_dir_all(root).map_err(disk("create", root))?;
         let again = try_file(root, modes).map_err(disk("lock", &path))?;
         *file = again.ok_or_else(|| disk("lock", &path)(io::Error::other("another agent uses it")))?;
-        tracing::warn!(path = %path.display(), "the lock was deleted, and is there again");
+        tracing::warn!(path = %path.display(), "the lock file was deleted, and was created again");
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Signatures of origins: with `trust`, only signed publications are accepted, and signed statements of freshness say how far
+//! Signatures of origins: with `trust`, only signed publications are accepted, and signed freshness statements say how far
 //! behind a release may be. An edge can delay then, and be seen doing it; it cannot alter, reorder or go back.
 //!
 //! [`SignedPublication::verify`] and [`Proof`] are pure. [`Trust`] holds the pinned keys, and [`Monitor`] requests the

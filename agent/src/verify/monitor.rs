@@ -1,4 +1,4 @@
-//! Requests signed statements of freshness: once a minute one request for all services of an edge.
+//! Requests signed freshness statements: once a minute one request for all services of an edge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,8 @@ pub(crate) struct Monitor {
 /// A statement that a pinned key has signed.
 type Statement = Result<Freshness, StatementError>;
 
-const NO_STATEMENT: &str = "the edge has no statement of it: its origin has no key (`[signing]`), or cannot be reached";
+const NO_STATEMENT: &str =
+    "the edge has no freshness statement of the service: its origin has no key (`[signing]`), or cannot be reached";
 
 #[derive(Clone)]
 struct Watched {
@@ -99,8 +100,8 @@ impl Monitor {
         !all.is_empty()
     }
 
-    /// Requests statements of the edges, one after the other, until each service has a young one. Returns the newest of each, and
-    /// why others have none.
+    /// Requests statements of the edges, one after the other, until each service has a young one. Returns the newest of each,
+    /// and why others have none.
     async fn request(&self, mut services: BTreeSet<ServiceName>) -> (BTreeMap<ServiceName, Statement>, String) {
         let (mut found, mut failures) = (BTreeMap::new(), Vec::new());
         for edge in self.edges.current().in_order() {
@@ -116,7 +117,7 @@ impl Monitor {
                     failures.push(format!("{}: {NO_STATEMENT}", edge.url()));
                 }
                 Err(why) => {
-                    tracing::debug!(edge = %edge.url(), why, "an edge gives no statements of freshness");
+                    tracing::debug!(edge = %edge.url(), why, "an edge provides no freshness statements");
                     failures.push(format!("{}: {why}", edge.url()));
                 }
             }
@@ -168,7 +169,7 @@ impl Monitor {
                 }
             };
             if let Err(error) = accepted {
-                tracing::warn!(%service, %error, "a statement of freshness is refused");
+                tracing::warn!(%service, %error, "a freshness statement was rejected");
                 watched.metrics.refused(error.reason());
                 proof.refuse(&error);
             }
@@ -217,6 +218,6 @@ impl Task for Monitor {
     }
 
     fn panicked(&mut self, message: &str) {
-        tracing::error!(error = message, "the monitor of freshness panicked, which is a bug");
+        tracing::error!(error = message, "the freshness monitor panicked, which is a bug");
     }
 }

@@ -1,4 +1,4 @@
-//! Until when a release is proved to be current: judges signed statements of freshness. Pure: the time is an argument.
+//! Until when a release is proved to be current: judges signed freshness statements. Pure: the time is an argument.
 //!
 //! Only a statement that is newer by its signed time takes the place of another. So an edge that replays old ones, or gives
 //! none, proves nothing, and the age of the last one shows it.
@@ -58,15 +58,15 @@ pub struct Assessment {
 /// Why a statement is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StatementError {
-    #[error("no key of `trust` signed the statement of freshness")]
+    #[error("no key of `trust` signed the freshness statement")]
     NotTrusted,
-    #[error("the statement of freshness is of the service `{0}`")]
+    #[error("the freshness statement is for the service `{0}`")]
     OtherService(ServiceName),
-    #[error("the statement of freshness is from the future ({0}): is a clock wrong, here or at the origin?")]
+    #[error("the freshness statement is from the future ({0}): check the clocks of this machine and of the origin")]
     Future(humantime::Rfc3339Timestamp),
-    #[error("the statement of freshness is a replay: it is of {offered}, and one of {newest} was seen")]
+    #[error("the freshness statement is a replay: it is from {offered}, and one from {newest} was seen before")]
     Replayed { offered: humantime::Rfc3339Timestamp, newest: humantime::Rfc3339Timestamp },
-    #[error("the statement of freshness goes back to generation {offered}, after {newest}")]
+    #[error("the freshness statement goes back to generation {offered}, after {newest}")]
     Regressed { offered: Generation, newest: Generation },
     #[error("an origin signed two digests under generation {generation}: {one} and {other}")]
     Contradiction { generation: Generation, one: TarballDigest, other: TarballDigest },
@@ -212,11 +212,11 @@ impl Proof {
                 let age = now.duration_since(statement.time).unwrap_or_default().as_secs();
                 let age = humantime::format_duration(Duration::from_secs(age));
                 let why = missing.unwrap_or("edges repeat it, or send older ones");
-                Some(format!("the newest statement of freshness is of {time}, {age} ago: {why}"))
+                Some(format!("the newest freshness statement is from {time}, {age} ago: {why}"))
             }
             None if is_old(self.since) => {
                 let why = missing.unwrap_or("edges give none");
-                Some(format!("there is no statement of freshness since the start: {why}"))
+                Some(format!("no freshness statement has arrived since the start: {why}"))
             }
             _ => None,
         }
@@ -266,7 +266,7 @@ mod tests {
         let mut proof = Proof::new(at(0));
         assert_eq!(proof.assess(held(7), false, LIMIT, at(600)).problem, None);
         let reason = proof.assess(held(7), false, LIMIT, at(601)).problem.unwrap();
-        assert!(reason.contains("no statement of freshness since the start"), "{reason}");
+        assert!(reason.contains("no freshness statement has arrived since the start"), "{reason}");
         proof.accept(statement(7, 100), &shop(), held(7), at(101)).unwrap();
         let assessed = proof.assess(held(7), false, LIMIT, at(700));
         assert_eq!((assessed.current_at, assessed.newest_generation, assessed.problem), (Some(at(100)), Some(7), None));

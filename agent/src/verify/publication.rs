@@ -29,18 +29,18 @@ pub(crate) struct SignedPublication {
     selector: Option<IgnoredAny>,
 }
 
-/// Why a publication is refused.
+/// Why a publication was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProofError {
     #[error("no entry of `trust` names this service: add one with the public keys of its origin")]
     NoKeys,
     #[error("the descriptor cannot be read: {0}")]
     Malformed(String),
-    #[error("the publication is not signed, and `trust` needs a signature: give its origin a key (`[signing]`)")]
+    #[error("the publication is not signed, and `trust` requires a signature: give its origin a key (`[signing]`)")]
     Unsigned,
     #[error("no key of `trust` signed the publication; its signatures name {0}")]
     NotTrusted(String),
-    #[error("the signed publication is of the service `{0}`")]
+    #[error("the signed publication is for the service `{0}`")]
     OtherService(ServiceName),
     #[error("the signed publication is for other clients (`selector`): upgrade this agent, or give it another service")]
     OtherSelector,

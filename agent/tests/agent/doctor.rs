@@ -70,11 +70,11 @@ async fn what_an_edge_offers_is_counted() {
     edge.answers.assign(&[&shop(), &bakery]);
     config.allow = vec!["s*".parse().unwrap()];
     let (verdict, text) = services(&config, "services").await;
-    assert!(verdict == Verdict::Ok && text.contains("2 services are assigned") && text.contains("takes 1"), "{text}");
+    assert!(verdict == Verdict::Ok && text.contains("2 services are assigned") && text.contains("follows 1"), "{text}");
     config.allow.clear();
     (config.list, config.services) = (ServiceList::Listed, vec![ServiceConfig::of("b*".parse().unwrap())]);
     let (verdict, text) = services(&config, "services").await;
-    assert!(verdict == Verdict::Ok && text.contains("takes 1"), "{text}");
+    assert!(verdict == Verdict::Ok && text.contains("follows 1"), "{text}");
     edge.answers.fail_batch_polls(503);
     assert_eq!(services(&config, "services").await.0, Verdict::Warn);
 }

@@ -249,7 +249,7 @@ impl Answers {
         self.state().published.get_mut(service).expect("it is published").tar = tar.into();
     }
 
-    /// Answers with this statement of freshness from now on.
+    /// Answers with this freshness statement from now on.
     pub(crate) fn state_freshness(&self, service: &ServiceName, envelope: Envelope) {
         self.state().statements.insert(service.clone(), envelope);
     }

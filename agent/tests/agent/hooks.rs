@@ -45,7 +45,7 @@ async fn a_check_vetoes_a_switch_and_is_retried_without_a_download() {
     edge.answers.forget();
     let status = agent.poll().await;
     let error = status.last_error.unwrap();
-    assert!(error.contains("check ended with exit status: 1") && error.contains(&two.to_string()), "{error}");
+    assert!(error.contains("check exited with exit status: 1") && error.contains(&two.to_string()), "{error}");
     assert!(!status.last_error_retryable);
     assert_eq!(world.current(), Some(one.to_string()));
     let runs = |result: &str| ("weir_agent_check_runs_total", [("result", result.to_owned())]);
@@ -88,7 +88,7 @@ async fn an_edge_that_lags_clears_no_veto() {
     agent.running.poll_now(&shop());
     let status = agent.until("it is refused", |status| status.last_error.is_some()).await;
     let (refused, unchanged) = (status.last_error, status.unchanged);
-    assert!(refused.as_ref().unwrap().contains("check ended"), "{refused:?}");
+    assert!(refused.as_ref().unwrap().contains("check exited"), "{refused:?}");
     for edge in [&edge, &lagging] {
         edge.answers.forget();
     }
@@ -127,7 +127,7 @@ async fn a_refused_release_gives_way_to_the_next_one() {
     // It is not what a pipeline waits for.
     agent.stop().await;
     let error = once(config.clone(), Duration::from_secs(60)).await.unwrap_err().to_string();
-    assert!(error.contains("check ended with"), "{error}");
+    assert!(error.contains("check exited with"), "{error}");
 
     edge.answers.publish(&shop(), with_content("good"));
     let mut agent = Agent::start(config).await;

@@ -137,7 +137,7 @@ fn lies() -> Vec<Lie> {
         lie(
             "another's publication",
             |edge, keys| publish_two(edge, &keys.own, |publication| publication["service"] = json!("bank")),
-            "of the service `bank`",
+            "for the service `bank`",
             (PROOFS, &[("reason", "service")]),
         ),
         lie(
@@ -149,7 +149,7 @@ fn lies() -> Vec<Lie> {
             (PROOFS, &[("reason", "selector")]),
         ),
         lie(
-            "a forged statement of freshness",
+            "a forged freshness statement",
             |edge, keys| state(edge, &statement(5, "one", 0), &keys.stranger),
             "no key of `trust`",
             (PROOFS, &[("reason", "signature")]),
@@ -161,7 +161,7 @@ fn lies() -> Vec<Lie> {
             (PROOFS, &[("reason", "generation")]),
         ),
         lie(
-            "a replayed statement of freshness",
+            "a replayed freshness statement",
             |edge, keys| state(edge, &statement(5, "one", 300), &keys.own),
             "a replay",
             (PROOFS, &[("reason", "replayed")]),
@@ -186,7 +186,7 @@ async fn assert_degraded(agent: &Agent, what: &str, reason: &str) {
     assert!(problem.iter().any(|text| text.as_str().is_some_and(|text| text.contains(reason))), "{what}: {service:#}");
 }
 
-/// An agent that has "one", signed as generation 5, and a statement of freshness that is this old.
+/// An agent that has "one", signed as generation 5, and a freshness statement that is this old.
 async fn proved(keys: &Keys, seconds_ago: u64) -> (World, Answers, Agent) {
     let world = World::new();
     let edge = world.edge().await;
@@ -256,7 +256,7 @@ async fn an_edge_that_is_frozen_is_seen() {
     // It answers as it did eleven minutes ago: nothing is wrong with any answer.
     let (world, answers, mut agent) = proved(&keys, 11 * 60).await;
     assert_eq!(agent.poll().await.last_error, None);
-    assert_degraded(&agent, "frozen", "the newest statement of freshness is of").await;
+    assert_degraded(&agent, "frozen", "the newest freshness statement is from").await;
     assert_eq!(agent.metric("weir_agent_proof_degraded", &[]), 1.0);
     recovers(&world, &answers, &keys, &mut agent, "frozen").await;
     agent.stop().await;

@@ -117,7 +117,7 @@ async fn without_an_agent_the_release_is_switched_at_once() {
     // A release that somebody removed cannot be gone back to: the current one stays.
     fs::write(world.path().join("root/.pins/shop"), format!("b3-{}\n", "0".repeat(64))).unwrap();
     let status = agent.until("the pin has failed", |status| status.last_error.is_some()).await;
-    assert!(status.last_error.unwrap().contains("not on disk any more"));
+    assert!(status.last_error.unwrap().contains("no longer on disk"));
     assert_eq!(world.current().as_ref(), Some(&digests[1]));
     agent.stop().await;
 
@@ -160,7 +160,7 @@ async fn a_pinned_release_is_compared_and_repaired() {
     assert_eq!(world.read("content").as_deref(), Some("changed"));
     fs::remove_dir_all(world.service_dir().join("releases")).unwrap();
     let error = agent.poll().await.last_error.unwrap();
-    assert!(error.contains("not on disk any more"), "{error}");
+    assert!(error.contains("no longer on disk"), "{error}");
     agent.stop().await;
 }
 

@@ -79,7 +79,7 @@ async fn nothing_is_accepted_that_the_origin_did_not_sign() {
     })
     .await;
     refuses("no key of `trust`", "signature", &|| publish_two(answers, &stranger, |_| {})).await;
-    let forged = "the signed publication is of the service `bank`";
+    let forged = "the signed publication is for the service `bank`";
     refuses(forged, "service", &|| publish_two(answers, &keys, |it| it["service"] = json!("bank"))).await;
     refuses("for other clients", "selector", &|| {
         publish_two(answers, &keys, |it| it["selector"] = json!({ "ring": "canary" }));
@@ -219,7 +219,7 @@ async fn statements_of_freshness_show_what_an_edge_withholds() {
     // Signed when it is their turn: what is a moment older than the last proves nothing, and is no error.
     let bad: [(&str, &dyn Fn() -> Envelope); 5] = [
         ("no key of `trust`", &|| statement(5, "one", 0).sign(&stranger)),
-        ("is of the service `bank`", &|| of_bank().sign(&keys)),
+        ("is for the service `bank`", &|| of_bank().sign(&keys)),
         ("a replay", &|| statement(5, "one", 300).sign(&keys)),
         ("back to generation 4", &|| statement(4, "zero", 0).sign(&keys)),
         ("two digests under generation 5", &|| statement(5, "other", 0).sign(&keys)),
@@ -258,8 +258,10 @@ async fn an_old_statement_and_none_at_all_are_degraded() {
     let later = SystemTime::now() + Duration::from_secs(11 * 60);
     assert!(status.freshness(later).unwrap().problem.unwrap().contains("since the start"));
     edge.answers.state_freshness(&shop(), statement(5, "one", 11 * 60).sign(&keys));
-    proved(&mut agent, "the statement is old", |problem| problem.is_some_and(|it| it.contains("newest statement")))
-        .await;
+    proved(&mut agent, "the statement is old", |problem| {
+        problem.is_some_and(|it| it.contains("newest freshness statement"))
+    })
+    .await;
     agent.stop().await;
 }
 
