@@ -17,7 +17,7 @@ use weir_runtime::output::print;
 ///
 /// The records of the check are deleted at the end. Nothing else is read or written, and origins may be running.
 ///
-/// Exit codes: 0 the engine can be used; 1 it must not be used, or could not be checked; 2 the configuration is wrong.
+/// Exit codes: 0 the engine can be used; 1 it must not be used, or could not be checked; 2 the configuration is invalid.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
     /// The configuration of an origin.

@@ -167,7 +167,7 @@ impl DeltaMaker {
         self.metrics.deltas.with_label_values(&[error.as_str()]).inc_by(deltas as u64);
         match error {
             DeltaError::Failed(_) => tracing::warn!(service = %service.name, %error, "a delta cannot be made"),
-            _ => tracing::debug!(service = %service.name, %error, "a delta is not made"),
+            _ => tracing::debug!(service = %service.name, %error, "a delta was skipped"),
         }
     }
 }

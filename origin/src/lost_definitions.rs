@@ -38,7 +38,7 @@ impl LostDefinitions {
         if self.is_store_new(snapshot, now) {
             Some("the origin's store is new and operators have defined nothing in it: its data may have been lost")
         } else if self.publisher.may_have_unknown_definitions() {
-            Some("some definitions of operators cannot be read: the origin's log says why")
+            Some("some definitions of operators cannot be read: the origin's log has the reason")
         } else {
             None
         }

@@ -29,12 +29,12 @@ struct Arguments {
     config: Option<PathBuf>,
     /// Check the configuration and the files that it names, and exit
     ///
-    /// Exit code 0: the origin can start. 2: every error is printed. Files that each poll reads may be missing; they are listed.
-    /// Stored documents of operators that this version would refuse are listed too, even while an origin runs: use it before an
-    /// upgrade.
+    /// Exit code 0: the origin can start. 2: every error is printed. Files that each poll reads may be missing; they are
+    /// listed. Stored documents of operators that this version would refuse are listed too, even while an origin runs: use it
+    /// before an upgrade.
     #[arg(long)]
     check_config: bool,
-    /// Publish versions of the far future again, at the clock
+    /// Lower generations of the far future to the current time
     ///
     /// For one start, after the clock was ahead by more than a day (docs/how-to/clock-ahead.md). Generations of more than a day
     /// ahead of the clock are lowered to it. Contents, pins, history and definitions stay.

@@ -11,13 +11,13 @@ use weir_runtime::failure;
 
 /// Shows the members of a cluster and which repositories they own.
 ///
-/// It reads the engine of `[cluster]`, so no origin need run. Each member renews its session every third of `session_ttl`:
+/// It reads the engine of `[cluster]`, so no origin needs to run. Each member renews its session every third of `session_ttl`:
 /// `overdue` means that a renewal is missing, by the clocks of that member and of this machine. If its renewals grow from one
-/// run to the next, it is alive whatever the clocks say.
+/// run to the next, it is alive, whatever its clock shows.
 /// A repository whose owner is not in that session any more is `stale`; another member takes it over.
 ///
 /// Exit codes: 0 all records were read; 1 the engine does not answer, or a record cannot be read; 2 the configuration is
-/// wrong.
+/// invalid.
 #[derive(Debug, Args)]
 pub(crate) struct MembersArguments {
     /// The configuration of an origin.

@@ -27,7 +27,7 @@ metric_families! {
         pub(crate) polls: IntCounterVec = "weir_origin_polls_total" { repository, result: POLL_RESULTS };
         /// Polls that failed, by reason. `/status` has the upstream's message.
         pub(crate) poll_failures: IntCounterVec = "weir_origin_poll_failures_total" { kind: PollFailure::KINDS };
-        /// Duration of polls, fetches included, without the time that they waited for a permit.
+        /// Duration of polls, fetches included, without the wait for a permit.
         pub(crate) poll_duration: Histogram = "weir_origin_poll_duration_seconds"
             [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
         /// Seconds that due polls and due fetches of LFS objects waited. `host_permit`: for
@@ -74,8 +74,8 @@ metric_families! {
             edit: ["put_repository", "delete_repository", "put_service", "delete_service"],
             result: ["created", "changed", "unchanged", "deleted", "refused", "failed"]
         };
-        /// Reloads by SIGHUP, and of changed certificates and keys. A refused one changes nothing; the log has the reason. Files
-        /// that cannot be used are tried again and counted once.
+        /// Reloads by SIGHUP, and of changed certificates and keys. `refused`: nothing has changed; the log has the reason.
+        /// Files that cannot be used are retried and counted once.
         pub(crate) reloads: IntCounterVec = "weir_origin_reloads_total" { result: ["applied", "refused"] };
         /// Requests for descriptors and versions.
         pub(crate) descriptor_requests: IntCounterVec = "weir_origin_descriptor_requests_total" { status };
@@ -101,7 +101,7 @@ metric_families! {
         /// Event streams that ended. `stalled` and `behind`: the edge read too slowly and was disconnected.
         pub(crate) event_streams_ended: IntCounterVec = "weir_origin_event_streams_ended_total"
             { reason: ["reader_gone", "drained", "stalled", "behind", "credential_ended"] };
-        /// Event streams that began with a full snapshot. `no_cursor`: the edge started. `cursor_unknown`: it was
+        /// Event streams that started with a full snapshot. `no_cursor`: the edge started. `cursor_unknown`: it was
         /// disconnected for too long, or the origin restarted.
         pub(crate) event_snapshots: IntCounterVec = "weir_origin_event_snapshots_total"
             { reason: ["no_cursor", "cursor_unknown"] };
@@ -121,7 +121,7 @@ metric_families! {
         /// Bytes of the mirror's packs and indices after its last maintenance. The bound is `upstreams.max_mirror`.
         pub(crate) mirror_bytes: IntGaugeVec = "weir_origin_mirror_bytes" { repository };
         /// Repacks of the mirror. `joined`: small packs only. `full`: everything. After `failed` the log has the reason, and
-        /// it is tried again later.
+        /// it is retried later.
         pub(crate) repacks: IntCounterVec = "weir_origin_repacks_total" { repository, result: REPACK_RESULTS };
         /// Bundles of mirrors for the store. `too_large`: the mirror is above `store.max_mirror`. After `failed` the log has
         /// the reason, and it is tried again after ten minutes.

@@ -92,14 +92,16 @@ impl Problems {
             (self.unhealthy_services, self.services, "services cannot follow their ref"),
         ] {
             if unhealthy > 0 {
-                reasons.push(format!("{unhealthy} of {all} {what} (/status says why); what was published is served"));
+                reasons.push(format!(
+                    "{unhealthy} of {all} {what} (/status has the reasons); what was published is served"
+                ));
             }
         }
         if self.node.suspended > 0 {
             let suspended = self.node.suspended;
             reasons.push(format!(
                 "{suspended} repositories publish nothing until an operator confirms their state, or until the store can be \
-                 read (/status and the log say why)"
+                 read (/status and the log have the reasons)"
             ));
         }
         if self.node.without_record > 0 {
@@ -117,7 +119,7 @@ impl Problems {
         }
         if self.lost_services > 0 {
             let (lost, all) = (self.lost_services, self.services);
-            reasons.push(format!("{lost} of {all} services are pinned to lost versions (/status says why)"));
+            reasons.push(format!("{lost} of {all} services are pinned to lost versions (/status has the reasons)"));
         }
         if reasons.is_empty() { Readiness::Ready } else { Readiness::Degraded(reasons) }
     }

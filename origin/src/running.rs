@@ -447,7 +447,9 @@ impl Running {
         if let Some((cluster, _)) = &self.cluster
             && !cluster.leave(deadline * 2 / 3).await
         {
-            tracing::warn!("not all repositories were handed over: the other members take them when the session ends");
+            tracing::warn!(
+                "not all repositories were handed over: the other members claim them when the session expires"
+            );
         }
         let clean = self.drain.finish(deadline.saturating_sub(begun.elapsed())).await;
         self.release().await;

@@ -79,7 +79,7 @@ pub enum VersionError {
     #[error("service `{0}` was changed or deleted at the same time; nothing was done, try again")]
     Withdrawn(ServiceName),
     /// An object is lost.
-    #[error("object {0} of the version is damaged or missing and could not be rebuilt; the log says why")]
+    #[error("object {0} of the version is damaged or missing and could not be rebuilt; the log has the reason")]
     Lost(ObjectDigest),
     /// The state or an object cannot be read or written now.
     #[error("{0}")]
@@ -91,7 +91,7 @@ pub enum VersionError {
     #[error("the comparison took longer than {} s and was cancelled", DIFF_TIMEOUT.as_secs())]
     TooLong,
     /// A bug in the program.
-    #[error("the operation ended by a bug in the program; the log of the process says where")]
+    #[error("a bug in the program ended the operation; the log of the process shows where")]
     Panicked,
 }
 

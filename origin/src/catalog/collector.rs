@@ -18,7 +18,7 @@ metric_families! {
     pub(crate) struct CatalogMetrics {
         /// Repositories and services that are defined, by the file or by operators.
         objects: IntGaugeVec = "weir_origin_catalog_objects" { kind: ["repository", "service"], defined_by: ["file", "api"] };
-        /// Stored definitions that this version refuses, and repositories that are not mirrored because of one. `/status` has
+        /// Stored definitions that this version rejects, and repositories that are not mirrored because of one. `/status` has
         /// the reason.
         refused: IntGaugeVec = "weir_origin_catalog_refused" { kind: ["repository", "service"] };
         /// Configured services.

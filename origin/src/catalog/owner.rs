@@ -228,10 +228,10 @@ impl Owner {
     /// A definition by operators under a name that the file defines stays stored and has no effect.
     fn log_shadowed(&self) {
         for name in self.api.repositories.keys().filter(|name| self.file.repositories.contains_key(*name)) {
-            tracing::warn!(repository = %name, "the configuration file and operators both define this repository: the file counts");
+            tracing::warn!(repository = %name, "the configuration file and operators both define this repository: the file takes precedence");
         }
         for name in self.api.services.keys().filter(|name| self.file.services.contains_key(*name)) {
-            tracing::warn!(service = %name, "the configuration file and operators both define this service: the file counts");
+            tracing::warn!(service = %name, "the configuration file and operators both define this service: the file takes precedence");
         }
     }
 

@@ -164,6 +164,6 @@ async fn read_node_of_listing(
 }
 
 fn unknown(name: &impl ToString, error: &impl ToString) -> Answer<Version> {
-    tracing::debug!(record = name.to_string(), error = error.to_string(), "a request to the engine of records failed");
+    tracing::debug!(record = name.to_string(), error = error.to_string(), "a request to the record store failed");
     Answer::Unknown
 }

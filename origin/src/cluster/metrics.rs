@@ -18,7 +18,7 @@ metric_families! {
         pub(super) taken: IntCounterVec = "weir_origin_cluster_taken_total" { from: ["new", "released", "ended", "own"] };
         /// Repositories that this origin has handed over.
         pub(super) released: IntCounter = "weir_origin_cluster_released_total";
-        /// Repositories whose take-over takes long, because their state cannot be read. The log has the reason.
+        /// Claimed repositories that this origin cannot start, because their state cannot be read. The log has the reason.
         pub(super) failed_takes: IntCounter = "weir_origin_cluster_failed_takes_total";
         /// Time from the last renewal of an owner whose session had ended until this origin took the repository.
         pub(super) without_owner: Histogram = "weir_origin_cluster_without_owner_seconds"

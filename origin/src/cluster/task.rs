@@ -181,7 +181,7 @@ impl Task {
             }
             Event::Superseded { repository } => {
                 self.metrics.superseded.inc();
-                tracing::warn!(%repository, "another origin has written the record: this one stops its work");
+                tracing::warn!(%repository, "another origin has written the record: this origin stops its work");
             }
             _ => {}
         }
@@ -214,7 +214,7 @@ impl Task {
             }
             Action::Stop { repository } => {
                 self.owned.remove(repository);
-                tracing::info!(%repository, "this origin gives the repository up");
+                tracing::info!(%repository, "released ownership of the repository");
             }
             Action::StopAll => {
                 self.owned.clear();

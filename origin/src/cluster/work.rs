@@ -162,7 +162,7 @@ impl Parts {
                 }
                 Err(error) => {
                     self.metrics.failed_takes.inc();
-                    tracing::error!(%repository, %error, "the repository's state cannot be read: it is tried again");
+                    tracing::error!(%repository, %error, "the repository's state cannot be read; the origin retries");
                     sleep(RETRY_AFTER).await;
                 }
             }
@@ -177,7 +177,7 @@ impl Parts {
                 return std::future::pending().await;
             };
             if let Err(error) = self.editor.align(repository).await {
-                tracing::warn!(%repository, %error, "the state was not brought in line with the configuration: it is tried again");
+                tracing::warn!(%repository, %error, "the state could not be reconciled with the configuration; the origin retries");
                 sleep(RETRY_AFTER).await;
                 continue;
             }

@@ -24,11 +24,11 @@ pub(crate) const NEEDS_BUCKET: &str =
 const NEEDS_ETCD: &str =
     "[cluster] engine = \"etcd\" needs etcd = { endpoints = [\"https://etcd-1:2379\"], ca = \"etcd-ca.pem\" }";
 
-/// Several origins that share repositories. Each repository has one owner among them. `weir-origin check` proves the engine.
+/// Several origins that share repositories. Each repository has one owner among them. `weir-origin check` tests the engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// What holds the records of all origins.
+    /// Store of the records of all origins.
     pub engine: EngineName,
     /// URL at which other origins and edges reach `listen`, such as `https://origin-1.example:7400`. `{name}` in it is the
     /// origin's name, so that all origins may have one file.
@@ -39,7 +39,7 @@ pub struct ClusterConfig {
     /// This origin's share of the repositories, in relation to others': 1 to 1,000. Default: `1`.
     #[serde(default = "one")]
     pub weight: u32,
-    /// How long other origins wait for one that does not answer before they take its repositories: at least 3 s. Renewed
+    /// How long other origins wait for one that does not answer before they claim its repositories: at least 3 s. Renewed
     /// every third of it. Default: `30s` with a bucket, `15s` with etcd.
     #[serde(default, with = "config::optional_duration")]
     pub session_ttl: Option<Duration>,

@@ -30,7 +30,7 @@ pub struct EtcdConfig {
     /// PEM file of its private key.
     #[serde(default)]
     pub key: Option<PathBuf>,
-    /// What all keys begin with; it ends in `/`. Default: `"weir/"`.
+    /// Prefix of all keys; it must end in `/`. Default: `"weir/"`.
     #[serde(default = "weir")]
     pub prefix: String,
 }

@@ -19,12 +19,12 @@ use super::Config;
 pub struct AgentConfig {
     /// Name of the agent, as in its token or certificate.
     pub name: NodeName,
-    /// Labels of the agent, such as `{ ring = "canary" }`. They win over those of its token.
+    /// Labels of the agent, such as `{ ring = "canary" }`. They override the labels of its token.
     #[serde(default)]
     pub labels: Labels,
 }
 
-/// Which agents follow which services. An assignment opens nothing: an agent still needs a credential that may read the
+/// Which agents follow which services. An assignment grants no access: an agent still needs a credential that may read the
 /// services.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyConfig {
-    /// What must be signed.
+    /// The object that must be signed.
     pub mode: SignedBy,
     /// File of accepted SSH keys, in the format of `gpg.ssh.allowedSignersFile`. Read for each check. Needs `ssh-keygen` of
     /// OpenSSH 8.9 or later.
@@ -19,7 +19,7 @@ pub struct VerifyConfig {
     pub pgp_keyring: Option<PathBuf>,
 }
 
-/// What must be signed.
+/// The object that must be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SignedBy {

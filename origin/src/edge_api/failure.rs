@@ -53,9 +53,9 @@ pub(super) enum Failure {
     ObjectUnavailable(ObjectDigest),
     #[error("Too many objects are being sent or looked up.")]
     Overloaded,
-    #[error("The stored state of this service cannot be read; the origin's log says why.")]
+    #[error("The stored state of this service cannot be read; the origin's log has the reason.")]
     Unreadable,
-    #[error("The origin serves as many event streams as its limit allows: poll, and try again later.")]
+    #[error("The origin has reached its limit of event streams: poll, and retry later.")]
     TooManyStreams,
 }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/heartbeats`: signed statements of freshness, of the services that this origin owns and may vouch for.
+//! `POST /v1/heartbeats`: signed freshness statements, of the services that this origin owns and may vouch for.
 
 use std::time::{Instant, SystemTime};
 

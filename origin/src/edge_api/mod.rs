@@ -1,5 +1,5 @@
 //! The HTTP API of edges: descriptors, retained versions, objects, the event
-//! stream and statements of freshness. Other origins of the cluster read
+//! stream and freshness statements. Other origins of the cluster read
 //! them too, and have [requests](crate::member_api) of their own. Begin at [`EdgeApi::new`].
 
 mod descriptor;

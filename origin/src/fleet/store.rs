@@ -215,7 +215,7 @@ impl FleetStore {
                 tracing::warn!(
                     kind = T::ONE,
                     name = %entry.name(),
-                    "the configuration file and a document of operators define this: the file counts"
+                    "the configuration file and a document of operators define this: the file takes precedence"
                 );
             }
         }

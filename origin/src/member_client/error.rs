@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A request has no answer. It may have been carried out, unless it is [`MemberError::Overloaded`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MemberError {
-    #[error("too many requests are being passed on")]
+    #[error("too many requests are being forwarded")]
     Overloaded,
     #[error("it cannot be reached: {0}")]
     Unreachable(String),

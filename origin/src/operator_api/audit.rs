@@ -18,7 +18,7 @@ pub(super) fn is_audited(route: &Route, method: &Method) -> bool {
 pub(super) fn log(by: &Caller, method: &Method, route: &Route, answer: &Result<Response<Body>, OperatorError>) {
     let (status, reason) = end(answer);
     let (by, forwarded_by) = (by.name.as_str(), by.forwarded_by.as_ref().map(NodeName::as_str));
-    tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, "an operator's order");
+    tracing::info!(by, forwarded_by, %method, path = %route, status = status.as_u16(), reason, "operator request");
 }
 
 fn end(answer: &Result<Response<Body>, OperatorError>) -> (StatusCode, Option<String>) {

@@ -119,7 +119,7 @@ impl DryRuns {
     pub(super) fn new(catalog: Arc<Catalog>, limits: &LimitsConfig, bounds: &Bounds) -> anyhow::Result<Self> {
         let slots = bounds.semaphore("dry_runs", limits.concurrent_dry_runs);
         let random = ring::rand::generate(&SystemRandom::new());
-        let key = random.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?.expose();
+        let key = random.map_err(|_| anyhow::anyhow!("the system provides no random numbers"))?.expose();
         Ok(Self { catalog, slots, limits: limits.tarball(), key })
     }
 

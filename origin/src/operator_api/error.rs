@@ -40,7 +40,7 @@ pub(super) enum OperatorError {
     Unauthorized,
     #[error("The client certificate has expired: connect with a new one.")]
     CertificateExpired,
-    #[error("The file of the operator token cannot be used; the origin's log says why.")]
+    #[error("The file of the operator token cannot be used; the origin's log has the reason.")]
     TokenUnusable,
     #[error("There is no such path.")]
     NoSuchPath,
@@ -78,13 +78,13 @@ pub(super) enum OperatorError {
     #[error("{0}.")]
     Version(VersionError),
     /// The same answer for a wrong signature, a missing secret and an unknown repository.
-    #[error("Its signature is wrong or missing, there is no such repository, or that has no `webhook_secret_files`.")]
+    #[error("The signature is wrong or missing, the repository does not exist, or it has no `webhook_secret_files`.")]
     DeliveryRefused,
     #[error("Too many webhook deliveries are in progress.")]
     TooManyDeliveries,
     #[error("Too many webhook deliveries from this address are in progress: at most {MAX_DELIVERIES_PER_SOURCE}.")]
     TooManyDeliveriesOfSource,
-    #[error("Too many changes or dry runs are queued or requests passed on, or the origin is stopping.")]
+    #[error("Too many changes, dry runs or forwarded requests are queued, or the origin is stopping.")]
     Busy,
     #[error("No origin owns repository `{0}` now: it is being handed over, or its owner has just stopped.")]
     NoOwner(RepositoryName),
@@ -117,15 +117,15 @@ pub(super) enum OperatorError {
     )]
     NotInThisFile { kind: &'static str, name: String, members: Vec<String> },
     #[error(
-        "Service `{service}` cannot be moved before repository `{from}` gives it up: {error}. Nothing was changed: try again."
+        "Service `{service}` cannot be moved until repository `{from}` releases it: {error}. Nothing was changed: try again."
     )]
     NotWithdrawn { service: ServiceName, from: RepositoryName, error: WithdrawError },
-    #[error("The records that the origins share cannot be read now; the log of this origin says why.")]
+    #[error("The records that the origins share cannot be read now; the log of this origin has the reason.")]
     RecordsUnreadable,
     #[error("The change could not be written: {0}. It may have been committed: check with `GET` before you try again.")]
     EditFailed(String),
     #[error(
-        "The origin failed to do this; its log says why. A requested change may have been committed: check with `GET` before \
+        "The origin failed to do this; its log has the reason. A requested change may have been committed: check with `GET` before \
          you try again."
     )]
     Failed,
@@ -319,7 +319,7 @@ fn not_mirrored(repository: &RepositoryName, failure: Option<&Failure>) -> Strin
     match failure {
         None => format!("The first clone of repository `{repository}` is under way; its `status` says how far it is."),
         Some(Failure { step, reason, .. }) => {
-            format!("Repository `{repository}` could not be cloned yet (step: {step}): {reason}. It is tried again.")
+            format!("Repository `{repository}` could not be cloned yet (step: {step}): {reason}. The origin retries.")
         }
     }
 }

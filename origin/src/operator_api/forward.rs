@@ -249,7 +249,7 @@ impl Members {
         answer.map_err(|error| match error {
             MemberError::Overloaded => OperatorError::Busy,
             error => {
-                tracing::warn!(member = %member.name, url = member.url, %error, "a request could not be passed on");
+                tracing::warn!(member = %member.name, url = member.url, %error, "a request could not be forwarded");
                 no_answer(member.name.clone(), error)
             }
         })
@@ -279,7 +279,7 @@ impl Members {
     /// service no more. A lost message costs the time until it lists the records.
     pub(super) async fn moved(&self, member: &Member, to: &RepositoryName) {
         if let Err(error) = self.client.changed(&member.url, to).await {
-            tracing::warn!(member = %member.name, repository = %to, %error, "the owner of a moved service's old repository does not know of it yet");
+            tracing::warn!(member = %member.name, repository = %to, %error, "the owner of the old repository of a moved service was not notified");
         }
     }
 

@@ -108,8 +108,8 @@ pub(super) fn read_with<T: Object>(
 ) -> Result<ParsedDocument<T>, Vec<ValidationError>> {
     let whole = |detail: String| vec![ValidationError::new("", detail)];
     let value: Value =
-        weir_protocol::json::from_slice(body).map_err(|error| whole(format!("it is no JSON: {error}")))?;
-    let Value::Object(mut fields) = value else { return Err(whole("it is no JSON object".to_owned())) };
+        weir_protocol::json::from_slice(body).map_err(|error| whole(format!("it is not JSON: {error}")))?;
+    let Value::Object(mut fields) = value else { return Err(whole("it is not a JSON object".to_owned())) };
     let mut errors = Vec::new();
     fields.remove("status");
     fields.remove("defined_by");

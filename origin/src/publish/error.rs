@@ -57,7 +57,7 @@ pub(crate) enum PublishError {
     Moving(ServiceName),
     /// The service was published by another repository, whose owner has not confirmed yet that it has stopped.
     #[error(
-        "service `{service}` is not published here before repository `{from}` gives it up: {why}; it is tried again"
+        "service `{service}` is not published here until repository `{from}` releases it: {why}; the origin retries"
     )]
     NotWithdrawn { service: ServiceName, from: RepositoryName, why: String },
     /// Another member may define the service in another repository.

@@ -106,7 +106,7 @@ impl Publisher {
                 continue;
             }
             if let Err(error) = self.retire_at(&repository.name, moved, now).await {
-                tracing::warn!(repository = %repository.name, %error, "moved services cannot be retired in their old repository yet");
+                tracing::warn!(repository = %repository.name, %error, "moved services cannot be deleted from their old repository yet");
             }
         }
     }

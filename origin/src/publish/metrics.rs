@@ -20,8 +20,8 @@ metric_families! {
         pub(crate) gc_runs: IntCounterVec = "weir_origin_store_gc_runs_total" { result: ["done", "blocked", "failed"] };
         /// Objects that garbage collection deleted.
         pub(crate) gc_deleted: IntCounter = "weir_origin_store_gc_deleted_objects_total";
-        /// Repositories of which no object is deleted: something that may refer to it cannot be read, or three collections in
-        /// a row failed. Alert above 0.
+        /// Repositories of which no object is deleted: something that may refer to it cannot be read, or three consecutive
+        /// collections failed. Alert above 0.
         pub(crate) gc_blocked_repositories: IntGauge = "weir_origin_store_gc_blocked_repositories";
         /// Objects without a reference at the last collection. They are deleted after `retention.gc_grace_period`.
         pub(crate) unreferenced: IntGauge = "weir_origin_store_unreferenced_objects";

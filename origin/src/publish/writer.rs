@@ -370,7 +370,7 @@ impl Writer {
             }
             Err(NotWritten::Superseded) => {
                 if let Some(superseded) = &self.shared.superseded {
-                    tracing::warn!(repository = %self.repository.name, "another origin has written the record of the repository: this one publishes nothing more there");
+                    tracing::warn!(repository = %self.repository.name, "another origin has written the record of the repository: this origin no longer publishes there");
                     *self.repository.taken() = false;
                     // The receiver is gone only at a stop.
                     let _ = superseded.send(self.repository.name.clone());

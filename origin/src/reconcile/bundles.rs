@@ -100,7 +100,7 @@ impl Bundles {
             }
             Err(error) => {
                 let error = self.data_dir.redact(&error.to_string());
-                tracing::warn!(repository = %name, error, "no bundle of the mirror was stored; it is tried again");
+                tracing::warn!(repository = %name, error, "no bundle of the mirror was stored; the origin retries");
                 "failed"
             }
         };

@@ -20,7 +20,7 @@ pub(super) struct Job<T> {
 
 /// The work panicked.
 #[derive(Debug, thiserror::Error)]
-#[error("it ended by a bug in the program; the log of the process says where")]
+#[error("a bug in the program ended it; the log of the process shows where")]
 pub(super) struct JobPanicked;
 
 impl<T: Send + 'static> Job<T> {

@@ -1,4 +1,4 @@
-//! Signs publications and statements of freshness.
+//! Signs publications and freshness statements.
 
 use weir_protocol::access_list::key_line;
 use weir_protocol::descriptor::{Descriptor, DescriptorFields};
@@ -23,7 +23,7 @@ impl Signer {
         Descriptor::signed(fields, &self.keys)
     }
 
-    /// Signs a statement of freshness. `None`: there is no key.
+    /// Signs a freshness statement. `None`: there is no key.
     pub(crate) fn freshness(&self, statement: &Freshness) -> Option<Envelope> {
         (!self.keys.is_empty()).then(|| statement.sign(&self.keys))
     }

@@ -67,7 +67,7 @@ pub enum UpstreamError {
     #[error("the upstream cannot be trusted: {0}")]
     Trust(String),
     /// The upstream refuses the credentials, or needs some.
-    #[error("the upstream refuses access: {0}")]
+    #[error("the upstream denies access: {0}")]
     Authenticate(String),
     /// The upstream redirects, and the redirect is not followed.
     #[error("the upstream redirects to {to}, which is not followed: {reason}")]

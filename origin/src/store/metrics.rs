@@ -15,9 +15,10 @@ metric_families! {
             operation: ["put", "get", "exists", "list", "delete"],
             result: ["ok", "missing", "corrupt", "failed"]
         };
-        /// Reads of stored objects whose bytes did not have the object's digest. Above 0: check the disk.
+        /// Reads of stored objects whose bytes did not match the object's digest. Above 0: check the disk.
         corrupt_objects: IntCounter = "weir_origin_store_corrupt_objects_total";
-        /// Requests to the engine of records. `recovered`: the current copy is damaged, and the previous one was returned.
+        /// Requests to the record store, the engine of `[cluster]`. `recovered`: the current copy is damaged, and the previous
+        /// one was returned.
         record_requests: IntCounterVec = "weir_origin_record_requests_total" {
             operation: ["get", "put", "list"],
             result: ["ok", "absent", "recovered", "damaged", "failed", "done", "conflict", "unknown"]

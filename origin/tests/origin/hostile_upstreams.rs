@@ -176,7 +176,7 @@ fn the_words_of_a_server_are_shown() {
         (listed(b"<h1>Log in</h1>".to_vec()), "list refs", "it sent: <h1>Log in</h1>"),
         (fetched(line("ERR upload-pack: not our ref\n")), "fetch", "the server reports: upload-pack: not our ref"),
         (fetched(band("\u{3}quota exceeded\n")), "fetch", "the server reports: quota exceeded"),
-        (fetched(band("\u{2}maintenance until noon\n")), "fetch", "the server says: maintenance until noon"),
+        (fetched(band("\u{2}maintenance until noon\n")), "fetch", "the server reports: maintenance until noon"),
         (fetched(b"<h1>Maintenance</h1>".to_vec()), "fetch", "it sent: <h1>Maintenance</h1>"),
     ] {
         let error = refused(&mut pair, &first, server.url());

@@ -45,7 +45,7 @@ impl GitSource {
 
     /// The commit of a revision of this repository.
     pub(super) fn commit_of(revision: &RevisionId) -> Result<CommitId, ServiceFailure> {
-        let reason = || format!("`{revision}` is no commit of a Git repository");
+        let reason = || format!("`{revision}` is not a commit of a Git repository");
         revision.commit().ok_or_else(|| ServiceFailure::transient("resolve", reason()))
     }
 

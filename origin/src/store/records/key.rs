@@ -16,7 +16,7 @@ pub(crate) struct RecordKey(Arc<str>);
 
 /// The text is no record key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no record key: expected `repositories/<name>`, `nodes/<name>` or `cluster/<name>`")]
+#[error("`{0}` is not a record key: expected `repositories/<name>`, `nodes/<name>` or `cluster/<name>`")]
 pub(crate) struct InvalidKey(String);
 
 impl RecordKey {

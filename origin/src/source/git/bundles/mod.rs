@@ -100,7 +100,7 @@ impl GitSource {
                 (error, None) => BundleError::failed(&error),
             })?;
             let (number, of, bytes) = (number + 1, missing.len(), bundle.size());
-            tracing::info!(repository = %self.repository, number, of, bytes, "took a stored bundle into the mirror");
+            tracing::info!(repository = %self.repository, number, of, bytes, "added a stored bundle to the mirror");
         }
         Ok(missing.len())
     }

@@ -103,7 +103,7 @@ impl ServerWords {
         let other = || shown(&self.line).filter(|_| self.state == State::Other && !self.line.starts_with(b"PACK"));
         match (&self.error, &self.message) {
             (Some(error), _) => format!("the server reports: {error}"),
-            (None, Some(message)) => format!("{cause}; the server says: {message}"),
+            (None, Some(message)) => format!("{cause}; the server reports: {message}"),
             (None, None) => {
                 other().map_or(cause, |text| format!("the server does not speak Git's protocol, it sent: {text}"))
             }
@@ -136,7 +136,7 @@ mod tests {
             (format!("{refs}0000{}", line("\u{3}out of memory\n")), "the server reports: out of memory"),
             (
                 format!("{}{}0000", line("\u{2}Counting objects: 50% (1/2)\r"), line("\u{2}quota\n")),
-                "x; the server says: quota",
+                "x; the server reports: quota",
             ),
             (line("\u{2}Counting objects: 50% (1/2)\r"), "x"),
             (format!("{refs}00000001"), "x"),
