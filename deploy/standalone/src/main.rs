@@ -32,15 +32,16 @@ struct Arguments {
 enum Command {
     /// Serve a repository from this process: origin, edge and agent on loopback
     ///
-    /// It serves commits, not uncommitted changes. It makes a certificate authority of its own below the root, and drains on
+    /// It serves commits, not uncommitted changes. It creates its own certificate authority below the root, and drains on
     /// Ctrl-C.
     #[command(after_long_help = up::EXAMPLES)]
     Up(up::UpArguments),
 
     /// Run an origin and an edge in one process: a node of a cluster
     ///
-    /// Agents ask the edge. It asks the origin of its own process for what that one owns, and the other members of the cluster for
-    /// the rest. Each role has its own configuration file and its own admin listener.
+    /// Agents send requests to the edge. The edge requests repositories that this node owns from the origin of the same
+    /// process, and all others from the other members of the cluster. Each role has its own configuration file and its own
+    /// admin listener.
     #[command(after_long_help = hub::EXAMPLES)]
     Hub(hub::HubArguments),
 

@@ -129,8 +129,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | patterns with `*` in `services`, times the services that the credential opens | {edge/src/self_api/following.rs MAX_COMPARISONS} |  | 422. Metric: `weir_edge_requests_total` |
 | memory for what agents follow | {edge/src/self_api/mod.rs MAX_FOLLOWING_BYTES} | `agent_following_bytes` | eviction |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
-| services with a statement of freshness | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |
-| age of a statement of freshness that is passed on | {edge/src/heartbeats.rs MAX_AGE} |  | the origin is asked |
+| services with a freshness statement | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |
+| age of a freshness statement that is passed on | {edge/src/heartbeats.rs MAX_AGE} |  | the origin is asked |
 | members of a cluster that are asked for a statement | {edge/src/origin_client/mod.rs MAX_HEARTBEAT_ORIGINS} |  | none is given |
 | prefetches | {edge/src/origin_follower/prefetcher.rs MAX_CONCURRENT_PREFETCHES} |  | they wait |
 | prefetches that wait | {edge/src/origin_follower/prefetcher.rs MAX_QUEUED} |  | further ones are dropped |

@@ -36,7 +36,7 @@ const INTRODUCTION: &str = "# Command line
 <!-- Generated from the programs by `WEIR_REFERENCE=write cargo test -p weir --test standalone help`. -->
 
 What `--help` prints, for each program and each of its commands. An environment variable stands in for a flag that is not \
-given. Exit codes: 0; 1 it failed; 2 the command line or the configuration is wrong; `weir-origin verify` has its own.
+given. Exit codes: 0; 1 it failed; 2 the command line or the configuration is invalid; `weir-origin verify` has its own.
 ";
 
 /// The help of a command, and that of the commands below it.

@@ -90,7 +90,7 @@ fn once_ends_when_the_newest_release_is_current() -> anyhow::Result<()> {
     };
     let (code, out, error) = once("echo HOOK''OUT; exit 3")?;
     assert_eq!(code, Some(1), "{out}\n{error}");
-    assert!(error.contains("HOOKOUT") && error.contains("weir: exec ended with exit status: 3"), "{out}\n{error}");
+    assert!(error.contains("HOOKOUT") && error.contains("weir: exec exited with exit status: 3"), "{out}\n{error}");
     assert!(out.contains("published"), "{out}");
     let (code, out, error) = once("echo HOOK''OUT")?;
     assert_eq!(code, Some(0), "{out}\n{error}");

@@ -1,4 +1,4 @@
-//! What nodes send each other: descriptors, events, lists of members, polls and reports of agents, statements of freshness.
+//! What nodes send each other: descriptors, events, lists of members, polls and reports of agents, freshness statements.
 
 use weir_protocol::agent_event::AgentEvent;
 use weir_protocol::batch_poll::{BatchPoll, MAX_ROWS};
