@@ -133,9 +133,9 @@ impl<R: Read> Iterator for Chars<R> {
         let length = match buffer[0] {
             // The parser takes it for the end.
             0 => return wrong("it has a NUL byte"),
-            ..0x80 => return Some(Ok(char::from(buffer[0]))),
-            ..0xe0 => 2,
-            ..0xf0 => 3,
+            1..0x80 => return Some(Ok(char::from(buffer[0]))),
+            0x80..0xe0 => 2,
+            0xe0..0xf0 => 3,
             _ => 4,
         };
         for byte in &mut buffer[1..length] {
