@@ -69,8 +69,17 @@ impl DataDir {
     /// The mirror of a repository at a URL. Each URL has its own mirror, so that content of one upstream is never
     /// published as that of another.
     pub(crate) fn mirror(&self, repository: &RepositoryName, url: &str) -> PathBuf {
+        self.of_upstream(repository, url, "git")
+    }
+
+    /// The unpacked archives of a repository at a URL.
+    pub(crate) fn artifacts(&self, repository: &RepositoryName, url: &str) -> PathBuf {
+        self.of_upstream(repository, url, "artifacts")
+    }
+
+    fn of_upstream(&self, repository: &RepositoryName, url: &str, ending: &str) -> PathBuf {
         let at = blake3::hash(url.as_bytes()).to_hex();
-        self.mirrors().join(repository.as_str()).join(format!("{}.git", &at[..16]))
+        self.mirrors().join(repository.as_str()).join(format!("{}.{ending}", &at[..16]))
     }
 }
 

@@ -45,6 +45,8 @@ metric_families! {
         pub(crate) last_success: GaugeVec = "weir_origin_repository_last_success_timestamp_seconds" { repository };
         /// Mirrors that were damaged, set aside and cloned again. Above 0: check the disk.
         pub(crate) mirrors_set_aside: IntCounterVec = "weir_origin_mirrors_set_aside_total" { repository };
+        /// Archives of charts that were downloaded and unpacked. `failed`: the service that follows it has the reason.
+        pub(crate) archives_fetched: IntCounterVec = "weir_origin_archives_fetched_total" { result: ["fetched", "failed"] };
         /// Builds of tarballs whose content was not stored yet.
         pub(crate) builds: IntCounterVec = "weir_origin_builds_total" { result: ["built", "failed"] };
         /// Duration of builds, storing included.

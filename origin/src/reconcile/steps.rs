@@ -212,6 +212,8 @@ impl Worker {
         if let Err(failure) = &result {
             let (interval, times) = (self.config.poll_interval, (Instant::now(), SystemTime::now()));
             self.back_offs.failed(&service.name, key, failure, interval, times, fastrand::f64());
+            // The build may have found that something must be fetched again.
+            self.poll_if_needed();
         }
         match result {
             Ok(true) => self.record_result(&service, Ok(revision)),

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use weir_protocol::revision_id::RevisionId;
 
+use super::artifact::ArtifactSource;
 use super::git::GitSource;
+use super::kind::KindName;
 use super::{
     LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, SourceContext,
 };
@@ -19,19 +21,24 @@ use crate::tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
 pub(crate) struct Source(Kind);
 
 enum Kind {
-    Git(GitSource),
+    Git(Box<GitSource>),
+    Artifacts(Box<ArtifactSource>),
 }
 
 impl Source {
     /// The source of a repository. It opens no file yet.
     pub(crate) fn open(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
-        Self(Kind::Git(GitSource::new(config, shared)))
+        Self(match config.kind.0 {
+            KindName::Git => Kind::Git(Box::new(GitSource::new(config, shared))),
+            KindName::Helm => Kind::Artifacts(Box::new(ArtifactSource::new(config, shared))),
+        })
     }
 
     /// Queries the upstream for changes, and fetches them if it may.
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
         match &self.0 {
             Kind::Git(git) => git.poll(request, stop),
+            Kind::Artifacts(artifacts) => artifacts.poll(request, stop),
         }
     }
 
@@ -39,6 +46,7 @@ impl Source {
     pub(crate) fn left_out(&self, services: &[Arc<Service>]) -> Vec<LeftOutRef> {
         match &self.0 {
             Kind::Git(git) => git.left_out(services),
+            Kind::Artifacts(_) => Vec::new(),
         }
     }
 
@@ -52,6 +60,7 @@ impl Source {
     ) -> Result<ResolvedServices, ServiceFailure> {
         match &self.0 {
             Kind::Git(git) => git.resolve(config, services, stop),
+            Kind::Artifacts(artifacts) => Ok(artifacts.resolve(services)),
         }
     }
 
@@ -65,6 +74,7 @@ impl Source {
     ) -> Result<Built, ServiceFailure> {
         match &self.0 {
             Kind::Git(git) => git.build(service, revision, context, sink),
+            Kind::Artifacts(artifacts) => artifacts.build(service, revision, context, sink),
         }
     }
 
@@ -77,6 +87,7 @@ impl Source {
     ) -> Result<(RevisionId, Listing), ServiceFailure> {
         match &self.0 {
             Kind::Git(git) => git.list(request, stop, emit),
+            Kind::Artifacts(artifacts) => artifacts.list(request, stop, emit),
         }
     }
 
@@ -84,6 +95,7 @@ impl Source {
     pub(crate) fn has_content(&self) -> bool {
         match &self.0 {
             Kind::Git(git) => git.has_content(),
+            Kind::Artifacts(artifacts) => artifacts.has_content(),
         }
     }
 
@@ -91,6 +103,7 @@ impl Source {
     pub(crate) fn needs_poll(&self, now: Instant) -> bool {
         match &self.0 {
             Kind::Git(git) => git.needs_repair(now),
+            Kind::Artifacts(artifacts) => artifacts.needs_poll(),
         }
     }
 
@@ -98,13 +111,15 @@ impl Source {
     pub(crate) fn remove_all(&self) {
         match &self.0 {
             Kind::Git(git) => git.remove_all(),
+            Kind::Artifacts(artifacts) => artifacts.remove_all(),
         }
     }
 
     /// What only a mirror of Git can do. `None`: the source is of another kind.
     pub(crate) fn mirror(&self) -> Option<&GitSource> {
         match &self.0 {
-            Kind::Git(git) => Some(git),
+            Kind::Git(git) => Some(git.as_ref()),
+            Kind::Artifacts(_) => None,
         }
     }
 }

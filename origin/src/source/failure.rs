@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::error::UpstreamError;
+
 /// Why a service does not follow its ref.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceFailure {
-    /// `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
+    /// `resolve`, `fetch`, `verify`, `select`, `lfs`, `build` or `store`.
     pub(crate) step: &'static str,
     /// For operators.
     pub(crate) reason: String,
@@ -81,4 +83,17 @@ impl PollFailure {
         "damaged",
         "interrupted",
     ];
+}
+
+impl From<UpstreamError> for PollFailure {
+    fn from(error: UpstreamError) -> Self {
+        debug_assert!(Self::KINDS.contains(&error.kind()), "{}", error.kind());
+        Self {
+            step: error.step(),
+            reason: error.to_string(),
+            kind: error.kind(),
+            timeout: error.is_timeout(),
+            retry_after: error.retry_after(),
+        }
+    }
 }

@@ -94,7 +94,6 @@ impl Followed {
     }
 
     /// What it is in a Helm repository.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the source of artifacts will use it"))]
     pub(super) fn chart(&self) -> Option<&Chart> {
         match &self.0 {
             Kind::Chart(chart) => Some(chart),

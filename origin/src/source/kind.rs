@@ -17,8 +17,6 @@ pub struct SourceKind(pub(super) KindName);
 pub(super) enum KindName {
     #[default]
     Git,
-    /// Not read yet: its source follows.
-    #[serde(skip)]
     Helm,
 }
 
@@ -86,9 +84,11 @@ mod tests {
 
     #[test]
     fn kinds_are_read_as_they_are_shown() {
-        let git: SourceKind = serde_json::from_value("git".into()).unwrap();
-        assert!(git.is_default() && git.to_string() == "git");
+        for name in ["git", "helm"] {
+            let kind: SourceKind = serde_json::from_value(name.into()).unwrap();
+            assert_eq!((kind.to_string().as_str(), kind.is_default()), (name, name == "git"));
+        }
         let error = serde_json::from_str::<SourceKind>("\"svn\"").unwrap_err().to_string();
-        assert!(error.contains("`svn`") && error.contains("`git`"), "{error}");
+        assert!(error.contains("`svn`") && error.contains("`git` or `helm`"), "{error}");
     }
 }

@@ -4,10 +4,7 @@
 //! (credentials and limits). The kind of a repository decides what the `ref` of a service means (`followed`) and which
 //! implementation follows the upstream (`dispatch`). No module outside of this one knows the kinds.
 
-#[expect(unused_imports, reason = "sources of archives will use it")]
-#[cfg_attr(not(test), expect(dead_code, reason = "sources of archives will use it"))]
 mod archive;
-#[allow(dead_code, unused_imports, reason = "sources of archives will use it")]
 mod artifact;
 mod context;
 mod dispatch;

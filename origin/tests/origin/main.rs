@@ -8,6 +8,7 @@ mod attribute_corners;
 mod broken_refs;
 mod bundles;
 mod changed_documents;
+mod charts;
 mod clock;
 mod cluster_check;
 mod commit_policy;

@@ -24,5 +24,7 @@ pub(crate) use contents::ArchiveTree;
 pub(crate) use error::ArchiveError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_archive;
-pub(crate) use layout::{Component, Layout};
+#[cfg(test)]
+pub(crate) use layout::Component;
+pub(crate) use layout::Layout;
 pub(crate) use store::{Spool, SpoolStore};

@@ -63,6 +63,12 @@ impl SpoolStore {
         self.spools().get(key).cloned()
     }
 
+    /// A file for a download. It has no name, so that it is removed with the process.
+    pub(crate) fn temporary(&self) -> io::Result<File> {
+        fs::create_dir_all(&self.directory)?;
+        tempfile::tempfile_in(&self.directory)
+    }
+
     /// Unpacks an archive, whose bytes have this SHA-256.
     pub(crate) fn add(
         &self,
@@ -92,8 +98,13 @@ impl SpoolStore {
         self.spools().retain(|key, _| is_needed(key));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.spools().is_empty()
+    /// Removes all spools, and the folder of the repository. Nothing may use them any more.
+    pub(crate) fn remove_all(&self) {
+        self.retain(|_| false);
+        let Some(folder) = self.directory.parent() else { return };
+        if let Err(error) = remove(folder) {
+            tracing::warn!(path = %folder.display(), %error, "the archives of a deleted repository cannot be removed");
+        }
     }
 
     fn spools(&self) -> MutexGuard<'_, HashMap<Key, Arc<Spool>>> {

@@ -20,7 +20,7 @@ pub(crate) struct Chosen {
 }
 
 /// Bytes at an upstream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Blob {
     /// `None`: the listing has no digest.
     pub(crate) sha256: Option<Sha256>,

@@ -1,7 +1,181 @@
 //! Sources of versions that are archives each: charts of Helm repositories.
+//!
+//! A poll lists what the services follow ([`Chosen`]), and `fetch` downloads and unpacks the archives that a build needs.
+//! `state` decides which ones those are. Nothing but what is published survives the process.
 
 mod chosen;
+mod fetch;
 mod listing;
+mod state;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use weir_protocol::revision_id::RevisionId;
 
 pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
-pub(crate) use listing::list_charts;
+
+use self::listing::list_charts;
+use self::state::{Needed, State};
+use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
+use super::error::UpstreamError;
+use super::helm::{Chart, HelmIndex};
+use super::http::{Client, USER_AGENT, UpstreamSession};
+use super::{
+    ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy, ServiceFailure,
+    SourceContext, Upstream,
+};
+use crate::config::RepositoryConfig;
+use crate::folder_path::FolderPath;
+use crate::publish::Candidate;
+use crate::service::Service;
+use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, ListedEntry, Listing, TarballError};
+
+/// A repository of archives as a source.
+pub(crate) struct ArtifactSource {
+    index: HelmIndex,
+    spools: SpoolStore,
+    state: Mutex<State>,
+    shared: Arc<SourceContext>,
+}
+
+impl ArtifactSource {
+    pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
+        let spools = SpoolStore::open(shared.data_dir.artifacts(&config.name, config.url.as_str()));
+        Self { index: HelmIndex::default(), spools, state: Mutex::default(), shared }
+    }
+
+    pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
+        let _active = request.progress.start();
+        self.state().poll_started();
+        let clocks = self.shared.metrics.clocks.clone();
+        let upstream = Upstream { clocks, ..self.shared.upstreams.upstream(request.config) };
+        let session = UpstreamSession::new(&upstream, "list", stop)?;
+        let polled = self.poll_with(&session, request);
+        request.progress.count_requests(session.requests());
+        Ok(polled?)
+    }
+
+    fn poll_with(
+        &self,
+        session: &UpstreamSession<'_>,
+        request: &PollRequest<'_>,
+    ) -> Result<PollOutcome, UpstreamError> {
+        let client = Client::new(session, USER_AGENT)?;
+        let mut charts: Vec<Chart> =
+            request.services.iter().filter_map(|each| each.followed.chart().cloned()).collect();
+        charts.sort_by_cached_key(|chart| (chart.name.clone(), chart.to_string()));
+        charts.dedup();
+        request.progress.listing();
+        let chosen = list_charts(&self.index, &client, &charts)?;
+        let moved = self.state().list(charts.into_iter().zip(chosen).collect());
+        let needed = {
+            // In this order: a build locks the spools while it has the state.
+            let state = self.state();
+            self.spools.retain(|key| state.is_chosen(key));
+            state.needed(request.services, |key| self.spools.get(key).is_some(), Instant::now())
+        };
+        if needed.is_empty() {
+            return Ok(if moved { PollOutcome::Changed } else { PollOutcome::Unchanged });
+        }
+        if !(request.may_fetch)() {
+            return Ok(PollOutcome::FetchPending);
+        }
+        session.set_step("fetch");
+        for Needed { chosen, revision } in needed {
+            let result = self.fetch(&client, &chosen, request.progress)?;
+            let label = if result.is_ok() { "fetched" } else { "failed" };
+            self.shared.metrics.archives_fetched.with_label_values(&[label]).inc();
+            self.state().fetched(&chosen.blob, revision.as_ref(), result, request.config.poll_interval, Instant::now());
+        }
+        Ok(PollOutcome::Changed)
+    }
+
+    /// Resolves the versions of services, from memory.
+    pub(crate) fn resolve(&self, services: &[Arc<Service>]) -> ResolvedServices {
+        let state = self.state();
+        let resolve = |service: &Arc<Service>| {
+            let (chosen, revision, sha256) = state.followed(service)?;
+            let key = ContentKey::new(&service.repository, &service.selection, |key| {
+                key.field(b"archive v1");
+                key.field(sha256.as_bytes());
+                let name = if let Layout::OneFile(name) = &chosen.layout { name.as_bytes() } else { b"" };
+                key.field(&[u8::from(chosen.layout == Layout::StripTop)]);
+                key.field(name);
+            });
+            let version = chosen.version.as_ref().and_then(|version| version.parse().ok());
+            Ok(Candidate { service: service.clone(), revision, version, key })
+        };
+        services.iter().map(|service| (service.clone(), resolve(service))).collect()
+    }
+
+    pub(crate) fn build(
+        &self,
+        Service { selection, .. }: &Service,
+        revision: &RevisionId,
+        context: &BuildContext<'_>,
+        sink: &dyn FrameSink,
+    ) -> Result<Built, ServiceFailure> {
+        let spool = self.spool(revision)?;
+        let tree = open(&spool, &selection.folder)?;
+        tarball::build(&tree, selection, context, sink).map_err(|error| failure("build", &error))
+    }
+
+    pub(crate) fn list(
+        &self,
+        ListRequest { target, selection, limits }: &ListRequest<'_>,
+        stop: &AtomicBool,
+        emit: &mut dyn FnMut(ListedEntry),
+    ) -> Result<(RevisionId, Listing), ServiceFailure> {
+        let revision = match target {
+            ListTarget::Followed(followed) => self.state().revision(followed.chart())?,
+            ListTarget::At(revision) => revision.clone(),
+        };
+        let spool = self.spool(&revision)?;
+        let tree = open(&spool, &selection.folder)?;
+        let listing = tarball::list(&tree, selection, limits, stop, emit).map_err(|error| failure("select", &error))?;
+        Ok((revision, listing))
+    }
+
+    pub(crate) fn has_content(&self) -> bool {
+        self.state().has_listed()
+    }
+
+    /// Whether a build waits for an archive since the last poll started.
+    pub(crate) fn needs_poll(&self) -> bool {
+        self.state().has_new_wants()
+    }
+
+    pub(crate) fn remove_all(&self) {
+        self.spools.remove_all();
+    }
+
+    /// The unpacked archive of a revision. If it is not there, the next poll fetches it.
+    fn spool(&self, revision: &RevisionId) -> Result<Arc<Spool>, ServiceFailure> {
+        let mut state = self.state();
+        let key = state.archive_of(revision)?;
+        match self.spools.get(&key) {
+            Some(spool) => Ok(spool),
+            None => Err(state.want(revision)),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open<'a>(spool: &Spool, folder: &'a FolderPath) -> Result<ArchiveTree<'a>, ServiceFailure> {
+    let unreadable = |error| format!("the unpacked archive cannot be read: {error}");
+    spool.open(folder).map_err(|error| ServiceFailure::transient("build", unreadable(error)))
+}
+
+/// Converts a tarball error. Only those of the disk may pass by themselves.
+fn failure(step: &'static str, error: &TarballError) -> ServiceFailure {
+    use TarballError::{Empty, FolderMissing, Interrupted, NotAFolder, Spool, Write};
+    let step = if matches!(error, Empty | FolderMissing(_) | NotAFolder(..)) { "select" } else { step };
+    let passes = matches!(error, Spool { .. } | Write(_) | Interrupted);
+    let retry = if passes { RetryPolicy::NextPoll } else { RetryPolicy::Never };
+    ServiceFailure { retry, ..ServiceFailure::transient(step, error.to_string()) }
+}

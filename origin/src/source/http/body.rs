@@ -60,7 +60,6 @@ impl<'c, 's> Body<'c, 's> {
     ///
     /// # Errors
     /// Reading or writing failed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the source of artifacts will use it"))]
     pub(crate) fn write_to(mut self, file: &mut impl Write) -> Result<Sha256, BodyError> {
         while self.fill() {
             file.write_all(&self.chunk).map_err(BodyError::Write)?;

@@ -25,5 +25,4 @@ pub(crate) use retry_after::parse as parse_retry_after;
 pub(crate) use session::UpstreamSession;
 
 /// The user agent of requests that are not of Git.
-#[cfg_attr(not(test), expect(dead_code, reason = "the source of artifacts will use it"))]
 pub(crate) const USER_AGENT: &str = concat!("weir-origin/", env!("CARGO_PKG_VERSION"));

@@ -1,0 +1,128 @@
+//! Downloads an archive, compares its digest and unpacks it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+
+use weir_protocol::digest::Sha256;
+
+use super::super::archive::{ArchiveError, Bounds};
+use super::super::error::UpstreamError;
+use super::super::http::{Body, BodyError, Client};
+use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
+use super::{ArtifactSource, Chosen, Location};
+use crate::data_dir::without_path;
+use crate::disk_watch;
+
+/// The SHA-256 of an archive that is unpacked now, or why it is not.
+pub(super) type Fetched = Result<Sha256, ServiceFailure>;
+
+impl ArtifactSource {
+    /// Fetches one archive. The outer error ends the poll: nothing else can be fetched either.
+    pub(super) fn fetch(
+        &self,
+        client: &Client<'_>,
+        chosen: &Chosen,
+        progress: &FetchProgress,
+    ) -> Result<Fetched, UpstreamError> {
+        let failed = |retry, reason: &dyn std::fmt::Display| {
+            Ok(Err(ServiceFailure {
+                retry,
+                ..ServiceFailure::transient("fetch", format!("{} {reason}", chosen.label))
+            }))
+        };
+        let needed = self.shared.min_free.saturating_add(chosen.blob.max_bytes);
+        if let Err(reason) = disk_watch::require_room(&self.shared.data_dir, needed) {
+            return failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {reason}"));
+        }
+        let upstream = client.session().upstream;
+        let bounds = Bounds {
+            max_archive: chosen.blob.max_bytes,
+            max_archive_key: chosen.blob.max_bytes_key,
+            max_unpacked: upstream.max_unpacked,
+            max_file: self.shared.limits.max_file_bytes,
+            max_spools: upstream.max_mirror,
+        };
+        let downloaded = self.spools.temporary().map_err(|error| BodyError::Write(without_path(&error)));
+        let downloaded = downloaded.and_then(|mut file| Ok((download(client, chosen, &mut file, progress)?, file)));
+        let (sha256, file) = match downloaded {
+            Ok(downloaded) => downloaded,
+            Err(BodyError::TooLarge) => {
+                let error = ArchiveError::TooLarge { key: bounds.max_archive_key, limit: bounds.max_archive };
+                return failed(RetryPolicy::BackOff, &error);
+            }
+            Err(BodyError::Write(error)) => return failed(RetryPolicy::BackOff, &ArchiveError::Disk(error)),
+            // A server that is overloaded is left alone until it is not.
+            Err(BodyError::Upstream(error)) if is_of_all(&error) => return Err(error),
+            Err(BodyError::Upstream(UpstreamError::NotFound(answer))) => {
+                let reason = format_args!("is in the index, but not at its URL: {answer}");
+                return failed(RetryPolicy::BackOff, &reason);
+            }
+            Err(BodyError::Upstream(error)) => {
+                return failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {error}"));
+            }
+        };
+        if let Some(listed) = chosen.blob.sha256.filter(|listed| *listed != sha256) {
+            let reason = format_args!(
+                "has the SHA-256 digest `{sha256}`, but the index says `{listed}`: publish it again, or repair the index"
+            );
+            return failed(RetryPolicy::BackOff, &reason);
+        }
+        match self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()) {
+            Ok(_) => Ok(Ok(sha256)),
+            Err(ArchiveError::Interrupted) => Err(UpstreamError::Interrupted),
+            // With a digest, the same bytes come again.
+            Err(error) if error.is_in_archive() && chosen.blob.sha256.is_some() => failed(RetryPolicy::Never, &error),
+            Err(error) => failed(RetryPolicy::BackOff, &error),
+        }
+    }
+}
+
+/// Whether an error ends the poll: it was interrupted, or the server demands a pause.
+fn is_of_all(error: &UpstreamError) -> bool {
+    matches!(error, UpstreamError::Interrupted) || error.retry_after().is_some()
+}
+
+/// Downloads from the first location that has the archive.
+fn download(
+    client: &Client<'_>,
+    chosen: &Chosen,
+    file: &mut File,
+    progress: &FetchProgress,
+) -> Result<Sha256, BodyError> {
+    let mut last = None;
+    for Location::Url(url) in &chosen.blob.at {
+        let response = client.download(url, url.as_str(), &HashMap::new());
+        let response = match response.and_then(|response| client.expect_success(response)) {
+            Ok(response) => response,
+            Err(error) if is_of_all(&error) => return Err(BodyError::Upstream(error)),
+            Err(error) => {
+                last = Some(error);
+                continue;
+            }
+        };
+        let sha256 = Body::new(client, response, chosen.blob.max_bytes).write_to(&mut Shown { file, progress })?;
+        file.rewind().map_err(BodyError::Write)?;
+        return Ok(sha256);
+    }
+    let nowhere = || UpstreamError::NotFound("it has no URL".to_owned());
+    Err(BodyError::Upstream(last.unwrap_or_else(nowhere)))
+}
+
+/// Shows the received bytes.
+struct Shown<'a> {
+    file: &'a mut File,
+    progress: &'a FetchProgress,
+}
+
+impl Write for Shown<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.progress.received(written);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -1,0 +1,316 @@
+//! Pure: what the services follow since the last listing, and which archives are needed for it. Time is an argument.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_protocol::digest::Sha256;
+use weir_protocol::revision_id::RevisionId;
+
+use super::super::archive::Layout;
+use super::super::helm::Chart;
+use super::super::{RetryPolicy, ServiceFailure};
+use super::fetch::Fetched;
+use super::{Blob, Chosen, chart_revision};
+use crate::service::Service;
+
+/// The longest back-off of an archive, in poll intervals.
+const MAX_BACK_OFF_INTERVALS: u32 = 10;
+
+/// An archive's bytes, and how they become a folder.
+type Archive = (Sha256, Layout);
+
+/// The state of a repository between polls.
+#[derive(Default)]
+pub(super) struct State {
+    /// Of each followed chart, or why there is none. `None`: never listed.
+    choices: Option<Vec<(Chart, Result<Chosen, ServiceFailure>)>>,
+    /// The digests of archives for which the listing has none.
+    digests: HashMap<Blob, Sha256>,
+    failed: HashMap<Blob, Failed>,
+    /// The revisions of which a build found no archive.
+    wanted: HashSet<RevisionId>,
+    /// Whether no poll has started since the last one was wanted. A failed poll is repeated after its back-off, not at once.
+    has_new_wants: bool,
+}
+
+/// An archive that could not be fetched or unpacked.
+struct Failed {
+    failure: ServiceFailure,
+    times: u32,
+    /// `None`: the same bytes would fail again.
+    until: Option<Instant>,
+}
+
+/// An archive to fetch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Needed {
+    pub(super) chosen: Chosen,
+    /// `None`: its digest is not known yet.
+    pub(super) revision: Option<RevisionId>,
+}
+
+impl State {
+    /// Takes a listing. Returns whether a choice moved.
+    pub(super) fn list(&mut self, choices: Vec<(Chart, Result<Chosen, ServiceFailure>)>) -> bool {
+        let moved = self.choices.as_ref() != Some(&choices);
+        let blobs: HashSet<&Blob> = choices.iter().flat_map(|(_, chosen)| chosen).map(|chosen| &chosen.blob).collect();
+        self.failed.retain(|blob, _| blobs.contains(blob));
+        self.digests.retain(|blob, _| blobs.contains(blob));
+        self.choices = Some(choices);
+        let current: HashSet<_> = self.chosen().filter_map(|chosen| Some(self.identify(chosen)?.0)).collect();
+        self.wanted.retain(|revision| current.contains(revision));
+        moved
+    }
+
+    /// The archives without which a service cannot be built: not those of published revisions, unless a build wants them.
+    pub(super) fn needed(
+        &self,
+        services: &[Arc<Service>],
+        is_stored: impl Fn(&Archive) -> bool,
+        now: Instant,
+    ) -> Vec<Needed> {
+        let mut needed: Vec<Needed> = Vec::new();
+        for service in services {
+            let Some(Ok(chosen)) = self.choice(service.followed.chart()) else { continue };
+            let identity = self.identify(chosen);
+            let is_needed = match &identity {
+                None => true,
+                Some((revision, sha256)) => {
+                    !is_stored(&(*sha256, chosen.layout.clone()))
+                        && (self.wanted.contains(revision) || !is_published(service, revision))
+                }
+            };
+            let waits =
+                self.failed.get(&chosen.blob).is_some_and(|failed| failed.until.is_none_or(|until| now < until));
+            if is_needed && !waits && !needed.iter().any(|other| other.chosen == *chosen) {
+                needed.push(Needed { chosen: chosen.clone(), revision: identity.map(|(revision, _)| revision) });
+            }
+        }
+        needed
+    }
+
+    /// Takes the result of a fetch.
+    pub(super) fn fetched(
+        &mut self,
+        blob: &Blob,
+        revision: Option<&RevisionId>,
+        result: Fetched,
+        interval: Duration,
+        now: Instant,
+    ) {
+        revision.map(|revision| self.wanted.remove(revision));
+        match result {
+            Ok(sha256) => {
+                self.failed.remove(blob);
+                if blob.sha256.is_none() {
+                    self.digests.insert(blob.clone(), sha256);
+                }
+            }
+            Err(failure) => {
+                let times = self.failed.get(blob).map_or(0, |failed| failed.times);
+                let back_off = interval * (1 << times.min(4)).min(MAX_BACK_OFF_INTERVALS);
+                let until = (failure.retry != RetryPolicy::Never).then(|| now + back_off);
+                self.failed.insert(blob.clone(), Failed { failure, times: times + 1, until });
+            }
+        }
+    }
+
+    /// What a service follows: the version, its revision and the digest of its archive.
+    pub(super) fn followed(&self, service: &Service) -> Result<(&Chosen, RevisionId, Sha256), ServiceFailure> {
+        let chosen = self.chosen_for(service.followed.chart())?;
+        let identity = self.identify(chosen);
+        let published = identity.as_ref().is_some_and(|(revision, _)| is_published(service, revision));
+        match (identity, self.failed.get(&chosen.blob)) {
+            (_, Some(failed)) if !published => Err(failed.failure.clone()),
+            (Some((revision, sha256)), _) => Ok((chosen, revision, sha256)),
+            (None, _) => Err(pending(chosen)),
+        }
+    }
+
+    /// The revision that a service would have if it followed this.
+    pub(super) fn revision(&self, followed: Option<&Chart>) -> Result<RevisionId, ServiceFailure> {
+        let chosen = self.chosen_for(followed)?;
+        self.identify(chosen).map(|(revision, _)| revision).ok_or_else(|| pending(chosen))
+    }
+
+    /// The archive of a revision that is followed.
+    pub(super) fn archive_of(&self, revision: &RevisionId) -> Result<Archive, ServiceFailure> {
+        let (chosen, sha256) = self.with_revision(revision)?;
+        Ok((sha256, chosen.layout.clone()))
+    }
+
+    /// Records that a build needs the archive of a followed revision. Returns the failure of the build.
+    pub(super) fn want(&mut self, revision: &RevisionId) -> ServiceFailure {
+        let failure = match self.with_revision(revision) {
+            Ok((chosen, _)) => match self.failed.get(&chosen.blob) {
+                Some(failed) => return failed.failure.clone(),
+                None => pending(chosen),
+            },
+            Err(failure) => return failure,
+        };
+        self.wanted.insert(revision.clone());
+        self.has_new_wants = true;
+        failure
+    }
+
+    fn with_revision(&self, revision: &RevisionId) -> Result<(&Chosen, Sha256), ServiceFailure> {
+        let mut chosen = self.chosen();
+        let found = chosen.find_map(|chosen| {
+            let (other, sha256) = self.identify(chosen)?;
+            (other == *revision).then_some((chosen, sha256))
+        });
+        let other = || format!("the archive of `{revision}` is not stored, and no service follows it any more");
+        found.ok_or_else(|| ServiceFailure::transient("build", other()))
+    }
+
+    pub(super) fn has_listed(&self) -> bool {
+        self.choices.is_some()
+    }
+
+    pub(super) fn has_new_wants(&self) -> bool {
+        self.has_new_wants
+    }
+
+    pub(super) fn poll_started(&mut self) {
+        self.has_new_wants = false;
+    }
+
+    /// Whether a service follows this archive.
+    pub(super) fn is_chosen(&self, (sha256, layout): &Archive) -> bool {
+        let mut chosen = self.chosen();
+        chosen.any(|chosen| {
+            chosen.layout == *layout && self.identify(chosen).is_some_and(|(_, chosen)| chosen == *sha256)
+        })
+    }
+
+    fn chosen(&self) -> impl Iterator<Item = &Chosen> {
+        self.choices.iter().flatten().filter_map(|(_, chosen)| chosen.as_ref().ok())
+    }
+
+    fn choice(&self, followed: Option<&Chart>) -> Option<&Result<Chosen, ServiceFailure>> {
+        let mut choices = self.choices.iter().flatten();
+        choices.find(|(chart, _)| Some(chart) == followed).map(|(_, chosen)| chosen)
+    }
+
+    fn chosen_for(&self, followed: Option<&Chart>) -> Result<&Chosen, ServiceFailure> {
+        let unlisted = || "the index was not read for this chart yet: the next poll does".to_owned();
+        match self.choice(followed) {
+            Some(Ok(chosen)) => Ok(chosen),
+            Some(Err(failure)) => Err(failure.clone()),
+            None => Err(ServiceFailure::transient("resolve", unlisted())),
+        }
+    }
+
+    /// The revision and the digest, once they are known.
+    fn identify(&self, chosen: &Chosen) -> Option<(RevisionId, Sha256)> {
+        let sha256 = chosen.blob.sha256.or_else(|| self.digests.get(&chosen.blob).copied())?;
+        let named = || chart_revision(chosen.version.as_deref().unwrap_or_default(), &sha256);
+        Some((chosen.revision.clone().unwrap_or_else(named), sha256))
+    }
+}
+
+fn pending(chosen: &Chosen) -> ServiceFailure {
+    ServiceFailure::transient("fetch", format!("{} is fetched with the next poll", chosen.label))
+}
+
+fn is_published(service: &Service, revision: &RevisionId) -> bool {
+    service.current().is_some_and(|current| {
+        let publication = current.publication();
+        publication.repository == service.repository && publication.revision_id == *revision
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::Url;
+
+    use super::super::Location;
+    use super::*;
+    use crate::config::ServiceConfig;
+    use crate::source::SourceKind;
+
+    const INTERVAL: Duration = Duration::from_secs(60);
+
+    fn service() -> Arc<Service> {
+        let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
+        config.chart = Some("shop".parse().unwrap());
+        Arc::new(Service::new(&config, SourceKind::HELM, None).unwrap())
+    }
+
+    /// A listing in which the chart stands for this version, with an archive of this digest.
+    fn listing(service: &Service, version: &str, digest: Option<u8>) -> Vec<(Chart, Result<Chosen, ServiceFailure>)> {
+        let sha256 = digest.map(|byte| Sha256::from_bytes([byte; 32]));
+        let url = Location::Url(Url::parse("https://charts.example/shop.tgz").unwrap());
+        let chosen = Chosen {
+            label: format!("chart `shop` {version}"),
+            revision: sha256.map(|sha256| chart_revision(version, &sha256)),
+            version: Some(version.to_owned()),
+            blob: Blob { sha256, max_bytes: 100, max_bytes_key: "max_chart", at: vec![url] },
+            layout: Layout::StripTop,
+        };
+        vec![(service.followed.chart().unwrap().clone(), Ok(chosen))]
+    }
+
+    fn failure(retry: RetryPolicy) -> Fetched {
+        Err(ServiceFailure { retry, ..ServiceFailure::transient("fetch", "it is bad".to_owned()) })
+    }
+
+    #[test]
+    fn a_bad_archive_is_fetched_again_once_its_entry_changes_or_its_back_off_ends() {
+        let (mut state, services, now) = (State::default(), [service()], Instant::now());
+        let needed = |state: &State, at: Instant| state.needed(&services, |_| false, at);
+        assert!(state.followed(&services[0]).unwrap_err().reason.contains("was not read"));
+        assert!(state.list(listing(&services[0], "1.0.0", Some(1))));
+        assert!(!state.list(listing(&services[0], "1.0.0", Some(1))), "no choice moved");
+        let first = needed(&state, now).pop().unwrap();
+        assert!(state.needed(&services, |_| true, now).is_empty(), "it is stored");
+        state.fetched(&first.chosen.blob, first.revision.as_ref(), failure(RetryPolicy::Never), INTERVAL, now);
+        assert!(needed(&state, now + 1000 * INTERVAL).is_empty());
+        assert_eq!(state.followed(&services[0]).unwrap_err().reason, "it is bad");
+
+        assert!(state.list(listing(&services[0], "1.0.0", Some(2))));
+        let second = needed(&state, now).pop().unwrap();
+        for intervals in [1, 2, 4, 8, 10, 10] {
+            state.fetched(&second.chosen.blob, second.revision.as_ref(), failure(RetryPolicy::BackOff), INTERVAL, now);
+            assert!(needed(&state, now + intervals * INTERVAL - Duration::from_millis(1)).is_empty(), "{intervals}");
+            assert_eq!(needed(&state, now + intervals * INTERVAL).len(), 1, "{intervals}");
+        }
+        let digest = Sha256::from_bytes([2; 32]);
+        state.fetched(&second.chosen.blob, second.revision.as_ref(), Ok(digest), INTERVAL, now);
+        let (_, revision, sha256) = state.followed(&services[0]).unwrap();
+        assert_eq!((Some(&revision), sha256), (second.revision.as_ref(), digest));
+    }
+
+    #[test]
+    fn an_archive_without_a_digest_is_named_by_what_came() {
+        let (mut state, services, now) = (State::default(), [service()], Instant::now());
+        state.list(listing(&services[0], "1.0.0", None));
+        let needed = state.needed(&services, |_| true, now).pop().unwrap();
+        assert_eq!(needed.revision, None);
+        assert!(state.followed(&services[0]).unwrap_err().reason.contains("is fetched with the next poll"));
+        let digest = Sha256::from_bytes([7; 32]);
+        state.fetched(&needed.chosen.blob, None, Ok(digest), INTERVAL, now);
+        assert_eq!(state.followed(&services[0]).unwrap().1, chart_revision("1.0.0", &digest));
+        state.list(listing(&services[0], "1.0.0", None));
+        assert!(state.needed(&services, |_| true, now).is_empty(), "the entry did not change");
+    }
+
+    #[test]
+    fn what_a_build_wants_is_fetched_while_it_is_followed() {
+        let (mut state, services, now) = (State::default(), [service()], Instant::now());
+        state.list(listing(&services[0], "1.0.0", Some(1)));
+        let revision = state.followed(&services[0]).unwrap().1;
+        assert!(state.is_chosen(&state.archive_of(&revision).unwrap()) && !state.has_new_wants());
+        assert!(state.want(&revision).reason.contains("chart `shop` 1.0.0 is fetched with the next poll"));
+        assert!(state.has_new_wants());
+        state.poll_started();
+        assert!(!state.has_new_wants(), "a poll that fails is not repeated at once");
+        let needed = state.needed(&services, |_| false, now).pop().unwrap();
+        state.fetched(&needed.chosen.blob, needed.revision.as_ref(), failure(RetryPolicy::BackOff), INTERVAL, now);
+        assert_eq!(state.want(&revision).reason, "it is bad");
+        state.list(listing(&services[0], "1.1.0", Some(2)));
+        assert!(state.want(&revision).reason.contains("no service follows it any more") && !state.has_new_wants());
+        assert!(state.archive_of(&revision).is_err());
+    }
+}
