@@ -3,6 +3,7 @@
 mod access;
 mod assignments;
 mod broken_refs;
+mod charts;
 mod cluster;
 mod deltas;
 mod documentation;

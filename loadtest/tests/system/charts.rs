@@ -1,0 +1,190 @@
+//! A chart of a Helm repository, from `helm package` to the directory of an agent.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tempfile::TempDir;
+use weir_loadtest::cluster::{Cluster, Plan};
+use weir_loadtest::processes::until;
+use weir_loadtest::scrape;
+use weir_origin::config::{RepositoryConfig, ServiceConfig};
+
+/// A Helm repository: a folder that helm indexes, behind a server of static files.
+struct Repository {
+    dir: TempDir,
+    address: SocketAddr,
+    /// Whether the server closes each connection without an answer.
+    is_down: Arc<AtomicBool>,
+    /// The paths that were answered, each with its status.
+    answered: Arc<Mutex<Vec<String>>>,
+}
+
+impl Repository {
+    /// `None`: there is no helm.
+    fn start() -> anyhow::Result<Option<Self>> {
+        if Command::new("helm").arg("version").output().is_err() {
+            ensure!(std::env::var_os("CI").is_none(), "there is no helm");
+            eprintln!("SKIPPED: there is no helm");
+            return Ok(None);
+        }
+        let dir = tempfile::tempdir()?;
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let (is_down, answered) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let one = Self { dir, address: listener.local_addr()?, is_down, answered };
+        fs::create_dir(one.published())?;
+        let (folder, is_down, answered) = (one.published(), one.is_down.clone(), one.answered.clone());
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                if !is_down.load(Ordering::Relaxed)
+                    && let Ok(answer) = answer(&folder, socket)
+                {
+                    answered.lock().unwrap().push(answer);
+                }
+            }
+        });
+        Ok(Some(one))
+    }
+
+    fn published(&self) -> PathBuf {
+        self.dir.path().join("published")
+    }
+
+    /// Runs helm as `helm package` and `helm repo index`.
+    fn publish(&self, chart: &str, version: &str, setting: &str) -> anyhow::Result<()> {
+        let source = self.dir.path().join(chart);
+        fs::create_dir_all(source.join("templates"))?;
+        fs::write(source.join("Chart.yaml"), format!("apiVersion: v2\nname: {chart}\nversion: {version}\n"))?;
+        fs::write(source.join("values.yaml"), format!("setting: {setting}\n"))?;
+        fs::write(source.join("templates/map.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: map}\n")?;
+        self.helm(&["package", chart, "--destination", "published"])?;
+        self.helm(&["repo", "index", "published"])
+    }
+
+    fn helm(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let ran =
+            Command::new("helm").args(arguments).current_dir(self.dir.path()).env("HOME", self.dir.path()).output();
+        let ran = ran.context("helm")?;
+        ensure!(ran.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        Ok(())
+    }
+
+    /// How often a path was answered with this status.
+    fn count(&self, answer: &str) -> usize {
+        self.answered.lock().unwrap().iter().filter(|each| *each == answer).count()
+    }
+}
+
+/// Answers one request for a file. Returns the path and the status.
+fn answer(folder: &Path, mut socket: TcpStream) -> anyhow::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head)?.to_ascii_lowercase();
+    let path = head.split(' ').nth(1).context("a request has a path")?;
+    let body = fs::read(folder.join(path.trim_start_matches('/')));
+    let mut hash = DefaultHasher::new();
+    body.as_ref().ok().hash(&mut hash);
+    let etag = format!("\"{:x}\"", hash.finish());
+    let (status, body) = match body {
+        Err(_) => (404, Vec::new()),
+        Ok(_) if head.contains(&format!("if-none-match: {etag}")) => (304, Vec::new()),
+        Ok(body) => (200, body),
+    };
+    let length = body.len();
+    write!(socket, "HTTP/1.1 {status} x\r\netag: {etag}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n")?;
+    socket.write_all(&body)?;
+    Ok(format!("{status} {path}"))
+}
+
+fn service(chart: &str) -> anyhow::Result<ServiceConfig> {
+    Ok(serde_json::from_value(serde_json::json!({
+        "name": chart, "repository": "charts", "chart": chart, "ref": "semver:^1",
+    }))?)
+}
+
+async fn cluster(charts: &Repository) -> anyhow::Result<Cluster> {
+    let repository: RepositoryConfig = serde_json::from_value(serde_json::json!({
+        "name": "charts", "kind": "helm", "url": format!("http://{}", charts.address),
+        "poll_interval": "1s", "min_poll_interval": "0s",
+    }))?;
+    let services = vec![service("shop")?, service("other")?];
+    Cluster::start(Plan { repositories: vec![repository], services, agents: 1, ..Plan::default() }).await
+}
+
+async fn status(cluster: &Cluster, service: &str) -> anyhow::Result<serde_json::Value> {
+    let admin = cluster.origin.admin_address().context("it has an admin listener")?;
+    let status = scrape::status(admin).await?;
+    let services = status["services"].as_array().context("it has services")?;
+    Ok(services.iter().find(|each| each["name"] == service).context("the service is there")?.clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_is_followed_to_an_agent_and_its_repository_may_be_down() -> anyhow::Result<()> {
+    let Some(charts) = Repository::start()? else { return Ok(()) };
+    charts.publish("shop", "1.0.0", "one")?;
+    charts.publish("other", "1.0.0", "one")?;
+    let cluster = cluster(&charts).await?;
+    let read = |agent: usize, name: &str, file: &str| {
+        let current = cluster.current(agent, &name.parse().expect("a valid name"));
+        fs::read_to_string(current.join(file)).unwrap_or_default()
+    };
+    until("the agent has both charts", async || {
+        ["shop", "other"].iter().all(|name| read(0, name, "values.yaml") == "setting: one\n")
+    })
+    .await?;
+    assert!(read(0, "shop", "templates/map.yaml").contains("ConfigMap"), "without the chart's top folder");
+    let published = status(&cluster, "shop").await?["published"].clone();
+    let revision_id = published["revision_id"].as_str().context("it has a revision")?;
+    assert!(revision_id.starts_with("helm:1.0.0+sha256:"), "{revision_id}");
+    assert_eq!((published["version"].as_str(), published["commit"].is_null()), (Some("1.0.0"), true));
+
+    // The archive of another version of `other` is not the one of the index: `shop` goes on.
+    charts.publish("other", "1.1.0", "two")?;
+    let index = fs::read_to_string(charts.published().join("index.yaml"))?;
+    fs::write(charts.published().join("other-1.1.0.tgz"), "no chart")?;
+    charts.publish("shop", "1.1.0", "two")?;
+    fs::write(charts.published().join("index.yaml"), {
+        let now = fs::read_to_string(charts.published().join("index.yaml"))?;
+        let other = |index: &str| index[index.find("  other:").unwrap()..index.find("  shop:").unwrap()].to_owned();
+        now.replace(&other(&now), &other(&index))
+    })?;
+    until("the agent has the new version", async || read(0, "shop", "values.yaml") == "setting: two\n").await?;
+    until("the other service is unhealthy", async || {
+        status(&cluster, "other").await.is_ok_and(|other| other["condition"] == "unhealthy")
+    })
+    .await?;
+    let reason = status(&cluster, "other").await?["failure"]["reason"].to_string();
+    assert!(reason.contains("chart `other` 1.1.0") && reason.contains("but the index says"), "{reason}");
+    assert_eq!(read(0, "other", "values.yaml"), "setting: one\n", "its last publication stays");
+
+    // Polls without a change cost no more than a conditional request.
+    let (polls, fetched) = (charts.count("304 /index.yaml"), charts.count("200 /shop-1.1.0.tgz"));
+    until("two more polls", async || charts.count("304 /index.yaml") >= polls + 2).await?;
+    assert_eq!((fetched, charts.count("200 /shop-1.1.0.tgz"), charts.count("200 /shop-1.0.0.tgz")), (1, 1, 1));
+
+    // With the repository down, a new agent gets the chart.
+    charts.is_down.store(true, Ordering::Relaxed);
+    let edge = format!("https://{}", cluster.edges[0].address());
+    let root = tempfile::tempdir()?;
+    let mut agent = weir_agent::config::Config::new(vec![edge.parse()?], cluster.ca(), root.path().to_owned());
+    agent.services = vec![weir_agent::config::ServiceConfig::new(&"shop".parse()?)];
+    let agent = weir_agent::start(agent).await?;
+    until("the new agent has the chart", async || {
+        fs::read_to_string(root.path().join("shop/current/Chart.yaml")).is_ok_and(|it| it.contains("version: 1.1.0"))
+    })
+    .await?;
+    ensure!(agent.drain(Duration::from_secs(10)).await, "the agent does not drain");
+    Ok(())
+}
