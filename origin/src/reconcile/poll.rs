@@ -128,7 +128,8 @@ impl Poller {
     /// Makes a missing or damaged mirror from stored bundles, so that the upstream sends only what is newer. If this
     /// fails, the repository is cloned.
     async fn hydrate(&self) -> bool {
-        if self.state.borrow().mirrored && !self.source.needs_poll(Instant::now()) {
+        let has_mirror = self.state.borrow().mirrored && !self.source.needs_poll(Instant::now());
+        if has_mirror || self.source.mirror().is_none() {
             return false;
         }
         let hydrated = self.bundles.hydrate(false, self.on_mirror_replaced()).await;

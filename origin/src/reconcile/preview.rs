@@ -2,7 +2,7 @@
 //! with the worker.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::revision_id::RevisionId;
@@ -63,6 +63,9 @@ impl Handle {
         let source = self.source.clone();
         let preview = move |stop: &AtomicBool| list(&source, &request, stop);
         run_until(deadline, &self.threads, permit, preview).await?.map_err(|failure| {
+            if self.source.needs_poll(Instant::now()) {
+                self.signals.poll.notify_one();
+            }
             // Before its first clone a mirror exists and is empty.
             if !mirrored && failure.step == "resolve" {
                 return self.not_mirrored();

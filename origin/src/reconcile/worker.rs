@@ -292,6 +292,7 @@ impl Worker {
         let reset = self.back_offs.reset();
         reset.iter().for_each(|name| self.states.mark_due(name, Cause::Changed));
         self.lost_versions.clear();
+        self.source.reset_back_offs();
     }
 
     /// Adopts another configuration of the same upstream. If it changes what may be published, the services are assigned

@@ -107,6 +107,14 @@ impl Source {
         }
     }
 
+    /// Ends the back-offs of parts of the upstream.
+    pub(crate) fn reset_back_offs(&self) {
+        match &self.0 {
+            Kind::Git(_) => {}
+            Kind::Artifacts(artifacts) => artifacts.reset_back_offs(),
+        }
+    }
+
     /// Removes all stored content. Nothing may use it any more.
     pub(crate) fn remove_all(&self) {
         match &self.0 {

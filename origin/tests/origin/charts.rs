@@ -12,6 +12,8 @@ use crate::prelude::*;
 struct Charts {
     dir: TempDir,
     address: SocketAddr,
+    /// Another host, which demands a pause of an hour. It has the chart `busy`.
+    busy: SocketAddr,
     /// Status and path of each answer.
     answers: Arc<Mutex<Vec<String>>>,
     /// The entries of the index: chart, version, digest.
@@ -23,6 +25,14 @@ impl Charts {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (dir, address, answers) =
             (tempfile::tempdir().unwrap(), listener.local_addr().unwrap(), Arc::<Mutex<Vec<String>>>::default());
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let busy = other.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut socket in other.incoming().flatten() {
+                let pause = "HTTP/1.1 429 x\r\nretry-after: 3600\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let _ = read_head(&mut socket).and_then(|_| socket.write_all(pause.as_bytes()));
+            }
+        });
         let (folder, answered) = (dir.path().to_owned(), answers.clone());
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
@@ -30,7 +40,7 @@ impl Charts {
                 let _ = answer(&folder, socket, &answered);
             }
         });
-        Self { dir, address, answers, entries: Mutex::default() }
+        Self { dir, address, busy, answers, entries: Mutex::default() }
     }
 
     /// Adds a version of a chart to the index.
@@ -64,7 +74,9 @@ impl Charts {
     fn write_index(&self, generated: &str) {
         let mut entries = serde_json::Map::new();
         for (chart, version, digest) in &*self.entries.lock().unwrap() {
-            let entry = json!({ "version": version, "digest": digest, "urls": [format!("{chart}-{version}.tgz")] });
+            let at = if chart == "busy" { format!("http://{}/", self.busy) } else { String::new() };
+            let url = format!("{at}{chart}-{version}.tgz");
+            let entry = json!({ "version": version, "digest": digest, "urls": [url] });
             let versions = entries.entry(chart).or_insert_with(|| json!([]));
             versions.as_array_mut().unwrap().push(entry);
         }
@@ -91,14 +103,18 @@ impl Charts {
     }
 }
 
-fn answer(folder: &Path, mut socket: TcpStream, answers: &Mutex<Vec<String>>) -> std::io::Result<()> {
+fn read_head(socket: &mut TcpStream) -> std::io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
         socket.read_exact(&mut byte)?;
         head.push(byte[0]);
     }
-    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    Ok(String::from_utf8(head).unwrap().to_ascii_lowercase())
+}
+
+fn answer(folder: &Path, mut socket: TcpStream, answers: &Mutex<Vec<String>>) -> std::io::Result<()> {
+    let head = read_head(&mut socket)?;
     let path = head.split(' ').nth(1).unwrap();
     let body = fs::read(folder.join(path.trim_start_matches('/')));
     let etag = format!("\"{}\"", blake3::hash(body.as_deref().unwrap_or_default()).to_hex());
@@ -215,13 +231,16 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
     charts.index("stale", "1.0.0", &wrong);
     charts.index("gone", "1.0.0", &wrong);
     charts.index("later", "2.0.0", &wrong);
-    let bad = ["out", "bomb", "large", "loose", "stale", "gone", "later", "none"];
-    let mut config = charts.config(&home, &[&["shop"], &bad[..]].concat());
+    charts.index("busy", "1.0.0", &wrong);
+    let bad = ["busy", "out", "bomb", "large", "loose", "stale", "gone", "later", "none"];
+    let mut config = charts.config(&home, &[&bad[..], &["shop"]].concat());
+    config.repositories[0].redirects = serde_json::from_value(json!(["127.0.0.1"])).unwrap();
     config.upstreams.max_unpacked = bytesize::ByteSize::mib(2);
     config.limits.max_file = bytesize::ByteSize::kib(500);
     let node = home.start(config).await;
     node.published_of("shop", |_| true).await;
     for (service, reason) in [
+        ("busy", "[fetch] chart `busy` 1.0.0 cannot be fetched: ".to_owned()),
         ("out", "[fetch] chart `out` 1.0.0 has the member `out/../../x`, which leads out of it".to_owned()),
         ("bomb", "[fetch] chart `bomb` 1.0.0 has the file `bomb/zeros` of 3145728 bytes".to_owned()),
         (
@@ -244,7 +263,10 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
     assert!(matches!(healthy.health, Health::Healthy { .. }), "{healthy:?}");
     charts.answers();
     node.poll().await;
-    assert_eq!(charts.answers(), ["304 /index.yaml"], "no bad archive is downloaded again with each poll");
+    // Those that may be mended without another index are downloaded again after a back-off of seconds.
+    let again = |answer: &String| answer.ends_with(".tgz") && !answer.contains("/stale") && !answer.contains("/gone");
+    let answers = charts.answers();
+    assert!(!answers.iter().any(again) && answers[0] == "304 /index.yaml", "{answers:?}");
 
     charts.index("stale", "1.0.0", &good);
     publish(&charts, "1.0.1", "a: 2");
@@ -272,8 +294,21 @@ async fn a_lost_object_is_rebuilt_of_an_archive_that_is_fetched_for_it() {
         answer.is_some_and(|answer| answer.status == StatusCode::OK)
     })
     .await;
-    let fetched = charts.answers().into_iter().filter(|answer| answer.ends_with(".tgz")).count();
-    assert_eq!(fetched, 1, "once for all requests");
+    let fetched = || charts.answers().into_iter().filter(|answer| answer.ends_with(".tgz")).count();
+    assert_eq!(fetched(), 1, "once for all requests");
+
+    // An unpacked archive that is damaged is fetched again.
+    let mirrors = fs::read_dir(home.file("data/mirrors/shop")).unwrap();
+    for spool in mirrors.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap()) {
+        fs::write(spool.unwrap().path(), "damaged").unwrap();
+    }
+    fs::remove_file(home.object(&object_of(&published))).unwrap();
+    until(async || {
+        let answer = node.try_request(Method::GET, &object_path(&object_of(&published)), &[]).await;
+        answer.is_some_and(|answer| answer.status == StatusCode::OK)
+    })
+    .await;
+    assert_eq!(fetched(), 1);
     assert_eq!(node.published_of("shop", |_| true).await.bytes(), published.bytes());
     node.stop().await;
 }

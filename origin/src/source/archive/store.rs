@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tempfile::{NamedTempFile, TempPath};
 use weir_protocol::digest::Sha256;
@@ -47,16 +47,24 @@ type Key = (Sha256, Layout);
 /// The spools of a repository. All methods that take an archive block.
 pub(crate) struct SpoolStore {
     directory: PathBuf,
+    emptied: Once,
     spools: Mutex<HashMap<Key, Arc<Spool>>>,
 }
 
 impl SpoolStore {
-    /// The store in a directory, which is emptied: no spool is used after the end of its process.
-    pub(crate) fn open(directory: PathBuf) -> Self {
-        if let Err(error) = remove(&directory) {
-            tracing::warn!(path = %directory.display(), %error, "unpacked archives of an earlier run cannot be removed");
-        }
-        Self { directory, spools: Mutex::default() }
+    /// The store in a directory. Before its first use, that is emptied: no spool is used after the end of its process.
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        Self { directory, emptied: Once::new(), spools: Mutex::default() }
+    }
+
+    fn directory(&self) -> io::Result<&Path> {
+        self.emptied.call_once(|| {
+            if let Err(error) = remove(&self.directory) {
+                let path = self.directory.display();
+                tracing::warn!(%path, %error, "unpacked archives of an earlier run cannot be removed");
+            }
+        });
+        fs::create_dir_all(&self.directory).map(|()| &*self.directory)
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Spool>> {
@@ -65,8 +73,7 @@ impl SpoolStore {
 
     /// A file for a download. It has no name, so that it is removed with the process.
     pub(crate) fn temporary(&self) -> io::Result<File> {
-        fs::create_dir_all(&self.directory)?;
-        tempfile::tempfile_in(&self.directory)
+        tempfile::tempfile_in(self.directory()?)
     }
 
     /// Unpacks an archive, whose bytes have this SHA-256.
@@ -78,8 +85,8 @@ impl SpoolStore {
         stop: &AtomicBool,
     ) -> Result<Arc<Spool>, ArchiveError> {
         let used: u64 = self.spools().values().map(|spool| spool.bytes()).sum();
-        fs::create_dir_all(&self.directory).map_err(ArchiveError::Disk)?;
-        let file = NamedTempFile::new_in(&self.directory).map_err(|error| ArchiveError::Disk(without_path(&error)))?;
+        let file = self.directory().and_then(NamedTempFile::new_in);
+        let file = file.map_err(|error| ArchiveError::Disk(without_path(&error)))?;
         let left = bounds.max_spools.saturating_sub(used);
         let file = BufWriter::with_capacity(256 << 10, file);
         let mut out = Quota { file, written: 0, left, limit: bounds.max_spools };
@@ -93,14 +100,19 @@ impl SpoolStore {
         Ok(spool)
     }
 
-    /// Removes the spools that nothing follows any more. Running builds keep theirs.
-    pub(crate) fn retain(&self, is_needed: impl Fn(&Key) -> bool) {
-        self.spools().retain(|key, _| is_needed(key));
+    /// Removes the spools that nothing follows any more, and returns them: their files go with the last reference. Running
+    /// builds keep theirs.
+    pub(crate) fn retain(&self, is_needed: impl Fn(&Key) -> bool) -> Vec<Arc<Spool>> {
+        self.spools().extract_if(|key, _| !is_needed(key)).map(|(_, spool)| spool).collect()
+    }
+
+    pub(crate) fn remove(&self, key: &Key) -> Option<Arc<Spool>> {
+        self.spools().remove(key)
     }
 
     /// Removes all spools, and the folder of the repository. Nothing may use them any more.
     pub(crate) fn remove_all(&self) {
-        self.retain(|_| false);
+        drop(self.retain(|_| false));
         let Some(folder) = self.directory.parent() else { return };
         if let Err(error) = remove(folder) {
             tracing::warn!(path = %folder.display(), %error, "the archives of a deleted repository cannot be removed");

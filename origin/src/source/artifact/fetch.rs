@@ -3,19 +3,27 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Seek, Write};
+use std::time::Duration;
 
 use weir_protocol::digest::Sha256;
 
 use super::super::archive::{ArchiveError, Bounds};
 use super::super::error::UpstreamError;
-use super::super::http::{Body, BodyError, Client};
+use super::super::http::{Body, BodyError, Client, same_host};
 use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
 use super::{ArtifactSource, Chosen, Location};
 use crate::data_dir::without_path;
 use crate::disk_watch;
 
 /// The SHA-256 of an archive that is unpacked now, or why it is not.
-pub(super) type Fetched = Result<Sha256, ServiceFailure>;
+pub(super) type Fetched = Result<Sha256, NotFetched>;
+
+#[derive(Debug)]
+pub(super) struct NotFetched {
+    pub(super) failure: ServiceFailure,
+    /// What a host that has only archives demands.
+    pub(super) retry_after: Option<Duration>,
+}
 
 impl ArtifactSource {
     /// Fetches one archive. The outer error ends the poll: nothing else can be fetched either.
@@ -26,10 +34,8 @@ impl ArtifactSource {
         progress: &FetchProgress,
     ) -> Result<Fetched, UpstreamError> {
         let failed = |retry, reason: &dyn std::fmt::Display| {
-            Ok(Err(ServiceFailure {
-                retry,
-                ..ServiceFailure::transient("fetch", format!("{} {reason}", chosen.label))
-            }))
+            let failure = ServiceFailure::transient("fetch", format!("{} {reason}", chosen.label));
+            Ok(Err(NotFetched { failure: ServiceFailure { retry, ..failure }, retry_after: None }))
         };
         let needed = self.shared.min_free.saturating_add(chosen.blob.max_bytes);
         if let Err(reason) = disk_watch::require_room(&self.shared.data_dir, needed) {
@@ -52,14 +58,15 @@ impl ArtifactSource {
                 return failed(RetryPolicy::BackOff, &error);
             }
             Err(BodyError::Write(error)) => return failed(RetryPolicy::BackOff, &ArchiveError::Disk(error)),
-            // A server that is overloaded is left alone until it is not.
-            Err(BodyError::Upstream(error)) if is_of_all(&error) => return Err(error),
+            Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
             Err(BodyError::Upstream(UpstreamError::NotFound(answer))) => {
                 let reason = format_args!("is in the index, but not at its URL: {answer}");
                 return failed(RetryPolicy::BackOff, &reason);
             }
             Err(BodyError::Upstream(error)) => {
-                return failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {error}"));
+                let retry_after = error.retry_after();
+                let fetched = failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {error}"))?;
+                return Ok(fetched.map_err(|other| NotFetched { retry_after, ..other }));
             }
         };
         if let Some(listed) = chosen.blob.sha256.filter(|listed| *listed != sha256) {
@@ -78,9 +85,11 @@ impl ArtifactSource {
     }
 }
 
-/// Whether an error ends the poll: it was interrupted, or the server demands a pause.
-fn is_of_all(error: &UpstreamError) -> bool {
-    matches!(error, UpstreamError::Interrupted) || error.retry_after().is_some()
+/// Whether an error ends the poll: it was interrupted, or the server of the index demands a pause. Another host that does
+/// stops only the charts that it has.
+fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
+    let is_own = |Location::Url(url): &Location| same_host(&client.upstream_url, url);
+    matches!(error, UpstreamError::Interrupted) || error.retry_after().is_some() && chosen.blob.at.iter().any(is_own)
 }
 
 /// Downloads from the first location that has the archive.
@@ -95,7 +104,7 @@ fn download(
         let response = client.download(url, url.as_str(), &HashMap::new());
         let response = match response.and_then(|response| client.expect_success(response)) {
             Ok(response) => response,
-            Err(error) if is_of_all(&error) => return Err(BodyError::Upstream(error)),
+            Err(error) if is_of_all(&error, client, chosen) => return Err(BodyError::Upstream(error)),
             Err(error) => {
                 last = Some(error);
                 continue;

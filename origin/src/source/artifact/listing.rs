@@ -1,5 +1,6 @@
 //! What the listing of an upstream chooses for the services that follow it.
 
+use super::super::FetchProgress;
 use super::super::archive::Layout;
 use super::super::error::UpstreamError;
 use super::super::failure::ServiceFailure;
@@ -15,9 +16,10 @@ pub(crate) fn list_charts(
     index: &HelmIndex,
     client: &Client<'_>,
     charts: &[Chart],
+    progress: &FetchProgress,
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
     let max_bytes = client.session().upstream.max_chart;
-    let found = charts.iter().zip(index.list(client, charts)?);
+    let found = charts.iter().zip(index.list(client, charts, progress)?);
     let chosen = |(chart, release): (&Chart, Result<Release, String>)| match release {
         Ok(release) => Ok(choose(chart, release, max_bytes)),
         Err(reason) => Err(ServiceFailure::transient("resolve", reason)),

@@ -42,7 +42,7 @@ pub(crate) struct ArtifactSource {
 
 impl ArtifactSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
-        let spools = SpoolStore::open(shared.data_dir.artifacts(&config.name, config.url.as_str()));
+        let spools = SpoolStore::new(shared.data_dir.artifacts(&config.name, config.url.as_str()));
         Self { index: HelmIndex::default(), spools, state: Mutex::default(), shared }
     }
 
@@ -68,14 +68,16 @@ impl ArtifactSource {
         charts.sort_by_cached_key(|chart| (chart.name.clone(), chart.to_string()));
         charts.dedup();
         request.progress.listing();
-        let chosen = list_charts(&self.index, &client, &charts)?;
+        let chosen = list_charts(&self.index, &client, &charts, request.progress)?;
         let moved = self.state().list(charts.into_iter().zip(chosen).collect());
-        let needed = {
+        let (needed, unused) = {
             // In this order: a build locks the spools while it has the state.
             let state = self.state();
-            self.spools.retain(|key| state.is_chosen(key));
-            state.needed(request.services, |key| self.spools.get(key).is_some(), Instant::now())
+            let unused = self.spools.retain(|key| state.is_chosen(key));
+            (state.needed(request.services, |key| self.spools.get(key).is_some(), Instant::now()), unused)
         };
+        // Removes their files, without the locks.
+        drop(unused);
         if needed.is_empty() {
             return Ok(if moved { PollOutcome::Changed } else { PollOutcome::Unchanged });
         }
@@ -83,8 +85,16 @@ impl ArtifactSource {
             return Ok(PollOutcome::FetchPending);
         }
         session.set_step("fetch");
+        let mut has_fetched = false;
         for Needed { chosen, revision } in needed {
-            let result = self.fetch(&client, &chosen, request.progress)?;
+            request.progress.preparing();
+            let result = match self.fetch(&client, &chosen, request.progress) {
+                Ok(result) => result,
+                // What was fetched is published first; the next poll meets the error again.
+                Err(_) if has_fetched => break,
+                Err(error) => return Err(error),
+            };
+            has_fetched |= result.is_ok();
             let label = if result.is_ok() { "fetched" } else { "failed" };
             self.shared.metrics.archives_fetched.with_label_values(&[label]).inc();
             self.state().fetched(&chosen.blob, revision.as_ref(), result, request.config.poll_interval, Instant::now());
@@ -118,8 +128,9 @@ impl ArtifactSource {
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
         let spool = self.spool(revision)?;
-        let tree = open(&spool, &selection.folder)?;
-        tarball::build(&tree, selection, context, sink).map_err(|error| failure("build", &error))
+        let tree = self.open(&spool, revision, &selection.folder)?;
+        let built = tarball::build(&tree, selection, context, sink);
+        built.map_err(|error| self.failure(revision, "build", &error))
     }
 
     pub(crate) fn list(
@@ -133,9 +144,15 @@ impl ArtifactSource {
             ListTarget::At(revision) => revision.clone(),
         };
         let spool = self.spool(&revision)?;
-        let tree = open(&spool, &selection.folder)?;
-        let listing = tarball::list(&tree, selection, limits, stop, emit).map_err(|error| failure("select", &error))?;
+        let tree = self.open(&spool, &revision, &selection.folder)?;
+        let listing = tarball::list(&tree, selection, limits, stop, emit);
+        let listing = listing.map_err(|error| self.failure(&revision, "select", &error))?;
         Ok((revision, listing))
+    }
+
+    /// Ends the back-offs of archives: somebody may have fixed the cause.
+    pub(crate) fn reset_back_offs(&self) {
+        self.state().reset_back_offs();
     }
 
     pub(crate) fn has_content(&self) -> bool {
@@ -161,21 +178,38 @@ impl ArtifactSource {
         }
     }
 
+    fn open<'a>(
+        &self,
+        spool: &Spool,
+        revision: &RevisionId,
+        folder: &'a FolderPath,
+    ) -> Result<ArchiveTree<'a>, ServiceFailure> {
+        spool.open(folder).map_err(|error| self.damaged(revision, &error))
+    }
+
+    /// Converts a tarball error. Only those of the disk may pass by themselves.
+    fn failure(&self, revision: &RevisionId, step: &'static str, error: &TarballError) -> ServiceFailure {
+        use TarballError::{Empty, FolderMissing, Interrupted, NotAFolder, Spool, Write};
+        if matches!(error, Spool { .. }) {
+            return self.damaged(revision, error);
+        }
+        let step = if matches!(error, Empty | FolderMissing(_) | NotAFolder(..)) { "select" } else { step };
+        let retry = if matches!(error, Write(_) | Interrupted) { RetryPolicy::NextPoll } else { RetryPolicy::Never };
+        ServiceFailure { retry, ..ServiceFailure::transient(step, error.to_string()) }
+    }
+
+    /// The unpacked archive cannot be read: the next poll fetches it again.
+    fn damaged(&self, revision: &RevisionId, error: &dyn std::fmt::Display) -> ServiceFailure {
+        tracing::warn!(%revision, %error, "an unpacked archive cannot be read: it is fetched again");
+        let mut state = self.state();
+        let removed = state.archive_of(revision).ok().and_then(|key| self.spools.remove(&key));
+        let failure = state.want(revision);
+        drop(state);
+        drop(removed);
+        failure
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn open<'a>(spool: &Spool, folder: &'a FolderPath) -> Result<ArchiveTree<'a>, ServiceFailure> {
-    let unreadable = |error| format!("the unpacked archive cannot be read: {error}");
-    spool.open(folder).map_err(|error| ServiceFailure::transient("build", unreadable(error)))
-}
-
-/// Converts a tarball error. Only those of the disk may pass by themselves.
-fn failure(step: &'static str, error: &TarballError) -> ServiceFailure {
-    use TarballError::{Empty, FolderMissing, Interrupted, NotAFolder, Spool, Write};
-    let step = if matches!(error, Empty | FolderMissing(_) | NotAFolder(..)) { "select" } else { step };
-    let passes = matches!(error, Spool { .. } | Write(_) | Interrupted);
-    let retry = if passes { RetryPolicy::NextPoll } else { RetryPolicy::Never };
-    ServiceFailure { retry, ..ServiceFailure::transient(step, error.to_string()) }
 }

@@ -10,11 +10,17 @@ use weir_protocol::revision_id::RevisionId;
 use super::super::archive::Layout;
 use super::super::helm::Chart;
 use super::super::{RetryPolicy, ServiceFailure};
-use super::fetch::Fetched;
+use super::fetch::{Fetched, NotFetched};
 use super::{Blob, Chosen, chart_revision};
 use crate::service::Service;
 
-/// The longest back-off of an archive, in poll intervals.
+/// The first back-off of an archive, unless the poll interval is shorter. It doubles with each failure.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(5);
+
+/// The longest back-off, and the longest `Retry-After` of another host that is respected.
+const MAX_BACK_OFF: Duration = Duration::from_secs(30 * 60);
+
+/// A back-off is at most this many poll intervals.
 const MAX_BACK_OFF_INTERVALS: u32 = 10;
 
 /// An archive's bytes, and how they become a folder.
@@ -99,17 +105,19 @@ impl State {
         interval: Duration,
         now: Instant,
     ) {
-        revision.map(|revision| self.wanted.remove(revision));
         match result {
             Ok(sha256) => {
+                revision.map(|revision| self.wanted.remove(revision));
                 self.failed.remove(blob);
                 if blob.sha256.is_none() {
                     self.digests.insert(blob.clone(), sha256);
                 }
             }
-            Err(failure) => {
+            Err(NotFetched { failure, retry_after }) => {
                 let times = self.failed.get(blob).map_or(0, |failed| failed.times);
-                let back_off = interval * (1 << times.min(4)).min(MAX_BACK_OFF_INTERVALS);
+                let longest = (interval * MAX_BACK_OFF_INTERVALS).min(MAX_BACK_OFF);
+                let back_off = (interval.min(FIRST_BACK_OFF) * (1 << times.min(20))).min(longest);
+                let back_off = back_off.max(retry_after.unwrap_or_default().min(MAX_BACK_OFF));
                 let until = (failure.retry != RetryPolicy::Never).then(|| now + back_off);
                 self.failed.insert(blob.clone(), Failed { failure, times: times + 1, until });
             }
@@ -142,15 +150,16 @@ impl State {
 
     /// Records that a build needs the archive of a followed revision. Returns the failure of the build.
     pub(super) fn want(&mut self, revision: &RevisionId) -> ServiceFailure {
-        let failure = match self.with_revision(revision) {
+        let (failure, has_failed) = match self.with_revision(revision) {
             Ok((chosen, _)) => match self.failed.get(&chosen.blob) {
-                Some(failed) => return failed.failure.clone(),
-                None => pending(chosen),
+                Some(failed) => (failed.failure.clone(), true),
+                None => (pending(chosen), false),
             },
             Err(failure) => return failure,
         };
+        // What has failed is fetched by a later poll, once its back-off ends.
         self.wanted.insert(revision.clone());
-        self.has_new_wants = true;
+        self.has_new_wants |= !has_failed;
         failure
     }
 
@@ -160,8 +169,16 @@ impl State {
             let (other, sha256) = self.identify(chosen)?;
             (other == *revision).then_some((chosen, sha256))
         });
-        let other = || format!("the archive of `{revision}` is not stored, and no service follows it any more");
+        let other = || match self.choices {
+            Some(_) => format!("the archive of `{revision}` is not stored, and no service follows it any more"),
+            None => format!("the archive of `{revision}` is not stored, and the index was not read since the start"),
+        };
         found.ok_or_else(|| ServiceFailure::transient("build", other()))
+    }
+
+    /// Ends the back-offs of archives.
+    pub(super) fn reset_back_offs(&mut self) {
+        self.failed.retain(|_, failed| failed.until.is_none());
     }
 
     pub(super) fn has_listed(&self) -> bool {
@@ -194,7 +211,10 @@ impl State {
     }
 
     fn chosen_for(&self, followed: Option<&Chart>) -> Result<&Chosen, ServiceFailure> {
-        let unlisted = || "the index was not read for this chart yet: the next poll does".to_owned();
+        let unlisted = || {
+            "the index was not read for this chart yet: the next poll does so for the charts that services follow"
+                .to_owned()
+        };
         match self.choice(followed) {
             Some(Ok(chosen)) => Ok(chosen),
             Some(Err(failure)) => Err(failure.clone()),
@@ -253,7 +273,8 @@ mod tests {
     }
 
     fn failure(retry: RetryPolicy) -> Fetched {
-        Err(ServiceFailure { retry, ..ServiceFailure::transient("fetch", "it is bad".to_owned()) })
+        let failure = ServiceFailure { retry, ..ServiceFailure::transient("fetch", "it is bad".to_owned()) };
+        Err(NotFetched { failure, retry_after: None })
     }
 
     #[test]
@@ -271,10 +292,23 @@ mod tests {
 
         assert!(state.list(listing(&services[0], "1.0.0", Some(2))));
         let second = needed(&state, now).pop().unwrap();
-        for intervals in [1, 2, 4, 8, 10, 10] {
-            state.fetched(&second.chosen.blob, second.revision.as_ref(), failure(RetryPolicy::BackOff), INTERVAL, now);
-            assert!(needed(&state, now + intervals * INTERVAL - Duration::from_millis(1)).is_empty(), "{intervals}");
-            assert_eq!(needed(&state, now + intervals * INTERVAL).len(), 1, "{intervals}");
+        let (blob, revision) = (&second.chosen.blob, second.revision.as_ref());
+        let waits = |state: &State, seconds| {
+            let until = now + Duration::from_secs(seconds);
+            assert!(needed(state, until - Duration::from_millis(1)).is_empty(), "{seconds}");
+            assert_eq!(needed(state, until).len(), 1, "{seconds}");
+        };
+        for seconds in [5, 10, 20, 40, 80, 160, 320, 600, 600] {
+            state.fetched(blob, revision, failure(RetryPolicy::BackOff), INTERVAL, now);
+            waits(&state, seconds);
+        }
+        state.reset_back_offs();
+        assert_eq!(needed(&state, now).len(), 1, "somebody may have mended the server");
+        for (retry_after, seconds) in [(100, 100), (100_000, 1800)] {
+            let retry_after = Some(Duration::from_secs(retry_after));
+            let NotFetched { failure, .. } = failure(RetryPolicy::BackOff).unwrap_err();
+            state.fetched(blob, revision, Err(NotFetched { failure, retry_after }), INTERVAL, now);
+            waits(&state, seconds);
         }
         let digest = Sha256::from_bytes([2; 32]);
         state.fetched(&second.chosen.blob, second.revision.as_ref(), Ok(digest), INTERVAL, now);
@@ -309,6 +343,8 @@ mod tests {
         let needed = state.needed(&services, |_| false, now).pop().unwrap();
         state.fetched(&needed.chosen.blob, needed.revision.as_ref(), failure(RetryPolicy::BackOff), INTERVAL, now);
         assert_eq!(state.want(&revision).reason, "it is bad");
+        assert!(!state.has_new_wants() && state.needed(&services, |_| false, now).is_empty());
+        assert_eq!(state.needed(&services, |_| false, now + INTERVAL).len(), 1, "it is still wanted");
         state.list(listing(&services[0], "1.1.0", Some(2)));
         assert!(state.want(&revision).reason.contains("no service follows it any more") && !state.has_new_wants());
         assert!(state.archive_of(&revision).is_err());

@@ -1,9 +1,11 @@
 //! Follows the index of a Helm repository: requests it if it changed, and remembers what it has of the followed charts.
 
+use std::io::{self, Read};
 use std::sync::{Mutex, PoisonError};
 
 use reqwest::Url;
 
+use super::super::FetchProgress;
 use super::super::error::UpstreamError;
 use super::super::http::{Body, BodyError, Client, Validators};
 use super::chart::Chart;
@@ -31,6 +33,7 @@ impl HelmIndex {
         &self,
         client: &Client<'_>,
         charts: &[Chart],
+        progress: &FetchProgress,
     ) -> Result<Vec<Result<Release, String>>, UpstreamError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = state.as_ref().filter(|listed| charts.iter().all(|chart| listed.versions(chart).is_some()));
@@ -39,7 +42,7 @@ impl HelmIndex {
             let validators = Validators::of(&response);
             let max_index = client.session().upstream.max_index;
             let mut body = Body::new(client, response, max_index);
-            let read = index::read(&mut body, charts);
+            let read = index::read(Shown { body: &mut body, progress }, charts);
             body.finish().map_err(|error| failure(error, max_index))?;
             let found = read.map_err(|cause| UpstreamError::InvalidList { name: "index.yaml", cause })?;
             let charts = charts.iter().cloned().zip(found).collect();
@@ -52,6 +55,20 @@ impl HelmIndex {
             None => Versions::default().choose(chart, &listed.url),
         };
         Ok(charts.iter().map(choose).collect())
+    }
+}
+
+/// Shows the bytes that were received, so that a large index over a slow link has as long as its rate is fast enough.
+struct Shown<'a, R> {
+    body: &'a mut R,
+    progress: &'a FetchProgress,
+}
+
+impl<R: Read> Read for Shown<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.body.read(buffer)?;
+        self.progress.received(read);
+        Ok(read)
     }
 }
 
@@ -136,7 +153,7 @@ mod tests {
         let listing = HelmIndex::default();
         let (one, two) = (charts(&[("shop", "HEAD")]), charts(&[("redis", "semver:^1"), ("shop", "HEAD")]));
         with_client(&Upstream::new(url.as_str()), |client| {
-            let list = |charts: &[Chart]| shown(listing.list(client, charts).unwrap());
+            let list = |charts: &[Chart]| shown(listing.list(client, charts, &FetchProgress::default()).unwrap());
             assert_eq!(list(&one), ["1.0.0 /moved/here/shop.tgz"], "relative to the final URL");
             assert!(requests.recv().unwrap().starts_with("get /charts/index.yaml http"));
             requests.recv().unwrap();
@@ -161,8 +178,11 @@ mod tests {
         ]);
         let (listing, charts) = (HelmIndex::default(), charts(&[("shop", "HEAD")]));
         with_client(&Upstream { max_index: 1000, ..Upstream::new(url.as_str()) }, |client| {
-            let list =
-                || listing.list(client, &charts).map_err(|error| (error.step(), error.kind(), error.to_string()));
+            let list = || {
+                listing
+                    .list(client, &charts, &FetchProgress::default())
+                    .map_err(|error| (error.step(), error.kind(), error.to_string()))
+            };
             let first = list().unwrap();
             let expected =
                 "the index has more than `[upstreams] max_index` = 1000 bytes: raise it, or use a smaller repository";

@@ -17,9 +17,9 @@ pub(crate) use body::{Body, BodyError};
 pub(crate) use client::{Client, IDENTITY};
 pub(crate) use conditional::Validators;
 pub(crate) use min_rate::MinRate;
-pub(crate) use redirects::display_origin;
 #[cfg(feature = "fuzzing")]
 pub(crate) use redirects::fuzz_redirect;
+pub(crate) use redirects::{display_origin, same_host};
 #[cfg(feature = "fuzzing")]
 pub(crate) use retry_after::parse as parse_retry_after;
 pub(crate) use session::UpstreamSession;

@@ -25,7 +25,8 @@ fn spools_are_removed_with_their_last_user_and_never_survive_a_start() {
     let path = dir.path().join("x.artifacts");
     fs::create_dir(&path).unwrap();
     fs::write(path.join("left"), "").unwrap();
-    let store = SpoolStore::open(path.clone());
+    let store = SpoolStore::new(path.clone());
+    drop(store.temporary().unwrap());
     assert_eq!(files(&path), 0, "a killed process left it");
 
     let [one, other] = [b"one", b"two"].map(|contents| tar(&[file("a", contents)]));
@@ -34,7 +35,7 @@ fn spools_are_removed_with_their_last_user_and_never_survive_a_start() {
     assert!(store.get(&key(&one)).is_some());
     assert!(store.get(&(Sha256::of(&one), Layout::StripTop)).is_none(), "another folder of the same bytes");
     assert_eq!(files(&path), 2);
-    store.retain(|known| *known == key(&other));
+    drop(store.retain(|known| *known == key(&other)));
     assert!(store.get(&key(&one)).is_none());
     assert_eq!(files(&path), 2, "a build uses it");
     drop(spool);
@@ -48,14 +49,14 @@ fn spools_are_removed_with_their_last_user_and_never_survive_a_start() {
 #[test]
 fn the_spools_of_a_repository_share_a_bound() {
     let dir = tempfile::tempdir().unwrap();
-    let store = SpoolStore::open(dir.path().join("x.artifacts"));
+    let store = SpoolStore::new(dir.path().join("x.artifacts"));
     let [one, other] = [1, 2].map(|byte| tar(&[file("a", &[byte; 3000])]));
     let bounds = Bounds { max_spools: 5000, ..BOUNDS };
     store.add(key(&one), &one[..], &bounds, &RUN).unwrap();
     let error = store.add(key(&other), &other[..], &bounds, &RUN).unwrap_err();
     assert!(error.to_string().contains("`[upstreams] max_mirror` = 5000 bytes"), "{error}");
     assert!(!error.is_in_archive(), "it fits once others are removed");
-    store.retain(|_| false);
+    drop(store.retain(|_| false));
     store.add(key(&other), &other[..], &bounds, &RUN).unwrap();
 }
 
@@ -68,7 +69,7 @@ fn a_disk_that_fails_is_not_the_fault_of_the_archive() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
-    let store = SpoolStore::open(dir.path().join("x.artifacts"));
+    let store = SpoolStore::new(dir.path().join("x.artifacts"));
     let error = store.add(key(b""), Broken, &BOUNDS, &RUN).unwrap_err();
     assert!(!error.is_in_archive() && error.to_string().contains("bad sector"), "{error}");
 }
@@ -77,7 +78,7 @@ fn a_disk_that_fails_is_not_the_fault_of_the_archive() {
 fn bytes_that_changed_on_the_disk_are_never_published() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.artifacts");
-    let store = SpoolStore::open(path.clone());
+    let store = SpoolStore::new(path.clone());
     let archive = tar(&[file("a", b"contents")]);
     let spool = store.add(key(&archive), &archive[..], &BOUNDS, &RUN).unwrap();
     let root = FolderPath::default();

@@ -116,7 +116,7 @@ fn a_tarball_of_an_archive_is_that_of_the_same_files_in_git() {
         run(dir.path(), "tar", &["--exclude", "chart/.git", "-czf", "-", "chart"]),
         run(dir.path(), "tar", &["--exclude", "./chart/.git", "--format", "pax", "-cf", "-", "./chart"]),
     ];
-    let store = SpoolStore::open(dir.path().join("x.artifacts"));
+    let store = SpoolStore::new(dir.path().join("x.artifacts"));
     let patterns = |patterns: &[&str]| patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     for (folder, include, exclude) in [
         ("", &[][..], &[][..]),
