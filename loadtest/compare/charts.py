@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What following 200 charts of a Helm repository costs an origin, beside `helm repo update` and `helm pull` of the same index.
 
-loadtest/compare/charts.py [VERSIONS]: the versions of each chart (default 98: an index of 20 MiB). BIN is where weir-origin is, if
-not target/release; HELM is helm, if not on the path. The index is read once with one version of each chart and once with all: the
-difference is what the index costs. Then one poll without a change, one new version, and a restart.
+loadtest/compare/charts.py [VERSIONS]: the versions of each chart (default 108: an index of 20 MiB). BIN is where weir and weir-origin are,
+if not target/release; HELM is helm, if not on the path. The index is read once with one version of each chart and once with all: the
+difference is what the index costs. Then a restart, and one with a new version of one chart.
 """
 import gzip, hashlib, http.server, io, json, os, pathlib, re, resource, shutil, socket, subprocess, sys, tarfile, tempfile, threading, time, urllib.request
 
@@ -11,7 +11,7 @@ CHARTS = 200
 root = pathlib.Path(__file__).resolve().parents[2]
 bin_ = pathlib.Path(os.environ.get("BIN", root / "target/release"))
 helm = os.environ.get("HELM", "helm")
-versions = int(sys.argv[1]) if len(sys.argv) > 1 else 98
+versions = int(sys.argv[1]) if len(sys.argv) > 1 else 108
 work = pathlib.Path(tempfile.mkdtemp())
 site = work / "site"
 site.mkdir()
@@ -79,7 +79,8 @@ class Origin:
         self.listen, self.admin = free_port(), free_port()
         services = "\n".join(f'[[service]]\nname = "s{n}"\nrepository = "charts"\nchart = "chart-{n}"' for n in range(CHARTS))
         self.config = work / f"{name}.toml"
-        self.config.write_text(f'name = "origin-1"\nlisten = "127.0.0.1:{self.listen}"\nadmin_listen = "127.0.0.1:{self.admin}"\n'
+        tls = 'tls = { certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }'
+        self.config.write_text(f'{tls}\nname = "origin-1"\nlisten = "127.0.0.1:{self.listen}"\nadmin_listen = "127.0.0.1:{self.admin}"\n'
                                f'data_dir = "{work}/{name}"\n[[repository]]\nname = "charts"\nkind = "helm"\nurl = "{url}"\n'
                                f'poll_interval = "1h"\n{services}\n')
         self.start()
@@ -106,6 +107,7 @@ class Origin:
 
     def wait(self, what):
         while not what():
+            assert self.process.poll() is None, "the origin ended"
             time.sleep(0.05)
 
 
@@ -126,6 +128,7 @@ try:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
+    subprocess.run([bin_ / "weir", "certificates", "--out", work], check=True, stdout=subprocess.DEVNULL)
     result = {}
     for name, count in [("one version each", 1), ("all versions", versions)]:
         write_index(count, f"1.{count - 1}.0")
