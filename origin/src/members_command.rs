@@ -1,4 +1,4 @@
-//! `weir-origin members`: the members of a cluster and what they own, as the engine of records has it.
+//! `weir-origin members`: the members of a cluster and what they own, as the record store has it.
 
 use std::io::Write;
 use std::path::PathBuf;

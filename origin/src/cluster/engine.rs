@@ -1,4 +1,4 @@
-//! The core's requests to the engine of records.
+//! The core's requests to the record store.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

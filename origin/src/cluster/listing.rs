@@ -1,4 +1,4 @@
-//! What the engine of records says about a cluster, for `weir-origin members`. It needs no running origin.
+//! What the record store says about a cluster, for `weir-origin members`. It needs no running origin.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

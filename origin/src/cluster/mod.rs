@@ -1,7 +1,7 @@
 //! This origin as a member of a cluster. One task drives [`ownership::Core`](crate::ownership::Core); the others see the
 //! [`View`] that it publishes, and ask it through [`Cluster`].
 //!
-//! Begin at [`Membership::start`]. `task.rs` is the task, `engine.rs` its requests to the engine of records, and `work.rs`
+//! Begin at [`Membership::start`]. `task.rs` is the task, `engine.rs` its requests to the record store, and `work.rs`
 //! starts and stops what this origin does for a repository. `run.rs` and `proved.rs` are what it remembers in the data
 //! directory.
 

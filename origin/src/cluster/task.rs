@@ -221,8 +221,8 @@ impl Task {
                 self.claimed.clear();
                 self.metrics.lost_sessions.inc();
                 tracing::error!(
-                    "the session has ended because the engine of records did not answer in time, or because this origin was \
-                     paused: it stops its work, and begins a new session when the engine answers"
+                    "the session has ended because the record store did not answer in time, or because this origin was \
+                     paused: it stops its work, and begins a new session when the store answers"
                 );
             }
             Action::Left => self.me.state = NodeState::Left,

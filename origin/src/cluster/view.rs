@@ -70,9 +70,9 @@ impl View {
                 "another process uses this origin's name, or it has just died: this origin joins the cluster when the \
                  other's session has ended",
             ),
-            (false, false) => Some(
-                "this origin has no session in the cluster: the engine of records does not answer, or it is leaving",
-            ),
+            (false, false) => {
+                Some("this origin has no session in the cluster: the record store does not answer, or it is leaving")
+            }
         }
     }
 

@@ -48,7 +48,7 @@ pub struct ClusterConfig {
     pub etcd: Option<EtcdConfig>,
 }
 
-/// The engine of records.
+/// The record store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {

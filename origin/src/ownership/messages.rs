@@ -6,7 +6,7 @@ use weir_protocol::name::{NodeName, RepositoryName};
 
 use super::records::{Claim, Digests, NodeRecord};
 
-/// Names a request to the engine of records. The caller gives up at the deadline; the core ignores later answers.
+/// Names a request to the record store. The caller gives up at the deadline; the core ignores later answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Unique in a run of the core.
@@ -97,7 +97,7 @@ pub enum Action<V> {
 pub enum Event<V> {
     /// Time has passed; due at [`Core::wake_at`](super::Core::wake_at).
     Tick,
-    /// The engine of records answered.
+    /// The record store answered.
     Answered {
         /// [`Request::id`].
         request: u64,

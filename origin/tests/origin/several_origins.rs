@@ -1,4 +1,4 @@
-//! Several origins on one engine of records: each repository has one owner, whoever joins, leaves or dies.
+//! Several origins on one record store: each repository has one owner, whoever joins, leaves or dies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Origins, edges and an agent as processes on machines of their own, with a Git server and an engine of records.
+//! Origins, edges and an agent as processes on machines of their own, with a Git server and a record store.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a cluster without faults asks of its engine of records. `docs/performance.md` has the table.
+//! What a cluster without faults asks of its record store. `docs/performance.md` has the table.
 
 use std::time::Duration;
 

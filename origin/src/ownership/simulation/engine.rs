@@ -1,4 +1,4 @@
-//! A fake engine of records with versions. It counts requests and shows the checker each write of a repository.
+//! A fake record store with versions. It counts requests and shows the checker each write of a repository.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A deterministic simulator: nodes run the real core against a fake engine of records, in virtual time. Everything that
+//! A deterministic simulator: nodes run the real core against a fake record store, in virtual time. Everything that
 //! may go wrong does, by a seed, and the invariants are checked at each step.
 //!
 //! `WEIR_SIMULATION_SEED=n` replays one seed and prints what happens.

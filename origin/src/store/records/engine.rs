@@ -12,7 +12,7 @@ use super::local::LocalEngine;
 use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey};
 use crate::config::{ClusterConfig, EngineName, StoreConfig};
 
-/// An engine of records. All calls for one key are linearizable, across processes. Clones share the same engine.
+/// A record store. All calls for one key are linearizable, across processes. Clones share the same engine.
 #[derive(Debug, Clone)]
 pub(super) enum Engine {
     Local(LocalEngine),

@@ -1,4 +1,4 @@
-//! Proves an engine of records before origins trust it, by writers that race for the same records.
+//! Proves a record store before origins trust it, by writers that race for the same records.
 //!
 //! Some servers check every condition correctly while requests come one by one, and let several writers win a race.
 
