@@ -39,6 +39,7 @@ TOML
 cat >"$work/edge.toml" <<TOML
 name = "edge-1"
 listen = "127.0.0.1:17443"
+admin_listen = "127.0.0.1:17490"
 tls = { certificate = "edge.pem", key = "edge.key" }
 auth = { mode = "open" }
 cache = { dir = "edge-cache" }

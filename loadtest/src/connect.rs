@@ -7,11 +7,13 @@ use anyhow::Context;
 use bytes::Bytes;
 use hyper_util::rt::TokioIo;
 use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{EndpointConfig, TokioRuntime};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use weir_runtime::udp;
 
 /// Requests over HTTP/3. The connection lives as long as this does.
 pub(crate) type Http3Requests = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
@@ -47,7 +49,9 @@ pub(crate) async fn http3(
         transport.stream_receive_window(bytes.into());
         config.transport_config(Arc::new(transport));
     }
-    let mut endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into())?;
+    // A socket as the agent's.
+    let socket = udp::bind(([127, 0, 0, 1], 0).into())?;
+    let mut endpoint = quinn::Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
     endpoint.set_default_client_config(config);
     let connection = endpoint.connect(server, &server.ip().to_string())?.await?;
     let (mut driver, requests) =
