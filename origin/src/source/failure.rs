@@ -50,7 +50,7 @@ pub struct LeftOutRef {
 /// Why a poll failed.
 #[derive(Debug)]
 pub(crate) struct PollFailure {
-    /// `connect`, `authenticate`, `list refs`, `fetch` or `write`.
+    /// `connect`, `authenticate`, `list refs`, `list`, `fetch` or `write`.
     pub(crate) step: &'static str,
     /// For operators, without credentials or the user info of a URL.
     pub(crate) reason: String,
@@ -83,17 +83,21 @@ impl PollFailure {
         "damaged",
         "interrupted",
     ];
+
+    pub(super) fn new(
+        step: &'static str,
+        kind: &'static str,
+        error: &dyn std::fmt::Display,
+        timeout: bool,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        debug_assert!(Self::KINDS.contains(&kind), "{kind}");
+        Self { step, reason: error.to_string(), kind, timeout, retry_after }
+    }
 }
 
 impl From<UpstreamError> for PollFailure {
     fn from(error: UpstreamError) -> Self {
-        debug_assert!(Self::KINDS.contains(&error.kind()), "{}", error.kind());
-        Self {
-            step: error.step(),
-            reason: error.to_string(),
-            kind: error.kind(),
-            timeout: error.is_timeout(),
-            retry_after: error.retry_after(),
-        }
+        Self::new(error.step(), error.kind(), &error, error.is_timeout(), error.retry_after())
     }
 }

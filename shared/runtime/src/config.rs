@@ -392,7 +392,7 @@ mod tests {
     fn all_invalid_keys_are_reported_at_once_with_what_to_write() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        #[allow(dead_code)]
+        #[expect(dead_code, reason = "its fields are only parsed")]
         struct Whole {
             listen: Option<SocketAddr>,
             name: Option<String>,
@@ -402,7 +402,6 @@ mod tests {
         }
         #[derive(Debug, Default, serde::Deserialize)]
         #[serde(deny_unknown_fields, default)]
-        #[allow(dead_code)]
         struct Part {
             #[serde(with = "duration")]
             poll_interval: Duration,

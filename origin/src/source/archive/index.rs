@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_protocol::entry_path::percent_encode;
 
 use super::bounds::{MAX_ALL_PATH_BYTES, MAX_ENTRIES};
-use super::error::ArchiveError;
+use super::error::{ArchiveError, shown};
 
 /// The bytes of a file in the spool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +69,7 @@ impl IndexBuilder {
             }
             if let Some(kind) = self.entries.get(above) {
                 let what = if matches!(kind, EntryKind::Symlink { .. }) { "symlink" } else { "file" };
-                let fault = format!("is below the {what} `{}`", percent_encode(above));
+                let fault = format!("is below the {what} `{}`", shown(above));
                 return Err(ArchiveError::member(path, fault));
             }
             self.insert(directory.to_vec(), EntryKind::Directory)?;

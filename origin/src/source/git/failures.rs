@@ -83,13 +83,6 @@ impl From<MirrorError> for ServiceFailure {
 
 impl From<MirrorError> for PollFailure {
     fn from(error: MirrorError) -> Self {
-        debug_assert!(Self::KINDS.contains(&error.kind()), "{}", error.kind());
-        Self {
-            step: error.step(),
-            reason: error.to_string(),
-            kind: error.kind(),
-            timeout: error.is_timeout(),
-            retry_after: error.retry_after(),
-        }
+        Self::new(error.step(), error.kind(), &error, error.is_timeout(), error.retry_after())
     }
 }

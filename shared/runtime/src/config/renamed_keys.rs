@@ -22,7 +22,7 @@ mod tests {
 
     #[derive(Debug, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
-    #[allow(dead_code)]
+    #[expect(dead_code, reason = "its fields are only parsed")]
     struct Section {
         fills: Option<u64>,
         min_poll_interval: Option<u64>,
