@@ -47,6 +47,9 @@ metric_families! {
         pub(crate) mirrors_set_aside: IntCounterVec = "weir_origin_mirrors_set_aside_total" { repository };
         /// Archives of charts that were downloaded and unpacked. `failed`: the service that follows it has the reason.
         pub(crate) archives_fetched: IntCounterVec = "weir_origin_archives_fetched_total" { result: ["fetched", "failed"] };
+        /// Entries of followed charts without a version that can be followed, each time an index is read. `/status` has the
+        /// number only if a service finds no version.
+        pub(crate) index_entries_skipped: IntCounter = "weir_origin_index_entries_skipped_total";
         /// Builds of tarballs whose content was not stored yet.
         pub(crate) builds: IntCounterVec = "weir_origin_builds_total" { result: ["built", "failed"] };
         /// Duration of builds, storing included.

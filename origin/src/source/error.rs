@@ -78,12 +78,17 @@ pub enum UpstreamError {
         reason: &'static str,
     },
     /// The repository does not exist, or needs other credentials.
-    #[error("the upstream has no such repository, or hides it without the right credentials: {0}")]
-    NotFound(String),
+    #[error("the upstream has no such repository, or hides it without the right credentials: {cause}")]
+    NotFound {
+        /// `list refs`, `list`, `fetch` or `lfs`.
+        step: &'static str,
+        /// The cause.
+        cause: String,
+    },
     /// The upstream violated the protocol, or the connection broke.
     #[error("{} failed: {cause}", describe_step(step))]
     Protocol {
-        /// `list refs`, `fetch` or `lfs`.
+        /// `list refs`, `list`, `fetch` or `lfs`.
         step: &'static str,
         /// The cause.
         cause: String,
@@ -91,7 +96,7 @@ pub enum UpstreamError {
     /// The upstream sent an HTTP status other than 200.
     #[error("the upstream answered {status}: {}", describe_status(*status))]
     HttpStatus {
-        /// `list refs`, `fetch` or `lfs`.
+        /// `list refs`, `list`, `fetch` or `lfs`.
         step: &'static str,
         /// The status.
         status: u16,
@@ -155,7 +160,7 @@ impl UpstreamError {
         matches!(self, Self::Stalled { .. } | Self::TooSlow { .. } | Self::Connect { timeout: true, .. })
     }
 
-    /// The failed step: `connect`, `authenticate`, `list refs`, `fetch` or `lfs`.
+    /// The failed step: `connect`, `authenticate`, `list refs`, `list`, `fetch` or `lfs`.
     pub fn step(&self) -> &'static str {
         match self {
             Self::UnsupportedUrl { .. }
@@ -167,9 +172,9 @@ impl UpstreamError {
             | Self::Runtime(_)
             | Self::Redirected { .. } => "connect",
             Self::Authenticate(_) => "authenticate",
-            Self::NotFound(_) => "list refs",
             Self::ListTooLarge { .. } | Self::InvalidList { .. } => "list",
-            Self::TooSlow { step, .. }
+            Self::NotFound { step, .. }
+            | Self::TooSlow { step, .. }
             | Self::Stalled { step, .. }
             | Self::Protocol { step, .. }
             | Self::HttpStatus { step, .. } => step,
@@ -187,7 +192,7 @@ impl UpstreamError {
             Self::Trust(_) => "trust",
             Self::Authenticate(_) | Self::HttpStatus { status: 407, .. } => "authenticate",
             Self::Redirected { .. } => "redirect",
-            Self::NotFound(_) => "not_found",
+            Self::NotFound { .. } => "not_found",
             Self::HttpStatus { status: 403 | 429, .. } => "rate_limit",
             Self::HttpStatus { status: 500..=599, .. } => "server_error",
             Self::ListTooLarge { .. } => "limit",

@@ -59,8 +59,8 @@ impl ArtifactSource {
             }
             Err(BodyError::Write(error)) => return failed(RetryPolicy::BackOff, &ArchiveError::Disk(error)),
             Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
-            Err(BodyError::Upstream(UpstreamError::NotFound(answer))) => {
-                let reason = format_args!("is in the index, but not at its URL: {answer}");
+            Err(BodyError::Upstream(UpstreamError::NotFound { cause, .. })) => {
+                let reason = format_args!("is in the index, but not at its URL: {cause}");
                 return failed(RetryPolicy::BackOff, &reason);
             }
             Err(BodyError::Upstream(error)) => {
@@ -114,7 +114,7 @@ fn download(
         file.rewind().map_err(BodyError::Write)?;
         return Ok(sha256);
     }
-    let nowhere = || UpstreamError::NotFound("it has no URL".to_owned());
+    let nowhere = || UpstreamError::NotFound { step: "fetch", cause: "it has no URL".to_owned() };
     Err(BodyError::Upstream(last.unwrap_or_else(nowhere)))
 }
 

@@ -43,7 +43,8 @@ pub(crate) struct ArtifactSource {
 impl ArtifactSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
         let spools = SpoolStore::new(shared.data_dir.artifacts(&config.name, config.url.as_str()));
-        Self { index: HelmIndex::default(), spools, state: Mutex::default(), shared }
+        let index = HelmIndex::new(shared.metrics.index_entries_skipped.clone());
+        Self { index, spools, state: Mutex::default(), shared }
     }
 
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {

@@ -1,8 +1,10 @@
 //! Follows the index of a Helm repository: requests it if it changed, and remembers what it has of the followed charts.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::{Mutex, PoisonError};
 
+use prometheus::IntCounter;
 use reqwest::Url;
 
 use super::super::FetchProgress;
@@ -13,8 +15,11 @@ use super::choice::{Release, Versions};
 use super::index;
 
 /// The index at the end of its last poll.
-#[derive(Default)]
-pub(crate) struct HelmIndex(Mutex<Option<Listed>>);
+pub(crate) struct HelmIndex {
+    listed: Mutex<Option<Listed>>,
+    /// Entries of followed charts that cannot be used.
+    skipped: IntCounter,
+}
 
 struct Listed {
     validators: Validators,
@@ -24,6 +29,10 @@ struct Listed {
 }
 
 impl HelmIndex {
+    pub(crate) fn new(skipped: IntCounter) -> Self {
+        Self { listed: Mutex::default(), skipped }
+    }
+
     /// The release that each of the charts stands for, or why there is none. One conditional request; the whole index is
     /// read again if one of the charts is newly followed.
     ///
@@ -35,11 +44,11 @@ impl HelmIndex {
         charts: &[Chart],
         progress: &FetchProgress,
     ) -> Result<Vec<Result<Release, String>>, UpstreamError> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let known = state.as_ref().filter(|listed| charts.iter().all(|chart| listed.versions(chart).is_some()));
-        let before = known.map(|listed| listed.validators.clone()).unwrap_or_default();
-        if let Some((url, response)) = client.get_if_changed(index_url(&client.upstream_url), &before)? {
-            let validators = Validators::of(&response);
+        let before = known.map(|listed| &listed.validators);
+        if let Some((url, response)) = client.get_if_changed(index_url(&client.upstream_url), before)? {
+            let validators = Validators::of(&url, &response);
             let max_index = client.session().upstream.max_index;
             let mut body = Body::new(client, response, max_index);
             let read = index::read(Shown { body: &mut body, progress }, charts);
@@ -48,6 +57,7 @@ impl HelmIndex {
             let charts = charts.iter().cloned().zip(found).collect();
             let listed = state.insert(Listed { validators, url, charts });
             listed.warn(client.upstream_url.host_str().unwrap_or_default());
+            self.skipped.inc_by(listed.unusable());
         }
         let Some(listed) = &*state else { return Ok(Vec::new()) };
         let choose = |chart: &Chart| match listed.versions(chart) {
@@ -75,6 +85,13 @@ impl<R: Read> Read for Shown<'_, R> {
 impl Listed {
     fn versions(&self, chart: &Chart) -> Option<&Versions> {
         self.charts.iter().find(|(known, _)| known == chart).map(|(_, versions)| versions)
+    }
+
+    /// The entries of the charts that cannot be used. Several services may follow one chart.
+    fn unusable(&self) -> u64 {
+        let of_charts: BTreeMap<_, _> =
+            self.charts.iter().map(|(chart, versions)| (&chart.name, versions.unusable())).collect();
+        of_charts.values().sum()
     }
 
     fn warn(&self, host: &str) {
@@ -135,6 +152,14 @@ mod tests {
         format!("apiVersion: v1\nentries:\n{}{}", entry("shop"), entry("redis"))
     }
 
+    fn listing() -> HelmIndex {
+        HelmIndex::new(IntCounter::new("skipped", "entries").unwrap())
+    }
+
+    fn moved(to: &str) -> String {
+        response("302 Found", &format!("location: {to}\r\n"), "")
+    }
+
     /// The versions, with their URLs without the server.
     fn shown(results: Vec<Result<Release, String>>) -> Vec<String> {
         let show = |release: Release| format!("{} {}", release.version, release.url.path());
@@ -144,25 +169,31 @@ mod tests {
     #[test]
     fn the_index_is_read_again_if_it_changed_or_another_chart_is_followed() {
         let (url, requests) = server(vec![
-            response("302 Found", "location: /moved/here/index.yaml\r\n", ""),
+            moved("/moved/here/index.yaml"),
             response("200 OK", ETAG, &index("1.0.0")),
+            moved("/moved/here/index.yaml"),
             NOT_MODIFIED.to_owned(),
+            moved("/elsewhere/index.yaml"),
+            response("200 OK", ETAG, &index("1.0.1")),
             response("200 OK", ETAG, &index("1.1.0")),
             NOT_MODIFIED.to_owned(),
         ]);
-        let listing = HelmIndex::default();
+        let listing = listing();
         let (one, two) = (charts(&[("shop", "HEAD")]), charts(&[("redis", "semver:^1"), ("shop", "HEAD")]));
         with_client(&Upstream::new(url.as_str()), |client| {
             let list = |charts: &[Chart]| shown(listing.list(client, charts, &FetchProgress::default()).unwrap());
+            let is_conditional = || requests.recv().unwrap().contains("if-none-match: \"1\"");
             assert_eq!(list(&one), ["1.0.0 /moved/here/shop.tgz"], "relative to the final URL");
             assert!(requests.recv().unwrap().starts_with("get /charts/index.yaml http"));
             requests.recv().unwrap();
             assert_eq!(list(&one), ["1.0.0 /moved/here/shop.tgz"]);
-            assert!(requests.recv().unwrap().contains("if-none-match: \"1\""));
+            assert_eq!([is_conditional(), is_conditional()], [false, true], "only the final URL has this document");
+            assert_eq!(list(&one), ["1.0.1 /elsewhere/shop.tgz"]);
+            assert_eq!([is_conditional(), is_conditional()], [false, false], "the final URL is another one now");
             assert_eq!(list(&two), ["1.1.0 /charts/redis.tgz", "1.1.0 /charts/shop.tgz"]);
-            assert!(!requests.recv().unwrap().contains("if-none-match"), "another chart is followed");
+            assert!(!is_conditional(), "another chart is followed");
             assert_eq!(list(&one), ["1.1.0 /charts/shop.tgz"]);
-            assert!(requests.recv().unwrap().contains("if-none-match"), "no other chart is");
+            assert!(is_conditional(), "no other chart is");
         });
     }
 
@@ -176,7 +207,7 @@ mod tests {
             response("404 Not Found", "", ""),
             NOT_MODIFIED.to_owned(),
         ]);
-        let (listing, charts) = (HelmIndex::default(), charts(&[("shop", "HEAD")]));
+        let (listing, charts) = (listing(), charts(&[("shop", "HEAD")]));
         with_client(&Upstream { max_index: 1000, ..Upstream::new(url.as_str()) }, |client| {
             let list = || {
                 listing
@@ -192,7 +223,8 @@ mod tests {
                 assert_eq!((step, kind), ("list", "protocol"));
                 assert!(reason.starts_with("`index.yaml` cannot be read: line "), "{reason}");
             }
-            assert_eq!(list().unwrap_err().1, "not_found");
+            let (step, kind, _) = list().unwrap_err();
+            assert_eq!((step, kind), ("list", "not_found"));
             assert_eq!(list(), Ok(first), "the state stays, with its validators");
         });
     }

@@ -162,19 +162,19 @@ mod tests {
             NOT_MODIFIED.to_owned(),
         ]);
         with_client(&Upstream::new(url.as_str()), |client| {
-            let get = |before: &Validators| client.get_if_changed(url.clone(), before);
-            let (_, first) = get(&Validators::default()).unwrap().unwrap();
-            let before = Validators::of(&first);
+            let get = |before: Option<&Validators>| client.get_if_changed(url.clone(), before);
+            let (of, first) = get(None).unwrap().unwrap();
+            let before = Validators::of(&of, &first);
             let request = requests.recv().unwrap();
             assert!(!request.contains("\r\nif-"), "{request}");
             let agent = format!("\r\nuser-agent: {USER_AGENT}\r\n");
             assert!(request.contains(&agent) && request.contains("\r\naccept-encoding: identity\r\n"), "{request}");
-            assert!(get(&before).unwrap().is_none());
+            assert!(get(Some(&before)).unwrap().is_none());
             let request = requests.recv().unwrap();
             let modified = "\r\nif-modified-since: thu, 01 jan 2026 00:00:00 gmt\r\n";
             assert!(request.contains("\r\nif-none-match: \"1\"\r\n") && request.contains(modified), "{request}");
-            assert!(get(&before).unwrap().is_some(), "it changed");
-            let error = get(&Validators::default()).unwrap_err();
+            assert!(get(Some(&before)).unwrap().is_some(), "it changed");
+            let error = get(None).unwrap_err();
             assert!(matches!(error, UpstreamError::HttpStatus { status: 304, .. }), "it was not asked for: {error}");
         });
     }

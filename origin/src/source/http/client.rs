@@ -58,14 +58,18 @@ impl<'a> Client<'a> {
 
     /// Sends a GET request and follows redirects as configured. Returns the final URL and the response.
     pub(crate) fn get(&self, url: Url, headers: &HeaderMap) -> Result<(Url, Response), UpstreamError> {
-        let (url, response) = self.get_any(url, headers)?;
+        let (url, response) = self.get_any(url, |_| headers)?;
         Ok((url, self.expect_success(response)?))
     }
 
-    /// The same, with a response of any status but a redirect.
-    pub(super) fn get_any(&self, mut url: Url, headers: &HeaderMap) -> Result<(Url, Response), UpstreamError> {
+    /// The same, with a response of any status but a redirect, and with headers for each URL.
+    pub(super) fn get_any<'h>(
+        &self,
+        mut url: Url,
+        headers: impl Fn(&Url) -> &'h HeaderMap,
+    ) -> Result<(Url, Response), UpstreamError> {
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.send(&Method::GET, &url, headers, None)?;
+            let response = self.send(&Method::GET, &url, headers(&url), None)?;
             if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
                 return Ok((url, response));
             }
@@ -201,7 +205,7 @@ impl<'a> Client<'a> {
                 "it answered 403: the credentials do not give access to this repository".to_owned(),
             ),
             UpstreamError::HttpStatus { status: status @ (404 | 410), .. } => {
-                UpstreamError::NotFound(format!("it answered {status}"))
+                UpstreamError::NotFound { step: self.session.step(), cause: format!("it answered {status}") }
             }
             other => other,
         }

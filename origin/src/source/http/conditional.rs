@@ -6,15 +6,19 @@ use reqwest::{Response, StatusCode, Url};
 use super::super::error::UpstreamError;
 use super::client::Client;
 
-/// The `ETag` and `Last-Modified` of a document, as the headers of the next request for it. Default: none.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Validators(HeaderMap);
+/// The `ETag` and `Last-Modified` of a document, as the headers of the next request for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Validators {
+    /// The final URL of the document. Of another document they say nothing, so they are sent to this URL only.
+    url: Url,
+    headers: HeaderMap,
+}
 
 impl Validators {
-    pub(crate) fn of(response: &Response) -> Self {
+    pub(crate) fn of(url: &Url, response: &Response) -> Self {
         let pairs = [(IF_NONE_MATCH, ETAG), (IF_MODIFIED_SINCE, LAST_MODIFIED)];
         let sent = |(name, from)| Some((name, response.headers().get(from)?.clone()));
-        Self(pairs.into_iter().filter_map(sent).collect())
+        Self { url: url.clone(), headers: pairs.into_iter().filter_map(sent).collect() }
     }
 }
 
@@ -23,10 +27,12 @@ impl Client<'_> {
     pub(crate) fn get_if_changed(
         &self,
         url: Url,
-        before: &Validators,
+        before: Option<&Validators>,
     ) -> Result<Option<(Url, Response)>, UpstreamError> {
-        let (url, response) = self.get_any(url, &before.0)?;
-        if response.status() == StatusCode::NOT_MODIFIED && !before.0.is_empty() {
+        let none = HeaderMap::new();
+        let sent = |url: &Url| before.filter(|before| before.url == *url).map_or(&none, |before| &before.headers);
+        let (url, response) = self.get_any(url, sent)?;
+        if response.status() == StatusCode::NOT_MODIFIED && !sent(&url).is_empty() {
             return Ok(None);
         }
         Ok(Some((url, self.expect_success(response)?)))

@@ -39,7 +39,7 @@ impl<'a> UpstreamSession<'a> {
         Ok(Self { runtime: runtime()?, upstream, interrupt, step: Cell::new(step), requests: Cell::new(0) })
     }
 
-    /// The current step, for errors: `list refs`, `fetch` or `lfs`.
+    /// The current step, for errors: `list refs`, `list`, `fetch` or `lfs`.
     pub(crate) fn step(&self) -> &'static str {
         self.step.get()
     }

@@ -152,7 +152,7 @@ pub(super) fn classify_stderr(step: &'static str, stderr: &str, path: &[u8]) -> 
     }
     if line.contains("does not appear to be a git repository") {
         let cause = "there is no Git repository at this path".to_owned();
-        return Some(UpstreamError::NotFound(cause).into());
+        return Some(UpstreamError::NotFound { step, cause }.into());
     }
     let line = line.replace(&*String::from_utf8_lossy(path), "the repository");
     let shown: String = line.chars().filter(|c| !c.is_control()).take(400).collect();

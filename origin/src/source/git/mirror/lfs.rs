@@ -140,7 +140,7 @@ impl Run<'_> {
         let response =
             self.client.query(&self.batch_url, batch::MEDIA_TYPE, batch::request(&pointers), batch::MAX_RESPONSE_BYTES);
         let (url, response) = response.map_err(|error| match error {
-            UpstreamError::NotFound(cause) => LfsError::NotFound(cause),
+            UpstreamError::NotFound { cause, .. } => LfsError::NotFound(cause),
             other => LfsError::Api(other),
         })?;
         Ok(BatchResult { url, objects: batch::parse(&response)? })

@@ -48,7 +48,7 @@ pub(crate) fn classify_stderr(step: &'static str, stderr: &str) -> Option<Upstre
     let absent =
         ["does not appear to be a git repository", "Repository not found", "could not be found", "does not exist"];
     if absent.iter().any(|words| has(words)) {
-        return Some(UpstreamError::NotFound("its server reports none at this path".to_owned()));
+        return Some(UpstreamError::NotFound { step, cause: "its server reports none at this path".to_owned() });
     }
     let last = stderr.lines().rev().map(plain).find(|line| !line.is_empty())?;
     Some(UpstreamError::Protocol { step, cause: format!("ssh: {last}") })
