@@ -83,6 +83,20 @@ impl DataDir {
     }
 }
 
+/// Removes the other directories with one of these endings beside a directory. Returns how many it removed.
+pub(crate) fn remove_siblings(directory: &Path, endings: &[&str]) -> usize {
+    let entries = directory.parent().and_then(|parent| std::fs::read_dir(parent).ok());
+    let siblings = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+    // What is under creation has a name such as `.<name>.git.new`.
+    let is_removed = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        path != directory
+            && ending.is_some_and(|ending| endings.contains(&ending))
+            && std::fs::remove_dir_all(path).is_ok()
+    };
+    siblings.filter(is_removed).count()
+}
+
 /// Removes the path from an error of the file system. Temporary names differ each time, so an error with one would never
 /// repeat.
 pub(crate) fn without_path(error: &io::Error) -> io::Error {

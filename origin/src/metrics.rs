@@ -123,7 +123,8 @@ metric_families! {
             { repository, result: VERIFICATION_RESULTS };
         /// Packs of the mirror after its last maintenance. Above 30 for long: find out why repacks fail.
         pub(crate) mirror_packs: IntGaugeVec = "weir_origin_mirror_packs" { repository };
-        /// Bytes of the mirror's packs and indices after its last maintenance. The bound is `upstreams.max_mirror`.
+        /// Bytes of the mirror's packs and indices after its last maintenance; of charts those of unpacked archives after the
+        /// last poll. The bound is `upstreams.max_mirror`.
         pub(crate) mirror_bytes: IntGaugeVec = "weir_origin_mirror_bytes" { repository };
         /// Repacks of the mirror. `joined`: small packs only. `full`: everything. After `failed` the log has the reason, and
         /// it is retried later.

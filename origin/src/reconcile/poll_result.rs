@@ -52,10 +52,10 @@ impl Worker {
         if !before.mirrored {
             tracing::info!(repository = %name, "the repository is mirrored");
         }
-        if !before.mirrored || !self.removed_other_mirrors {
+        if !before.mirrored || !self.removed_siblings {
             // Once after the start too, because an earlier process may have stopped between its clone and this.
-            self.removed_other_mirrors = true;
-            self.remove_other_mirrors();
+            self.removed_siblings = true;
+            self.remove_siblings();
         }
         self.context.metrics.repository_healthy.with_label_values(&[name.as_str()]).set(healthy.into());
         self.context.metrics.last_success.with_label_values(&[name.as_str()]).set(unix_seconds(now));
@@ -106,11 +106,9 @@ impl Worker {
         if timeout { "timeout" } else { "failed" }
     }
 
-    fn remove_other_mirrors(&self) {
+    fn remove_siblings(&self) {
         let source = self.source.clone();
-        let removed = Job::start("clean up", &self.context.threads, move |_| {
-            source.mirror().inspect(|mirror| mirror.remove_other_mirrors());
-        });
+        let removed = Job::start("clean up", &self.context.threads, move |_| source.remove_siblings());
         drop(removed);
     }
 

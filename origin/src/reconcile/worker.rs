@@ -72,8 +72,8 @@ pub(super) struct Worker {
     pub(super) poll_task: Option<AbortOnDropHandle<PollResult>>,
     /// The content that the mirror had at the start is being published. No poll starts meanwhile.
     pub(super) restoring: bool,
-    /// Whether mirrors of the repository at other URLs were removed since the start.
-    pub(super) removed_other_mirrors: bool,
+    /// Whether the content of the repository at other URLs was removed since the start.
+    pub(super) removed_siblings: bool,
     pub(super) maintenance: Maintenance,
 
     pub(super) pipeline: Pipeline,
@@ -127,7 +127,7 @@ impl Worker {
             schedule,
             poll_task: None,
             restoring: false,
-            removed_other_mirrors: false,
+            removed_siblings: false,
             maintenance: Maintenance::new(),
             pipeline,
             states: ServiceStates::default(),

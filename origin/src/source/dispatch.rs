@@ -115,6 +115,14 @@ impl Source {
         }
     }
 
+    /// Removes the content of the same repository at other URLs. Called once this content is complete.
+    pub(crate) fn remove_siblings(&self) {
+        match &self.0 {
+            Kind::Git(git) => git.remove_siblings(),
+            Kind::Artifacts(artifacts) => artifacts.remove_siblings(),
+        }
+    }
+
     /// Removes all stored content. Nothing may use it any more.
     pub(crate) fn remove_all(&self) {
         match &self.0 {

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::node::until;
 use crate::prelude::*;
 
-const SECRET: &str = "known to both";
+pub(crate) const SECRET: &str = "known to both";
 
 /// An origin that polls its upstream only after a webhook.
 async fn start(home: &Home, upstream: &Upstream) -> Node {
@@ -23,7 +23,7 @@ async fn start(home: &Home, upstream: &Upstream) -> Node {
     node
 }
 
-fn hex_hmac(secret: &str, body: &str) -> String {
+pub(crate) fn hex_hmac(secret: &str, body: &str) -> String {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body.as_bytes());
     tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -42,7 +42,7 @@ async fn deliver(home: &Home, node: &Node, repository: &str, secret: &str, moved
     .await
 }
 
-async fn send(home: &Home, node: &Node, path: &str, headers: &[(&str, &str)], body: String) -> (u16, Value) {
+pub(crate) async fn send(home: &Home, node: &Node, path: &str, headers: &[(&str, &str)], body: String) -> (u16, Value) {
     let mut request = client(home, 1).post(url(node, path)).body(body);
     for (name, value) in headers {
         request = request.header(*name, *value);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tempfile::{NamedTempFile, TempPath};
@@ -16,7 +16,7 @@ use super::error::ArchiveError;
 use super::index::{Index, SpooledFile};
 use super::layout::Layout;
 use super::unpack::unpack;
-use crate::data_dir::without_path;
+use crate::data_dir::{remove_siblings, without_path};
 use crate::folder_path::FolderPath;
 
 /// An unpacked archive: the contents of its files, and then its index. The file is removed with the last reference.
@@ -24,6 +24,7 @@ use crate::folder_path::FolderPath;
 pub(crate) struct Spool {
     path: TempPath,
     index: SpooledFile,
+    _room: Room,
 }
 
 impl Spool {
@@ -33,11 +34,6 @@ impl Spool {
         contents::read_at(&spool, &self.index, &mut bytes)?;
         let index = Index::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
         Ok(ArchiveTree { spool: Arc::new(spool), index: Arc::new(index), folder })
-    }
-
-    /// Bytes on the disk.
-    fn bytes(&self) -> u64 {
-        self.index.offset + self.index.size
     }
 }
 
@@ -49,12 +45,14 @@ pub(crate) struct SpoolStore {
     directory: PathBuf,
     emptied: Once,
     spools: Mutex<HashMap<Key, Arc<Spool>>>,
+    /// The bytes of all spools on the disk, also of those that only a build uses.
+    stored: Arc<AtomicU64>,
 }
 
 impl SpoolStore {
     /// The store in a directory. Before its first use, that is emptied: no spool is used after the end of its process.
     pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { directory, emptied: Once::new(), spools: Mutex::default() }
+        Self { directory, emptied: Once::new(), spools: Mutex::default(), stored: Arc::default() }
     }
 
     fn directory(&self) -> io::Result<&Path> {
@@ -84,18 +82,17 @@ impl SpoolStore {
         bounds: &Bounds,
         stop: &AtomicBool,
     ) -> Result<Arc<Spool>, ArchiveError> {
-        let used: u64 = self.spools().values().map(|spool| spool.bytes()).sum();
         let file = self.directory().and_then(NamedTempFile::new_in);
         let file = file.map_err(|error| ArchiveError::Disk(without_path(&error)))?;
-        let left = bounds.max_spools.saturating_sub(used);
         let file = BufWriter::with_capacity(256 << 10, file);
-        let mut out = Quota { file, written: 0, left, limit: bounds.max_spools };
+        let room = Room { stored: self.stored.clone(), bytes: 0, limit: bounds.max_spools };
+        let mut out = Quota { file, room };
         let index = unpack(archive, &key.1, bounds, stop, &mut out)?.encode();
-        let (offset, size, digest) = (out.written, index.len() as u64, *blake3::hash(&index).as_bytes());
+        let (offset, size, digest) = (out.room.bytes, index.len() as u64, *blake3::hash(&index).as_bytes());
         out.write_all(&index)?;
         let file = out.file.into_inner().map_err(|error| ArchiveError::Disk(without_path(error.error())))?;
         let index = SpooledFile { offset, size, digest };
-        let spool = Arc::new(Spool { path: file.into_temp_path(), index });
+        let spool = Arc::new(Spool { path: file.into_temp_path(), index, _room: out.room });
         self.spools().insert(key, spool.clone());
         Ok(spool)
     }
@@ -108,6 +105,18 @@ impl SpoolStore {
 
     pub(crate) fn remove(&self, key: &Key) -> Option<Arc<Spool>> {
         self.spools().remove(key)
+    }
+
+    /// The bytes of all spools on the disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.stored.load(Ordering::Relaxed)
+    }
+
+    /// Removes the spools of the same repository at other URLs.
+    pub(crate) fn remove_siblings(&self) {
+        if remove_siblings(&self.directory, &["artifacts"]) > 0 {
+            tracing::info!("removed unpacked archives of a former URL");
+        }
     }
 
     /// Removes all spools, and the folder of the repository. Nothing may use them any more.
@@ -131,19 +140,38 @@ fn remove(directory: &Path) -> io::Result<()> {
     }
 }
 
+/// The bytes of a spool, as a part of those of all. It is given back with the spool.
+#[derive(Debug)]
+struct Room {
+    stored: Arc<AtomicU64>,
+    bytes: u64,
+    limit: u64,
+}
+
+impl Room {
+    fn take(&mut self, bytes: u64) -> Result<(), ArchiveError> {
+        self.bytes += bytes;
+        let stored = self.stored.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if stored > self.limit { Err(ArchiveError::SpoolsTooLarge(self.limit)) } else { Ok(()) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.stored.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Writes a spool within the bound of all spools.
 struct Quota<W> {
     file: W,
-    written: u64,
-    left: u64,
-    limit: u64,
+    room: Room,
 }
 
 impl<W: Write> Write for Quota<W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.left = self.left.checked_sub(buffer.len() as u64).ok_or(ArchiveError::SpoolsTooLarge(self.limit))?;
+        self.room.take(buffer.len() as u64)?;
         self.file.write_all(buffer).map_err(|error| ArchiveError::Disk(without_path(&error)))?;
-        self.written += buffer.len() as u64;
         Ok(buffer.len())
     }
 

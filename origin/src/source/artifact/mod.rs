@@ -55,6 +55,8 @@ impl ArtifactSource {
         let session = UpstreamSession::new(&upstream, "list", stop)?;
         let polled = self.poll_with(&session, request);
         request.progress.count_requests(session.requests());
+        let stored = i64::try_from(self.spools.bytes()).unwrap_or(i64::MAX);
+        self.shared.metrics.mirror_bytes.with_label_values(&[request.config.name.as_str()]).set(stored);
         Ok(polled?)
     }
 
@@ -163,6 +165,10 @@ impl ArtifactSource {
     /// Whether a build waits for an archive since the last poll started.
     pub(crate) fn needs_poll(&self) -> bool {
         self.state().has_new_wants()
+    }
+
+    pub(crate) fn remove_siblings(&self) {
+        self.spools.remove_siblings();
     }
 
     pub(crate) fn remove_all(&self) {

@@ -69,7 +69,8 @@ impl State {
         moved
     }
 
-    /// The archives without which a service cannot be built: not those of published revisions, unless a build wants them.
+    /// The archives without which a service cannot be built: not those of published revisions or of services that are
+    /// pinned, unless a build wants them.
     pub(super) fn needed(
         &self,
         services: &[Arc<Service>],
@@ -84,7 +85,7 @@ impl State {
                 None => true,
                 Some((revision, sha256)) => {
                     !is_stored(&(*sha256, chosen.layout.clone()))
-                        && (self.wanted.contains(revision) || !is_published(service, revision))
+                        && (self.wanted.contains(revision) || !(service.is_pinned() || is_published(service, revision)))
                 }
             };
             let waits =
@@ -348,5 +349,18 @@ mod tests {
         state.list(listing(&services[0], "1.1.0", Some(2)));
         assert!(state.want(&revision).reason.contains("no service follows it any more") && !state.has_new_wants());
         assert!(state.archive_of(&revision).is_err());
+    }
+
+    #[test]
+    fn nothing_is_fetched_for_a_pinned_service_unless_a_build_wants_it() {
+        let (mut state, services, now) = (State::default(), [service()], Instant::now());
+        services[0].pinned(std::time::SystemTime::now());
+        state.list(listing(&services[0], "1.1.0", Some(1)));
+        assert!(state.needed(&services, |_| false, now).is_empty());
+        let revision = state.followed(&services[0]).unwrap().1;
+        state.want(&revision);
+        assert_eq!(state.needed(&services, |_| false, now).len(), 1, "for a dry run, say");
+        state.list(listing(&services[0], "1.1.0", None));
+        assert_eq!(state.needed(&services, |_| false, now).len(), 1, "what it would follow has no name before");
     }
 }

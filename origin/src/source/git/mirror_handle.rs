@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::lfs::LfsObjects;
 use super::mirror::{Mirror, MirrorError};
+use crate::data_dir::remove_siblings;
 
 /// The time between two replacements of a mirror. If the new clone has the same damage, the upstream is the cause and
 /// another clone would not help.
@@ -172,13 +173,8 @@ impl MirrorHandle {
     /// Removes the repository's mirrors of former URLs and replaced ones. Must be called only when this one is
     /// complete.
     pub(super) fn remove_siblings(&self) {
-        let Some(siblings) = self.path.parent().and_then(|parent| fs::read_dir(parent).ok()) else { return };
-        for sibling in siblings.flatten().map(|entry| entry.path()) {
-            // A mirror under creation has the name `.<name>.git.new`.
-            let is_mirror = sibling.extension().is_some_and(|ending| ending == "git" || ending == DAMAGED_EXTENSION);
-            if is_mirror && sibling != self.path && fs::remove_dir_all(&sibling).is_ok() {
-                tracing::info!("removed a mirror of a former URL, or one that was damaged");
-            }
+        if remove_siblings(&self.path, &["git", DAMAGED_EXTENSION]) > 0 {
+            tracing::info!("removed a mirror of a former URL, or one that was damaged");
         }
     }
 

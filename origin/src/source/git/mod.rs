@@ -209,7 +209,7 @@ impl GitSource {
     }
 
     /// Removes the content of the same repository at other URLs. Called once this content is complete.
-    pub(crate) fn remove_other_mirrors(&self) {
+    pub(crate) fn remove_siblings(&self) {
         self.mirror.remove_siblings();
     }
 

@@ -56,8 +56,24 @@ fn the_spools_of_a_repository_share_a_bound() {
     let error = store.add(key(&other), &other[..], &bounds, &RUN).unwrap_err();
     assert!(error.to_string().contains("`[upstreams] max_mirror` = 5000 bytes"), "{error}");
     assert!(!error.is_in_archive(), "it fits once others are removed");
-    drop(store.retain(|_| false));
+    let used = store.retain(|_| false);
+    store.add(key(&other), &other[..], &bounds, &RUN).unwrap_err();
+    assert!(store.bytes() > 3000, "a build may still use it");
+    drop(used);
+    assert_eq!(store.bytes(), 0, "nothing of a refused archive counts");
     store.add(key(&other), &other[..], &bounds, &RUN).unwrap();
+}
+
+#[test]
+fn the_spools_of_a_former_url_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [former, now] = ["former.artifacts", "now.artifacts"].map(|name| SpoolStore::new(dir.path().join(name)));
+    let archive = tar(&[file("a", b"one")]);
+    for store in [&former, &now] {
+        store.add(key(&archive), &archive[..], &BOUNDS, &RUN).unwrap();
+    }
+    now.remove_siblings();
+    assert_eq!((files(dir.path()), files(&dir.path().join("now.artifacts"))), (1, 1));
 }
 
 #[test]
