@@ -18,6 +18,9 @@ use weir_loadtest::processes::until;
 use weir_loadtest::scrape;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
 
+/// Signs the charts.
+const SIGNER: &str = "signer@example.org";
+
 /// A Helm repository: a folder that helm indexes, behind a server of static files.
 struct Repository {
     dir: TempDir,
@@ -41,6 +44,9 @@ impl Repository {
         let (is_down, answered) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<String>>>::default());
         let one = Self { dir, address: listener.local_addr()?, is_down, answered };
         fs::create_dir(one.published())?;
+        one.gpg(&["--quick-generate-key", SIGNER, "ed25519", "sign", "never"])?;
+        one.gpg(&["--output", "secret.gpg", "--export-secret-keys"])?;
+        one.gpg(&["--output", "keyring.gpg", "--export"])?;
         let (folder, is_down, answered) = (one.published(), one.is_down.clone(), one.answered.clone());
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
@@ -65,21 +71,40 @@ impl Repository {
         fs::write(source.join("Chart.yaml"), format!("apiVersion: v2\nname: {chart}\nversion: {version}\n"))?;
         fs::write(source.join("values.yaml"), format!("setting: {setting}\n"))?;
         fs::write(source.join("templates/map.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: map}\n")?;
-        self.helm(&["package", chart, "--destination", "published"])?;
+        let signed = ["--sign", "--key", SIGNER, "--keyring", "secret.gpg"];
+        self.helm(&[&["package", chart, "--destination", "published"][..], &signed].concat())?;
         self.helm(&["repo", "index", "published"])
     }
 
     fn helm(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        self.run("helm", arguments)
+    }
+
+    fn gpg(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let quiet = ["--homedir", ".", "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", ""];
+        self.run("gpg", &[&quiet[..], arguments].concat())
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> anyhow::Result<()> {
         let ran =
-            Command::new("helm").args(arguments).current_dir(self.dir.path()).env("HOME", self.dir.path()).output();
-        let ran = ran.context("helm")?;
-        ensure!(ran.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+            Command::new(program).args(arguments).current_dir(self.dir.path()).env("HOME", self.dir.path()).output();
+        let ran = ran.with_context(|| program.to_owned())?;
+        ensure!(ran.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
         Ok(())
     }
 
     /// How often a path was answered with this status.
     fn count(&self, answer: &str) -> usize {
         self.answered.lock().unwrap().iter().filter(|each| *each == answer).count()
+    }
+}
+
+impl Drop for Repository {
+    fn drop(&mut self) {
+        let _ = Command::new("gpgconf")
+            .args(["--homedir", ".", "--kill", "gpg-agent"])
+            .current_dir(self.dir.path())
+            .output();
     }
 }
 
@@ -118,6 +143,7 @@ async fn cluster(charts: &Repository) -> anyhow::Result<Cluster> {
     let repository: RepositoryConfig = serde_json::from_value(serde_json::json!({
         "name": "charts", "kind": "helm", "url": format!("http://{}", charts.address),
         "poll_interval": "1s", "min_poll_interval": "0s",
+        "verify": { "pgp_keyring": charts.dir.path().join("keyring.gpg") },
     }))?;
     let services = vec![service("shop")?, service("other")?];
     Cluster::start(Plan { repositories: vec![repository], services, agents: 1, ..Plan::default() }).await

@@ -98,7 +98,7 @@ pub struct RepositoryConfig {
     /// retried later each time.
     #[serde(default = "default_build_timeout", with = "duration")]
     pub build_timeout: Duration,
-    /// Which commits may be published. Without it, all. For Git only.
+    /// Which commits or charts may be published. Without it, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyConfig>,
 }

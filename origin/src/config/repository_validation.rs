@@ -16,13 +16,9 @@ impl RepositoryConfig {
     /// All validation errors.
     pub(crate) fn errors(&self) -> Vec<ValidationError> {
         let mut errors = self.bounds();
-        if self.verify.as_ref().is_some_and(|verify| verify.files().next().is_none()) {
-            let detail = "it needs `ssh_allowed_signers` or `pgp_keyring`: without keys nothing can be published";
-            errors.push(ValidationError::new("verify", detail));
-        }
-        let verify = self.verify.as_ref().map(|_| "verify");
-        let keys = self.files().map(|(key, _)| key).filter(|key| key.starts_with("ssh_")).chain(verify);
-        let refused = keys.filter(|key| !self.kind.has(key));
+        errors.extend(self.errors_of_verify());
+        let mode = self.verify.as_ref().and_then(|verify| verify.mode.map(|_| "verify.mode"));
+        let refused = mode.into_iter().chain(self.files().map(|(key, _)| key)).filter(|key| !self.kind.has(key));
         errors.extend(refused.map(|key| ValidationError::new(key, self.kind.refused())));
         if let Some(reason) = self.kind.refused_url(&self.url) {
             errors.push(ValidationError::new("url", reason));
@@ -62,6 +58,19 @@ impl RepositoryConfig {
             }
         }
         errors
+    }
+
+    fn errors_of_verify(&self) -> Option<ValidationError> {
+        let verify = self.verify.as_ref()?;
+        let has = |key: &str| self.kind.has(&format!("verify.{key}"));
+        if verify.files().next().is_none() {
+            let keys = ["ssh_allowed_signers", "pgp_keyring"].into_iter().filter(|key| has(key));
+            let keys: Vec<String> = keys.map(|key| format!("`{key}`")).collect();
+            let detail = format!("it needs {}: without keys nothing can be published", keys.join(" or "));
+            return Some(ValidationError::new("verify", detail));
+        }
+        let is_missing = has("mode") && verify.mode.is_none();
+        is_missing.then(|| ValidationError::new("verify.mode", "it must be `commit`, `tag` or `either`"))
     }
 
     fn errors_for_ssh(&self) -> Vec<ValidationError> {
@@ -209,7 +218,21 @@ mod tests {
             (it.ssh_key, it.ssh_known_hosts) = (Some("k".into()), Some("h".into()));
             it.verify = serde_json::from_str(r#"{"mode": "tag", "pgp_keyring": "k"}"#).unwrap();
         });
-        assert_eq!(of_git, ["ssh_key", "ssh_known_hosts", "verify"]);
+        assert_eq!(of_git, ["verify.mode", "ssh_key", "ssh_known_hosts"]);
+        for (verify, wrong) in [
+            (r#"{"pgp_keyring": "k"}"#, &[][..]),
+            (r#"{"pgp_keyring": "k", "ssh_allowed_signers": "s"}"#, &["verify.ssh_allowed_signers"]),
+            ("{}", &["verify"]),
+            (r#"{"mode": "tag"}"#, &["verify", "verify.mode"]),
+        ] {
+            let found = fields(|it| {
+                helm(it);
+                it.verify = serde_json::from_str(verify).unwrap();
+            });
+            assert_eq!(found, wrong, "{verify}");
+        }
+        let without_mode = fields(|it| it.verify = serde_json::from_str(r#"{"pgp_keyring": "k"}"#).unwrap());
+        assert_eq!(without_mode, ["verify.mode"]);
         for url in ["oci://r.example/charts", "git@git.example:x", "/srv/charts", "file:///srv/charts", ""] {
             let wrong = fields(|it| {
                 helm(it);

@@ -1,20 +1,23 @@
-//! `[repository.verify]`: which commits may be published.
+//! `[repository.verify]`: which commits and charts may be published.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Commits and tags must be signed before they are published. At least one of the two files is needed.
+/// What must be signed before it is published: commits and tags of Git, charts of Helm repositories. At least one file is
+/// needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyConfig {
-    /// The object that must be signed.
-    pub mode: SignedBy,
+    /// The object that must be signed. Needed for Git, and for Git only, as the next key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<SignedBy>,
     /// File of accepted SSH keys, in the format of `gpg.ssh.allowedSignersFile`. Read for each check. Needs `ssh-keygen` of
     /// OpenSSH 8.9 or later.
     #[serde(default)]
     pub ssh_allowed_signers: Option<PathBuf>,
-    /// Binary keyring of accepted PGP keys: `gpg --export KEY > keyring.gpg`. Read for each check. Needs `gpgv`.
+    /// Binary keyring of accepted PGP keys: `gpg --export KEY > keyring.gpg`. Read for each check, and for each poll of a Helm
+    /// repository. Needs `gpgv`.
     #[serde(default)]
     pub pgp_keyring: Option<PathBuf>,
 }
@@ -33,7 +36,7 @@ pub enum SignedBy {
 
 impl VerifyConfig {
     /// The named files, each with its key.
-    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let ssh = self.ssh_allowed_signers.iter().map(|file| ("verify.ssh_allowed_signers", file.as_path()));
         ssh.chain(self.pgp_keyring.iter().map(|file| ("verify.pgp_keyring", file.as_path())))
     }

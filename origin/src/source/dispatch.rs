@@ -60,7 +60,7 @@ impl Source {
     ) -> Result<ResolvedServices, ServiceFailure> {
         match &self.0 {
             Kind::Git(git) => git.resolve(config, services, stop),
-            Kind::Artifacts(artifacts) => Ok(artifacts.resolve(services)),
+            Kind::Artifacts(artifacts) => Ok(artifacts.resolve(config, services)),
         }
     }
 

@@ -227,6 +227,7 @@ fn describe_step(step: &str) -> &'static str {
         "fetch" => "fetching from the upstream",
         "lfs" => "requesting LFS objects from the upstream",
         "list" => "listing the upstream's versions",
+        "verify" => "fetching signatures from the upstream",
         _ => "listing the upstream's refs",
     }
 }

@@ -32,6 +32,13 @@ impl ServiceFailure {
     pub(crate) fn transient(step: &'static str, reason: String) -> Self {
         Self { step, reason, retry: RetryPolicy::NextPoll, retry_after: None }
     }
+
+    /// What the service follows must not be published. What was published before the policy existed, or before its key
+    /// expired, stays published.
+    pub(crate) fn unverified(reason: &dyn std::fmt::Display, published: bool) -> Self {
+        let note = if published { " (it was published before, and stays published)" } else { "" };
+        Self::transient("verify", format!("{reason}{note}"))
+    }
 }
 
 /// A ref of an upstream that a poll left out.
@@ -50,7 +57,7 @@ pub struct LeftOutRef {
 /// Why a poll failed.
 #[derive(Debug)]
 pub(crate) struct PollFailure {
-    /// `connect`, `authenticate`, `list refs`, `list`, `fetch` or `write`.
+    /// `connect`, `authenticate`, `list refs`, `list`, `verify`, `fetch` or `write`.
     pub(crate) step: &'static str,
     /// For operators, without credentials or the user info of a URL.
     pub(crate) reason: String,

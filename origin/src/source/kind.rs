@@ -21,10 +21,12 @@ pub(super) enum KindName {
 }
 
 /// The keys of repositories and services that not every kind has, with the kinds that have them.
-const KEYS: [(&str, &[KindName]); 5] = [
+const KEYS: [(&str, &[KindName]); 7] = [
     ("ssh_key", &[KindName::Git]),
     ("ssh_known_hosts", &[KindName::Git]),
-    ("verify", &[KindName::Git]),
+    ("verify.mode", &[KindName::Git]),
+    ("verify.ssh_allowed_signers", &[KindName::Git]),
+    ("verify.pgp_keyring", &[KindName::Git, KindName::Helm]),
     ("lfs", &[KindName::Git]),
     ("chart", &[KindName::Helm]),
 ];

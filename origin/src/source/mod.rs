@@ -25,6 +25,7 @@ pub mod range;
 mod redirects;
 mod runtime;
 pub(crate) mod secret;
+mod signatures;
 mod upstream;
 
 pub use crate::clock::ServerClocks;

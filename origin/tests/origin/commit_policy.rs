@@ -8,7 +8,7 @@ use weir_origin::config::{SignedBy, VerifyConfig};
 use crate::prelude::*;
 
 /// Keys of people, and the git settings to sign with them.
-struct Desk {
+pub(crate) struct Desk {
     dir: tempfile::TempDir,
 }
 
@@ -20,7 +20,7 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Desk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let desk = Self { dir: tempfile::tempdir().unwrap() };
         for home in ["alice", "mallory"] {
             fs::create_dir(desk.file(home)).unwrap();
@@ -29,7 +29,7 @@ impl Desk {
         desk
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -49,14 +49,14 @@ impl Desk {
         (signing, allowed)
     }
 
-    fn gpg(&self, home: &str, arguments: &[&str]) -> String {
+    pub(crate) fn gpg(&self, home: &str, arguments: &[&str]) -> String {
         let mut command = Command::new("gpg");
         command.arg("--homedir").arg(self.file(home)).args(["--batch", "--quiet", "--no-tty"]);
         run(command.args(["--pinentry-mode", "loopback", "--passphrase", ""]).args(arguments))
     }
 
     /// A new PGP key in a home directory, created (and used) at a given time: the git settings to sign with it.
-    fn pgp_key(&self, home: &str, name: &str, when: &str, expires: &str) -> Vec<String> {
+    pub(crate) fn pgp_key(&self, home: &str, name: &str, when: &str, expires: &str) -> Vec<String> {
         let faked = ["--faked-system-time", when];
         let time = if when.is_empty() { &[][..] } else { &faked };
         let generate = ["--quick-generate-key", name, "ed25519", "sign", expires];
@@ -99,7 +99,11 @@ fn push_tag(upstream: &Upstream, name: &str, signing: &[String]) {
 }
 
 fn policy(mode: SignedBy, ssh: Option<&Path>, pgp: Option<&Path>) -> Option<VerifyConfig> {
-    Some(VerifyConfig { mode, ssh_allowed_signers: ssh.map(Path::to_owned), pgp_keyring: pgp.map(Path::to_owned) })
+    Some(VerifyConfig {
+        mode: Some(mode),
+        ssh_allowed_signers: ssh.map(Path::to_owned),
+        pgp_keyring: pgp.map(Path::to_owned),
+    })
 }
 
 fn with_policy(home: &Home, upstream: &Upstream, verify: Option<VerifyConfig>) -> Config {

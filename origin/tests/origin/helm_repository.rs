@@ -12,7 +12,7 @@ use crate::smart_http::tls_config;
 
 /// A Helm repository, until the process ends.
 pub(crate) struct Charts {
-    dir: TempDir,
+    pub(crate) dir: TempDir,
     address: SocketAddr,
     /// Another host, which demands a pause of an hour. It has the chart `busy`.
     busy: SocketAddr,

@@ -55,7 +55,8 @@ impl SpoolStore {
         Self { directory, emptied: Once::new(), spools: Mutex::default(), stored: Arc::default() }
     }
 
-    fn directory(&self) -> io::Result<&Path> {
+    /// The directory, which exists.
+    pub(crate) fn directory(&self) -> io::Result<&Path> {
         self.emptied.call_once(|| {
             if let Err(error) = remove(&self.directory) {
                 let path = self.directory.display();

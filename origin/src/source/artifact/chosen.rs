@@ -5,12 +5,15 @@ use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
 
 use super::super::archive::Layout;
+use super::super::helm::ChartName;
 
 /// The version that a service follows now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Chosen {
     /// Its name in messages: "chart `shop` 1.0.0".
     pub(crate) label: String,
+    /// The chart, if it is one.
+    pub(crate) chart: Option<ChartName>,
     /// `None`: the listing has no digest, so the archive names it ([`chart_revision`]).
     pub(crate) revision: Option<RevisionId>,
     /// As the listing writes it.

@@ -31,6 +31,7 @@ impl ArtifactSource {
         &self,
         client: &Client<'_>,
         chosen: &Chosen,
+        signed: Option<Sha256>,
         progress: &FetchProgress,
     ) -> Result<Fetched, UpstreamError> {
         let failed = |retry, reason: &dyn std::fmt::Display| {
@@ -75,6 +76,12 @@ impl ArtifactSource {
             );
             return failed(RetryPolicy::BackOff, &reason);
         }
+        if let Some(signed) = signed.filter(|signed| *signed != sha256) {
+            let reason = format_args!(
+                "has the SHA-256 digest `{sha256}`, but its signer states `{signed}`: publish it again, or sign it again"
+            );
+            return failed(RetryPolicy::BackOff, &reason);
+        }
         match self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()) {
             Ok(_) => Ok(Ok(sha256)),
             Err(ArchiveError::Interrupted) => Err(UpstreamError::Interrupted),
@@ -87,7 +94,7 @@ impl ArtifactSource {
 
 /// Whether an error ends the poll: it was interrupted, or the server of the index demands a pause. Another host that does
 /// stops only the charts that it has.
-fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
+pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
     let is_own = |Location::Url(url): &Location| same_host(&client.upstream_url, url);
     matches!(error, UpstreamError::Interrupted) || error.retry_after().is_some() && chosen.blob.at.iter().any(is_own)
 }

@@ -31,6 +31,7 @@ fn choose(chart: &Chart, release: Release, max_bytes: u64) -> Chosen {
     let Release { version, sha256, url } = release;
     Chosen {
         label: format!("chart `{}` {version}", chart.name),
+        chart: Some(chart.name.clone()),
         revision: sha256.map(|sha256| chart_revision(&version, &sha256)),
         version: Some(version),
         blob: Blob { sha256, max_bytes, max_bytes_key: "max_chart", at: vec![Location::Url(url)] },

@@ -1,12 +1,15 @@
 //! Sources of versions that are archives each: charts of Helm repositories.
 //!
 //! A poll lists what the services follow ([`Chosen`]), and `fetch` downloads and unpacks the archives that a build needs.
-//! `state` decides which ones those are. Nothing but what is published survives the process.
+//! `state` decides which ones those are, and `signatures` which may be published. Nothing but what is published survives the process.
 
+mod back_off;
 mod chosen;
 mod fetch;
 mod listing;
+mod signatures;
 mod state;
+mod verify;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +20,7 @@ use weir_protocol::revision_id::RevisionId;
 pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
 
 use self::listing::list_charts;
+use self::signatures::Policy;
 use self::state::{Needed, State};
 use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
 use super::error::UpstreamError;
@@ -72,26 +76,30 @@ impl ArtifactSource {
         charts.dedup();
         request.progress.listing();
         let chosen = list_charts(&self.index, &client, &charts, request.progress)?;
+        let policy = request.config.verify.as_ref().map(Policy::read);
         let moved = self.state().list(charts.into_iter().zip(chosen).collect());
-        let (needed, unused) = {
+        let (is_verified, unused) = {
             // In this order: a build locks the spools while it has the state.
-            let state = self.state();
-            let unused = self.spools.retain(|key| state.is_chosen(key));
-            (state.needed(request.services, |key| self.spools.get(key).is_some(), Instant::now()), unused)
+            let mut state = self.state();
+            state.signatures.set_policy(policy.clone());
+            (state.unverified(Instant::now()).is_empty(), self.spools.retain(|key| state.is_chosen(key)))
         };
         // Removes their files, without the locks.
         drop(unused);
-        if needed.is_empty() {
+        if is_verified && self.needed(request).is_empty() {
             return Ok(if moved { PollOutcome::Changed } else { PollOutcome::Unchanged });
         }
         if !(request.may_fetch)() {
             return Ok(PollOutcome::FetchPending);
         }
+        if let Some(policy) = &policy {
+            self.verify(&client, policy, request)?;
+        }
         session.set_step("fetch");
         let mut has_fetched = false;
-        for Needed { chosen, revision } in needed {
+        for Needed { chosen, revision, signed } in self.needed(request) {
             request.progress.preparing();
-            let result = match self.fetch(&client, &chosen, request.progress) {
+            let result = match self.fetch(&client, &chosen, signed, request.progress) {
                 Ok(result) => result,
                 // What was fetched is published first; the next poll meets the error again.
                 Err(_) if has_fetched => break,
@@ -105,11 +113,15 @@ impl ArtifactSource {
         Ok(PollOutcome::Changed)
     }
 
+    fn needed(&self, request: &PollRequest<'_>) -> Vec<Needed> {
+        self.state().needed(request.services, |key| self.spools.get(key).is_some(), Instant::now())
+    }
+
     /// Resolves the versions of services, from memory.
-    pub(crate) fn resolve(&self, services: &[Arc<Service>]) -> ResolvedServices {
+    pub(crate) fn resolve(&self, config: &RepositoryConfig, services: &[Arc<Service>]) -> ResolvedServices {
         let state = self.state();
         let resolve = |service: &Arc<Service>| {
-            let (chosen, revision, sha256) = state.followed(service)?;
+            let (chosen, revision, sha256) = state.followed(service, config.verify.as_ref())?;
             let key = ContentKey::new(&service.repository, &service.selection, |key| {
                 key.field(b"archive v1");
                 key.field(sha256.as_bytes());

@@ -7,21 +7,15 @@ use std::time::{Duration, Instant};
 use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
 
+use super::super::ServiceFailure;
 use super::super::archive::Layout;
 use super::super::helm::Chart;
-use super::super::{RetryPolicy, ServiceFailure};
-use super::fetch::{Fetched, NotFetched};
+use super::back_off::Failed;
+use super::fetch::Fetched;
+use super::signatures::Signatures;
 use super::{Blob, Chosen, chart_revision};
+use crate::config::VerifyConfig;
 use crate::service::Service;
-
-/// The first back-off of an archive, unless the poll interval is shorter. It doubles with each failure.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(5);
-
-/// The longest back-off, and the longest `Retry-After` of another host that is respected.
-const MAX_BACK_OFF: Duration = Duration::from_secs(30 * 60);
-
-/// A back-off is at most this many poll intervals.
-const MAX_BACK_OFF_INTERVALS: u32 = 10;
 
 /// An archive's bytes, and how they become a folder.
 type Archive = (Sha256, Layout);
@@ -34,18 +28,11 @@ pub(super) struct State {
     /// The digests of archives for which the listing has none.
     digests: HashMap<Blob, Sha256>,
     failed: HashMap<Blob, Failed>,
+    pub(super) signatures: Signatures,
     /// The revisions of which a build found no archive.
     wanted: HashSet<RevisionId>,
     /// Whether no poll has started since the last one was wanted. A failed poll is repeated after its back-off, not at once.
     has_new_wants: bool,
-}
-
-/// An archive that could not be fetched or unpacked.
-struct Failed {
-    failure: ServiceFailure,
-    times: u32,
-    /// `None`: the same bytes would fail again.
-    until: Option<Instant>,
 }
 
 /// An archive to fetch.
@@ -54,6 +41,16 @@ pub(super) struct Needed {
     pub(super) chosen: Chosen,
     /// `None`: its digest is not known yet.
     pub(super) revision: Option<RevisionId>,
+    /// The digest that its signer states.
+    pub(super) signed: Option<Sha256>,
+}
+
+/// A version whose signatures must be checked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unverified {
+    pub(super) chosen: Chosen,
+    /// The digest of its archive, once it is known.
+    pub(super) sha256: Option<Sha256>,
 }
 
 impl State {
@@ -63,10 +60,24 @@ impl State {
         let blobs: HashSet<&Blob> = choices.iter().flat_map(|(_, chosen)| chosen).map(|chosen| &chosen.blob).collect();
         self.failed.retain(|blob, _| blobs.contains(blob));
         self.digests.retain(|blob, _| blobs.contains(blob));
+        let is_followed = |chosen: &Chosen| choices.iter().any(|(_, other)| other.as_ref() == Ok(chosen));
+        self.signatures.retain(is_followed);
         self.choices = Some(choices);
         let current: HashSet<_> = self.chosen().filter_map(|chosen| Some(self.identify(chosen)?.0)).collect();
         self.wanted.retain(|revision| current.contains(revision));
         moved
+    }
+
+    /// The versions whose signatures must be checked now.
+    pub(super) fn unverified(&self, now: Instant) -> Vec<Unverified> {
+        let mut unverified: Vec<Unverified> = Vec::new();
+        for chosen in self.chosen().filter(|chosen| self.signatures.needs_check(chosen, now)) {
+            if !unverified.iter().any(|other| other.chosen == *chosen) {
+                let sha256 = self.identify(chosen).map(|(_, sha256)| sha256);
+                unverified.push(Unverified { chosen: chosen.clone(), sha256 });
+            }
+        }
+        unverified
     }
 
     /// The archives without which a service cannot be built: not those of published revisions or of services that are
@@ -82,16 +93,19 @@ impl State {
             let Some(Ok(chosen)) = self.choice(service.followed.chart()) else { continue };
             let identity = self.identify(chosen);
             let is_needed = match &identity {
-                None => true,
+                None => self.signatures.allow(chosen),
                 Some((revision, sha256)) => {
+                    let published = is_published(service, revision);
+                    // What is published may have to be rebuilt.
                     !is_stored(&(*sha256, chosen.layout.clone()))
-                        && (self.wanted.contains(revision) || !(service.is_pinned() || is_published(service, revision)))
+                        && (self.wanted.contains(revision) || !(service.is_pinned() || published))
+                        && (published || self.signatures.allow(chosen))
                 }
             };
-            let waits =
-                self.failed.get(&chosen.blob).is_some_and(|failed| failed.until.is_none_or(|until| now < until));
+            let waits = self.failed.get(&chosen.blob).is_some_and(|failed| failed.waits(now));
             if is_needed && !waits && !needed.iter().any(|other| other.chosen == *chosen) {
-                needed.push(Needed { chosen: chosen.clone(), revision: identity.map(|(revision, _)| revision) });
+                let (revision, signed) = (identity.map(|(revision, _)| revision), self.signatures.digest(chosen));
+                needed.push(Needed { chosen: chosen.clone(), revision, signed });
             }
         }
         needed
@@ -114,22 +128,25 @@ impl State {
                     self.digests.insert(blob.clone(), sha256);
                 }
             }
-            Err(NotFetched { failure, retry_after }) => {
-                let times = self.failed.get(blob).map_or(0, |failed| failed.times);
-                let longest = (interval * MAX_BACK_OFF_INTERVALS).min(MAX_BACK_OFF);
-                let back_off = (interval.min(FIRST_BACK_OFF) * (1 << times.min(20))).min(longest);
-                let back_off = back_off.max(retry_after.unwrap_or_default().min(MAX_BACK_OFF));
-                let until = (failure.retry != RetryPolicy::Never).then(|| now + back_off);
-                self.failed.insert(blob.clone(), Failed { failure, times: times + 1, until });
+            Err(error) => {
+                let failed = Failed::after(self.failed.get(blob), error, interval, now);
+                self.failed.insert(blob.clone(), failed);
             }
         }
     }
 
-    /// What a service follows: the version, its revision and the digest of its archive.
-    pub(super) fn followed(&self, service: &Service) -> Result<(&Chosen, RevisionId, Sha256), ServiceFailure> {
+    /// What a service follows, if its signatures are those of the policy: the version, its revision and the digest of its
+    /// archive.
+    pub(super) fn followed(
+        &self,
+        service: &Service,
+        policy: Option<&VerifyConfig>,
+    ) -> Result<(&Chosen, RevisionId, Sha256), ServiceFailure> {
         let chosen = self.chosen_for(service.followed.chart())?;
         let identity = self.identify(chosen);
         let published = identity.as_ref().is_some_and(|(revision, _)| is_published(service, revision));
+        let accepted = self.signatures.accept(chosen, policy);
+        accepted.map_err(|reason| ServiceFailure::unverified(&reason, published))?;
         match (identity, self.failed.get(&chosen.blob)) {
             (_, Some(failed)) if !published => Err(failed.failure.clone()),
             (Some((revision, sha256)), _) => Ok((chosen, revision, sha256)),
@@ -180,6 +197,7 @@ impl State {
     /// Ends the back-offs of archives.
     pub(super) fn reset_back_offs(&mut self) {
         self.failed.retain(|_, failed| failed.until.is_none());
+        self.signatures.reset_back_offs();
     }
 
     pub(super) fn has_listed(&self) -> bool {
@@ -247,9 +265,10 @@ mod tests {
     use reqwest::Url;
 
     use super::super::Location;
+    use super::super::fetch::NotFetched;
     use super::*;
     use crate::config::ServiceConfig;
-    use crate::source::SourceKind;
+    use crate::source::{RetryPolicy, SourceKind};
 
     const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -265,6 +284,7 @@ mod tests {
         let url = Location::Url(Url::parse("https://charts.example/shop.tgz").unwrap());
         let chosen = Chosen {
             label: format!("chart `shop` {version}"),
+            chart: Some("shop".parse().unwrap()),
             revision: sha256.map(|sha256| chart_revision(version, &sha256)),
             version: Some(version.to_owned()),
             blob: Blob { sha256, max_bytes: 100, max_bytes_key: "max_chart", at: vec![url] },
@@ -282,14 +302,14 @@ mod tests {
     fn a_bad_archive_is_fetched_again_once_its_entry_changes_or_its_back_off_ends() {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
         let needed = |state: &State, at: Instant| state.needed(&services, |_| false, at);
-        assert!(state.followed(&services[0]).unwrap_err().reason.contains("was not read"));
+        assert!(state.followed(&services[0], None).unwrap_err().reason.contains("was not read"));
         assert!(state.list(listing(&services[0], "1.0.0", Some(1))));
         assert!(!state.list(listing(&services[0], "1.0.0", Some(1))), "no choice moved");
         let first = needed(&state, now).pop().unwrap();
         assert!(state.needed(&services, |_| true, now).is_empty(), "it is stored");
         state.fetched(&first.chosen.blob, first.revision.as_ref(), failure(RetryPolicy::Never), INTERVAL, now);
         assert!(needed(&state, now + 1000 * INTERVAL).is_empty());
-        assert_eq!(state.followed(&services[0]).unwrap_err().reason, "it is bad");
+        assert_eq!(state.followed(&services[0], None).unwrap_err().reason, "it is bad");
 
         assert!(state.list(listing(&services[0], "1.0.0", Some(2))));
         let second = needed(&state, now).pop().unwrap();
@@ -313,7 +333,7 @@ mod tests {
         }
         let digest = Sha256::from_bytes([2; 32]);
         state.fetched(&second.chosen.blob, second.revision.as_ref(), Ok(digest), INTERVAL, now);
-        let (_, revision, sha256) = state.followed(&services[0]).unwrap();
+        let (_, revision, sha256) = state.followed(&services[0], None).unwrap();
         assert_eq!((Some(&revision), sha256), (second.revision.as_ref(), digest));
     }
 
@@ -323,10 +343,10 @@ mod tests {
         state.list(listing(&services[0], "1.0.0", None));
         let needed = state.needed(&services, |_| true, now).pop().unwrap();
         assert_eq!(needed.revision, None);
-        assert!(state.followed(&services[0]).unwrap_err().reason.contains("is fetched with the next poll"));
+        assert!(state.followed(&services[0], None).unwrap_err().reason.contains("is fetched with the next poll"));
         let digest = Sha256::from_bytes([7; 32]);
         state.fetched(&needed.chosen.blob, None, Ok(digest), INTERVAL, now);
-        assert_eq!(state.followed(&services[0]).unwrap().1, chart_revision("1.0.0", &digest));
+        assert_eq!(state.followed(&services[0], None).unwrap().1, chart_revision("1.0.0", &digest));
         state.list(listing(&services[0], "1.0.0", None));
         assert!(state.needed(&services, |_| true, now).is_empty(), "the entry did not change");
     }
@@ -335,7 +355,7 @@ mod tests {
     fn what_a_build_wants_is_fetched_while_it_is_followed() {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
         state.list(listing(&services[0], "1.0.0", Some(1)));
-        let revision = state.followed(&services[0]).unwrap().1;
+        let revision = state.followed(&services[0], None).unwrap().1;
         assert!(state.is_chosen(&state.archive_of(&revision).unwrap()) && !state.has_new_wants());
         assert!(state.want(&revision).reason.contains("chart `shop` 1.0.0 is fetched with the next poll"));
         assert!(state.has_new_wants());
@@ -357,7 +377,7 @@ mod tests {
         services[0].pinned(std::time::SystemTime::now());
         state.list(listing(&services[0], "1.1.0", Some(1)));
         assert!(state.needed(&services, |_| false, now).is_empty());
-        let revision = state.followed(&services[0]).unwrap().1;
+        let revision = state.followed(&services[0], None).unwrap().1;
         state.want(&revision);
         assert_eq!(state.needed(&services, |_| false, now).len(), 1, "for a dry run, say");
         state.list(listing(&services[0], "1.1.0", None));

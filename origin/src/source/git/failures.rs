@@ -62,16 +62,14 @@ impl GitSource {
         ServiceFailure::transient("resolve", error.to_string())
     }
 
-    /// The commit of a service must not be published. A commit that was published before the policy existed, or before
-    /// its key expired, stays published.
+    /// The commit of a service must not be published.
     pub(super) fn verify_failure(&self, service: &Service, tip: &Tip, error: &VerifyError) -> ServiceFailure {
         if let VerifyError::Unreadable { object, .. } = error {
             self.mirror.check_object(&object.to_string());
         }
         let published =
             service.current().is_some_and(|current| current.publication().revision_id == RevisionId::from(&tip.commit));
-        let note = if published { " (it was published before, and stays published)" } else { "" };
-        ServiceFailure::transient("verify", format!("{error}{note}"))
+        ServiceFailure::unverified(error, published)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Charts of Helm repositories: which version a service follows, and where it is.
 //!
 //! [`Chart`] is what a service follows. `index` reads an index as a stream and keeps one version for each followed chart,
-//! `choice` decides which, and [`HelmIndex`] requests the index only if it changed.
+//! `choice` decides which, and [`HelmIndex`] requests the index only if it changed. `provenance` reads what signers state.
 
 mod chart;
 mod choice;
 mod index;
 mod listing;
+mod provenance;
 mod yaml;
 
 pub(crate) use chart::Chart;
@@ -15,3 +16,4 @@ pub(crate) use choice::Release;
 #[cfg(feature = "fuzzing")]
 pub use index::fuzz_helm_index;
 pub(crate) use listing::HelmIndex;
+pub(crate) use provenance::{MAX_PROVENANCE_BYTES, provenance_url, signed_digest};

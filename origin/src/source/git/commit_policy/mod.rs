@@ -3,8 +3,6 @@
 //! The policy is evaluated each time before a service is published, and not for its past versions. Keys must be valid
 //! now: the dates in a commit are chosen by its author.
 
-mod pgp;
-mod signature_file;
 mod signed_object;
 mod ssh;
 
@@ -12,11 +10,7 @@ mod ssh;
 pub use signed_object::fuzz_signed_object;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use gix::ObjectId;
 use gix::object::Kind;
@@ -25,13 +19,9 @@ use signed_object::{MAX_OBJECT_BYTES, NotSigned, SignatureFormat, Signed};
 
 use weir_protocol::name::RepositoryName;
 
-pub(crate) use self::signature_file::PREFIX as SIGNATURE_FILE_PREFIX;
 use crate::config::{SignedBy, VerifyConfig};
-use crate::outside_program::ProgramError;
 use crate::source::git::revision::Tip;
-
-/// The timeout of a program for one signature.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::source::signatures::{SignatureError, gpgv};
 
 /// The namespace of tags.
 const TAG_PREFIX: &str = "refs/tags/";
@@ -39,29 +29,24 @@ const TAG_PREFIX: &str = "refs/tags/";
 /// Why a commit is not published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VerifyError {
-    /// The policy forbids it.
-    #[error("{0}")]
-    Refused(String),
-    /// The policy cannot be evaluated: a program or a file is missing.
-    #[error("{0}")]
-    Unusable(String),
+    /// The policy forbids it, or cannot be evaluated.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
     /// An object of the mirror cannot be read.
     #[error("object {object} cannot be read: {cause}")]
     Unreadable { object: ObjectId, cause: String },
 }
 
-impl From<ProgramError> for VerifyError {
-    fn from(error: ProgramError) -> Self {
-        Self::Unusable(error.to_string())
-    }
-}
-
 impl VerifyError {
+    fn refused(reason: String) -> Self {
+        SignatureError::Refused(reason).into()
+    }
+
     /// The result as a metric label.
     fn as_str(&self) -> &'static str {
         match self {
-            Self::Refused(_) => "refused",
-            Self::Unusable(_) | Self::Unreadable { .. } => "failed",
+            Self::Signature(error) => error.as_str(),
+            Self::Unreadable { .. } => "failed",
         }
     }
 }
@@ -102,16 +87,23 @@ impl Verifier<'_> {
     pub(crate) fn check(&mut self, tip: &Tip) -> Result<(), VerifyError> {
         let key = (tip.object, tip.reference.clone());
         if let Some(known) = self.known.get(&key) {
-            return known.clone().map_err(VerifyError::Refused);
+            return known.clone().map_err(VerifyError::refused);
         }
-        let checked = match self.policy.config.mode {
+        // The configuration is refused without it.
+        let mode =
+            self.policy.config.mode.ok_or_else(|| SignatureError::Unusable("`verify.mode` is missing".to_owned()))?;
+        let checked = match mode {
             SignedBy::Commit => self.commit(tip),
             SignedBy::Tag => self.tag(tip),
             SignedBy::Either => match self.tag(tip) {
-                Err(VerifyError::Refused(tag)) => self.commit(tip).map_err(|error| match error {
-                    VerifyError::Refused(commit) => VerifyError::Refused(format!("{tag}, and {commit}")),
-                    other => other,
-                }),
+                Err(VerifyError::Signature(SignatureError::Refused(tag))) => {
+                    self.commit(tip).map_err(|error| match error {
+                        VerifyError::Signature(SignatureError::Refused(commit)) => {
+                            VerifyError::refused(format!("{tag}, and {commit}"))
+                        }
+                        other => other,
+                    })
+                }
                 other => other,
             },
         };
@@ -119,7 +111,9 @@ impl Verifier<'_> {
         self.policy.verifications.with_label_values(&[self.policy.repository.as_str(), result]).inc();
         match &checked {
             Ok(()) => drop(self.known.insert(key, Ok(()))),
-            Err(VerifyError::Refused(reason)) => drop(self.known.insert(key, Err(reason.clone()))),
+            Err(VerifyError::Signature(SignatureError::Refused(reason))) => {
+                drop(self.known.insert(key, Err(reason.clone())));
+            }
             Err(_) => {}
         }
         checked
@@ -128,15 +122,15 @@ impl Verifier<'_> {
     fn commit(&self, tip: &Tip) -> Result<(), VerifyError> {
         let what = format!("commit {}", tip.commit.short());
         let id = ObjectId::from_hex(tip.commit.as_str().as_bytes());
-        let id = id.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
+        let id = id.map_err(|error| VerifyError::refused(format!("{what} {error}")))?;
         let object = self.read(id, Kind::Commit)?;
-        let object = object.ok_or_else(|| VerifyError::Refused(format!("{what} is not a commit")))?;
+        let object = object.ok_or_else(|| VerifyError::refused(format!("{what} is not a commit")))?;
         let sha256 = tip.commit.as_str().len() == 64;
         self.signature(&what, signed_object::parse_commit(&object, sha256))
     }
 
     fn tag(&self, tip: &Tip) -> Result<(), VerifyError> {
-        let refused = |reason: String| Err(VerifyError::Refused(reason));
+        let refused = |reason: String| Err(VerifyError::refused(reason));
         let Some(name) = tip.reference.as_deref().and_then(|reference| reference.strip_prefix(TAG_PREFIX)) else {
             return refused("the followed ref is not a tag".to_owned());
         };
@@ -157,23 +151,23 @@ impl Verifier<'_> {
 
     fn signature(&self, what: &str, signed: Result<Signed, NotSigned>) -> Result<(), VerifyError> {
         let Signed { payload, signature, standard } =
-            signed.map_err(|error| VerifyError::Refused(format!("{what} {error}")))?;
+            signed.map_err(|error| VerifyError::refused(format!("{what} {error}")))?;
         let policy = &self.policy.config;
         let (keys, name) = match standard {
             SignatureFormat::Ssh => (&policy.ssh_allowed_signers, "ssh_allowed_signers"),
             SignatureFormat::Pgp => (&policy.pgp_keyring, "pgp_keyring"),
         };
         let Some(keys) = keys else {
-            return Err(VerifyError::Refused(format!("{what} is signed, but `{name}` is not configured")));
+            return Err(VerifyError::refused(format!("{what} is signed, but `{name}` is not configured")));
         };
         let verify = match standard {
             SignatureFormat::Ssh => ssh::verify,
-            SignatureFormat::Pgp => pgp::verify,
+            SignatureFormat::Pgp => gpgv::verify,
         };
         let verified = verify(keys, &payload, &signature, self.repository.git_dir(), self.stop);
         verified.map_err(|error| match error {
-            VerifyError::Refused(reason) => VerifyError::Refused(format!("{what}: {reason}")),
-            other => other,
+            SignatureError::Refused(reason) => VerifyError::refused(format!("{what}: {reason}")),
+            other => other.into(),
         })
     }
 
@@ -185,16 +179,9 @@ impl Verifier<'_> {
             return Ok(None);
         }
         if header.size() > MAX_OBJECT_BYTES {
-            return Err(VerifyError::Refused(format!("object {id} is larger than {MAX_OBJECT_BYTES} bytes")));
+            return Err(VerifyError::refused(format!("object {id} is larger than {MAX_OBJECT_BYTES} bytes")));
         }
         let object = self.repository.find_object(id).map_err(unreadable)?;
         Ok(Some(object.detach().data))
     }
-}
-
-/// The first bytes of a file with keys, which prove that it can be read.
-fn read_prefix(key: &str, path: &Path) -> Result<Vec<u8>, VerifyError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(64).read_to_end(&mut bytes));
-    read.map(|_| bytes).map_err(|error| VerifyError::Unusable(format!("`{key}` cannot be read: {error}")))
 }

@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use super::signature_file::SignatureFile;
-use super::{PROGRAM_TIMEOUT, VerifyError};
 use crate::outside_program::{ProgramOutput, pinned, run};
+use crate::source::signatures::{PROGRAM_TIMEOUT, SignatureError, SignatureFile, read_prefix};
 
 /// Git's namespace. Signatures for files or logins have others.
 const NAMESPACE: &str = "git";
@@ -20,10 +19,10 @@ pub(super) fn verify(
     signature: &[u8],
     scratch: &Path,
     stop: &AtomicBool,
-) -> Result<(), VerifyError> {
-    super::read_prefix("ssh_allowed_signers", allowed_signers)?;
+) -> Result<(), SignatureError> {
+    read_prefix("ssh_allowed_signers", allowed_signers)?;
     let signature = SignatureFile::write(signature, scratch)?;
-    let ssh_keygen = |arguments: &[&str], allowed: Option<&Path>| -> Result<ProgramOutput, VerifyError> {
+    let ssh_keygen = |arguments: &[&str], allowed: Option<&Path>| -> Result<ProgramOutput, SignatureError> {
         let mut command = pinned("ssh-keygen");
         command.arg("-Y").args(arguments).arg("-s").arg(signature.path());
         command.args(allowed.map(|_| "-f")).args(allowed);
@@ -33,14 +32,14 @@ pub(super) fn verify(
     let checked = ssh_keygen(&["check-novalidate", "-n", NAMESPACE], None)?;
     if !checked.success {
         let stderr = checked.error_line();
-        return Err(VerifyError::Refused(format!("its SSH signature does not match, or is not for Git ({stderr})")));
+        return Err(SignatureError::Refused(format!("its SSH signature does not match, or is not for Git ({stderr})")));
     }
     let key = fingerprint(&checked.output);
     let found = ssh_keygen(&["find-principals"], Some(allowed_signers))?;
     let principals: Vec<&str> = found.output.lines().filter(|line| !line.is_empty()).take(MAX_PRINCIPALS).collect();
     if !found.success || principals.is_empty() {
         let stderr = invalid_line(&found.stderr, allowed_signers).unwrap_or_else(|| found.error_line());
-        return Err(VerifyError::Refused(format!(
+        return Err(SignatureError::Refused(format!(
             "the SSH key {key} is not in `ssh_allowed_signers`, or not valid now ({stderr})"
         )));
     }
@@ -49,7 +48,7 @@ pub(super) fn verify(
             return Ok(());
         }
     }
-    Err(VerifyError::Refused(format!("`ssh_allowed_signers` does not allow the SSH key {key} to sign for Git")))
+    Err(SignatureError::Refused(format!("`ssh_allowed_signers` does not allow the SSH key {key} to sign for Git")))
 }
 
 /// The first line of the file that the program could not parse, and why: from `/etc/allowed:3: invalid key`.

@@ -3,24 +3,23 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use super::signature_file::SignatureFile;
-use super::{PROGRAM_TIMEOUT, VerifyError};
+use super::{PROGRAM_TIMEOUT, SignatureError, SignatureFile};
 use crate::outside_program::{pinned, run};
 
 /// Broken digests by their OpenPGP numbers (RFC 4880 section 9.4): MD5, SHA-1, RIPEMD-160.
 const WEAK_DIGESTS: [&str; 3] = ["1", "2", "3"];
 
 /// Verifies that a key of the keyring signed the payload.
-pub(super) fn verify(
+pub(crate) fn verify(
     keyring: &Path,
     payload: &[u8],
     signature: &[u8],
     scratch: &Path,
     stop: &AtomicBool,
-) -> Result<(), VerifyError> {
+) -> Result<(), SignatureError> {
     let prefix = super::read_prefix("pgp_keyring", keyring)?;
     if prefix.starts_with(b"-----BEGIN") {
-        return Err(VerifyError::Unusable(
+        return Err(SignatureError::Unusable(
             "`pgp_keyring` is armoured, and gpgv reads binary keyrings only: `gpg --export KEY… > keyring.gpg`, without \
              --armor"
                 .to_owned(),
@@ -36,10 +35,12 @@ pub(super) fn verify(
     let verdict = verdict(&result.output);
     match verdict {
         Ok(()) if !result.success => {
-            Err(VerifyError::Refused("gpgv reports a good signature and a failure".to_owned()))
+            Err(SignatureError::Refused("gpgv reports a good signature and a failure".to_owned()))
         }
-        Err(None) => Err(VerifyError::Unusable(format!("gpgv cannot verify the signature: {}", result.error_line()))),
-        Err(Some(reason)) => Err(VerifyError::Refused(reason)),
+        Err(None) => {
+            Err(SignatureError::Unusable(format!("gpgv cannot verify the signature: {}", result.error_line())))
+        }
+        Err(Some(reason)) => Err(SignatureError::Refused(reason)),
         Ok(()) => Ok(()),
     }
 }
@@ -81,6 +82,10 @@ fn verdict(status: &str) -> Result<(), Option<String>> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+
+    use super::super::ClearSigned;
     use super::*;
 
     const GOOD: &str = "[GNUPG:] NEWSIG\n[GNUPG:] GOODSIG 0A1B A U Thor <a@b>\n[GNUPG:] VALIDSIG FFFF 2026-11-21 1795 0 4 0 22 10 00 FFFF\n";
@@ -108,6 +113,49 @@ mod tests {
             for status in [format!("{GOOD}[GNUPG:] {word}\n"), format!("[GNUPG:] {word}\n{GOOD}")] {
                 assert!(reason(&status).contains(expected), "{word}: {}", reason(&status));
             }
+        }
+    }
+
+    /// Written by helm 4.1.4, and the key that signed it.
+    const PROVENANCE: &str = "-----BEGIN PGP SIGNED MESSAGE-----
+Hash: SHA512
+
+apiVersion: v2
+maintainers:
+- - name: Alice
+name: shop
+version: 1.0.0
+
+...
+files:
+  shop-1.0.0.tgz: sha256:322ec893ee7980facb014032c07e38a5a6b4fc5996292b42dc7b7ea10b8a7e59
+
+-----BEGIN PGP SIGNATURE-----
+
+wrsEARYKAG0FgmsIcfoJEIqtZsD1x4zCRRQAAAAAABwAIHNhbHRAbm90YXRpb25z
+Lm9wZW5wZ3Bqcy5vcmf+lkNs+PU9FV6mQ8XLL65/lLfSZUDpRN+dv6mmQ44ChxYh
+BELlK8brNOdxlw0DuYqtZsD1x4zCAACa/AD/brCVuFU3+fBqEXXd38MbvbDSamXR
+Os4tO240HjXZtnMA+wQsU8e4xBZU+8BPaQEZb2Gk/QQJ+ZS22Bhr7fb7wV0I
+-----END PGP SIGNATURE-----";
+    const KEYRING: &str = "\
+mDMEawhveBYJKwYBBAHaRw8BAQdAhZrFrlWnJUZn2e2FrMAH0e9qK8Hnu5Ry6HjvDA6kNa60E0VkIDxlZEBleGFtcGxlLmNvbT6I\
+kAQTFggAOBYhBELlK8brNOdxlw0DuYqtZsD1x4zCBQJrCG94AhsDBQsJCAcCBhUKCQgLAgQWAgMBAh4BAheAAAoJEIqtZsD1x4zC\
+rpcBANky6UvdY7ERaQv0rv10L/JIqvw2Bonl8q7axybvlh52AQC19y4c4D0zYPcP6T8Ys+HKJaTkmLrK0yZzcEQ0Vs4KAQ==";
+
+    #[test]
+    fn a_text_is_verified_that_helm_signed() {
+        let dir = tempfile::tempdir().unwrap();
+        let keyring = dir.path().join("keyring.gpg");
+        std::fs::write(&keyring, STANDARD.decode(KEYRING).unwrap()).unwrap();
+        let verified = |document: &str| {
+            let ClearSigned { text, signature } = ClearSigned::parse(document).unwrap();
+            verify(&keyring, text.as_bytes(), &signature, dir.path(), &AtomicBool::new(false))
+        };
+        verified(PROVENANCE).unwrap();
+        verified(&format!("before\n{PROVENANCE}\nafter")).unwrap();
+        for edited in [PROVENANCE.replace("1.0.0", "1.0.1"), PROVENANCE.replace("\n...", "\n\n...")] {
+            let error = verified(&edited).unwrap_err();
+            assert_eq!(error.to_string(), "the signature of the PGP key 8AAD66C0F5C78CC2 does not match");
         }
     }
 }

@@ -1,26 +1,26 @@
-//! A temporary file for a signature: both programs need a file.
+//! A temporary file for a signature: the programs need a file.
 
 use std::io::Write;
 use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-use super::VerifyError;
+use super::SignatureError;
 
 /// The prefix of its name, by which files of a killed process are found.
 pub(crate) const PREFIX: &str = "signature-";
 
 /// Removed when it is dropped.
-pub(super) struct SignatureFile(NamedTempFile);
+pub(crate) struct SignatureFile(NamedTempFile);
 
 impl SignatureFile {
-    pub(super) fn write(signature: &[u8], scratch: &Path) -> Result<Self, VerifyError> {
+    pub(crate) fn write(signature: &[u8], scratch: &Path) -> Result<Self, SignatureError> {
         let file = tempfile::Builder::new().prefix(PREFIX).tempfile_in(scratch);
         let written = file.and_then(|mut file| file.write_all(signature).map(|()| file));
-        written.map(Self).map_err(|error| VerifyError::Unusable(format!("a signature cannot be stored: {error}")))
+        written.map(Self).map_err(|error| SignatureError::Unusable(format!("a signature cannot be stored: {error}")))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 }

@@ -1,0 +1,126 @@
+//! Pure: which of the followed versions have the signatures that the repository needs. Each is checked once for each policy.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::{Duration, Instant};
+
+use weir_protocol::digest::Sha256;
+
+use super::Chosen;
+use super::back_off::Failed;
+use super::fetch::NotFetched;
+use crate::config::VerifyConfig;
+
+/// The most bytes of a file with keys.
+const MAX_KEY_FILE_BYTES: u64 = 16 << 20;
+
+/// Which signatures count: the policy of a repository and its keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Policy {
+    pub(super) config: VerifyConfig,
+    /// The contents of its files, or why one cannot be read.
+    pub(super) keys: Result<blake3::Hash, String>,
+}
+
+impl Policy {
+    /// Reads the files of a policy.
+    pub(super) fn read(config: &VerifyConfig) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        let mut read = |(key, file)| -> Result<(), String> {
+            let file = File::open(file).map(|file| file.take(MAX_KEY_FILE_BYTES + 1));
+            let size = file.and_then(|mut file| io::copy(&mut file, &mut hasher));
+            let name = key_name(key);
+            match size {
+                Ok(size) if size > MAX_KEY_FILE_BYTES => {
+                    Err(format!("`{name}` has more than {MAX_KEY_FILE_BYTES} bytes"))
+                }
+                Ok(_) => Ok(()),
+                Err(error) => Err(format!("`{name}` cannot be read: {error}")),
+            }
+        };
+        let read = config.files().try_for_each(&mut read);
+        Self { config: config.clone(), keys: read.map(|()| hasher.finalize()) }
+    }
+}
+
+/// `verify.pgp_keyring` is `pgp_keyring` in messages of the step `verify`.
+fn key_name(key: &str) -> &str {
+    key.strip_prefix("verify.").unwrap_or(key)
+}
+
+/// The results of the checks.
+#[derive(Default)]
+pub(super) struct Signatures {
+    /// As the last poll read it. `None`: no signature is needed.
+    policy: Option<Policy>,
+    /// The digests of the archives, as their signers state them.
+    checked: HashMap<Chosen, Result<Sha256, Failed>>,
+}
+
+impl Signatures {
+    /// Adopts a policy. What another policy accepted or refused is checked again.
+    pub(super) fn set_policy(&mut self, policy: Option<Policy>) {
+        if self.policy != policy {
+            self.checked.clear();
+            self.policy = policy;
+        }
+    }
+
+    /// Forgets what no service follows any more.
+    pub(super) fn retain(&mut self, is_followed: impl Fn(&Chosen) -> bool) {
+        self.checked.retain(|chosen, _| is_followed(chosen));
+    }
+
+    /// Whether a version must be checked now.
+    pub(super) fn needs_check(&self, chosen: &Chosen, now: Instant) -> bool {
+        let waits = || {
+            self.checked.get(chosen).is_some_and(|checked| checked.as_ref().map_or_else(|it| it.waits(now), |_| true))
+        };
+        self.policy.is_some() && !waits()
+    }
+
+    /// Takes the result of a check.
+    pub(super) fn checked(
+        &mut self,
+        chosen: &Chosen,
+        result: Result<Sha256, NotFetched>,
+        interval: Duration,
+        now: Instant,
+    ) {
+        let before = self.checked.get(chosen).and_then(|checked| checked.as_ref().err());
+        let checked = result.map_err(|error| Failed::after(before, error, interval, now));
+        self.checked.insert(chosen.clone(), checked);
+    }
+
+    /// Ends all back-offs.
+    pub(super) fn reset_back_offs(&mut self) {
+        self.checked.retain(|_, checked| checked.is_ok());
+    }
+
+    /// Whether a version may be downloaded.
+    pub(super) fn allow(&self, chosen: &Chosen) -> bool {
+        self.policy.is_none() || self.digest(chosen).is_some()
+    }
+
+    /// The digest of the archive, as its signer states it.
+    pub(super) fn digest(&self, chosen: &Chosen) -> Option<Sha256> {
+        self.checked.get(chosen)?.as_ref().ok().copied()
+    }
+
+    /// Whether a version may be published under this policy, which may be newer than the last poll.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn accept(&self, chosen: &Chosen, policy: Option<&VerifyConfig>) -> Result<(), String> {
+        if policy.is_none() {
+            return Ok(());
+        }
+        let checked = self.checked.get(chosen).filter(|_| self.policy.as_ref().map(|policy| &policy.config) == policy);
+        match checked {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(failed)) => Err(failed.failure.reason.clone()),
+            None => Err(format!("the signature of {} is verified with the next poll", chosen.label)),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A text with an OpenPGP signature below it (RFC 9580, section 7): `gpg --clearsign`. Pure.
+//!
+//! gpgv gets the text and the signature apart, without the armor of either. So the text that counts is the one that was
+//! verified, whatever surrounds it; and gpgv 2.2 rejects an armored signature without a checksum, which helm 4 writes.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+const TEXT: &str = "-----BEGIN PGP SIGNED MESSAGE-----";
+const SIGNATURE: &str = "-----BEGIN PGP SIGNATURE-----";
+const END: &str = "-----END PGP SIGNATURE-----";
+
+/// The first signed text of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClearSigned {
+    /// As it is signed: its lines end in CR LF, except for the last, and have no blanks before that.
+    pub(crate) text: String,
+    /// In binary.
+    pub(crate) signature: Vec<u8>,
+}
+
+impl ClearSigned {
+    /// Finds the text and its signature. `None`: there is none.
+    pub(crate) fn parse(document: &str) -> Option<Self> {
+        let mut lines = document.lines().map(|line| line.trim_end_matches([' ', '\t', '\r']));
+        lines.find(|line| *line == TEXT)?;
+        // The names of hashes.
+        lines.find(|line| line.is_empty())?;
+        let mut text: Option<String> = None;
+        loop {
+            let line = lines.next()?;
+            if line == SIGNATURE {
+                break;
+            }
+            let line = line.strip_prefix("- ").unwrap_or(line);
+            text = Some(text.map_or_else(String::new, |text| text + "\r\n") + line);
+        }
+        let mut encoded = String::new();
+        let body = lines.skip_while(|line| line.contains(':')).take_while(|line| *line != END);
+        // A line with `=` at its start is the checksum.
+        body.filter(|line| !line.starts_with('=')).for_each(|line| encoded += line);
+        Some(Self { text: text?, signature: STANDARD.decode(encoded).ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn document(text: &str, signature: &str) -> String {
+        format!("{TEXT}\nHash: SHA512\n\n{text}\n{SIGNATURE}\n{signature}\n{END}")
+    }
+
+    #[test]
+    fn the_text_and_the_signature_are_taken_out_of_their_armor() {
+        let parse = |document: &str| ClearSigned::parse(document).map(|signed| (signed.text, signed.signature));
+        let expected = Some(("a: 1\r\n\r\n- b\r\n...".to_owned(), b"abcd".to_vec()));
+        let plain = document("a: 1 \t\n\n- - b\n...", "\nYWJj\nZA==");
+        let others = [
+            document("a: 1\n\n- - b\n...", "Version: 1\nComment: x\n\nYWJj\nZA==\n=xyzw"),
+            format!("before\n{plain}\nafter\n{plain}"),
+            plain.replace('\n', "\r\n"),
+        ];
+        assert_eq!(parse(&plain), expected);
+        for other in others {
+            assert_eq!(parse(&other), expected, "{other}");
+        }
+        for wrong in ["", "a: 1", TEXT, &plain.replace("ZA==", "Z!"), &plain.replace(SIGNATURE, ""), &plain[1..]] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_document_is_too_odd(lines in prop::collection::vec("-----BEGIN PGP SIGNED MESSAGE-----|-----BEGIN PGP SIGNATURE-----|-----END PGP SIGNATURE-----|[ -~]{0,9}|\\PC{0,9}", 0..20)) {
+            ClearSigned::parse(&lines.join("\n"));
+        }
+
+        #[test]
+        fn a_text_is_read_as_it_was_signed(lines in prop::collection::vec("[ -~]{0,9}", 1..20), signature: Vec<u8>) {
+            let escaped: Vec<String> = lines.iter().map(|line| if line.starts_with('-') { format!("- {line}") } else { line.clone() }).collect();
+            let signed = ClearSigned::parse(&document(&escaped.join("\n"), &format!("\n{}", STANDARD.encode(&signature)))).unwrap();
+            let lines: Vec<&str> = lines.iter().map(|line| line.trim_end()).collect();
+            prop_assert_eq!(signed, ClearSigned { text: lines.join("\r\n"), signature });
+        }
+    }
+}
