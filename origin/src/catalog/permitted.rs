@@ -54,8 +54,8 @@ fn secrets_folder(url: &Endpoint) -> Result<String, String> {
     // An invalid address has no port. It is refused before a connection, and so needs no secret.
     let port = url.port().unwrap_or_default();
     Ok(match url.scheme() {
-        Some(Scheme::Https) if port == 443 => host,
-        Some(Scheme::Https) => format!("https_{host}_{port}"),
+        Some(Scheme::Https | Scheme::Oci) if port == 443 => host,
+        Some(Scheme::Https | Scheme::Oci) => format!("https_{host}_{port}"),
         Some(Scheme::Http) => format!("http_{host}_{port}"),
         Some(Scheme::Ssh) => format!("ssh_{host}_{port}"),
         Some(Scheme::Git | Scheme::Local) | None => format!("git_{host}_{port}"),

@@ -4,6 +4,7 @@
 //! secrets; the other opens connections. A URL that they read differently is invalid.
 
 mod http_address;
+mod oci_address;
 mod ssh_address;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
 
+pub(crate) use self::oci_address::{OciAddress, OciName};
 pub(crate) use self::ssh_address::SshAddress;
 use super::without_user_info;
 
@@ -37,6 +39,8 @@ pub(crate) enum Scheme {
     Ssh,
     /// `git://`.
     Git,
+    /// `oci://`: a registry, over HTTPS unless it is insecure.
+    Oci,
     /// `file://` or a path: served by a Git program on this machine.
     Local,
 }
@@ -47,6 +51,7 @@ pub(crate) enum Address {
     /// Without user info, query and fragment.
     Http(Url),
     Ssh(SshAddress),
+    Oci(OciAddress),
     Git {
         host: String,
         port: Option<u16>,
@@ -59,6 +64,9 @@ impl Endpoint {
     /// Parses a URL. An invalid one is stored with the reason.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
+        if text.starts_with(oci_address::OCI) {
+            return Self::parse_oci(text);
+        }
         let Ok(gix_url) = gix::url::parse(text.as_str()) else {
             let address = Err("it is not a valid address: write for example `https://git.example/acme/shop.git`");
             return Self { text, scheme: None, host: None, address };
@@ -75,9 +83,17 @@ impl Endpoint {
         let host = host.map(|host| host.trim_matches(['[', ']']).to_ascii_lowercase());
         let address = match scheme {
             Some(scheme) => parse_address(scheme, &text, gix_url),
-            None => Err("the scheme must be https, http, ssh, git or file"),
+            None => Err("the scheme must be https, http, ssh, git, oci or file"),
         };
         Self { text, scheme, host, address }
+    }
+
+    /// The other parser does not know what a registry is. The host is of the parser that opens connections.
+    fn parse_oci(text: String) -> Self {
+        let address = oci_address::parse(&text);
+        let host = address.as_ref().ok().and_then(|address| address.https.host_str());
+        let host = host.map(|host| host.trim_matches(['[', ']']).to_owned());
+        Self { text, scheme: Some(Scheme::Oci), host, address: address.map(Address::Oci) }
     }
 
     /// The text as it was written. It may contain a password.
@@ -99,6 +115,7 @@ impl Endpoint {
     pub(crate) fn port(&self) -> Option<u16> {
         match self.address.as_ref().ok()? {
             Address::Http(url) => url.port_or_known_default(),
+            Address::Oci(address) => address.https.port_or_known_default(),
             Address::Ssh(address) => Some(address.port.unwrap_or(22)),
             Address::Git { port, .. } => Some(port.unwrap_or(9418)),
             Address::Local(_) => None,
@@ -130,11 +147,11 @@ impl Endpoint {
         matches!(self.scheme, Some(Scheme::Https | Scheme::Http))
     }
 
-    /// The requests that a listing of refs takes from the host's budget: two over HTTP, one over SSH and `git://`, none for
+    /// The requests that a listing takes from the host's budget: two over HTTP, one over SSH and `git://`, none for
     /// a local path.
     pub(crate) fn requests_per_listing(&self) -> u32 {
         match self.scheme {
-            Some(Scheme::Https | Scheme::Http) => 2,
+            Some(Scheme::Https | Scheme::Http | Scheme::Oci) => 2,
             Some(Scheme::Ssh | Scheme::Git) => 1,
             Some(Scheme::Local) | None => 0,
         }
@@ -183,7 +200,7 @@ fn parse_address(scheme: Scheme, text: &str, gix_url: gix::Url) -> Result<Addres
             let path = String::from_utf8(path).map_err(|_| "its path is not UTF-8")?;
             Address::Git { host, port: gix_url.port, path }
         }
-        Scheme::Local | Scheme::Ssh => Address::Local(OsString::from_vec(path).into()),
+        Scheme::Local | Scheme::Ssh | Scheme::Oci => Address::Local(OsString::from_vec(path).into()),
     })
 }
 
@@ -236,6 +253,15 @@ pub(crate) fn fuzz(text: &str) {
                 );
             }
         }
+        Ok(Address::Oci(address)) => {
+            for registry in [address.registry(false), address.registry(true)] {
+                assert_eq!(
+                    registry.host_str().map(|host| host.trim_matches(['[', ']'])),
+                    endpoint.host(),
+                    "{registry}"
+                );
+            }
+        }
         Ok(Address::Git { .. } | Address::Local(_)) | Err(_) => {}
     }
 }
@@ -256,6 +282,9 @@ mod tests {
             ("/srv/what?.git", None, 0),
             ("file:///srv/x", None, 0),
             ("file://host/srv/x", None, 0),
+            ("oci://GHCR.io/acme/shop", Some("ghcr.io"), 2),
+            ("oci://docker.io/acme/shop", Some("registry-1.docker.io"), 2),
+            ("oci://[2001:DB8::1]:5000/x", Some("2001:db8::1"), 2),
         ] {
             let endpoint = Endpoint::parse(text);
             assert!(endpoint.address().is_ok(), "{text}: {:?}", endpoint.address());
@@ -271,6 +300,8 @@ mod tests {
             ("https://git.example/x?private_token=s3cret", "password_file"),
             ("http://git.example?private_token=s3cret", "password_file"),
             ("https://git.example/x.git#release", "`ref`"),
+            ("oci://ghcr.io/acme/shop:v1", "`ref`"),
+            ("oci://me:s3cret@ghcr.io/acme/shop", "`username`"),
             ("ssh://git@git.example/x.git#release", "`ref`"),
             ("https://me:s3cret@git.example/x", "`username`"),
             ("git://s3cret@git.example/x", "`username`"),

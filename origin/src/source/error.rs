@@ -113,6 +113,11 @@ pub enum UpstreamError {
         /// Its value.
         limit: u64,
     },
+    /// The repository of a registry has too many tags.
+    #[error(
+        "the repository has more than `[upstreams] max_tags` = {0} tags: raise it, or follow a tag instead of a range"
+    )]
+    TooManyTags(usize),
     /// The list of what the upstream has is invalid.
     #[error("`{name}` cannot be read: {cause}")]
     InvalidList {
@@ -172,7 +177,7 @@ impl UpstreamError {
             | Self::Runtime(_)
             | Self::Redirected { .. } => "connect",
             Self::Authenticate(_) => "authenticate",
-            Self::ListTooLarge { .. } | Self::InvalidList { .. } => "list",
+            Self::ListTooLarge { .. } | Self::TooManyTags(_) | Self::InvalidList { .. } => "list",
             Self::NotFound { step, .. }
             | Self::TooSlow { step, .. }
             | Self::Stalled { step, .. }
@@ -195,7 +200,7 @@ impl UpstreamError {
             Self::NotFound { .. } => "not_found",
             Self::HttpStatus { status: 403 | 429, .. } => "rate_limit",
             Self::HttpStatus { status: 500..=599, .. } => "server_error",
-            Self::ListTooLarge { .. } => "limit",
+            Self::ListTooLarge { .. } | Self::TooManyTags(_) => "limit",
             Self::HttpStatus { .. } | Self::Protocol { .. } | Self::InvalidList { .. } => "protocol",
             Self::File { .. } | Self::Runtime(_) => "local",
             Self::Interrupted => "interrupted",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Scheme};
 use super::helm::ChartName;
 
 /// The kind of a repository: `git` or `helm`.
@@ -64,6 +64,9 @@ impl SourceKind {
             }
             KindName::Helm if !url.is_http() => {
                 Some("`kind = \"helm\"` needs the `https://` or `http://` URL of a folder with an `index.yaml`")
+            }
+            KindName::Git if url.scheme() == Some(Scheme::Oci) => {
+                Some("`kind = \"git\"` cannot follow what is in a registry (`oci://`)")
             }
             KindName::Git | KindName::Helm => None,
         }

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Url;
+
 use super::egress_policy::EgressPolicy;
-use super::endpoint::Endpoint;
+use super::endpoint::{Address, Endpoint};
 use super::redirects::Redirects;
 use crate::clock::ServerClocks;
 
@@ -39,6 +41,9 @@ pub const DEFAULT_MAX_CHART: u64 = 10 << 20;
 /// The default of [`Upstream::max_unpacked`], in bytes.
 pub const DEFAULT_MAX_UNPACKED: u64 = 512 << 20;
 
+/// The default of [`Upstream::max_tags`].
+pub const DEFAULT_MAX_TAGS: usize = 10_000;
+
 /// The default of [`Upstream::min_rate`], in bytes per second.
 pub const DEFAULT_MIN_RATE: u64 = 1 << 10;
 
@@ -47,6 +52,8 @@ pub const DEFAULT_MIN_RATE: u64 = 1 << 10;
 pub struct Upstream {
     /// `https://…`, `http://…` (without credentials), `ssh://…`, `user@host:path`, `git://…`, `file://…` or a local path.
     pub url: Endpoint,
+    /// Whether a registry speaks plain HTTP.
+    pub insecure: bool,
     /// A PEM file with the only trusted certificate authorities for `https://`. `None`: those of the system.
     pub ca: Option<PathBuf>,
     /// The user name for authentication.
@@ -93,6 +100,8 @@ pub struct Upstream {
     pub max_chart: u64,
     /// The most bytes of an archive without its compression.
     pub max_unpacked: u64,
+    /// The most tags of a repository in a registry.
+    pub max_tags: usize,
     /// The minimum rate of LFS downloads in bytes per second, on average over four stall timeouts.
     pub min_rate: u64,
     /// Takes the time of the upstream's answers.
@@ -104,6 +113,7 @@ impl Upstream {
     pub fn new(url: impl Into<Endpoint>) -> Self {
         Self {
             url: url.into(),
+            insecure: false,
             ca: None,
             username: None,
             password_file: None,
@@ -127,8 +137,20 @@ impl Upstream {
             max_index: DEFAULT_MAX_INDEX,
             max_chart: DEFAULT_MAX_CHART,
             max_unpacked: DEFAULT_MAX_UNPACKED,
+            max_tags: DEFAULT_MAX_TAGS,
             min_rate: DEFAULT_MIN_RATE,
             clocks: ServerClocks::default(),
+        }
+    }
+
+    /// The URL to which HTTP requests go: of a registry its own, without a path.
+    ///
+    /// # Errors
+    /// The upstream is not one of HTTP, or its URL is invalid. The reason has no part of the text.
+    pub(crate) fn http_url(&self) -> Result<Url, &'static str> {
+        match self.url.address() {
+            Ok(Address::Oci(address)) => Ok(address.registry(self.insecure).clone()),
+            _ => self.url.http().cloned(),
         }
     }
 }

@@ -43,7 +43,7 @@ impl<'a> Client<'a> {
     pub(crate) fn new(session: &'a UpstreamSession<'a>, user_agent: &'static str) -> Result<Self, UpstreamError> {
         let upstream = session.upstream;
         let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
-        let upstream_url = upstream.url.http().map_err(unsupported)?.clone();
+        let upstream_url = upstream.http_url().map_err(unsupported)?;
         upstream.egress.check_host(upstream_url.host_str().unwrap_or_default())?;
         let authorization = authorization(upstream)?;
         if authorization.is_some() && upstream_url.scheme() != "https" {
@@ -98,6 +98,11 @@ impl<'a> Client<'a> {
         self.session
     }
 
+    /// The upstream's credentials, as a header.
+    pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
+    }
+
     fn send(
         &self,
         method: &Method,
@@ -118,13 +123,24 @@ impl<'a> Client<'a> {
         mut headers: HeaderMap,
         body: Option<&Bytes>,
     ) -> Result<Response, UpstreamError> {
-        headers.insert(USER_AGENT, HeaderValue::from_static(self.user_agent));
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(IDENTITY));
         if let Some(authorization) = &self.authorization
             && redirects::same_origin(url, &self.upstream_url)
         {
             headers.entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
         }
+        self.send_as(method, url, headers, body)
+    }
+
+    /// Sends a request with no credentials but those in the headers, without redirects.
+    pub(crate) fn send_as(
+        &self,
+        method: &Method,
+        url: &Url,
+        mut headers: HeaderMap,
+        body: Option<&Bytes>,
+    ) -> Result<Response, UpstreamError> {
+        headers.insert(USER_AGENT, HeaderValue::from_static(self.user_agent));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(IDENTITY));
         let http = self.http_for(url)?;
         self.check_proxied_address(url)?;
         let send = || {
@@ -148,7 +164,7 @@ impl<'a> Client<'a> {
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
             match send() {
                 (Ok(Err(error)), true) if errors::is_unanswered(&error) => {}
-                (Err(UpstreamError::Stalled { .. }), true) if *method == Method::GET => {}
+                (Err(UpstreamError::Stalled { .. }), true) if *method != Method::POST => {}
                 (response, _) => return response?.map_err(failed),
             }
         }
@@ -219,7 +235,8 @@ impl<'a> Client<'a> {
         UpstreamError::HttpStatus { step: self.session.step(), status, retry_after }
     }
 
-    fn unauthorized(&self, url: &Url) -> &'static str {
+    /// Why a request was answered with 401.
+    pub(crate) fn unauthorized(&self, url: &Url) -> &'static str {
         let Upstream { username, token_file, .. } = self.session.upstream;
         if self.authorization.is_some() && !redirects::same_origin(url, &self.upstream_url) {
             "it redirected to another host, which does not receive the credentials"

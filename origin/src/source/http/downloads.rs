@@ -1,4 +1,4 @@
-//! Requests to an LFS server and its storage.
+//! Requests to an LFS server, and to the storages of LFS servers and registries.
 //!
 //! The storage may be any host with a public address, because large services use other hosts, which change without
 //! notice. It receives the headers from the LFS server, and never the upstream's credentials.
@@ -83,10 +83,7 @@ impl Client<'_> {
         href: &str,
         headers: &HashMap<String, String>,
     ) -> Result<Response, UpstreamError> {
-        let (rules, egress) = (&self.session().upstream.redirects, &self.session().upstream.egress);
-        let storage_url =
-            |from: &Url, href: &str| redirects::storage_url(&self.upstream_url, &self.external_policy, from, href);
-        let first = storage_url(from, href)?;
+        let first = self.other_host(from, href)?;
         let mut url = first.clone();
         for _ in 0..=MAX_REDIRECTS {
             let given =
@@ -95,13 +92,24 @@ impl Client<'_> {
             if !response.status().is_redirection() {
                 return Ok(response);
             }
-            let location = self.location(&response)?;
-            url = match rules {
-                Redirects::None => redirects::follow(rules, egress, &url, location)?,
-                Redirects::SameHost | Redirects::To(_) => storage_url(&url, location)?,
-            };
+            url = self.storage_redirect(&url, &response)?;
         }
         Err(too_many(&url))
+    }
+
+    /// The URL to which a document of the upstream refers, if its host may be contacted.
+    pub(crate) fn other_host(&self, from: &Url, href: &str) -> Result<Url, UpstreamError> {
+        redirects::storage_url(&self.upstream_url, &self.external_policy, from, href)
+    }
+
+    /// The target of a redirect to a storage, which may be another host.
+    pub(crate) fn storage_redirect(&self, from: &Url, response: &Response) -> Result<Url, UpstreamError> {
+        let (rules, egress) = (&self.session().upstream.redirects, &self.session().upstream.egress);
+        let location = self.location(response)?;
+        match rules {
+            Redirects::None => redirects::follow(rules, egress, from, location),
+            Redirects::SameHost | Redirects::To(_) => self.other_host(from, location),
+        }
     }
 }
 

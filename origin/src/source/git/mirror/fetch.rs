@@ -149,6 +149,7 @@ impl Fetch<'_> {
         let unsupported = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
         match upstream.url.address().map_err(unsupported)? {
             Address::Http(url) => self.run(http::transport(self.session, url)?),
+            Address::Oci(_) => Err(unsupported("registries have no repositories of Git").into()),
             Address::Git { host, port, path } => {
                 let socket = connect_tcp(&self.session.network, host, port.unwrap_or(GIT_DAEMON_PORT))?;
                 let (path, virtual_host) = (path.as_str(), Some((host.as_str(), *port)));

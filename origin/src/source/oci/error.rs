@@ -1,0 +1,56 @@
+//! Why a registry did not give what was requested.
+
+use super::super::error::UpstreamError;
+use super::super::http::BodyError;
+use super::OciName;
+
+#[derive(Debug)]
+pub(crate) enum RegistryError {
+    /// The registry cannot be used, whatever is requested.
+    Upstream(UpstreamError),
+    /// It refuses access to this repository. It may as well not exist.
+    Denied(OciName),
+    /// It has no such tag, manifest or blob, or hides it.
+    NotFound,
+    /// What it has cannot be used: the end of a sentence that begins with the name of what was requested.
+    Unusable(String),
+}
+
+impl RegistryError {
+    /// The reason for which a service cannot have `what`, or the error of all services.
+    ///
+    /// # Errors
+    /// It concerns all services of the registry.
+    pub(crate) fn of_one(self, what: &str) -> Result<String, UpstreamError> {
+        match self {
+            Self::Upstream(error) => Err(error),
+            Self::Denied(name) => Err(denied(&name)),
+            Self::NotFound => Ok(format!("{what} is not in the registry, or is hidden without the right credentials")),
+            Self::Unusable(reason) => Ok(format!("{what} {reason}")),
+        }
+    }
+}
+
+/// The error for a repository without access.
+pub(super) fn denied(name: &OciName) -> UpstreamError {
+    UpstreamError::Authenticate(format!(
+        "the registry refuses access to `{name}`, or has no such repository: check `url`, and the credentials (`username`, \
+         `password_file`, `token_file`)"
+    ))
+}
+
+/// The error of a body of at most `max_bytes` in memory.
+pub(super) fn of_body(error: BodyError, max_bytes: u64) -> RegistryError {
+    match error {
+        BodyError::Upstream(error) => RegistryError::Upstream(error),
+        BodyError::TooLarge => RegistryError::Unusable(format!("has more than {max_bytes} bytes")),
+        // Nothing is written.
+        BodyError::Write(error) => RegistryError::Unusable(format!("cannot be stored: {error}")),
+    }
+}
+
+impl From<UpstreamError> for RegistryError {
+    fn from(error: UpstreamError) -> Self {
+        Self::Upstream(error)
+    }
+}

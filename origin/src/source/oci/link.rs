@@ -1,0 +1,85 @@
+//! `Link` (RFC 8288) of a list with several pages. Pure.
+
+use reqwest::Url;
+use reqwest::header::{HeaderMap, LINK};
+
+/// The next page of a list: the same path with the query of the link. Some registries name another host, or `http://`.
+/// `None`: it was the last page.
+pub(super) fn next_page(page: &Url, headers: &HeaderMap) -> Option<Url> {
+    let mut values = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
+    let target = values.find_map(next_target)?;
+    let linked = page.join(target).ok()?;
+    let mut next = page.clone();
+    next.set_query(Some(linked.query()?));
+    Some(next)
+}
+
+/// The target of the link with the relation `next`.
+fn next_target(mut rest: &str) -> Option<&str> {
+    loop {
+        let (target, after) = rest.split_once('<')?.1.split_once('>')?;
+        let (parameters, others) = after.split_at(end_of_link(after));
+        if parameters.split(';').any(is_next) {
+            return Some(target.trim());
+        }
+        rest = others;
+    }
+}
+
+/// Where the comma before another link is. Commas in quotes are none.
+fn end_of_link(parameters: &str) -> usize {
+    let mut is_quoted = false;
+    let end = parameters.find(|c| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    });
+    end.unwrap_or(parameters.len())
+}
+
+fn is_next(parameter: &str) -> bool {
+    parameter.split_once('=').is_some_and(|(name, value)| {
+        let mut relations = value.trim().trim_matches('"').split_ascii_whitespace();
+        name.trim().eq_ignore_ascii_case("rel") && relations.any(|relation| relation.eq_ignore_ascii_case("next"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reqwest::header::HeaderValue;
+
+    use super::*;
+
+    fn next(value: &str) -> Option<String> {
+        let page = Url::parse("https://ghcr.io/v2/acme/shop/tags/list?n=1000").unwrap();
+        let headers = HeaderMap::from_iter([(LINK, HeaderValue::from_str(value).unwrap())]);
+        next_page(&page, &headers).map(String::from)
+    }
+
+    #[test]
+    fn only_the_query_of_a_link_is_used() {
+        let page = |query: &str| Some(format!("https://ghcr.io/v2/acme/shop/tags/list?{query}"));
+        for (value, query) in [
+            ("</v2/acme/shop/tags/list?last=v1&n=100>; rel=\"next\"", "last=v1&n=100"),
+            ("<http://internal:5000/other?last=v1>;rel=next", "last=v1"),
+            ("<?last=a%2Bb>; REL = \"prev Next\"", "last=a%2Bb"),
+            ("</x?a=1>; rel=\"first\", </x?b=2>; title=\"a, b\"; rel=\"next\"", "b=2"),
+        ] {
+            assert_eq!(next(value), page(query), "{value}");
+        }
+        for value in
+            ["", "</x?a=1>", "</x?a=1>; rel=prev", "</x>; rel=next", "<http://[?a=1>; rel=next", "</x; rel=next"]
+        {
+            assert_eq!(next(value), None, "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_link_leads_to_another_path(value in "(<|>|;|,|rel=next|\"|[ -~]){0,30}") {
+            if let Some(next) = next(&value) {
+                prop_assert!(next.starts_with("https://ghcr.io/v2/acme/shop/tags/list?"), "{next}");
+            }
+        }
+    }
+}

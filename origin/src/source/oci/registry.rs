@@ -1,0 +1,300 @@
+//! Requests to a registry.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::Deserialize;
+use weir_protocol::digest::Sha256;
+
+use super::super::error::UpstreamError;
+use super::super::http::{Body, Client, MAX_REDIRECTS, same_origin, too_many_redirects};
+use super::challenge::{self, Challenge};
+use super::error::{RegistryError, of_body};
+use super::manifest::{self, Descriptor, Document, parse_digest};
+use super::token::{Key, Tokens};
+use super::{OciName, link};
+
+/// The largest manifest, and the largest page of tags.
+const MAX_MANIFEST_BYTES: u64 = 4 << 20;
+
+/// The most pages of tags. A registry may send one tag a page.
+const MAX_PAGES: usize = 1000;
+
+/// The tags that are requested per page. Registries may send fewer.
+const TAGS_PER_PAGE: &str = "1000";
+
+/// The longest tag, in bytes.
+const MAX_TAG_BYTES: usize = 128;
+
+const DOCKER_CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
+
+/// A registry, for one session.
+pub(crate) struct Registry<'a> {
+    client: &'a Client<'a>,
+    tokens: &'a Tokens,
+    url: Url,
+}
+
+/// A manifest and the digest of its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    pub(crate) digest: Sha256,
+    pub(crate) document: Document,
+}
+
+/// Whether a text can be a tag.
+pub(crate) fn is_tag(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.len() <= MAX_TAG_BYTES && text.starts_with(plain) && text.chars().all(|c| plain(c) || matches!(c, '.' | '-'))
+}
+
+/// One page of tags.
+#[derive(Deserialize)]
+struct Page {
+    /// Some registries write `null`.
+    tags: Option<Vec<String>>,
+}
+
+impl<'a> Registry<'a> {
+    /// The registry with this URL. It receives the upstream's credentials only if it is the upstream itself.
+    pub(crate) fn new(client: &'a Client<'a>, tokens: &'a Tokens, url: Url) -> Self {
+        Self { client, tokens, url }
+    }
+
+    /// The digest of the manifest that a tag names. One request, without a body where the registry supports that.
+    pub(crate) fn resolve(&self, name: &OciName, tag: &str) -> Result<Sha256, RegistryError> {
+        let response = self.send(name, &Method::HEAD, self.url_of(name, &["manifests", tag]), manifest::ACCEPT)?;
+        let digest = response.headers().get(DOCKER_CONTENT_DIGEST).and_then(|digest| digest.to_str().ok());
+        match (response.status(), digest.and_then(parse_digest)) {
+            (StatusCode::OK, Some(digest)) => Ok(digest),
+            // Some registries have no HEAD, or one without a digest.
+            (StatusCode::OK | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _) => {
+                Ok(self.manifest_by_tag(name, tag)?.digest)
+            }
+            _ => Err(self.failure(name, &response)),
+        }
+    }
+
+    /// The manifest that a tag names now.
+    pub(crate) fn manifest_by_tag(&self, name: &OciName, tag: &str) -> Result<Resolved, RegistryError> {
+        let (bytes, digest) = self.document(name, &["manifests", tag], manifest::ACCEPT)?;
+        let document = manifest::parse(&bytes);
+        let document = document.map_err(|reason| unusable(format!("has a manifest that cannot be used: {reason}")))?;
+        Ok(Resolved { digest, document })
+    }
+
+    /// The manifest with this digest.
+    pub(crate) fn manifest(&self, name: &OciName, digest: &Sha256) -> Result<Document, RegistryError> {
+        let resolved = self.manifest_by_tag(name, &format!("sha256:{digest}"))?;
+        if resolved.digest != *digest {
+            let other = resolved.digest;
+            return Err(unusable(format!(
+                "has the manifest `sha256:{digest}`, but the registry sends one with the digest `sha256:{other}`"
+            )));
+        }
+        Ok(resolved.document)
+    }
+
+    /// All tags of a repository, as the registry sorts them. What cannot be a tag is left out.
+    pub(crate) fn tags(&self, name: &OciName) -> Result<Vec<String>, RegistryError> {
+        let max_tags = self.client.session().upstream.max_tags;
+        let mut page = self.url_of(name, &["tags", "list"]);
+        page.query_pairs_mut().append_pair("n", TAGS_PER_PAGE);
+        let (mut tags, mut seen) = (Vec::new(), HashSet::new());
+        loop {
+            // A part of the tags would be another choice of a version.
+            if !seen.insert(page.clone()) || seen.len() > MAX_PAGES {
+                let cause = format!("the list of tags does not end: page {} repeats, or is beyond 1000", seen.len());
+                return Err(UpstreamError::Protocol { step: self.client.session().step(), cause }.into());
+            }
+            let response = self.send(name, &Method::GET, page.clone(), "application/json")?;
+            if response.status() != StatusCode::OK {
+                return Err(self.failure(name, &response));
+            }
+            let next = link::next_page(&page, response.headers());
+            let (bytes, _) = self.read(response, MAX_MANIFEST_BYTES)?;
+            let invalid =
+                |cause: serde_json::Error| UpstreamError::InvalidList { name: "tags/list", cause: cause.to_string() };
+            let read: Page = serde_json::from_slice(&bytes).map_err(invalid)?;
+            tags.extend(read.tags.into_iter().flatten().filter(|tag| is_tag(tag)));
+            if tags.len() > max_tags {
+                return Err(UpstreamError::TooManyTags(max_tags).into());
+            }
+            match next {
+                Some(next) => page = next,
+                None => return Ok(tags),
+            }
+        }
+    }
+
+    /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
+    /// that clients maintain for registries without one. Only the first page.
+    pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Vec<Descriptor>, RegistryError> {
+        let index = "application/vnd.oci.image.index.v1+json";
+        let read = match self.document(name, &["referrers", &format!("sha256:{digest}")], index) {
+            Err(RegistryError::NotFound) => self.document(name, &["manifests", &format!("sha256-{digest}")], index),
+            other => other,
+        };
+        let (bytes, _) = match read {
+            Err(RegistryError::NotFound) => return Ok(Vec::new()),
+            other => other?,
+        };
+        match manifest::parse(&bytes) {
+            Ok(Document::Index(index)) => Ok(index.manifests),
+            Ok(Document::Manifest(_)) => Err(unusable("has a list of referrers that is no index".to_owned())),
+            Err(reason) => Err(unusable(format!("has a list of referrers that cannot be used: {reason}"))),
+        }
+    }
+
+    /// A blob, as a response whose body is not read yet. Redirects lead to storage, which receives no credentials.
+    pub(crate) fn blob(&self, name: &OciName, digest: &Sha256) -> Result<Response, RegistryError> {
+        let mut url = self.url_of(name, &["blobs", &format!("sha256:{digest}")]);
+        let mut response = self.authorized(name, &Method::GET, &url, &HeaderMap::new())?;
+        for _ in 0..MAX_REDIRECTS {
+            if !response.status().is_redirection() {
+                break;
+            }
+            url = self.client.storage_redirect(&url, &response)?;
+            response = self.client.send_as(&Method::GET, &url, HeaderMap::new(), None)?;
+        }
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            status if status.is_redirection() => Err(too_many_redirects(&url).into()),
+            _ => Err(self.failure(name, &response)),
+        }
+    }
+
+    /// A small blob in memory. Its bytes have this digest.
+    pub(crate) fn small_blob(&self, name: &OciName, digest: &Sha256, max_bytes: u64) -> Result<Vec<u8>, RegistryError> {
+        let (bytes, sha256) = self.read(self.blob(name, digest)?, max_bytes)?;
+        if sha256 == *digest {
+            return Ok(bytes);
+        }
+        Err(unusable(format!(
+            "has the blob `sha256:{digest}`, but the registry sends one with the digest `sha256:{sha256}`"
+        )))
+    }
+
+    /// The bytes of a manifest, and their digest.
+    fn document(
+        &self,
+        name: &OciName,
+        path: &[&str],
+        accept: &'static str,
+    ) -> Result<(Vec<u8>, Sha256), RegistryError> {
+        let response = self.send(name, &Method::GET, self.url_of(name, path), accept)?;
+        if response.status() != StatusCode::OK {
+            return Err(self.failure(name, &response));
+        }
+        self.read(response, MAX_MANIFEST_BYTES)
+    }
+
+    fn read(&self, response: Response, max_bytes: u64) -> Result<(Vec<u8>, Sha256), RegistryError> {
+        let mut bytes = Vec::new();
+        let digest = Body::new(self.client, response, max_bytes).write_to(&mut bytes);
+        Ok((bytes, digest.map_err(|error| of_body(error, max_bytes))?))
+    }
+
+    /// Sends a request, and follows redirects as configured. Only the first request has credentials.
+    fn send(
+        &self,
+        name: &OciName,
+        method: &Method,
+        mut url: Url,
+        accept: &'static str,
+    ) -> Result<Response, RegistryError> {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+        let mut response = self.authorized(name, method, &url, &headers)?;
+        for _ in 0..MAX_REDIRECTS {
+            if !response.status().is_redirection() {
+                break;
+            }
+            url = self.client.redirected(&url, &response)?;
+            response = self.client.send_as(method, &url, headers.clone(), None)?;
+        }
+        if response.status().is_redirection() { Err(too_many_redirects(&url).into()) } else { Ok(response) }
+    }
+
+    /// Sends a request with what the registry accepted last, and once more with what it demands.
+    fn authorized(
+        &self,
+        name: &OciName,
+        method: &Method,
+        url: &Url,
+        headers: &HeaderMap,
+    ) -> Result<Response, RegistryError> {
+        let is_own = same_origin(&self.url, &self.client.upstream_url);
+        let credentials = self.client.authorization().filter(|_| is_own);
+        let send = |authorization: Option<HeaderValue>| {
+            let mut headers = headers.clone();
+            headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
+            self.client.send_as(method, url, headers, None)
+        };
+        if self.client.session().upstream.token_file.is_some() {
+            // The token is for the registry itself.
+            let response = send(credentials.cloned())?;
+            if response.status() == StatusCode::UNAUTHORIZED {
+                return Err(UpstreamError::Authenticate(self.client.unauthorized(url).to_owned()).into());
+            }
+            return Ok(response);
+        }
+        let key = Key {
+            registry: self.url.clone(),
+            name: name.clone(),
+            credentials: credentials.map(|value| Sha256::of(value.as_bytes())),
+        };
+        let response = send(self.tokens.get(&key, Instant::now()))?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        let (authorization, lifetime) = match (challenge::read(response.headers()), credentials) {
+            (Some(Challenge::Bearer(service)), _) => {
+                let granted = self.tokens.request(self.client, &self.url, &service, name, credentials)?;
+                (granted.0, Some(granted.1))
+            }
+            (Some(Challenge::Basic), Some(credentials)) => (credentials.clone(), None),
+            (Some(Challenge::Basic), None) => {
+                return Err(UpstreamError::Authenticate(self.client.unauthorized(url).to_owned()).into());
+            }
+            (None, _) => {
+                let reason = "the registry demands credentials in a way that is not supported: neither a password (`Basic`) \
+                              nor a token (`Bearer` with a `realm`)";
+                return Err(UpstreamError::Authenticate(reason.to_owned()).into());
+            }
+        };
+        let response = send(Some(authorization.clone()))?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.tokens.remove(&key);
+            return Err(RegistryError::Denied(name.clone()));
+        }
+        self.tokens.put(key, authorization, lifetime, Instant::now());
+        Ok(response)
+    }
+
+    /// The error for a status.
+    fn failure(&self, name: &OciName, response: &Response) -> RegistryError {
+        match self.client.response_error(response) {
+            UpstreamError::HttpStatus { status: 401 | 403, retry_after: None, .. } => {
+                RegistryError::Denied(name.clone())
+            }
+            UpstreamError::HttpStatus { status: 404 | 410, .. } => RegistryError::NotFound,
+            other => RegistryError::Upstream(other),
+        }
+    }
+
+    /// `<registry>/v2/<name>/<path>`.
+    fn url_of(&self, name: &OciName, path: &[&str]) -> Url {
+        let mut url = self.url.clone();
+        url.set_path(&format!("/v2/{name}"));
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.extend(path);
+        }
+        url
+    }
+}
+
+fn unusable(reason: String) -> RegistryError {
+    RegistryError::Unusable(reason)
+}

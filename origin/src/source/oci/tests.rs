@@ -1,0 +1,260 @@
+//! Against a scripted registry. What needs `https://` is in `origin/tests/origin/registries.rs`.
+
+use std::sync::mpsc::Receiver;
+
+use prometheus::IntCounter;
+use weir_protocol::digest::Sha256;
+
+use super::super::error::UpstreamError;
+use super::super::http::test_server::{response, server, with_client};
+use super::super::upstream::Upstream;
+use super::*;
+
+const TOKEN: &str = r#"{"token":"t1","expires_in":300}"#;
+const MANIFEST: &str = r#"{"schemaVersion":2,"config":null,"layers":[]}"#;
+
+/// Runs with a registry that sends these responses, one a connection.
+fn with_registry<T>(
+    max_tags: usize,
+    responses: Vec<String>,
+    work: impl FnOnce(&Registry<'_>, &OciName, &Receiver<String>) -> T,
+) -> T {
+    let (url, requests) = server(responses);
+    let tokens = Tokens::new(IntCounter::new("tokens", "tokens").unwrap());
+    let upstream = Upstream { max_tags, ..Upstream::new(url.as_str()) };
+    with_client(&upstream, |client| {
+        let registry = Registry::new(client, &tokens, url.join("/").unwrap());
+        work(&registry, &"acme/shop".parse().unwrap(), &requests)
+    })
+}
+
+fn demands(realm: &str) -> String {
+    let scope = "repository:acme/shop:pull";
+    response("401 x", &format!("www-authenticate: Bearer realm=\"{realm}\",service=\"r\",scope=\"{scope}\"\r\n"), "")
+}
+
+fn ok(body: &str) -> String {
+    response("200 OK", "", body)
+}
+
+fn digest_header(digest: &Sha256) -> String {
+    format!("docker-content-digest: sha256:{digest}\r\n")
+}
+
+fn message<T: std::fmt::Debug>(result: Result<T, RegistryError>) -> String {
+    match result.unwrap_err().of_one("`v1`") {
+        Ok(reason) => reason,
+        Err(error) => format!("[{}] {error}", error.step()),
+    }
+}
+
+#[test]
+fn a_token_is_requested_once_and_again_when_it_is_no_longer_accepted() {
+    let digest = Sha256::of(b"manifest");
+    let tagged = response("200 OK", &digest_header(&digest), "");
+    let script = vec![
+        demands("/token?account=x"),
+        ok(TOKEN),
+        tagged.clone(),
+        tagged.clone(),
+        demands("/token"),
+        ok(&TOKEN.replace("t1", "t2")),
+        tagged,
+        demands("/token"),
+        ok(TOKEN),
+        demands("/token"),
+    ];
+    with_registry(10, script, |registry, name, requests| {
+        assert_eq!(registry.resolve(name, "v1").unwrap(), digest);
+        let first = requests.recv().unwrap();
+        assert!(
+            first.starts_with("head /v2/acme/shop/manifests/v1 http") && !first.contains("authorization"),
+            "{first}"
+        );
+        assert!(first.contains("oci.image.index.v1+json") && first.contains("docker.distribution.manifest.v2+json"));
+        let token = requests.recv().unwrap();
+        let query = "get /token?account=x&scope=repository%3aacme%2fshop%3apull&service=r http";
+        assert!(token.starts_with(query), "{token}");
+        assert!(requests.recv().unwrap().contains("\r\nauthorization: bearer t1\r\n"));
+        assert_eq!(registry.resolve(name, "v1").unwrap(), digest);
+        assert!(requests.recv().unwrap().contains("\r\nauthorization: bearer t1\r\n"), "one request");
+        assert_eq!(registry.resolve(name, "v1").unwrap(), digest);
+        assert!(requests.iter().nth(2).unwrap().contains("\r\nauthorization: bearer t2\r\n"));
+        let refused = message(registry.resolve(name, "v1"));
+        assert!(
+            refused.starts_with("[authenticate] ") && refused.contains("refuses access to `acme/shop`"),
+            "{refused}"
+        );
+        assert_eq!(requests.try_iter().count(), 3, "one exchange for each request");
+    });
+}
+
+#[test]
+fn a_registry_whose_head_says_nothing_is_asked_for_the_manifest() {
+    let sha512 = response("200 OK", "docker-content-digest: sha512:ab\r\n", "");
+    for head in [ok(""), sha512, response("405 x", "", ""), response("404 x", "", "")] {
+        with_registry(10, vec![head, ok(MANIFEST)], |registry, name, requests| {
+            assert_eq!(registry.resolve(name, "v1").unwrap(), Sha256::of(MANIFEST.as_bytes()));
+            assert!(requests.iter().nth(1).unwrap().starts_with("get /v2/acme/shop/manifests/v1 http"));
+        });
+    }
+    with_registry(10, vec![response("404 x", "", ""); 2], |registry, name, _| {
+        assert!(matches!(registry.resolve(name, "v1"), Err(RegistryError::NotFound)));
+    });
+}
+
+#[test]
+fn a_manifest_is_the_one_with_its_digest_and_bounded() {
+    let digest = Sha256::of(MANIFEST.as_bytes());
+    let long = format!("{MANIFEST}{}", " ".repeat(4 << 20));
+    let script =
+        vec![ok(MANIFEST), ok(&MANIFEST.replace('2', "1")), ok(&long), ok("<html>"), response("404 x", "", "")];
+    with_registry(10, script, |registry, name, requests| {
+        let Document::Manifest(manifest) = registry.manifest(name, &digest).unwrap() else { panic!() };
+        assert!(manifest.layers.is_empty());
+        let request = requests.recv().unwrap();
+        assert!(request.starts_with(&format!("get /v2/acme/shop/manifests/sha256:{digest} http")), "{request}");
+        for reason in [
+            "but the registry sends one with the digest `sha256:",
+            "`v1` has more than 4194304 bytes",
+            "`v1` has a manifest that cannot be used: it is invalid",
+            "`v1` is not in the registry, or is hidden",
+        ] {
+            let shown = message(registry.manifest(name, &digest));
+            assert!(shown.contains(reason), "{shown}");
+        }
+    });
+}
+
+#[test]
+fn all_pages_of_tags_are_read_or_none() {
+    let page = |next: &str, tags: &str| {
+        let link = format!("link: <http://internal/v2/other?{next}>; rel=\"next\"\r\n");
+        response("200 OK", if next.is_empty() { "" } else { &link }, &format!("{{\"name\":\"x\",\"tags\":{tags}}}"))
+    };
+    let script = vec![page("last=b", r#"["a","b"]"#), page("last=c", r#"["c","-x","a/b"]"#), page("", "null")];
+    with_registry(3, script, |registry, name, requests| {
+        assert_eq!(registry.tags(name).unwrap(), ["a", "b", "c"]);
+        let paths: Vec<_> = requests.try_iter().map(|it| it.split(' ').nth(1).unwrap().to_owned()).collect();
+        let path = "/v2/acme/shop/tags/list";
+        assert_eq!(paths, [format!("{path}?n=1000"), format!("{path}?last=b"), format!("{path}?last=c")]);
+    });
+    let expected = "[list] the repository has more than `[upstreams] max_tags` = 2 tags: raise it, or follow a tag";
+    with_registry(2, vec![page("last=b", r#"["a","b"]"#), page("last=c", r#"["c"]"#)], |registry, name, _| {
+        assert!(message(registry.tags(name)).starts_with(expected));
+    });
+    with_registry(10, vec![page("a=1", "[]"), page("a=2", "[]"), page("a=1", "[]")], |registry, name, _| {
+        assert!(message(registry.tags(name)).contains("the list of tags does not end"));
+    });
+    let endless = (0..=1000).map(|number| page(&format!("last={number}"), "[]")).collect();
+    with_registry(10, endless, |registry, name, requests| {
+        assert!(message(registry.tags(name)).contains("the list of tags does not end"));
+        assert_eq!(requests.try_iter().count(), 1000);
+    });
+    with_registry(10, vec![ok("<html>"), response("404 x", "", "")], |registry, name, _| {
+        assert!(message(registry.tags(name)).contains("[list] `tags/list` cannot be read"));
+        assert!(matches!(registry.tags(name), Err(RegistryError::NotFound)));
+    });
+}
+
+#[test]
+fn a_token_service_is_followed_within_the_egress_policy_alone() {
+    for (realm, reason) in [
+        (
+            "http://10.0.0.1/token",
+            "the registry asks for a token of `10.0.0.1`, which is not followed: the host `10.0.0.1` has no",
+        ),
+        ("http://169.254.169.254/", "has no public address"),
+        ("file:///etc/passwd", "which is not followed: it is neither https nor http"),
+        ("http://me:s3cret@auth.example/", "its URL contains a user name or a password"),
+        ("http://[", "which is not followed: its `Location` cannot be parsed"),
+    ] {
+        let shown = with_registry(10, vec![demands(realm)], |registry, name, _| message(registry.resolve(name, "v1")));
+        assert!(shown.starts_with("[authenticate] ") && shown.contains(reason), "{realm}: {shown}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+    for (answer, reason) in [
+        (ok("{}"), "[authenticate] the upstream denies access: the token service `127.0.0.1` answers without a token"),
+        (ok(&format!("{{\"token\":\"{}\"}}", "x".repeat(64 << 10))), "answers with more than 65536 bytes"),
+        (response("302 x", "location: /other\r\n", ""), "redirects, which is not followed"),
+        (response("401 x", "", ""), "gives no token for `acme/shop` without credentials"),
+        (response("503 x", "retry-after: 7\r\n", ""), "[list] the upstream answered 503"),
+    ] {
+        let script = vec![demands("/token"), answer];
+        let shown = with_registry(10, script, |registry, name, _| message(registry.resolve(name, "v1")));
+        assert!(shown.contains(reason), "{shown}");
+    }
+    for (challenge, reason) in [
+        ("www-authenticate: Basic realm=\"x\"\r\n", "it requires credentials, but none are configured"),
+        ("www-authenticate: Digest realm=\"x\"\r\n", "in a way that is not supported"),
+        ("", "in a way that is not supported"),
+    ] {
+        let script = vec![response("401 x", challenge, "")];
+        let shown = with_registry(10, script, |registry, name, _| message(registry.resolve(name, "v1")));
+        assert!(shown.contains(reason), "{shown}");
+    }
+}
+
+#[test]
+fn storage_receives_no_credentials() {
+    let digest = Sha256::of(b"layer");
+    let moved = response("307 x", "location: /storage/layer?signature=x\r\n", "");
+    let script = vec![demands("/token"), ok(TOKEN), moved.clone(), ok("layer"), moved, ok("other"), ok("much more")];
+    with_registry(10, script, |registry, name, requests| {
+        assert_eq!(registry.small_blob(name, &digest, 5).unwrap(), b"layer");
+        let requests: Vec<_> = requests.try_iter().collect();
+        assert!(requests[2].starts_with(&format!("get /v2/acme/shop/blobs/sha256:{digest} http")));
+        assert!(requests[2].contains("\r\nauthorization: bearer t1\r\n"));
+        assert!(
+            requests[3].starts_with("get /storage/layer?signature=x http") && !requests[3].contains("authorization")
+        );
+        let shown = message(registry.small_blob(name, &digest, 5));
+        assert!(shown.contains("but the registry sends one with the digest `sha256:"), "{shown}");
+        assert!(message(registry.small_blob(name, &digest, 5)).contains("`v1` has more than 5 bytes"));
+    });
+    let inside = response("307 x", "location: http://169.254.169.254/layer\r\n", "");
+    with_registry(10, vec![inside], |registry, name, _| {
+        assert!(message(registry.small_blob(name, &digest, 5)).contains("has no public address"));
+    });
+    let circle = response("307 x", "location: /storage/layer\r\n", "");
+    with_registry(10, vec![circle; 7], |registry, name, requests| {
+        assert!(message(registry.small_blob(name, &digest, 5)).contains("too many consecutive redirects"));
+        assert_eq!(requests.try_iter().count(), 6);
+    });
+}
+
+#[test]
+fn a_registry_that_demands_a_pause_gets_one() {
+    for status in ["429 x", "503 x", "403 x"] {
+        with_registry(10, vec![response(status, "retry-after: 7\r\n", "")], |registry, name, _| {
+            let Err(RegistryError::Upstream(error)) = registry.resolve(name, "v1") else { panic!("{status}") };
+            assert_eq!(error.retry_after().map(|pause| pause.as_secs()), Some(7), "{error}");
+        });
+    }
+    with_registry(10, vec![response("403 x", "", "")], |registry, name, _| {
+        assert!(matches!(registry.resolve(name, "v1"), Err(RegistryError::Denied(_))));
+    });
+    with_registry(10, vec![response("302 x", "location: http://other.example/\r\n", "")], |registry, name, _| {
+        let error = registry.resolve(name, "v1").unwrap_err();
+        assert!(matches!(error, RegistryError::Upstream(UpstreamError::Redirected { .. })), "{error:?}");
+    });
+}
+
+#[test]
+fn referrers_are_listed_by_the_registry_or_by_a_tag() {
+    let (digest, hex) = (Sha256::of(b"image"), "ab".repeat(32));
+    let index = format!(r#"{{"manifests":[{{"mediaType":"m","digest":"sha256:{hex}","size":1,"artifactType":"a"}}]}}"#);
+    let missing = || response("404 x", "", "");
+    let script = vec![ok(&index), missing(), ok(&index), missing(), missing(), ok(MANIFEST)];
+    with_registry(10, script, |registry, name, requests| {
+        for _ in 0..2 {
+            let found = registry.referrers(name, &digest).unwrap();
+            assert_eq!((found.len(), found[0].artifact_type.as_deref()), (1, Some("a")));
+        }
+        let paths: Vec<_> = requests.try_iter().map(|it| it.split(' ').nth(1).unwrap().to_owned()).collect();
+        let api = format!("/v2/acme/shop/referrers/sha256:{digest}");
+        assert_eq!(paths, [api.clone(), api, format!("/v2/acme/shop/manifests/sha256-{digest}")]);
+        assert!(registry.referrers(name, &digest).unwrap().is_empty());
+        assert!(message(registry.referrers(name, &digest)).contains("a list of referrers that is no index"));
+    });
+}
