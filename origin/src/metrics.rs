@@ -45,11 +45,14 @@ metric_families! {
         pub(crate) last_success: GaugeVec = "weir_origin_repository_last_success_timestamp_seconds" { repository };
         /// Mirrors that were damaged, set aside and cloned again. Above 0: check the disk.
         pub(crate) mirrors_set_aside: IntCounterVec = "weir_origin_mirrors_set_aside_total" { repository };
-        /// Archives of charts that were downloaded and unpacked. `failed`: the service that follows it has the reason.
+        /// Archives of charts and layers of artifacts that were downloaded and unpacked. `failed`: the service that follows it
+        /// has the reason.
         pub(crate) archives_fetched: IntCounterVec = "weir_origin_archives_fetched_total" { result: ["fetched", "failed"] };
         /// Entries of followed charts without a version that can be followed, each time an index is read. `/status` has the
         /// number only if a service finds no version.
         pub(crate) index_entries_skipped: IntCounter = "weir_origin_index_entries_skipped_total";
+        /// Tokens that the token services of registries issued. A token is used for 90 % of its lifetime.
+        pub(crate) registry_tokens: IntCounter = "weir_origin_registry_tokens_total";
         /// Builds of tarballs whose content was not stored yet.
         pub(crate) builds: IntCounterVec = "weir_origin_builds_total" { result: ["built", "failed"] };
         /// Duration of builds, storing included.

@@ -1,11 +1,13 @@
 //! Weir as a whole: a real Git server, real TLS and QUIC, the real binaries, real signals.
 
 mod access;
+mod artifacts;
 mod assignments;
 mod broken_refs;
 mod charts;
 mod cluster;
 mod deltas;
+mod docker_registry;
 mod documentation;
 mod first_readers;
 mod fleet;

@@ -353,7 +353,7 @@ fn service(
     }
     let new = match document {
         RawDocument::Valid(document) => {
-            let kind = kind.unwrap_or_else(|| SourceKind::assumed(document.chart.as_ref()));
+            let kind = kind.unwrap_or_else(|| SourceKind::assumed(&document.followed_ref, document.chart.as_ref()));
             Service::new(document, kind, published)?
         }
         RawDocument::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,

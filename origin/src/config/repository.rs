@@ -11,7 +11,7 @@ use weir_runtime::tls;
 use super::DefinedBy;
 use super::file_check::FileCheck;
 use super::verify::VerifyConfig;
-use crate::source::{Endpoint, Redirects, SourceKind, Upstream};
+use crate::source::{Endpoint, LayerSelector, PlatformName, Redirects, SourceKind, Upstream};
 use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
@@ -26,13 +26,24 @@ const DEFAULT_BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
 pub struct RepositoryConfig {
     /// Name of the repository. Services refer to it.
     pub name: RepositoryName,
-    /// What it is: `git`, or `helm` for a Helm repository. It cannot be changed. Default: `git`.
+    /// What it is: `git`, `helm` for a Helm repository, or `oci` for the repository of an artifact in a registry. It cannot
+    /// be changed. Default: `git`.
     #[serde(default, skip_serializing_if = "SourceKind::is_default")]
     pub kind: SourceKind,
     /// `https://…`, `http://…`, `ssh://user@host/path`, `user@host:path`, `git://…`, `file://…`, or a local path. Passwords,
     /// queries, and user names (except for SSH) are refused. Of a Helm repository: the `https://` or `http://` URL of the
-    /// folder with its `index.yaml`.
+    /// folder with its `index.yaml`. Of an artifact: `oci://host/path`, without tag and digest.
     pub url: Endpoint,
+    /// The registry speaks plain HTTP: for tests, without credentials. There is no other fall-back from HTTPS. For `oci`
+    /// only, as `platform` and `layer`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub insecure: bool,
+    /// Which layer of an artifact is followed, and what becomes of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<LayerSelector>,
+    /// `os/architecture[/variant]`: which manifest of an index is followed. Default: an index is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<PlatformName>,
     /// Time between polls, ±10 %. At least `1s`. After a failure: 5 s (or the interval), doubled up to ten intervals, at most
     /// 30 min.
     #[serde(default = "default_poll_interval", with = "duration")]
@@ -130,6 +141,9 @@ impl RepositoryConfig {
             name,
             kind: SourceKind::default(),
             url: url.into(),
+            insecure: false,
+            layer: None,
+            platform: None,
             poll_interval: DEFAULT_POLL_INTERVAL,
             min_poll_interval: DEFAULT_MIN_POLL_INTERVAL,
             webhook_secret_files: Vec::new(),
@@ -156,6 +170,9 @@ impl RepositoryConfig {
     /// The upstream; [`super::UpstreamsConfig`] adds the limits.
     pub(super) fn upstream(&self) -> Upstream {
         Upstream {
+            insecure: self.insecure,
+            layer: self.layer.clone().unwrap_or_default(),
+            platform: self.platform.clone(),
             ca: self.ca.clone(),
             username: self.username.clone(),
             password_file: self.password_file.clone(),

@@ -17,8 +17,14 @@ impl RepositoryConfig {
     pub(crate) fn errors(&self) -> Vec<ValidationError> {
         let mut errors = self.bounds();
         errors.extend(self.errors_of_verify());
-        let mode = self.verify.as_ref().and_then(|verify| verify.mode.map(|_| "verify.mode"));
-        let refused = mode.into_iter().chain(self.files().map(|(key, _)| key)).filter(|key| !self.kind.has(key));
+        let others = [
+            ("verify.mode", self.verify.as_ref().is_some_and(|verify| verify.mode.is_some())),
+            ("insecure", self.insecure),
+            ("layer", self.layer.is_some()),
+            ("platform", self.platform.is_some()),
+        ];
+        let others = others.into_iter().filter_map(|(key, is_there)| is_there.then_some(key));
+        let refused = others.chain(self.files().map(|(key, _)| key)).filter(|key| !self.kind.has(key));
         errors.extend(refused.map(|key| ValidationError::new(key, self.kind.refused())));
         if let Some(reason) = self.kind.refused_url(&self.url) {
             errors.push(ValidationError::new("url", reason));
@@ -124,9 +130,12 @@ impl RepositoryConfig {
         if self.token_file.is_some() && self.username.is_some() {
             wrong("token_file", "it cannot be used together with `username`");
         }
-        if scheme != Scheme::Https {
-            let secret = "a password or token is sent over `https://` only, where nobody else can read it: change `url`, \
-                          or remove it";
+        if scheme != Scheme::Https && (scheme != Scheme::Oci || self.insecure) {
+            let secret = if self.insecure {
+                "a password or token is sent over HTTPS only, where nobody else can read it: remove `insecure`, or this"
+            } else {
+                "a password or token is sent over `https://` only, where nobody else can read it: change `url`, or remove it"
+            };
             for (field, is_there, detail) in [
                 ("username", self.username.is_some(), secret),
                 ("token_file", self.token_file.is_some(), secret),
@@ -145,7 +154,7 @@ impl RepositoryConfig {
             wrong("client_certificate", detail);
         }
         match &self.proxy {
-            Some(_) if !self.url.is_http() => {
+            Some(_) if !self.url.is_http() && scheme != Scheme::Oci => {
                 wrong("proxy", "it needs an `https://` or `http://` URL");
             }
             Some(proxy) => {
@@ -240,6 +249,41 @@ mod tests {
             });
             assert_eq!(wrong, ["url"], "{url}");
         }
+    }
+
+    #[test]
+    fn an_artifact_has_the_keys_of_registries_and_an_insecure_one_no_credentials() {
+        let oci = |url: &str, more: &dyn Fn(&mut RepositoryConfig)| {
+            fields(|it| {
+                (it.kind, it.url) = (SourceKind::OCI, url.into());
+                more(it);
+            })
+        };
+        let url = "oci://r.example/acme/shop";
+        let with_credentials = |it: &mut RepositoryConfig| {
+            (it.username, it.password_file, it.ca) = (Some("robot".into()), Some("p".into()), Some("ca".into()));
+            it.layer = Some(serde_json::from_str(r#"{"media_type": "a/b", "operation": "copy"}"#).unwrap());
+            it.platform = Some("linux/arm/v7".parse().unwrap());
+            it.proxy = Some("http://proxy.example:3128".into());
+        };
+        assert!(oci(url, &with_credentials).is_empty());
+        assert!(oci(url, &|it| it.insecure = true).is_empty());
+        let insecure = |it: &mut RepositoryConfig| {
+            with_credentials(it);
+            it.insecure = true;
+        };
+        assert_eq!(oci(url, &insecure), ["username"]);
+        let of_git = |it: &mut RepositoryConfig| it.ssh_key = Some("k".into());
+        assert_eq!(oci(url, &of_git), ["ssh_key"]);
+        for url in ["oci://r.example/shop:v1", "oci://r.example", "https://r.example/shop", "r.example/shop", ""] {
+            assert_eq!(oci(url, &|_| {}), ["url"], "{url}");
+        }
+        let of_oci = fields(|it| {
+            (it.insecure, it.platform) = (true, Some("linux/amd64".parse().unwrap()));
+            it.layer = Some(serde_json::from_str("{}").unwrap());
+        });
+        assert_eq!(of_oci, ["insecure", "layer", "platform"], "for `kind = \"git\"`");
+        assert_eq!(fields(|it| it.url = url.into()), ["url"], "for `kind = \"git\"`");
     }
 
     #[test]

@@ -9,9 +9,9 @@ use weir_runtime::config;
 use super::RepositoryConfig;
 use super::validation_error::ValidationError;
 use crate::source::{
-    DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
-    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE, EgressPolicy,
-    Endpoint, Hosts, Upstream,
+    DEFAULT_MAX_ARTIFACT, DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR,
+    DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_TAGS,
+    DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE, EgressPolicy, Endpoint, Hosts, Upstream,
 };
 
 /// Which upstreams are allowed, and how much is fetched from each.
@@ -47,6 +47,11 @@ pub struct UpstreamsConfig {
     /// Largest archive of a chart. At least `1MiB`.
     #[serde(with = "config::size")]
     pub max_chart: ByteSize,
+    /// Largest layer of an artifact in a registry. At least `1MiB`.
+    #[serde(with = "config::size")]
+    pub max_artifact: ByteSize,
+    /// Most tags of a repository in a registry, 1 to 1,000,000. They are listed for ranges of versions alone.
+    pub max_tags: usize,
     /// Largest archive without its compression. At least `1MiB`.
     #[serde(with = "config::size")]
     pub max_unpacked: ByteSize,
@@ -68,6 +73,8 @@ impl Default for UpstreamsConfig {
             max_lfs_object: ByteSize(DEFAULT_MAX_LFS_OBJECT),
             max_index: ByteSize(DEFAULT_MAX_INDEX),
             max_chart: ByteSize(DEFAULT_MAX_CHART),
+            max_artifact: ByteSize(DEFAULT_MAX_ARTIFACT),
+            max_tags: DEFAULT_MAX_TAGS,
             max_unpacked: ByteSize(DEFAULT_MAX_UNPACKED),
             min_rate: ByteSize(DEFAULT_MIN_RATE),
         }
@@ -110,6 +117,8 @@ impl UpstreamsConfig {
             max_lfs_object: self.max_lfs_object.as_u64(),
             max_index: self.max_index.as_u64(),
             max_chart: self.max_chart.as_u64(),
+            max_artifact: self.max_artifact.as_u64(),
+            max_tags: self.max_tags,
             max_unpacked: self.max_unpacked.as_u64(),
             min_rate: self.min_rate.as_u64(),
             ..repository.upstream()
@@ -143,6 +152,9 @@ impl UpstreamsConfig {
         if !(1..=10_000_000).contains(&self.max_refs) {
             wrong("max_refs must be between 1 and 10000000");
         }
+        if !(1..=1_000_000).contains(&self.max_tags) {
+            wrong("max_tags must be between 1 and 1000000");
+        }
         // The format of a pack has no larger count.
         if !(1..=u32::MAX as usize).contains(&self.max_objects) {
             wrong("max_objects must be between 1 and 4294967295");
@@ -154,6 +166,7 @@ impl UpstreamsConfig {
             ("max_lfs_object", self.max_lfs_object),
             ("max_index", self.max_index),
             ("max_chart", self.max_chart),
+            ("max_artifact", self.max_artifact),
             ("max_unpacked", self.max_unpacked),
         ] {
             if size < ByteSize::mib(1) {

@@ -172,7 +172,7 @@ pub(super) fn wrong_ref(
     let text = fields.get("ref").map_or(Ok(RefText::default()), RefText::deserialize).ok()?;
     let chart = fields.get("chart").map_or(Ok(None), Option::<ChartName>::deserialize).ok()?;
     let repository = fields.get("repository").and_then(|name| RepositoryName::deserialize(name).ok());
-    let kind = repository.as_ref().and_then(kind_of).unwrap_or_else(|| SourceKind::assumed(chart.as_ref()));
+    let kind = repository.as_ref().and_then(kind_of).unwrap_or_else(|| SourceKind::assumed(&text, chart.as_ref()));
     let (field, reason) = Followed::parse(kind, &text, chart.as_ref()).err()?;
     Some(ValidationError::new(field, reason))
 }

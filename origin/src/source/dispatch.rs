@@ -30,7 +30,7 @@ impl Source {
     pub(crate) fn open(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
         Self(match config.kind.0 {
             KindName::Git => Kind::Git(Box::new(GitSource::new(config, shared))),
-            KindName::Helm => Kind::Artifacts(Box::new(ArtifactSource::new(config, shared))),
+            KindName::Helm | KindName::Oci => Kind::Artifacts(Box::new(ArtifactSource::new(config, shared))),
         })
     }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::git::revision::Revision;
 use super::helm::{Chart, ChartName};
 use super::kind::{KindName, SourceKind};
+use super::oci::ArtifactRef;
 
 /// The longest `ref`, in bytes.
 const MAX_REF_BYTES: usize = 256;
@@ -19,7 +20,15 @@ pub struct RefText(Box<str>);
 #[error("a `ref` has 1 to {MAX_REF_BYTES} bytes, without control characters, and without white space at its ends")]
 pub struct RefTextError;
 
-/// `HEAD`: what the source itself names first. Of Git the default branch, of a chart the highest release.
+impl RefText {
+    /// Whether only a repository in a registry has such a `ref`.
+    pub(super) fn is_oci_digest(&self) -> bool {
+        self.0.starts_with("sha256:")
+    }
+}
+
+/// `HEAD`: what the source itself names first. Of Git the default branch, of a chart the highest release, of an artifact
+/// `latest`.
 impl Default for RefText {
     fn default() -> Self {
         Self("HEAD".into())
@@ -51,6 +60,7 @@ pub(crate) struct Followed(Kind);
 enum Kind {
     Git(Revision),
     Chart(Chart),
+    Artifact(ArtifactRef),
 }
 
 impl Followed {
@@ -64,10 +74,14 @@ impl Followed {
         chart: Option<&ChartName>,
     ) -> Result<Self, (&'static str, String)> {
         match (kind.0, chart) {
-            (KindName::Git, Some(_)) => Err(("chart", kind.refused())),
+            (KindName::Git | KindName::Oci, Some(_)) => Err(("chart", kind.refused())),
             (KindName::Git, None) => match text.0.parse() {
                 Ok(revision) => Ok(Self(Kind::Git(revision))),
                 Err(error) => Err(("ref", format!("{error}"))),
+            },
+            (KindName::Oci, None) => match ArtifactRef::parse(&text.0) {
+                Ok(artifact) => Ok(Self(Kind::Artifact(artifact))),
+                Err(reason) => Err(("ref", reason)),
             },
             (KindName::Helm, None) => Err(("chart", "`kind = \"helm\"` needs it: the name of a chart".to_owned())),
             (KindName::Helm, Some(chart)) => match Chart::parse(chart.clone(), &text.0) {
@@ -81,7 +95,7 @@ impl Followed {
     pub(crate) fn may_follow(&self, moved: &str) -> bool {
         match &self.0 {
             Kind::Git(revision) => revision.may_follow(moved),
-            Kind::Chart(_) => true,
+            Kind::Chart(_) | Kind::Artifact(_) => true,
         }
     }
 
@@ -89,7 +103,7 @@ impl Followed {
     pub(super) fn revision(&self) -> Option<&Revision> {
         match &self.0 {
             Kind::Git(revision) => Some(revision),
-            Kind::Chart(_) => None,
+            Kind::Chart(_) | Kind::Artifact(_) => None,
         }
     }
 
@@ -97,17 +111,26 @@ impl Followed {
     pub(super) fn chart(&self) -> Option<&Chart> {
         match &self.0 {
             Kind::Chart(chart) => Some(chart),
-            Kind::Git(_) => None,
+            Kind::Git(_) | Kind::Artifact(_) => None,
+        }
+    }
+
+    /// What it is in the repository of an artifact.
+    pub(super) fn artifact(&self) -> Option<&ArtifactRef> {
+        match &self.0 {
+            Kind::Artifact(artifact) => Some(artifact),
+            Kind::Git(_) | Kind::Chart(_) => None,
         }
     }
 }
 
-/// Names what is followed in its repository: a `ref` of Git, or `<chart>@<ref>`.
+/// Names what is followed in its repository: a `ref`, or `<chart>@<ref>`.
 impl fmt::Display for Followed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Git(revision) => revision.fmt(f),
             Kind::Chart(chart) => write!(f, "{}@{chart}", chart.name),
+            Kind::Artifact(artifact) => artifact.fmt(f),
         }
     }
 }
@@ -155,6 +178,23 @@ mod tests {
             let (wrong, error) = read(kind, text, chart).unwrap_err();
             assert!(wrong == key && error.contains(reason), "{wrong}: {error}");
         }
+    }
+
+    #[test]
+    fn an_artifact_is_followed_in_registries_alone() {
+        let read = |kind, text: &str, chart| Followed::parse(kind, &text.parse().unwrap(), chart);
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        for (text, name) in [("HEAD", "latest"), ("stable", "stable"), ("semver:^1", "semver:^1"), (&digest, &digest)] {
+            let followed = read(SourceKind::OCI, text, None).unwrap();
+            assert_eq!(followed.to_string(), name);
+            assert!(followed.may_follow("refs/heads/main") && followed.revision().is_none());
+            assert!(followed.artifact().is_some() && followed.chart().is_none());
+        }
+        let chart: ChartName = "redis".parse().unwrap();
+        assert_eq!(read(SourceKind::OCI, "v1", Some(&chart)).unwrap_err().0, "chart");
+        assert_eq!(read(SourceKind::OCI, "refs/heads/main", None).unwrap_err().0, "ref");
+        let assumed = |text: &str| SourceKind::assumed(&text.parse().unwrap(), None);
+        assert_eq!((assumed(&digest), assumed("main")), (SourceKind::OCI, SourceKind::default()));
     }
 
     proptest! {

@@ -4,10 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::endpoint::{Endpoint, Scheme};
+use super::endpoint::{Address, Endpoint, Scheme};
+use super::followed::RefText;
 use super::helm::ChartName;
 
-/// The kind of a repository: `git` or `helm`.
+/// The kind of a repository: `git`, `helm` or `oci`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SourceKind(pub(super) KindName);
@@ -18,10 +19,11 @@ pub(super) enum KindName {
     #[default]
     Git,
     Helm,
+    Oci,
 }
 
 /// The keys of repositories and services that not every kind has, with the kinds that have them.
-const KEYS: [(&str, &[KindName]); 7] = [
+const KEYS: [(&str, &[KindName]); 10] = [
     ("ssh_key", &[KindName::Git]),
     ("ssh_known_hosts", &[KindName::Git]),
     ("verify.mode", &[KindName::Git]),
@@ -29,15 +31,25 @@ const KEYS: [(&str, &[KindName]); 7] = [
     ("verify.pgp_keyring", &[KindName::Git, KindName::Helm]),
     ("lfs", &[KindName::Git]),
     ("chart", &[KindName::Helm]),
+    ("insecure", &[KindName::Oci]),
+    ("layer", &[KindName::Oci]),
+    ("platform", &[KindName::Oci]),
 ];
 
 impl SourceKind {
     #[cfg(test)]
     pub(crate) const HELM: Self = Self(KindName::Helm);
 
+    #[cfg(test)]
+    pub(crate) const OCI: Self = Self(KindName::Oci);
+
     /// The kind of a repository that is not defined, for a service with these keys.
-    pub(crate) fn assumed(chart: Option<&ChartName>) -> Self {
-        Self(if chart.is_some() { KindName::Helm } else { KindName::Git })
+    pub(crate) fn assumed(text: &RefText, chart: Option<&ChartName>) -> Self {
+        Self(match chart {
+            Some(_) => KindName::Helm,
+            None if text.is_oci_digest() => KindName::Oci,
+            None => KindName::Git,
+        })
     }
 
     /// For documents: earlier versions do not know the key.
@@ -68,6 +80,11 @@ impl SourceKind {
             KindName::Git if url.scheme() == Some(Scheme::Oci) => {
                 Some("`kind = \"git\"` cannot follow what is in a registry (`oci://`)")
             }
+            KindName::Oci => match url.address() {
+                Ok(Address::Oci(address)) => address.repository(None).err(),
+                _ if url.scheme() == Some(Scheme::Oci) => None,
+                _ => Some("`kind = \"oci\"` needs the `oci://` URL of a repository in a registry"),
+            },
             KindName::Git | KindName::Helm => None,
         }
     }
@@ -79,6 +96,7 @@ impl fmt::Display for SourceKind {
         f.write_str(match self.0 {
             KindName::Git => "git",
             KindName::Helm => "helm",
+            KindName::Oci => "oci",
         })
     }
 }
@@ -89,11 +107,11 @@ mod tests {
 
     #[test]
     fn kinds_are_read_as_they_are_shown() {
-        for name in ["git", "helm"] {
+        for name in ["git", "helm", "oci"] {
             let kind: SourceKind = serde_json::from_value(name.into()).unwrap();
             assert_eq!((kind.to_string().as_str(), kind.is_default()), (name, name == "git"));
         }
         let error = serde_json::from_str::<SourceKind>("\"svn\"").unwrap_err().to_string();
-        assert!(error.contains("`svn`") && error.contains("`git` or `helm`"), "{error}");
+        assert!(error.contains("`svn`") && error.contains("`git`, `helm`, `oci`"), "{error}");
     }
 }

@@ -20,7 +20,6 @@ mod helm;
 pub(crate) mod http;
 mod interface;
 mod kind;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the next kinds of sources will use it"))]
 mod oci;
 mod progress;
 pub mod range;
@@ -56,11 +55,12 @@ pub(crate) use interface::{ListRequest, ListTarget, PollOutcome, PollRequest, Re
 pub use kind::SourceKind;
 #[cfg(feature = "fuzzing")]
 pub use oci::fuzz_registry_words;
+pub use oci::{LayerOperation, LayerSelector, PlatformName, PlatformNameError};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
-    DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR, DEFAULT_MAX_OBJECT,
-    DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_TAGS, DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE,
-    DEFAULT_STALL_TIMEOUT, Upstream,
+    DEFAULT_MAX_ARTIFACT, DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR,
+    DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_TAGS,
+    DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE, DEFAULT_STALL_TIMEOUT, Upstream,
 };

@@ -8,6 +8,7 @@ use reqwest::Url;
 
 use super::egress_policy::EgressPolicy;
 use super::endpoint::{Address, Endpoint};
+use super::oci::{LayerSelector, PlatformName};
 use super::redirects::Redirects;
 use crate::clock::ServerClocks;
 
@@ -38,6 +39,9 @@ pub const DEFAULT_MAX_INDEX: u64 = 50 << 20;
 /// The default of [`Upstream::max_chart`], in bytes: as Flux's own.
 pub const DEFAULT_MAX_CHART: u64 = 10 << 20;
 
+/// The default of [`Upstream::max_artifact`], in bytes.
+pub const DEFAULT_MAX_ARTIFACT: u64 = 256 << 20;
+
 /// The default of [`Upstream::max_unpacked`], in bytes.
 pub const DEFAULT_MAX_UNPACKED: u64 = 512 << 20;
 
@@ -54,6 +58,10 @@ pub struct Upstream {
     pub url: Endpoint,
     /// Whether a registry speaks plain HTTP.
     pub insecure: bool,
+    /// Which layer of an artifact is followed.
+    pub layer: LayerSelector,
+    /// Which image of an index is followed.
+    pub platform: Option<PlatformName>,
     /// A PEM file with the only trusted certificate authorities for `https://`. `None`: those of the system.
     pub ca: Option<PathBuf>,
     /// The user name for authentication.
@@ -98,6 +106,8 @@ pub struct Upstream {
     pub max_index: u64,
     /// The most bytes of the archive of a chart.
     pub max_chart: u64,
+    /// The most bytes of an artifact's layer.
+    pub max_artifact: u64,
     /// The most bytes of an archive without its compression.
     pub max_unpacked: u64,
     /// The most tags of a repository in a registry.
@@ -114,6 +124,8 @@ impl Upstream {
         Self {
             url: url.into(),
             insecure: false,
+            layer: LayerSelector::default(),
+            platform: None,
             ca: None,
             username: None,
             password_file: None,
@@ -136,6 +148,7 @@ impl Upstream {
             max_lfs_object: DEFAULT_MAX_LFS_OBJECT,
             max_index: DEFAULT_MAX_INDEX,
             max_chart: DEFAULT_MAX_CHART,
+            max_artifact: DEFAULT_MAX_ARTIFACT,
             max_unpacked: DEFAULT_MAX_UNPACKED,
             max_tags: DEFAULT_MAX_TAGS,
             min_rate: DEFAULT_MIN_RATE,

@@ -3,6 +3,7 @@
 //! `WEIR_NIGHTLY=1` runs the long form of tests that have two: more random cases, all steps to be killed at, larger trees.
 
 mod access;
+mod artifacts;
 mod assignments;
 mod attribute_corners;
 mod broken_refs;
@@ -53,6 +54,7 @@ mod rebuilds;
 mod recovery;
 mod refs;
 mod refused_documents;
+mod registry_server;
 mod scheduling;
 mod scripted_server;
 mod several_operators;

@@ -87,6 +87,10 @@ impl Home {
         Self { dir }
     }
 
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

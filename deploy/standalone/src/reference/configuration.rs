@@ -26,6 +26,9 @@ restart.
 /// `[log]` of the roles that have an access log.
 const ACCESS_LOG: &str = "shared/runtime/src/serve/access_log/config.rs";
 
+/// `[repository.layer]`.
+const LAYER: &str = "origin/src/source/oci/selector.rs";
+
 /// The name in the reference of a type of the code.
 fn type_name(kind: &str) -> &'static str {
     match kind {
@@ -35,7 +38,7 @@ fn type_name(kind: &str) -> &'static str {
         "SocketAddr" => "address",
         "usize" | "u32" | "u64" | "Generation" => "integer",
         "bool" => "boolean",
-        "String" | "RefText" | "SourceKind" | "TrustDomain" | "AgentTemplate" => "string",
+        "String" | "PlatformName" | "RefText" | "SourceKind" | "TrustDomain" | "AgentTemplate" => "string",
         "FolderPath" => "folder",
         "ChartName" | "NodeName" | "ServiceName" | "RepositoryName" | "AssignmentName" => "name",
         "NameGlob" => "pattern",
@@ -155,7 +158,7 @@ fn the_configuration_reference_matches_the_code() {
     for (title, sources, defaults, reloadable) in [
         (
             "Origin",
-            &["origin/src/config", ACCESS_LOG][..],
+            &["origin/src/config", ACCESS_LOG, LAYER][..],
             serde_json::to_value(origin),
             weir_origin::config::RELOADABLE,
         ),

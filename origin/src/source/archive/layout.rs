@@ -8,9 +8,7 @@ pub(crate) enum Layout {
     /// A chart: all members are in one top folder, which is not part of their paths.
     StripTop,
     /// The paths of the members.
-    #[cfg_attr(not(any(test, feature = "fuzzing")), expect(dead_code, reason = "artifacts of registries will use it"))]
     AsIs,
-    #[cfg_attr(not(test), expect(dead_code, reason = "artifacts of registries will use it"))]
     /// Not an archive: its bytes are the only file, with this name.
     OneFile(Component),
 }
@@ -21,7 +19,6 @@ pub(crate) struct Component(Box<str>);
 
 impl Component {
     /// `None`: a directory cannot have a file of this name.
-    #[cfg_attr(not(test), expect(dead_code, reason = "artifacts of registries will use it"))]
     pub(crate) fn new(name: &str) -> Option<Self> {
         is_safe_component(name.as_bytes()).then(|| Self(name.into()))
     }

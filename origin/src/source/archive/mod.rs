@@ -24,7 +24,5 @@ pub(crate) use contents::ArchiveTree;
 pub(crate) use error::ArchiveError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_archive;
-#[cfg(test)]
-pub(crate) use layout::Component;
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Component, Layout};
 pub(crate) use store::{Spool, SpoolStore};

@@ -6,6 +6,7 @@ use weir_protocol::revision_id::RevisionId;
 
 use super::super::archive::Layout;
 use super::super::helm::ChartName;
+use super::super::oci::OciName;
 
 /// The version that a service follows now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,6 +39,19 @@ pub(crate) struct Blob {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Location {
     Url(Url),
+    /// In a registry.
+    Blob {
+        registry: Url,
+        name: OciName,
+        sha256: Sha256,
+    },
+}
+
+impl Blob {
+    /// Whether it is in a registry. Otherwise it is in an index.
+    pub(super) fn is_in_registry(&self) -> bool {
+        self.at.iter().any(|location| matches!(location, Location::Blob { .. }))
+    }
 }
 
 /// The revision of a chart.

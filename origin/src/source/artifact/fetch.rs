@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::time::Duration;
 
+use reqwest::Response;
 use weir_protocol::digest::Sha256;
 
 use super::super::archive::{ArchiveError, Bounds};
 use super::super::error::UpstreamError;
 use super::super::http::{Body, BodyError, Client, same_host};
+use super::super::oci::{Registry, RegistryError};
 use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
 use super::{ArtifactSource, Chosen, Location};
 use crate::data_dir::without_path;
@@ -51,7 +53,8 @@ impl ArtifactSource {
             max_spools: upstream.max_mirror,
         };
         let downloaded = self.spools.temporary().map_err(|error| BodyError::Write(without_path(&error)));
-        let downloaded = downloaded.and_then(|mut file| Ok((download(client, chosen, &mut file, progress)?, file)));
+        let downloaded =
+            downloaded.and_then(|mut file| Ok((self.download(client, chosen, &mut file, progress)?, file)));
         let (sha256, file) = match downloaded {
             Ok(downloaded) => downloaded,
             Err(BodyError::TooLarge) => {
@@ -61,8 +64,12 @@ impl ArtifactSource {
             Err(BodyError::Write(error)) => return failed(RetryPolicy::BackOff, &ArchiveError::Disk(error)),
             Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
             Err(BodyError::Upstream(UpstreamError::NotFound { cause, .. })) => {
-                let reason = format_args!("is in the index, but not at its URL: {cause}");
-                return failed(RetryPolicy::BackOff, &reason);
+                let listed = if chosen.blob.is_in_registry() {
+                    "has a manifest, but its layer is not there"
+                } else {
+                    "is in the index, but not at its URL"
+                };
+                return failed(RetryPolicy::BackOff, &format_args!("{listed}: {cause}"));
             }
             Err(BodyError::Upstream(error)) => {
                 let retry_after = error.retry_after();
@@ -71,9 +78,15 @@ impl ArtifactSource {
             }
         };
         if let Some(listed) = chosen.blob.sha256.filter(|listed| *listed != sha256) {
-            let reason = format_args!(
-                "has the SHA-256 digest `{sha256}`, but the index says `{listed}`: publish it again, or repair the index"
-            );
+            let reason = if chosen.blob.is_in_registry() {
+                format!(
+                    "has a layer with the SHA-256 digest `{sha256}`, but its manifest says `{listed}`: publish it again"
+                )
+            } else {
+                format!(
+                    "has the SHA-256 digest `{sha256}`, but the index says `{listed}`: publish it again, or repair the index"
+                )
+            };
             return failed(RetryPolicy::BackOff, &reason);
         }
         if let Some(signed) = signed.filter(|signed| *signed != sha256) {
@@ -90,39 +103,60 @@ impl ArtifactSource {
             Err(error) => failed(RetryPolicy::BackOff, &error),
         }
     }
+
+    /// Downloads from the first location that has the archive.
+    fn download(
+        &self,
+        client: &Client<'_>,
+        chosen: &Chosen,
+        file: &mut File,
+        progress: &FetchProgress,
+    ) -> Result<Sha256, BodyError> {
+        let mut last = None;
+        for location in &chosen.blob.at {
+            let response = match self.request(client, location) {
+                Ok(response) => response,
+                Err(error) if is_of_all(&error, client, chosen) => return Err(BodyError::Upstream(error)),
+                Err(error) => {
+                    last = Some(error);
+                    continue;
+                }
+            };
+            let sha256 = Body::new(client, response, chosen.blob.max_bytes).write_to(&mut Shown { file, progress })?;
+            file.rewind().map_err(BodyError::Write)?;
+            return Ok(sha256);
+        }
+        let nowhere = || UpstreamError::NotFound { step: "fetch", cause: "it has no URL".to_owned() };
+        Err(BodyError::Upstream(last.unwrap_or_else(nowhere)))
+    }
+
+    fn request(&self, client: &Client<'_>, location: &Location) -> Result<Response, UpstreamError> {
+        match location {
+            Location::Url(url) => {
+                let response = client.download(url, url.as_str(), &HashMap::new());
+                response.and_then(|response| client.expect_success(response))
+            }
+            Location::Blob { registry, name, sha256 } => {
+                let registry = Registry::new(client, &self.tokens, registry.clone());
+                registry.blob(name, sha256).map_err(|error| match error {
+                    RegistryError::NotFound => {
+                        UpstreamError::NotFound { step: "fetch", cause: "it answered 404".to_owned() }
+                    }
+                    other => other.of_all(name),
+                })
+            }
+        }
+    }
 }
 
 /// Whether an error ends the poll: it was interrupted, or the server of the index demands a pause. Another host that does
 /// stops only the charts that it has.
 pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
-    let is_own = |Location::Url(url): &Location| same_host(&client.upstream_url, url);
+    let is_own = |location: &Location| match location {
+        Location::Url(url) => same_host(&client.upstream_url, url),
+        Location::Blob { registry, .. } => same_host(&client.upstream_url, registry),
+    };
     matches!(error, UpstreamError::Interrupted) || error.retry_after().is_some() && chosen.blob.at.iter().any(is_own)
-}
-
-/// Downloads from the first location that has the archive.
-fn download(
-    client: &Client<'_>,
-    chosen: &Chosen,
-    file: &mut File,
-    progress: &FetchProgress,
-) -> Result<Sha256, BodyError> {
-    let mut last = None;
-    for Location::Url(url) in &chosen.blob.at {
-        let response = client.download(url, url.as_str(), &HashMap::new());
-        let response = match response.and_then(|response| client.expect_success(response)) {
-            Ok(response) => response,
-            Err(error) if is_of_all(&error, client, chosen) => return Err(BodyError::Upstream(error)),
-            Err(error) => {
-                last = Some(error);
-                continue;
-            }
-        };
-        let sha256 = Body::new(client, response, chosen.blob.max_bytes).write_to(&mut Shown { file, progress })?;
-        file.rewind().map_err(BodyError::Write)?;
-        return Ok(sha256);
-    }
-    let nowhere = || UpstreamError::NotFound { step: "fetch", cause: "it has no URL".to_owned() };
-    Err(BodyError::Upstream(last.unwrap_or_else(nowhere)))
 }
 
 /// Shows the received bytes.

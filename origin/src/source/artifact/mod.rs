@@ -1,4 +1,4 @@
-//! Sources of versions that are archives each: charts of Helm repositories.
+//! Sources of versions that are archives each: charts of Helm repositories, and artifacts in registries.
 //!
 //! A poll lists what the services follow ([`Chosen`]), and `fetch` downloads and unpacks the archives that a build needs.
 //! `state` decides which ones those are, and `signatures` which may be published. Nothing but what is published survives the process.
@@ -19,13 +19,13 @@ use weir_protocol::revision_id::RevisionId;
 
 pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
 
-use self::listing::list_charts;
+use self::listing::Listing as UpstreamListing;
 use self::signatures::Policy;
 use self::state::{Needed, State};
 use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
 use super::error::UpstreamError;
-use super::helm::{Chart, HelmIndex};
 use super::http::{Client, USER_AGENT, UpstreamSession};
+use super::oci::Tokens;
 use super::{
     ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy, ServiceFailure,
     SourceContext, Upstream,
@@ -38,7 +38,8 @@ use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, ListedEnt
 
 /// A repository of archives as a source.
 pub(crate) struct ArtifactSource {
-    index: HelmIndex,
+    listing: UpstreamListing,
+    tokens: Tokens,
     spools: SpoolStore,
     state: Mutex<State>,
     shared: Arc<SourceContext>,
@@ -47,8 +48,9 @@ pub(crate) struct ArtifactSource {
 impl ArtifactSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
         let spools = SpoolStore::new(shared.data_dir.artifacts(&config.name, config.url.as_str()));
-        let index = HelmIndex::new(shared.metrics.index_entries_skipped.clone());
-        Self { index, spools, state: Mutex::default(), shared }
+        let (listing, tokens) =
+            (UpstreamListing::new(config.kind, &shared.metrics), Tokens::new(shared.metrics.registry_tokens.clone()));
+        Self { listing, tokens, spools, state: Mutex::default(), shared }
     }
 
     pub(crate) fn poll(&self, request: &PollRequest<'_>, stop: &AtomicBool) -> Result<PollOutcome, PollFailure> {
@@ -70,14 +72,10 @@ impl ArtifactSource {
         request: &PollRequest<'_>,
     ) -> Result<PollOutcome, UpstreamError> {
         let client = Client::new(session, USER_AGENT)?;
-        let mut charts: Vec<Chart> =
-            request.services.iter().filter_map(|each| each.followed.chart().cloned()).collect();
-        charts.sort_by_cached_key(|chart| (chart.name.clone(), chart.to_string()));
-        charts.dedup();
         request.progress.listing();
-        let chosen = list_charts(&self.index, &client, &charts, request.progress)?;
+        let choices = self.listing.list(&client, &self.tokens, request.services, request.progress)?;
         let policy = request.config.verify.as_ref().map(Policy::read);
-        let moved = self.state().list(charts.into_iter().zip(chosen).collect());
+        let moved = self.state().list(choices);
         let (is_verified, unused) = {
             // In this order: a build locks the spools while it has the state.
             let mut state = self.state();
@@ -155,7 +153,7 @@ impl ArtifactSource {
         emit: &mut dyn FnMut(ListedEntry),
     ) -> Result<(RevisionId, Listing), ServiceFailure> {
         let revision = match target {
-            ListTarget::Followed(followed) => self.state().revision(followed.chart())?,
+            ListTarget::Followed(followed) => self.state().revision(followed)?,
             ListTarget::At(revision) => revision.clone(),
         };
         let spool = self.spool(&revision)?;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
 
-use super::super::ServiceFailure;
 use super::super::archive::Layout;
-use super::super::helm::Chart;
+use super::super::{Followed, ServiceFailure};
 use super::back_off::Failed;
 use super::fetch::Fetched;
+use super::listing::Choices;
 use super::signatures::Signatures;
 use super::{Blob, Chosen, chart_revision};
 use crate::config::VerifyConfig;
@@ -23,8 +23,8 @@ type Archive = (Sha256, Layout);
 /// The state of a repository between polls.
 #[derive(Default)]
 pub(super) struct State {
-    /// Of each followed chart, or why there is none. `None`: never listed.
-    choices: Option<Vec<(Chart, Result<Chosen, ServiceFailure>)>>,
+    /// Of all that is followed. `None`: never listed.
+    choices: Option<Choices>,
     /// The digests of archives for which the listing has none.
     digests: HashMap<Blob, Sha256>,
     failed: HashMap<Blob, Failed>,
@@ -55,7 +55,7 @@ pub(super) struct Unverified {
 
 impl State {
     /// Takes a listing. Returns whether a choice moved.
-    pub(super) fn list(&mut self, choices: Vec<(Chart, Result<Chosen, ServiceFailure>)>) -> bool {
+    pub(super) fn list(&mut self, choices: Choices) -> bool {
         let moved = self.choices.as_ref() != Some(&choices);
         let blobs: HashSet<&Blob> = choices.iter().flat_map(|(_, chosen)| chosen).map(|chosen| &chosen.blob).collect();
         self.failed.retain(|blob, _| blobs.contains(blob));
@@ -90,7 +90,7 @@ impl State {
     ) -> Vec<Needed> {
         let mut needed: Vec<Needed> = Vec::new();
         for service in services {
-            let Some(Ok(chosen)) = self.choice(service.followed.chart()) else { continue };
+            let Some(Ok(chosen)) = self.choice(&service.followed) else { continue };
             let identity = self.identify(chosen);
             let is_needed = match &identity {
                 None => self.signatures.allow(chosen),
@@ -103,8 +103,13 @@ impl State {
                 }
             };
             let waits = self.failed.get(&chosen.blob).is_some_and(|failed| failed.waits(now));
-            if is_needed && !waits && !needed.iter().any(|other| other.chosen == *chosen) {
-                let (revision, signed) = (identity.map(|(revision, _)| revision), self.signatures.digest(chosen));
+            let signed = self.signatures.digest(chosen);
+            // Several revisions may have the same archive.
+            let is_same = |other: &Needed| {
+                (&other.chosen.blob, &other.chosen.layout, other.signed) == (&chosen.blob, &chosen.layout, signed)
+            };
+            if is_needed && !waits && !needed.iter().any(is_same) {
+                let revision = identity.map(|(revision, _)| revision);
                 needed.push(Needed { chosen: chosen.clone(), revision, signed });
             }
         }
@@ -142,7 +147,7 @@ impl State {
         service: &Service,
         policy: Option<&VerifyConfig>,
     ) -> Result<(&Chosen, RevisionId, Sha256), ServiceFailure> {
-        let chosen = self.chosen_for(service.followed.chart())?;
+        let chosen = self.chosen_for(&service.followed)?;
         let identity = self.identify(chosen);
         let published = identity.as_ref().is_some_and(|(revision, _)| is_published(service, revision));
         let accepted = self.signatures.accept(chosen, policy);
@@ -155,7 +160,7 @@ impl State {
     }
 
     /// The revision that a service would have if it followed this.
-    pub(super) fn revision(&self, followed: Option<&Chart>) -> Result<RevisionId, ServiceFailure> {
+    pub(super) fn revision(&self, followed: &Followed) -> Result<RevisionId, ServiceFailure> {
         let chosen = self.chosen_for(followed)?;
         self.identify(chosen).map(|(revision, _)| revision).ok_or_else(|| pending(chosen))
     }
@@ -189,7 +194,9 @@ impl State {
         });
         let other = || match self.choices {
             Some(_) => format!("the archive of `{revision}` is not stored, and no service follows it any more"),
-            None => format!("the archive of `{revision}` is not stored, and the index was not read since the start"),
+            None => {
+                format!("the archive of `{revision}` is not stored, and the repository was not read since the start")
+            }
         };
         found.ok_or_else(|| ServiceFailure::transient("build", other()))
     }
@@ -224,16 +231,14 @@ impl State {
         self.choices.iter().flatten().filter_map(|(_, chosen)| chosen.as_ref().ok())
     }
 
-    fn choice(&self, followed: Option<&Chart>) -> Option<&Result<Chosen, ServiceFailure>> {
+    fn choice(&self, followed: &Followed) -> Option<&Result<Chosen, ServiceFailure>> {
         let mut choices = self.choices.iter().flatten();
-        choices.find(|(chart, _)| Some(chart) == followed).map(|(_, chosen)| chosen)
+        choices.find(|(other, _)| other == followed).map(|(_, chosen)| chosen)
     }
 
-    fn chosen_for(&self, followed: Option<&Chart>) -> Result<&Chosen, ServiceFailure> {
-        let unlisted = || {
-            "the index was not read for this chart yet: the next poll does so for the charts that services follow"
-                .to_owned()
-        };
+    fn chosen_for(&self, followed: &Followed) -> Result<&Chosen, ServiceFailure> {
+        let unlisted =
+            || "the repository was not read for this yet: the next poll does so for what services follow".to_owned();
         match self.choice(followed) {
             Some(Ok(chosen)) => Ok(chosen),
             Some(Err(failure)) => Err(failure.clone()),
@@ -279,7 +284,7 @@ mod tests {
     }
 
     /// A listing in which the chart stands for this version, with an archive of this digest.
-    fn listing(service: &Service, version: &str, digest: Option<u8>) -> Vec<(Chart, Result<Chosen, ServiceFailure>)> {
+    fn listing(service: &Service, version: &str, digest: Option<u8>) -> Choices {
         let sha256 = digest.map(|byte| Sha256::from_bytes([byte; 32]));
         let url = Location::Url(Url::parse("https://charts.example/shop.tgz").unwrap());
         let chosen = Chosen {
@@ -290,7 +295,7 @@ mod tests {
             blob: Blob { sha256, max_bytes: 100, max_bytes_key: "max_chart", at: vec![url] },
             layout: Layout::StripTop,
         };
-        vec![(service.followed.chart().unwrap().clone(), Ok(chosen))]
+        vec![(service.followed.clone(), Ok(chosen))]
     }
 
     fn failure(retry: RetryPolicy) -> Fetched {

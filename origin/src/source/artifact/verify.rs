@@ -113,7 +113,8 @@ impl ArtifactSource {
 /// Downloads the provenance of a chart.
 fn provenance(client: &Client<'_>, chosen: &Chosen) -> Result<Vec<u8>, BodyError> {
     let mut last = None;
-    for Location::Url(archive) in &chosen.blob.at {
+    for location in &chosen.blob.at {
+        let Location::Url(archive) = location else { continue };
         let url = provenance_url(archive);
         let response = client.download(&url, url.as_str(), &HashMap::new());
         match response.and_then(|response| client.expect_success(response)) {

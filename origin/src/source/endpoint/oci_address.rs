@@ -74,7 +74,6 @@ impl OciAddress {
     ///
     /// # Errors
     /// There is none of this name, with the reason.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the next kinds of sources will use it"))]
     pub(crate) fn repository(&self, below: Option<&str>) -> Result<OciName, &'static str> {
         let of_url = self.path.as_ref().map(|name| &*name.0);
         let parts: Vec<&str> = of_url.into_iter().chain(below).collect();

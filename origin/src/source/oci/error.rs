@@ -29,10 +29,19 @@ impl RegistryError {
             Self::Unusable(reason) => Ok(format!("{what} {reason}")),
         }
     }
+
+    /// The error of all services that follow something of this repository.
+    pub(crate) fn of_all(self, name: &OciName) -> UpstreamError {
+        match self {
+            Self::Upstream(error) => error,
+            Self::Denied(_) | Self::NotFound => denied(name),
+            Self::Unusable(reason) => UpstreamError::Protocol { step: "list", cause: format!("`{name}` {reason}") },
+        }
+    }
 }
 
 /// The error for a repository without access.
-pub(super) fn denied(name: &OciName) -> UpstreamError {
+fn denied(name: &OciName) -> UpstreamError {
     UpstreamError::Authenticate(format!(
         "the registry refuses access to `{name}`, or has no such repository: check `url`, and the credentials (`username`, \
          `password_file`, `token_file`)"

@@ -12,7 +12,7 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, app
 /// What a tag or a digest names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
-    Manifest(Manifest),
+    Manifest(Box<Manifest>),
     Index(Index),
 }
 

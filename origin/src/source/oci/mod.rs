@@ -1,23 +1,34 @@
 //! A client for OCI registries (OCI distribution specification 1.1, and Docker's registry).
 //!
+//! [`Artifacts`] lists what services follow ([`ArtifactRef`]). `selection` decides which manifest and which layer that is.
 //! [`Registry`] requests tags, manifests and blobs of the repositories of one registry. It answers the registry's challenges
 //! ([`Tokens`]), and reads everything within bounds. Nothing that a registry says is trusted but by its digest.
 
+mod artifact_ref;
 mod challenge;
 mod error;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 mod link;
+mod listing;
 mod manifest;
+mod platform;
 mod registry;
+mod selection;
+mod selector;
 #[cfg(test)]
 mod tests;
 mod token;
 
 pub(crate) use super::endpoint::OciName;
+pub(crate) use artifact_ref::ArtifactRef;
 pub(crate) use error::RegistryError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_registry_words;
+pub(crate) use listing::{Artifact, Artifacts, Selector};
+#[cfg(test)]
 pub(crate) use manifest::Document;
+pub use platform::{PlatformName, PlatformNameError};
 pub(crate) use registry::Registry;
+pub use selector::{LayerOperation, LayerSelector};
 pub(crate) use token::Tokens;

@@ -131,6 +131,7 @@ impl<'a> Registry<'a> {
 
     /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
     /// that clients maintain for registries without one. Only the first page.
+    #[cfg_attr(not(test), expect(dead_code, reason = "signatures of artifacts will use it"))]
     pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Vec<Descriptor>, RegistryError> {
         let index = "application/vnd.oci.image.index.v1+json";
         let read = match self.document(name, &["referrers", &format!("sha256:{digest}")], index) {
@@ -167,6 +168,7 @@ impl<'a> Registry<'a> {
     }
 
     /// A small blob in memory. Its bytes have this digest.
+    #[cfg_attr(not(test), expect(dead_code, reason = "signatures of artifacts will use it"))]
     pub(crate) fn small_blob(&self, name: &OciName, digest: &Sha256, max_bytes: u64) -> Result<Vec<u8>, RegistryError> {
         let (bytes, sha256) = self.read(self.blob(name, digest)?, max_bytes)?;
         if sha256 == *digest {

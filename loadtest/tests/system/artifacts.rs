@@ -1,0 +1,70 @@
+//! An artifact in a registry, from a push to the directory of an agent.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use weir_loadtest::cluster::{Cluster, Plan};
+use weir_loadtest::processes::until;
+use weir_loadtest::scrape;
+use weir_origin::config::{RepositoryConfig, ServiceConfig};
+
+use crate::docker_registry::DockerRegistry;
+
+const NAME: &str = "acme/manifests/shop";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_artifact_is_followed_to_an_agent_and_its_registry_may_be_down() -> anyhow::Result<()> {
+    let Some(mut registry) = DockerRegistry::start().await? else { return Ok(()) };
+    let first = registry.push(NAME, "v1.0.0", &[("map.yaml", "a: 1"), ("sub/more.yaml", "b: 1")])?;
+    registry.push(NAME, "2.0.0", &[("map.yaml", "a: 9")])?;
+    let repository: RepositoryConfig = serde_json::from_value(json!({
+        "name": "manifests", "kind": "oci", "url": format!("oci://{}/{NAME}", registry.address), "insecure": true,
+        "poll_interval": "1s", "min_poll_interval": "0s",
+    }))?;
+    let service = |name: &str, followed: &str| -> anyhow::Result<ServiceConfig> {
+        Ok(serde_json::from_value(json!({ "name": name, "repository": "manifests", "ref": followed }))?)
+    };
+    let services = vec![service("shop", "semver:^1")?, service("pinned", &first)?];
+    let plan = Plan { repositories: vec![repository], services, agents: 1, ..Plan::default() };
+    let cluster = Cluster::start(plan).await?;
+    let read = |name: &str, file: &str| {
+        let current = cluster.current(0, &name.parse().expect("a valid name"));
+        fs::read_to_string(current.join(file)).unwrap_or_default()
+    };
+    until("the agent has both services", async || {
+        ["shop", "pinned"].iter().all(|name| read(name, "map.yaml") == "a: 1" && read(name, "sub/more.yaml") == "b: 1")
+    })
+    .await?;
+    let admin = cluster.origin.admin_address().context("it has an admin listener")?;
+    let published = async |name: &str| {
+        let status = scrape::status(admin).await?;
+        let services = status["services"].as_array().context("it has services")?;
+        let service = services.iter().find(|each| each["name"] == name).context("the service is there")?;
+        Ok::<_, anyhow::Error>(service["published"].clone())
+    };
+    let shop = published("shop").await?;
+    assert_eq!(shop["revision_id"], format!("oci:{first}"));
+    assert_eq!((shop["version"].as_str(), shop["commit"].is_null()), (Some("v1.0.0"), true));
+    assert_eq!(published("pinned").await?["revision_id"], format!("oci:{first}"));
+
+    let second = registry.push(NAME, "v1.1.0", &[("map.yaml", "a: 2"), ("sub/more.yaml", "b: 1")])?;
+    until("the agent has the new version", async || read("shop", "map.yaml") == "a: 2").await?;
+    assert_eq!(published("shop").await?["revision_id"], format!("oci:{second}"));
+    assert_eq!(read("pinned", "map.yaml"), "a: 1");
+
+    // With the registry down, a new agent gets the artifact.
+    registry.stop();
+    let edge = format!("https://{}", cluster.edges[0].address());
+    let root = tempfile::tempdir()?;
+    let mut agent = weir_agent::config::Config::new(vec![edge.parse()?], cluster.ca(), root.path().to_owned());
+    agent.services = vec![weir_agent::config::ServiceConfig::new(&"shop".parse()?)];
+    let agent = weir_agent::start(agent).await?;
+    until("the new agent has the artifact", async || {
+        fs::read_to_string(root.path().join("shop/current/map.yaml")).is_ok_and(|it| it == "a: 2")
+    })
+    .await?;
+    ensure!(agent.drain(Duration::from_secs(10)).await, "the agent does not drain");
+    Ok(())
+}
