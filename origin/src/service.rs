@@ -40,7 +40,7 @@ pub enum Condition {
     Unhealthy {
         /// When the failures began.
         since: SystemTime,
-        /// The failed step: `document`, `resolve`, `verify`, `select`, `lfs`, `build` or `store`.
+        /// The failed step: `document`, `authenticate`, `resolve`, `fetch`, `verify`, `select`, `lfs`, `build` or `store`.
         step: &'static str,
         /// For operators.
         reason: String,

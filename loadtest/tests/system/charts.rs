@@ -18,6 +18,8 @@ use weir_loadtest::processes::until;
 use weir_loadtest::scrape;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
 
+use crate::docker_registry::{self, DockerRegistry};
+
 /// Signs the charts.
 const SIGNER: &str = "signer@example.org";
 
@@ -212,5 +214,50 @@ async fn a_chart_is_followed_to_an_agent_and_its_repository_may_be_down() -> any
     })
     .await?;
     ensure!(agent.drain(Duration::from_secs(10)).await, "the agent does not drain");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn charts_that_helm_signs_and_pushes_to_a_registry_are_followed_to_an_agent() -> anyhow::Result<()> {
+    let Some(charts) = Repository::start()? else { return Ok(()) };
+    let Some(registry) = DockerRegistry::start().await? else { return Ok(()) };
+    let url = format!("oci://{}/acme/charts", registry.address);
+    let archive = |chart: &str, version: &str| charts.published().join(format!("{chart}-{version}.tgz"));
+    let push = |chart: &str, version: &str, to: &str| -> anyhow::Result<()> {
+        let archive = archive(chart, version).display().to_string();
+        charts.helm(&["push", &archive, &format!("{url}{to}"), "--plain-http"])
+    };
+    let publish = |version: &str, setting: &str| -> anyhow::Result<()> {
+        charts.publish("shop", version, setting)?;
+        push("shop", version, "/team")
+    };
+    publish("1.0.0+up1.2", "one")?;
+    publish("2.0.0", "no")?;
+    charts.publish("other", "1.0.0", "one")?;
+    fs::remove_file(charts.published().join("other-1.0.0.tgz.prov"))?;
+    push("other", "1.0.0", "")?;
+    let repository: RepositoryConfig = serde_json::from_value(serde_json::json!({
+        "name": "charts", "kind": "helm", "url": url, "insecure": true, "poll_interval": "1s", "min_poll_interval": "0s",
+        "verify": { "pgp_keyring": charts.dir.path().join("keyring.gpg") },
+    }))?;
+    let shop = serde_json::json!({ "name": "shop", "repository": "charts", "chart": "team/shop", "ref": "semver:^1" });
+    let services = vec![serde_json::from_value(shop)?, service("other")?];
+    let cluster =
+        Cluster::start(Plan { repositories: vec![repository], services, agents: 1, ..Plan::default() }).await?;
+    let read = |file: &str| {
+        let current = cluster.current(0, &"shop".parse().expect("a valid name"));
+        fs::read_to_string(current.join(file)).unwrap_or_default()
+    };
+    until("the agent has the chart", async || read("values.yaml") == "setting: one\n").await?;
+    assert!(read("templates/map.yaml").contains("ConfigMap"), "without the chart's top folder");
+    let published = status(&cluster, "shop").await?["published"].clone();
+    let digest = docker_registry::sha256(&fs::read(archive("shop", "1.0.0+up1.2"))?);
+    assert_eq!(published["revision_id"], format!("helm:1.0.0+up1.2+{digest}"));
+    assert_eq!(published["version"].as_str(), Some("1.0.0+up1.2"));
+    publish("1.0.0+up1.10", "two")?;
+    until("the agent has the next build", async || read("values.yaml") == "setting: two\n").await?;
+    let unsigned = status(&cluster, "other").await?;
+    let reason = unsigned["failure"]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("has no provenance") && unsigned["published"].is_null(), "{unsigned}");
     Ok(())
 }

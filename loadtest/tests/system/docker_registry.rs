@@ -114,7 +114,8 @@ fn tar(folder: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(packed.stdout)
 }
 
-fn sha256(bytes: &[u8]) -> String {
+/// `sha256:` and the digest.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     let hex: String = digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
 }

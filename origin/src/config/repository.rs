@@ -32,10 +32,10 @@ pub struct RepositoryConfig {
     pub kind: SourceKind,
     /// `https://…`, `http://…`, `ssh://user@host/path`, `user@host:path`, `git://…`, `file://…`, or a local path. Passwords,
     /// queries, and user names (except for SSH) are refused. Of a Helm repository: the `https://` or `http://` URL of the
-    /// folder with its `index.yaml`. Of an artifact: `oci://host/path`, without tag and digest.
+    /// folder with its `index.yaml`, or `oci://host/path` as for `helm push`. Of an artifact: `oci://host/path`, without tag and digest.
     pub url: Endpoint,
-    /// The registry speaks plain HTTP: for tests, without credentials. There is no other fall-back from HTTPS. For `oci`
-    /// only, as `platform` and `layer`.
+    /// The registry speaks plain HTTP: for tests, without credentials. There is no other fall-back from HTTPS. For `oci://`
+    /// only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub insecure: bool,
     /// Which layer of an artifact is followed, and what becomes of it.

@@ -26,6 +26,9 @@ impl RepositoryConfig {
         let others = others.into_iter().filter_map(|(key, is_there)| is_there.then_some(key));
         let refused = others.chain(self.files().map(|(key, _)| key)).filter(|key| !self.kind.has(key));
         errors.extend(refused.map(|key| ValidationError::new(key, self.kind.refused())));
+        if self.insecure && self.kind.has("insecure") && self.url.is_http() {
+            errors.push(ValidationError::new("insecure", "it is for `oci://` URLs: remove it"));
+        }
         if let Some(reason) = self.kind.refused_url(&self.url) {
             errors.push(ValidationError::new("url", reason));
             return errors;
@@ -242,13 +245,25 @@ mod tests {
         }
         let without_mode = fields(|it| it.verify = serde_json::from_str(r#"{"pgp_keyring": "k"}"#).unwrap());
         assert_eq!(without_mode, ["verify.mode"]);
-        for url in ["oci://r.example/charts", "git@git.example:x", "/srv/charts", "file:///srv/charts", ""] {
+        for url in ["git@git.example:x", "/srv/charts", "file:///srv/charts", ""] {
             let wrong = fields(|it| {
                 helm(it);
                 it.url = url.into();
             });
             assert_eq!(wrong, ["url"], "{url}");
         }
+    }
+
+    #[test]
+    fn charts_may_be_in_a_registry() {
+        let helm = |url: &str, insecure: bool| {
+            fields(|it| (it.kind, it.url, it.insecure) = (SourceKind::HELM, url.into(), insecure))
+        };
+        for (url, insecure) in [("oci://r.example/charts", false), ("oci://localhost:5000", true)] {
+            assert!(helm(url, insecure).is_empty(), "{url}");
+        }
+        assert_eq!(helm("http://charts.example", true), ["insecure"]);
+        assert_eq!(helm("oci://r.example/charts:v1", false), ["url"]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct ServiceConfig {
     pub name: ServiceName,
     /// Name of the `[[repository]]`.
     pub repository: RepositoryName,
-    /// Chart of a repository of `kind = "helm"`, which needs it.
+    /// Chart of a repository of `kind = "helm"`, which needs it. In a registry it may be a path below the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chart: Option<ChartName>,
     /// Branch, tag, full ref name, full commit ID, or `semver:` with a range of versions. Default: the default branch of the

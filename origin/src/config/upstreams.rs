@@ -50,7 +50,7 @@ pub struct UpstreamsConfig {
     /// Largest layer of an artifact in a registry. At least `1MiB`.
     #[serde(with = "config::size")]
     pub max_artifact: ByteSize,
-    /// Most tags of a repository in a registry, 1 to 1,000,000. They are listed for ranges of versions alone.
+    /// Most tags of a repository in a registry, 1 to 1,000,000. They are listed for ranges of versions, and for charts.
     pub max_tags: usize,
     /// Largest archive without its compression. At least `1MiB`.
     #[serde(with = "config::size")]

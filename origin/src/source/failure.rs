@@ -7,7 +7,7 @@ use super::error::UpstreamError;
 /// Why a service does not follow its ref.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServiceFailure {
-    /// `resolve`, `fetch`, `verify`, `select`, `lfs`, `build` or `store`.
+    /// `authenticate`, `resolve`, `fetch`, `verify`, `select`, `lfs`, `build` or `store`.
     pub(crate) step: &'static str,
     /// For operators.
     pub(crate) reason: String,

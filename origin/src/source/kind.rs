@@ -31,7 +31,7 @@ const KEYS: [(&str, &[KindName]); 10] = [
     ("verify.pgp_keyring", &[KindName::Git, KindName::Helm]),
     ("lfs", &[KindName::Git]),
     ("chart", &[KindName::Helm]),
-    ("insecure", &[KindName::Oci]),
+    ("insecure", &[KindName::Helm, KindName::Oci]),
     ("layer", &[KindName::Oci]),
     ("platform", &[KindName::Oci]),
 ];
@@ -71,12 +71,10 @@ impl SourceKind {
     /// Why a URL cannot be of this kind, whatever else may be wrong with it.
     pub(crate) fn refused_url(self, url: &Endpoint) -> Option<&'static str> {
         match self.0 {
-            KindName::Helm if url.as_str().starts_with("oci://") => {
-                Some("charts in registries (`oci://`) are not supported yet: name a repository with an `index.yaml`")
-            }
-            KindName::Helm if !url.is_http() => {
-                Some("`kind = \"helm\"` needs the `https://` or `http://` URL of a folder with an `index.yaml`")
-            }
+            KindName::Helm if !url.is_http() && url.scheme() != Some(Scheme::Oci) => Some(
+                "`kind = \"helm\"` needs the `https://` or `http://` URL of a folder with an `index.yaml`, or the `oci://` URL \
+                 below which a registry has charts",
+            ),
             KindName::Git if url.scheme() == Some(Scheme::Oci) => {
                 Some("`kind = \"git\"` cannot follow what is in a registry (`oci://`)")
             }

@@ -102,8 +102,12 @@ impl Charts {
             let versions = entries.entry(chart).or_insert_with(|| json!([]));
             versions.as_array_mut().unwrap().push(entry);
         }
+        self.write(&json!({ "apiVersion": "v1", "generated": generated, "entries": entries }));
+    }
+
+    /// Replaces the index.
+    pub(crate) fn write(&self, index: &Value) {
         // JSON is YAML.
-        let index = json!({ "apiVersion": "v1", "generated": generated, "entries": entries });
         fs::write(self.dir.path().join("index.yaml"), index.to_string()).unwrap();
     }
 

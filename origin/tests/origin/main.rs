@@ -9,6 +9,7 @@ mod attribute_corners;
 mod broken_refs;
 mod bundles;
 mod changed_documents;
+mod chart_registries;
 mod chart_signatures;
 mod chart_versions;
 mod charts;

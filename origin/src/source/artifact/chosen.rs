@@ -5,7 +5,7 @@ use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
 
 use super::super::archive::Layout;
-use super::super::helm::ChartName;
+use super::super::helm::{ChartLayers, ChartName, ChartTag};
 use super::super::oci::OciName;
 
 /// The version that a service follows now.
@@ -45,12 +45,20 @@ pub(crate) enum Location {
         name: OciName,
         sha256: Sha256,
     },
+    /// A chart in a registry.
+    Chart {
+        registry: Url,
+        name: OciName,
+        layers: ChartLayers,
+    },
+    /// A chart in a registry, named by an index.
+    Tag(ChartTag),
 }
 
 impl Blob {
     /// Whether it is in a registry. Otherwise it is in an index.
     pub(super) fn is_in_registry(&self) -> bool {
-        self.at.iter().any(|location| matches!(location, Location::Blob { .. }))
+        self.at.iter().any(|location| matches!(location, Location::Blob { .. } | Location::Chart { .. }))
     }
 }
 

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::time::Duration;
 
-use reqwest::Response;
+use reqwest::{Response, Url};
 use weir_protocol::digest::Sha256;
 
 use super::super::archive::{ArchiveError, Bounds};
 use super::super::error::UpstreamError;
+use super::super::helm::{ChartLayers, ChartTag};
 use super::super::http::{Body, BodyError, Client, same_host};
-use super::super::oci::{Registry, RegistryError};
+use super::super::oci::{OciName, Registry, RegistryError};
 use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
 use super::{ArtifactSource, Chosen, Location};
 use crate::data_dir::without_path;
@@ -114,8 +115,8 @@ impl ArtifactSource {
     ) -> Result<Sha256, BodyError> {
         let mut last = None;
         for location in &chosen.blob.at {
-            let response = match self.request(client, location) {
-                Ok(response) => response,
+            let (response, expected) = match self.request(client, location) {
+                Ok(requested) => requested,
                 Err(error) if is_of_all(&error, client, chosen) => return Err(BodyError::Upstream(error)),
                 Err(error) => {
                     last = Some(error);
@@ -123,6 +124,10 @@ impl ArtifactSource {
                 }
             };
             let sha256 = Body::new(client, response, chosen.blob.max_bytes).write_to(&mut Shown { file, progress })?;
+            if let Some(expected) = expected.filter(|expected| *expected != sha256) {
+                let cause = format!("its archive has the digest `{sha256}`, but its manifest says `{expected}`");
+                return Err(BodyError::Upstream(UpstreamError::Protocol { step: "fetch", cause }));
+            }
             file.rewind().map_err(BodyError::Write)?;
             return Ok(sha256);
         }
@@ -130,22 +135,42 @@ impl ArtifactSource {
         Err(BodyError::Upstream(last.unwrap_or_else(nowhere)))
     }
 
-    fn request(&self, client: &Client<'_>, location: &Location) -> Result<Response, UpstreamError> {
+    /// Requests an archive. Returns its digest, too, if the listing does not have it.
+    fn request(&self, client: &Client<'_>, location: &Location) -> Result<(Response, Option<Sha256>), UpstreamError> {
         match location {
             Location::Url(url) => {
-                let response = client.download(url, url.as_str(), &HashMap::new());
-                response.and_then(|response| client.expect_success(response))
+                let response = client.download(url, url.as_str(), &HashMap::new())?;
+                Ok((client.expect_success(response)?, None))
             }
-            Location::Blob { registry, name, sha256 } => {
-                let registry = Registry::new(client, &self.tokens, registry.clone());
-                registry.blob(name, sha256).map_err(|error| match error {
-                    RegistryError::NotFound => {
-                        UpstreamError::NotFound { step: "fetch", cause: "it answered 404".to_owned() }
-                    }
-                    other => other.of_all(name),
-                })
+            Location::Tag(tag) => {
+                let registry = self.registry(client, &tag.registry)?;
+                let found = tag.layers(&registry).and_then(|ChartLayers { archive, .. }| {
+                    let response = registry.blob(&tag.name, &archive)?;
+                    Ok((response, Some(archive)))
+                });
+                found.map_err(|error| of_one("fetch", error, &tag.name))
+            }
+            Location::Blob { registry, name, sha256 }
+            | Location::Chart { registry, name, layers: ChartLayers { archive: sha256, .. } } => {
+                let response = self.registry(client, registry)?.blob(name, sha256);
+                Ok((response.map_err(|error| of_one("fetch", error, name))?, None))
             }
         }
+    }
+
+    /// A registry, if its host may be contacted.
+    pub(super) fn registry<'a>(&'a self, client: &'a Client<'_>, url: &Url) -> Result<Registry<'a>, UpstreamError> {
+        let url = client.other_host(&client.upstream_url, url.as_str())?;
+        Ok(Registry::new(client, &self.tokens, url))
+    }
+}
+
+/// Why something of a repository in a registry cannot be had.
+pub(super) fn of_one(step: &'static str, error: RegistryError, name: &OciName) -> UpstreamError {
+    match error {
+        RegistryError::NotFound => UpstreamError::NotFound { step, cause: "it answered 404".to_owned() },
+        RegistryError::Unusable(reason) => UpstreamError::Protocol { step, cause: format!("`{name}` {reason}") },
+        other => other.of_all(name),
     }
 }
 
@@ -154,7 +179,9 @@ impl ArtifactSource {
 pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
     let is_own = |location: &Location| match location {
         Location::Url(url) => same_host(&client.upstream_url, url),
-        Location::Blob { registry, .. } => same_host(&client.upstream_url, registry),
+        Location::Blob { registry, .. }
+        | Location::Chart { registry, .. }
+        | Location::Tag(ChartTag { registry, .. }) => same_host(&client.upstream_url, registry),
     };
     matches!(error, UpstreamError::Interrupted) || error.retry_after().is_some() && chosen.blob.at.iter().any(is_own)
 }

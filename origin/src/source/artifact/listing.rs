@@ -6,14 +6,16 @@ use weir_protocol::digest::Sha256;
 use weir_protocol::revision_id::RevisionId;
 
 use super::super::archive::{ArchiveError, Layout};
+use super::super::endpoint::OciAddress;
 use super::super::error::UpstreamError;
 use super::super::failure::ServiceFailure;
-use super::super::helm::{Chart, HelmIndex, Release};
+use super::super::helm::{Chart, ChartRegistry, ChartVersion, HelmIndex, Place, Release};
 use super::super::http::Client;
-use super::super::kind::{KindName, SourceKind};
+use super::super::kind::KindName;
 use super::super::oci::{Artifact, ArtifactRef, Artifacts, OciName, Registry, Selector, Tokens};
-use super::super::{Address, FetchProgress, Followed};
+use super::super::{Address, FetchProgress, Followed, Scheme};
 use super::{Blob, Chosen, Location, chart_revision};
+use crate::config::RepositoryConfig;
 use crate::metrics::Metrics;
 use crate::service::Service;
 
@@ -21,6 +23,8 @@ use crate::service::Service;
 pub(super) enum Listing {
     /// Charts, by the index of a Helm repository.
     Index(Box<HelmIndex>),
+    /// Charts, by the tags of their repositories in a registry.
+    Charts(ChartRegistry),
     /// Artifacts, by the tags of a repository in a registry.
     Artifacts(Artifacts),
 }
@@ -29,9 +33,10 @@ pub(super) enum Listing {
 pub(super) type Choices = Vec<(Followed, Result<Chosen, ServiceFailure>)>;
 
 impl Listing {
-    pub(super) fn new(kind: SourceKind, metrics: &Metrics) -> Self {
-        match kind.0 {
+    pub(super) fn new(config: &RepositoryConfig, metrics: &Metrics) -> Self {
+        match config.kind.0 {
             KindName::Oci => Self::Artifacts(Artifacts::default()),
+            KindName::Helm if config.url.scheme() == Some(Scheme::Oci) => Self::Charts(ChartRegistry::default()),
             KindName::Helm | KindName::Git => {
                 Self::Index(Box::new(HelmIndex::new(metrics.index_entries_skipped.clone())))
             }
@@ -52,12 +57,18 @@ impl Listing {
         let mut followed: Vec<&Followed> = services.iter().map(|service| &service.followed).collect();
         followed.sort_by_cached_key(ToString::to_string);
         followed.dedup();
+        let charts = || -> (Vec<Followed>, Vec<Chart>) {
+            followed.iter().filter_map(|followed| Some(((*followed).clone(), followed.chart()?.clone()))).unzip()
+        };
         match self {
             Self::Index(index) => {
-                followed.retain(|followed| followed.chart().is_some());
-                let charts: Vec<Chart> = followed.iter().filter_map(|followed| followed.chart().cloned()).collect();
-                let chosen = list_charts(index, client, &charts, progress)?;
-                Ok(followed.into_iter().cloned().zip(chosen).collect())
+                let (followed, charts) = charts();
+                Ok(followed.into_iter().zip(list_charts(index, client, &charts, progress)?).collect())
+            }
+            Self::Charts(of_registry) => {
+                let (followed, charts) = charts();
+                let chosen = list_charts_of_registry(of_registry, client, tokens, &charts)?;
+                Ok(followed.into_iter().zip(chosen).collect())
             }
             Self::Artifacts(artifacts) => {
                 followed.retain(|followed| followed.artifact().is_some());
@@ -84,15 +95,50 @@ fn list_charts(
     Ok(found.map(chosen).collect())
 }
 
-fn choose_chart(chart: &Chart, release: Release, max_bytes: u64) -> Chosen {
-    let Release { version, sha256, url } = release;
+fn choose_chart(chart: &Chart, Release { version, sha256, at }: Release, max_bytes: u64) -> Chosen {
+    match at {
+        Place::Url(url) => chart_at(chart, version, sha256, Location::Url(url), max_bytes),
+        // The digest in the index may be that of the manifest.
+        Place::Registry(tag) => chart_at(chart, version, None, Location::Tag(tag), max_bytes),
+    }
+}
+
+fn chart_at(chart: &Chart, version: String, sha256: Option<Sha256>, at: Location, max_bytes: u64) -> Chosen {
     Chosen {
         label: format!("chart `{}` {version}", chart.name),
         chart: Some(chart.name.clone()),
         revision: sha256.map(|sha256| chart_revision(&version, &sha256)),
         version: Some(version),
-        blob: Blob { sha256, max_bytes, max_bytes_key: "max_chart", at: vec![Location::Url(url)] },
+        blob: Blob { sha256, max_bytes, max_bytes_key: "max_chart", at: vec![at] },
         layout: Layout::StripTop,
+    }
+}
+
+fn list_charts_of_registry(
+    of_registry: &ChartRegistry,
+    client: &Client<'_>,
+    tokens: &Tokens,
+    charts: &[Chart],
+) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
+    let (max_bytes, url) = (client.session().upstream.max_chart, &client.upstream_url);
+    let registry = Registry::new(client, tokens, url.clone());
+    let found = of_registry.list(&registry, &address(client)?, charts)?;
+    let chosen = |(chart, found): (&Chart, Result<ChartVersion, _>)| match found {
+        Ok(ChartVersion { version, name, layers }) => {
+            let at = Location::Chart { registry: url.clone(), name, layers };
+            Ok(chart_at(chart, version, Some(layers.archive), at, max_bytes))
+        }
+        Err((step, reason)) => Err(ServiceFailure::transient(step, reason)),
+    };
+    Ok(charts.iter().zip(found).map(chosen).collect())
+}
+
+fn address(client: &Client<'_>) -> Result<OciAddress, UpstreamError> {
+    let url = &client.session().upstream.url;
+    let invalid = |reason| UpstreamError::UnsupportedUrl { url: url.to_string(), reason };
+    match url.address().map_err(invalid)? {
+        Address::Oci(address) => Ok(address.clone()),
+        _ => Err(invalid("it is not an `oci://` URL")),
     }
 }
 
@@ -104,10 +150,7 @@ fn list_artifacts(
 ) -> Result<Vec<Result<Chosen, ServiceFailure>>, UpstreamError> {
     let upstream = client.session().upstream;
     let invalid = |reason| UpstreamError::UnsupportedUrl { url: upstream.url.to_string(), reason };
-    let Address::Oci(address) = upstream.url.address().map_err(invalid)? else {
-        return Err(invalid("it is not an `oci://` URL"));
-    };
-    let name = address.repository(None).map_err(invalid)?;
+    let name = address(client)?.repository(None).map_err(invalid)?;
     let registry = Registry::new(client, tokens, client.upstream_url.clone());
     let selector = Selector { layer: upstream.layer.clone(), platform: upstream.platform.clone() };
     let found = artifacts.list(&registry, &name, refs, &selector)?;

@@ -49,7 +49,7 @@ impl ArtifactSource {
     pub(super) fn new(config: &RepositoryConfig, shared: Arc<SourceContext>) -> Self {
         let spools = SpoolStore::new(shared.data_dir.artifacts(&config.name, config.url.as_str()));
         let (listing, tokens) =
-            (UpstreamListing::new(config.kind, &shared.metrics), Tokens::new(shared.metrics.registry_tokens.clone()));
+            (UpstreamListing::new(config, &shared.metrics), Tokens::new(shared.metrics.registry_tokens.clone()));
         Self { listing, tokens, spools, state: Mutex::default(), shared }
     }
 

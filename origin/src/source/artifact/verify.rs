@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use weir_protocol::digest::Sha256;
 
 use super::super::error::UpstreamError;
-use super::super::helm::{MAX_PROVENANCE_BYTES, provenance_url, signed_digest};
+use super::super::helm::{ChartLayers, MAX_PROVENANCE_BYTES, provenance_url, signed_digest};
 use super::super::http::{Body, BodyError, Client};
+use super::super::oci::{OciName, Registry, RegistryError};
 use super::super::signatures::{ClearSigned, SignatureError, gpgv};
 use super::super::{PollRequest, ServiceFailure};
-use super::fetch::{NotFetched, is_of_all};
+use super::fetch::{NotFetched, is_of_all, of_one};
 use super::signatures::Policy;
 use super::state::Unverified;
 use super::{ArtifactSource, Chosen, Location};
@@ -65,7 +66,7 @@ impl ArtifactSource {
         if let Err(reason) = &policy.keys {
             return Ok(Err(SignatureError::Unusable(reason.clone()).into()));
         }
-        let document = match provenance(client, chosen) {
+        let document = match self.provenance(client, chosen) {
             Ok(document) => document,
             Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
             Err(error) => return Ok(Err(no_provenance(chosen, error))),
@@ -105,28 +106,60 @@ impl ArtifactSource {
             SignatureError::Refused(reason) => refused(&reason),
             unusable @ SignatureError::Unusable(_) => unusable,
         })?;
-        let name = chosen.chart.as_deref().unwrap_or_default();
+        // In a registry, a chart may be below others.
+        let name = chosen.chart.as_deref().and_then(|chart| chart.rsplit('/').next()).unwrap_or_default();
         signed_digest(&text, name, chosen.version.as_deref().unwrap_or_default()).map_err(|reason| refused(&reason))
+    }
+
+    /// Downloads the provenance of a chart.
+    fn provenance(&self, client: &Client<'_>, chosen: &Chosen) -> Result<Vec<u8>, BodyError> {
+        let mut last = None;
+        for location in &chosen.blob.at {
+            match self.provenance_at(client, location) {
+                Err(BodyError::Upstream(error)) => last = Some(error),
+                other => return other,
+            }
+        }
+        Err(BodyError::Upstream(last.unwrap_or_else(|| nowhere("it has no URL"))))
+    }
+
+    fn provenance_at(&self, client: &Client<'_>, location: &Location) -> Result<Vec<u8>, BodyError> {
+        match location {
+            Location::Url(archive) => {
+                let url = provenance_url(archive);
+                let response = client.download(&url, url.as_str(), &HashMap::new());
+                let response = response.and_then(|response| client.expect_success(response));
+                let body = Body::new(client, response.map_err(BodyError::Upstream)?, MAX_PROVENANCE_BYTES);
+                let mut document = Vec::new();
+                body.write_to(&mut document).map(|_| document)
+            }
+            Location::Chart { registry, name, layers } => {
+                let registry = self.registry(client, registry).map_err(BodyError::Upstream)?;
+                layer(&registry, name, Ok(*layers)).map_err(BodyError::Upstream)
+            }
+            Location::Tag(tag) => {
+                let registry = self.registry(client, &tag.registry).map_err(BodyError::Upstream)?;
+                layer(&registry, &tag.name, tag.layers(&registry)).map_err(BodyError::Upstream)
+            }
+            // Signatures of artifacts are not verified.
+            Location::Blob { .. } => Err(BodyError::Upstream(nowhere("it is not a chart"))),
+        }
     }
 }
 
-/// Downloads the provenance of a chart.
-fn provenance(client: &Client<'_>, chosen: &Chosen) -> Result<Vec<u8>, BodyError> {
-    let mut last = None;
-    for location in &chosen.blob.at {
-        let Location::Url(archive) = location else { continue };
-        let url = provenance_url(archive);
-        let response = client.download(&url, url.as_str(), &HashMap::new());
-        match response.and_then(|response| client.expect_success(response)) {
-            Ok(response) => {
-                let mut document = Vec::new();
-                return Body::new(client, response, MAX_PROVENANCE_BYTES).write_to(&mut document).map(|_| document);
-            }
-            Err(error) => last = Some(error),
-        }
-    }
-    let nowhere = || UpstreamError::NotFound { step: "verify", cause: "it has no URL".to_owned() };
-    Err(BodyError::Upstream(last.unwrap_or_else(nowhere)))
+/// The provenance in a registry: a layer beside the archive.
+fn layer(
+    registry: &Registry<'_>,
+    name: &OciName,
+    layers: Result<ChartLayers, RegistryError>,
+) -> Result<Vec<u8>, UpstreamError> {
+    let of_one = |error| of_one("verify", error, name);
+    let digest = layers.map_err(of_one)?.provenance.ok_or_else(|| nowhere("its manifest has no such layer"))?;
+    registry.small_blob(name, &digest, MAX_PROVENANCE_BYTES).map_err(of_one)
+}
+
+fn nowhere(cause: &str) -> UpstreamError {
+    UpstreamError::NotFound { step: "verify", cause: cause.to_owned() }
 }
 
 fn no_provenance(chosen: &Chosen, error: BodyError) -> NotVerified {

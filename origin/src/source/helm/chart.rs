@@ -13,7 +13,7 @@ const MAX_NAME_BYTES: usize = 250;
 /// The `ref` of a service that names none.
 const DEFAULT_REF: &str = "HEAD";
 
-/// The name of a chart.
+/// The name of a chart; in a registry, a path below the URL of the repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChartName(Box<str>);
 
@@ -21,7 +21,7 @@ pub struct ChartName(Box<str>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not the name of a chart: it has 1 to {MAX_NAME_BYTES} of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`, and no `.` or `-` \
-     at its start"
+     at its start; in a registry it may be a path of such names"
 )]
 pub struct ChartNameError(String);
 
@@ -30,8 +30,8 @@ impl FromStr for ChartName {
 
     fn from_str(text: &str) -> Result<Self, ChartNameError> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let fits = (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.starts_with(['.', '-']);
-        if fits && text.bytes().all(plain) {
+        let is_name = |part: &str| !part.is_empty() && !part.starts_with(['.', '-']) && part.bytes().all(plain);
+        if text.len() <= MAX_NAME_BYTES && text.split('/').all(is_name) {
             Ok(Self(text.into()))
         } else {
             Err(ChartNameError(text.chars().take(120).collect()))
@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn a_chart_has_a_plain_name() {
-        for name in ["redis", "kube-prometheus-stack", "a_b.c", "R2", &"x".repeat(250)] {
+        for name in ["redis", "kube-prometheus-stack", "a_b.c", "R2", "team/shop", &"x".repeat(250)] {
             assert_eq!(name.parse::<ChartName>().unwrap().to_string(), name);
         }
-        for name in ["", ".", "..", "-x", "a/b", "a b", "ä", "a\n", "a@b", &"x".repeat(251)] {
+        for name in ["", ".", "..", "-x", "a//b", "/a", "a/", "a/../b", "a b", "ä", "a\n", "a@b", &"x".repeat(251)] {
             assert!(name.parse::<ChartName>().is_err(), "{name}");
         }
     }

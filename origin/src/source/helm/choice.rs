@@ -7,6 +7,7 @@ use weir_protocol::digest::Sha256;
 
 use super::super::range::parse_version;
 use super::chart::Chart;
+use super::registry::ChartTag;
 
 /// The longest version, in bytes: a revision id contains it.
 pub(super) const MAX_VERSION_BYTES: usize = 120;
@@ -29,9 +30,16 @@ pub(super) struct Written {
 pub(crate) struct Release {
     /// As the index writes it.
     pub(crate) version: String,
-    /// The digest of the archive, if the index has one.
+    /// The digest, if the index has one.
     pub(crate) sha256: Option<Sha256>,
-    pub(crate) url: Url,
+    pub(crate) at: Place,
+}
+
+/// Where an archive is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Url(Url),
+    Registry(ChartTag),
 }
 
 /// What an index has of a followed chart: the best version so far, and what explains that there is none.
@@ -136,17 +144,25 @@ impl Versions {
                 "chart `{name}` {version} has no URL of 1 to {most} bytes in the index: repair the index"
             ));
         };
+        if url.starts_with("oci://") {
+            let tag =
+                ChartTag::parse(url, version, sha256).map_err(|reason| wrong(&format!("is invalid: {reason}")))?;
+            return Ok(Release { version: version.clone(), sha256, at: Place::Registry(tag) });
+        }
         let url = index.join(url).map_err(|_| wrong("is invalid: repair the index"))?;
         match (index.scheme(), url.scheme()) {
             (_, "https") | ("http", "http") => {}
             (_, "http") => return Err(wrong("leads from https to http: repair the index")),
-            (_, "oci") => return Err(wrong("begins with `oci://`, which is not supported yet")),
-            _ => return Err(wrong("begins neither with `https://` nor with `http://`: repair the index")),
+            _ => {
+                return Err(wrong(
+                    "begins neither with `https://` nor with `http://` nor with `oci://`: repair the index",
+                ));
+            }
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(wrong("contains a user name or a password: repair the index"));
         }
-        Ok(Release { version: version.clone(), sha256, url })
+        Ok(Release { version: version.clone(), sha256, at: Place::Url(url) })
     }
 
     /// Whether the chosen version is in the index with several digests.
@@ -197,7 +213,11 @@ mod tests {
         let index = Url::parse("https://charts.example/stable/index.yaml").unwrap();
         let release = versions.choose(&chart, &index)?;
         let digest = release.sha256.map(|sha256| sha256.to_string()[..1].to_owned());
-        Ok((release.version, digest, release.url.to_string()))
+        let at = match release.at {
+            Place::Url(url) => url.to_string(),
+            Place::Registry(ChartTag { registry, name, tag, .. }) => format!("{registry} {name} {tag}"),
+        };
+        Ok((release.version, digest, at))
     }
 
     fn version(wanted: &str, entries: &[Written4]) -> String {
@@ -257,19 +277,32 @@ mod tests {
 
     #[test]
     fn urls_are_relative_to_the_index() {
+        let by_digest =
+            concat!("oci://docker.io/shop@sha256:", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
+        let docker_hub = concat!(
+            "https://registry-1.docker.io/ library/shop sha256:",
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+        );
         for (url, expected) in [
             ("shop-1.0.0.tgz", "https://charts.example/stable/shop-1.0.0.tgz"),
             ("../a/shop.tgz?x=y", "https://charts.example/a/shop.tgz?x=y"),
             ("/shop.tgz", "https://charts.example/shop.tgz"),
             ("https://charts.example:443/shop.tgz", "https://charts.example/shop.tgz"),
             ("https://github.com/x.tgz", "https://github.com/x.tgz"),
+            ("oci://r.example/charts/shop:v1", "https://r.example/ charts/shop v1"),
+            ("oci://r.example:5000/shop", "https://r.example:5000/ shop 1.0.0_2"),
+            (by_digest, docker_hub),
         ] {
-            assert_eq!(chosen("HEAD", &[("1.0.0", "a", "", url)]).unwrap().2, expected);
+            assert_eq!(chosen("HEAD", &[("1.0.0+2", "a", "", url)]).unwrap().2, expected);
         }
         for (url, reason) in [
             ("http://charts.example/x.tgz", "leads from https to http"),
             ("file:///etc/passwd", "begins neither with"),
-            ("oci://r.example/shop:1.0.0", "not supported yet"),
+            ("oci://r.example/shop:1+2", "is invalid: it has neither a tag nor a digest"),
+            ("oci://r.example/Shop", "is invalid: its path is not the name"),
+            ("oci://r.example", "is invalid: it names no repository"),
+            ("oci://me:secret@r.example/shop", "is invalid: it"),
+            ("oci://r.example/shop?token=secret", "is invalid: it"),
             ("https://me:secret@charts.example/x.tgz", "contains a user name"),
             ("https://[", "is invalid"),
         ] {

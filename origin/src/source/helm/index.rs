@@ -163,6 +163,9 @@ fn text(node: Node) -> Option<String> {
 /// For the fuzzer: what is chosen of any index can be named, and is in its range.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_helm_index(bytes: &[u8]) {
+    use super::choice::Place;
+    use super::registry::ChartTag;
+
     let name = |name: &str| name.parse().expect("a valid name");
     let charts = [("shop", "semver:^1"), ("shop", "HEAD"), ("redis", "18.1.6")];
     let charts = charts.map(|(chart, wanted)| Chart::parse(name(chart), wanted).expect("a valid ref"));
@@ -175,7 +178,11 @@ pub fn fuzz_helm_index(bytes: &[u8]) {
         let sha256 = release.sha256.unwrap_or(weir_protocol::digest::Sha256::of(b""));
         let id = format!("helm:{}+sha256:{sha256}", release.version);
         assert!(id.parse::<weir_protocol::revision_id::RevisionId>().is_ok(), "{id}");
-        assert_eq!(release.url.scheme(), "https", "{}", release.url);
+        match release.at {
+            Place::Url(url) | Place::Registry(ChartTag { registry: url, .. }) => {
+                assert_eq!(url.scheme(), "https", "{url}");
+            }
+        }
     }
 }
 
@@ -183,6 +190,7 @@ pub fn fuzz_helm_index(bytes: &[u8]) {
 mod tests {
     use reqwest::Url;
 
+    use super::super::choice::Place;
     use super::*;
 
     /// As `helm repo index` writes it.
@@ -221,7 +229,8 @@ generated: "2026-01-02T03:04:05.123456789+02:00"
         let chosen = |(chart, versions): (&Chart, &Versions)| {
             let release = versions.choose(chart, &index)?;
             let digest = release.sha256.map(|sha256| format!(" {sha256}")).unwrap_or_default();
-            Ok(format!("{} {}{digest}", release.version, release.url))
+            let Place::Url(url) = release.at else { panic!("{release:?}") };
+            Ok(format!("{} {url}{digest}", release.version))
         };
         Ok(charts.iter().zip(&found).map(chosen).collect())
     }

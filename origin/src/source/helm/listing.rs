@@ -139,6 +139,7 @@ fn failure(error: BodyError, limit: u64) -> UpstreamError {
 mod tests {
     use super::super::super::http::test_server::{NOT_MODIFIED, response, server, with_client};
     use super::super::super::upstream::Upstream;
+    use super::super::choice::Place;
     use super::*;
 
     const ETAG: &str = "etag: \"1\"\r\n";
@@ -162,7 +163,10 @@ mod tests {
 
     /// The versions, with their URLs without the server.
     fn shown(results: Vec<Result<Release, String>>) -> Vec<String> {
-        let show = |release: Release| format!("{} {}", release.version, release.url.path());
+        let show = |release: Release| match release.at {
+            Place::Url(url) => format!("{} {}", release.version, url.path()),
+            Place::Registry(tag) => format!("{} {tag:?}", release.version),
+        };
         results.into_iter().map(|result| result.map_or_else(|reason| reason, show)).collect()
     }
 

@@ -26,9 +26,8 @@ pub(crate) use error::RegistryError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_registry_words;
 pub(crate) use listing::{Artifact, Artifacts, Selector};
-#[cfg(test)]
-pub(crate) use manifest::Document;
+pub(crate) use manifest::{Descriptor, Document};
 pub use platform::{PlatformName, PlatformNameError};
-pub(crate) use registry::Registry;
+pub(crate) use registry::{Registry, is_reference};
 pub use selector::{LayerOperation, LayerSelector};
 pub(crate) use token::Tokens;

@@ -50,6 +50,11 @@ pub(crate) fn is_tag(text: &str) -> bool {
     text.len() <= MAX_TAG_BYTES && text.starts_with(plain) && text.chars().all(|c| plain(c) || matches!(c, '.' | '-'))
 }
 
+/// Whether a text can name a manifest: a tag, or a digest.
+pub(crate) fn is_reference(text: &str) -> bool {
+    is_tag(text) || parse_digest(text).is_some()
+}
+
 /// One page of tags.
 #[derive(Deserialize)]
 struct Page {
@@ -168,7 +173,6 @@ impl<'a> Registry<'a> {
     }
 
     /// A small blob in memory. Its bytes have this digest.
-    #[cfg_attr(not(test), expect(dead_code, reason = "signatures of artifacts will use it"))]
     pub(crate) fn small_blob(&self, name: &OciName, digest: &Sha256, max_bytes: u64) -> Result<Vec<u8>, RegistryError> {
         let (bytes, sha256) = self.read(self.blob(name, digest)?, max_bytes)?;
         if sha256 == *digest {
@@ -234,7 +238,7 @@ impl<'a> Registry<'a> {
             headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
             self.client.send_as(method, url, headers, None)
         };
-        if self.client.session().upstream.token_file.is_some() {
+        if is_own && self.client.session().upstream.token_file.is_some() {
             // The token is for the registry itself.
             let response = send(credentials.cloned())?;
             if response.status() == StatusCode::UNAUTHORIZED {
