@@ -136,6 +136,14 @@ async fn an_index_may_refer_to_a_registry() {
     one.client_certificate = Some(home.file("edge-client.pem"));
     one.client_key = Some(home.file("edge-client.key"));
     one.redirects = serde_json::from_value(json!(["127.0.0.1"])).unwrap();
+    // Loopback is not a public address.
+    let mut refused = config.clone();
+    refused.repositories[0].redirects = Redirects::default();
+    let node = home.start(refused).await;
+    let shown = failure(&node, "archive").await;
+    assert!(shown.starts_with("[fetch] chart `archive` 1.0.0+2 cannot be fetched: "), "{shown}");
+    assert!(shown.contains("public address") && server.requests().is_empty(), "{shown}");
+    node.stop().await;
     let node = home.start(config).await;
     for service in &names[..3] {
         let published = node.published_of(service, |_| true).await;
