@@ -1,6 +1,8 @@
 //! An artifact in a registry, from a push to the directory of an agent.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -66,5 +68,53 @@ async fn an_artifact_is_followed_to_an_agent_and_its_registry_may_be_down() -> a
     })
     .await?;
     ensure!(agent.drain(Duration::from_secs(10)).await, "the agent does not drain");
+    Ok(())
+}
+
+/// Runs cosign in a folder, without its public services. `None`: there is no cosign.
+fn cosign(folder: &Path, arguments: &[&str]) -> anyhow::Result<Option<()>> {
+    let mut command = Command::new("cosign");
+    command.args(arguments).current_dir(folder).env("HOME", folder).env("COSIGN_PASSWORD", "");
+    let Ok(ran) = command.output() else {
+        ensure!(std::env::var_os("WEIR_NIGHTLY").is_none(), "there is no cosign");
+        eprintln!("SKIPPED: there is no cosign, which `.ci/nightly` downloads");
+        return Ok(None);
+    };
+    ensure!(ran.status.success(), "cosign {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    Ok(Some(()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_artifacts_that_cosign_signed_are_followed() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(()) = cosign(dir.path(), &["generate-key-pair"])? else { return Ok(()) };
+    let Some(registry) = DockerRegistry::start().await? else { return Ok(()) };
+    let sign = |digest: &str, formats: &[&str]| {
+        let fixed = ["sign", "--yes", "--key", "cosign.key", "--tlog-upload=false", "--use-signing-config=false"];
+        let artifact = format!("{}/{NAME}@{digest}", registry.address);
+        cosign(dir.path(), &[&fixed, formats, &["--allow-http-registry", artifact.as_str()]].concat())
+    };
+    sign(&registry.push(NAME, "v1.0.0", &[("map.yaml", "a: 1")])?, &["--new-bundle-format=false"])?;
+    let repository: RepositoryConfig = serde_json::from_value(json!({
+        "name": "manifests", "kind": "oci", "url": format!("oci://{}/{NAME}", registry.address), "insecure": true,
+        "poll_interval": "1s", "min_poll_interval": "0s", "verify": { "cosign_keys": [dir.path().join("cosign.pub")] },
+    }))?;
+    let service = serde_json::from_value(json!({ "name": "shop", "repository": "manifests", "ref": "semver:^1" }))?;
+    let plan = Plan { repositories: vec![repository], services: vec![service], agents: 1, ..Plan::default() };
+    let cluster = Cluster::start(plan).await?;
+    let read = || {
+        let current = cluster.current(0, &"shop".parse().expect("a valid name"));
+        fs::read_to_string(current.join("map.yaml")).unwrap_or_default()
+    };
+    until("the agent has what was signed as before cosign 3", async || read() == "a: 1").await?;
+    let second = registry.push(NAME, "v1.1.0", &[("map.yaml", "a: 2")])?;
+    let admin = cluster.origin.admin_address().context("it has an admin listener")?;
+    until("the version without a signature is refused", async || {
+        scrape::status(admin).await.is_ok_and(|status| status["services"][0]["failure"]["step"] == "verify")
+    })
+    .await?;
+    assert_eq!(read(), "a: 1");
+    sign(&second, &[])?;
+    until("the agent has what was signed by a bundle", async || read() == "a: 2").await?;
     Ok(())
 }

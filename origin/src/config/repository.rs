@@ -11,7 +11,7 @@ use weir_runtime::tls;
 use super::DefinedBy;
 use super::file_check::FileCheck;
 use super::verify::VerifyConfig;
-use crate::source::{Endpoint, LayerSelector, PlatformName, Redirects, SourceKind, Upstream};
+use crate::source::{Endpoint, LayerSelector, PlatformName, PublicKey, Redirects, SourceKind, Upstream};
 use crate::webhook::Secret;
 
 const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(120);
@@ -109,7 +109,7 @@ pub struct RepositoryConfig {
     /// retried later each time.
     #[serde(default = "default_build_timeout", with = "duration")]
     pub build_timeout: Duration,
-    /// Which commits or charts may be published. Without it, all.
+    /// Which commits, charts or artifacts may be published. Without it, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyConfig>,
 }
@@ -255,6 +255,12 @@ impl RepositoryConfig {
             self.ca.as_ref().filter(|ca| std::fs::read(ca).is_ok_and(|read| !read.trim_ascii().is_empty()))
         {
             check.record(&format!("repository `{name}`: `ca`"), tls::read_roots(ca).err());
+        }
+        for file in self.verify.iter().flat_map(|verify| &verify.cosign_keys) {
+            if let Some(pem) = std::fs::read(file).ok().filter(|pem| !pem.trim_ascii().is_empty()) {
+                let what = format!("repository `{name}`: `verify.cosign_keys` {}", file.display());
+                check.record(&what, PublicKey::from_pem(&pem).err());
+            }
         }
         for file in &self.webhook_secret_files {
             let what = format!("repository `{name}`: `webhook_secret_files`");

@@ -9,6 +9,9 @@ use crate::source::Scheme;
 /// The most webhook secrets. Each delivery is verified with every one.
 const MAX_WEBHOOK_SECRETS: usize = 8;
 
+/// The most keys of cosign. Each signature is verified with every one.
+const MAX_COSIGN_KEYS: usize = 8;
+
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -71,12 +74,28 @@ impl RepositoryConfig {
 
     fn errors_of_verify(&self) -> Option<ValidationError> {
         let verify = self.verify.as_ref()?;
-        let has = |key: &str| self.kind.has(&format!("verify.{key}"));
+        let has = |key: &str| self.kind.has(&format!("verify.{key}")) && (key != "cosign_keys" || !self.url.is_http());
         if verify.files().next().is_none() {
-            let keys = ["ssh_allowed_signers", "pgp_keyring"].into_iter().filter(|key| has(key));
+            let keys = ["ssh_allowed_signers", "pgp_keyring", "cosign_keys"].into_iter().filter(|key| has(key));
             let keys: Vec<String> = keys.map(|key| format!("`{key}`")).collect();
             let detail = format!("it needs {}: without keys nothing can be published", keys.join(" or "));
             return Some(ValidationError::new("verify", detail));
+        }
+        if verify.cosign_keys.len() > MAX_COSIGN_KEYS {
+            let detail = format!("it must name at most {MAX_COSIGN_KEYS} files");
+            return Some(ValidationError::new("verify.cosign_keys", detail));
+        }
+        let is_http = self.url.is_http();
+        if !verify.cosign_keys.is_empty()
+            && self.kind.has("verify.cosign_keys")
+            && (is_http || verify.pgp_keyring.is_some() && has("pgp_keyring"))
+        {
+            let detail = if is_http {
+                "it is for `oci://` URLs: remove it"
+            } else {
+                "it cannot be used together with `pgp_keyring`"
+            };
+            return Some(ValidationError::new("verify.cosign_keys", detail));
         }
         let is_missing = has("mode") && verify.mode.is_none();
         is_missing.then(|| ValidationError::new("verify.mode", "it must be `commit`, `tag` or `either`"))
@@ -176,6 +195,8 @@ impl RepositoryConfig {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::source::SourceKind;
 
@@ -243,6 +264,37 @@ mod tests {
             });
             assert_eq!(found, wrong, "{verify}");
         }
+        for (verify, wrong) in [
+            (json!({ "cosign_keys": ["k"] }), &[][..]),
+            (json!({ "cosign_keys": [] }), &["verify"]),
+            (json!({ "cosign_keys": vec!["k"; 9] }), &["verify.cosign_keys"]),
+            (
+                json!({ "cosign_keys": ["k"], "pgp_keyring": "k", "mode": "tag" }),
+                &["verify.mode", "verify.pgp_keyring"],
+            ),
+        ] {
+            let found = fields(|it| {
+                (it.kind, it.url) = (SourceKind::OCI, "oci://r.example/acme/shop".into());
+                it.verify = serde_json::from_value(verify.clone()).unwrap();
+            });
+            assert_eq!(found, wrong, "{verify}");
+        }
+        for (url, verify, wrong) in [
+            ("oci://r.example/charts", r#"{"cosign_keys": ["k"]}"#, &[][..]),
+            ("oci://r.example/charts", r#"{"pgp_keyring": "k"}"#, &[]),
+            ("oci://r.example/charts", r#"{"pgp_keyring": "k", "cosign_keys": ["k"]}"#, &["verify.cosign_keys"]),
+            ("https://charts.example", r#"{"cosign_keys": ["k"]}"#, &["verify.cosign_keys"]),
+        ] {
+            let found = fields(|it| {
+                (it.kind, it.url) = (SourceKind::HELM, url.into());
+                it.verify = serde_json::from_str(verify).unwrap();
+            });
+            assert_eq!(found, wrong, "{url} {verify}");
+        }
+        let of_registries = fields(|it| {
+            it.verify = serde_json::from_str(r#"{"mode": "tag", "pgp_keyring": "k", "cosign_keys": ["k"]}"#).unwrap();
+        });
+        assert_eq!(of_registries, ["verify.cosign_keys"]);
         let without_mode = fields(|it| it.verify = serde_json::from_str(r#"{"pgp_keyring": "k"}"#).unwrap());
         assert_eq!(without_mode, ["verify.mode"]);
         for url in ["git@git.example:x", "/srv/charts", "file:///srv/charts", ""] {

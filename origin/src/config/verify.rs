@@ -1,11 +1,11 @@
-//! `[repository.verify]`: which commits and charts may be published.
+//! `[repository.verify]`: which commits, charts and artifacts may be published.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What must be signed before it is published: commits and tags of Git, charts of Helm repositories. At least one file is
-/// needed.
+/// What must be signed before it is published: commits and tags of Git, charts of Helm repositories, artifacts in registries.
+/// At least one file is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyConfig {
@@ -20,6 +20,10 @@ pub struct VerifyConfig {
     /// repository. Needs `gpgv`.
     #[serde(default)]
     pub pgp_keyring: Option<PathBuf>,
+    /// Files of public keys in PEM, 1 to 8, read for each poll: ECDSA P-256, Ed25519, or RSA of at least 2048 bits. One of them
+    /// must have signed with `cosign sign --key`. For artifacts and charts in registries only, and not with `pgp_keyring`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cosign_keys: Vec<PathBuf>,
 }
 
 /// The object that must be signed.
@@ -38,11 +42,13 @@ impl VerifyConfig {
     /// The named files, each with its key.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let ssh = self.ssh_allowed_signers.iter().map(|file| ("verify.ssh_allowed_signers", file.as_path()));
-        ssh.chain(self.pgp_keyring.iter().map(|file| ("verify.pgp_keyring", file.as_path())))
+        let pgp = self.pgp_keyring.iter().map(|file| ("verify.pgp_keyring", file.as_path()));
+        ssh.chain(pgp).chain(self.cosign_keys.iter().map(|file| ("verify.cosign_keys", file.as_path())))
     }
 
     pub(super) fn files_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut PathBuf)> {
         let ssh = self.ssh_allowed_signers.iter_mut().map(|file| ("verify.ssh_allowed_signers", file));
-        ssh.chain(self.pgp_keyring.iter_mut().map(|file| ("verify.pgp_keyring", file)))
+        let pgp = self.pgp_keyring.iter_mut().map(|file| ("verify.pgp_keyring", file));
+        ssh.chain(pgp).chain(self.cosign_keys.iter_mut().map(|file| ("verify.cosign_keys", file)))
     }
 }

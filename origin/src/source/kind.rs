@@ -23,12 +23,13 @@ pub(super) enum KindName {
 }
 
 /// The keys of repositories and services that not every kind has, with the kinds that have them.
-const KEYS: [(&str, &[KindName]); 10] = [
+const KEYS: [(&str, &[KindName]); 11] = [
     ("ssh_key", &[KindName::Git]),
     ("ssh_known_hosts", &[KindName::Git]),
     ("verify.mode", &[KindName::Git]),
     ("verify.ssh_allowed_signers", &[KindName::Git]),
     ("verify.pgp_keyring", &[KindName::Git, KindName::Helm]),
+    ("verify.cosign_keys", &[KindName::Helm, KindName::Oci]),
     ("lfs", &[KindName::Git]),
     ("chart", &[KindName::Helm]),
     ("insecure", &[KindName::Helm, KindName::Oci]),

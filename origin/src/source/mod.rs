@@ -58,6 +58,7 @@ pub use oci::fuzz_registry_words;
 pub use oci::{LayerOperation, LayerSelector, PlatformName, PlatformNameError};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
+pub(crate) use signatures::PublicKey;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
     DEFAULT_MAX_ARTIFACT, DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR,

@@ -3,10 +3,10 @@
 use crate::prelude::*;
 use crate::registry_server::{FLUX_CONFIG, FLUX_CONTENT, RegistryServer, gzip_tar};
 
-const NAME: &str = "acme/shop";
+pub(crate) const NAME: &str = "acme/shop";
 
 /// A repository with these keys, and services with the names and refs.
-fn config(home: &Home, url: &str, keys: &Value, services: &[(&str, &str)]) -> Config {
+pub(crate) fn config(home: &Home, url: &str, keys: &Value, services: &[(&str, &str)]) -> Config {
     let mut config = home.config(url);
     let mut document = serde_json::to_value(&config.repositories[0]).unwrap();
     document["kind"] = "oci".into();
@@ -26,7 +26,7 @@ fn insecure() -> Value {
 }
 
 /// The reason for which a service does not follow its ref, once there is one.
-async fn failure(node: &Node, service: &str) -> String {
+pub(crate) async fn failure(node: &Node, service: &str) -> String {
     let mut condition = node.running.condition(&service.parse().unwrap()).unwrap();
     let is = |condition: &Condition| matches!(condition, Condition::Unhealthy { .. });
     match in_time(condition.wait_for(is)).await.unwrap().clone() {
@@ -35,7 +35,7 @@ async fn failure(node: &Node, service: &str) -> String {
     }
 }
 
-fn revision(descriptor: &Descriptor) -> String {
+pub(crate) fn revision(descriptor: &Descriptor) -> String {
     descriptor.publication().revision_id.to_string()
 }
 

@@ -103,6 +103,7 @@ fn policy(mode: SignedBy, ssh: Option<&Path>, pgp: Option<&Path>) -> Option<Veri
         mode: Some(mode),
         ssh_allowed_signers: ssh.map(Path::to_owned),
         pgp_keyring: pgp.map(Path::to_owned),
+        cosign_keys: Vec::new(),
     })
 }
 

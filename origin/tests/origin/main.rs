@@ -3,6 +3,7 @@
 //! `WEIR_NIGHTLY=1` runs the long form of tests that have two: more random cases, all steps to be killed at, larger trees.
 
 mod access;
+mod artifact_signatures;
 mod artifacts;
 mod assignments;
 mod attribute_corners;

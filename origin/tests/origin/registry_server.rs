@@ -208,7 +208,10 @@ impl RegistryServer {
             return (200, String::new(), token.to_string().into_bytes());
         }
         let rest = path.strip_prefix("/v2/").unwrap();
-        let kind = ["/manifests/", "/blobs/", "/tags/"].into_iter().find(|kind| rest.contains(kind)).unwrap_or("/");
+        let kind = ["/manifests/", "/blobs/", "/tags/", "/referrers/"]
+            .into_iter()
+            .find(|kind| rest.contains(kind))
+            .unwrap_or("/");
         let (name, last) = rest.split_once(kind).unwrap();
         if behavior.basic.is_some_and(|password| !has(&password)) {
             return none(401, "www-authenticate: Basic realm=\"registry\"\r\n");
@@ -222,6 +225,10 @@ impl RegistryServer {
         let found = match kind {
             "/manifests/" if method == "HEAD" && behavior.has_no_head => return none(405, ""),
             "/manifests/" => self.0.manifests.lock().unwrap().get(&(name.to_owned(), last.to_owned())).cloned(),
+            // What a test has pushed so.
+            "/referrers/" => {
+                self.0.manifests.lock().unwrap().get(&(name.to_owned(), format!("referrers/{last}"))).cloned()
+            }
             "/blobs/" => {
                 if let Some(storage) = behavior.storage {
                     return none(307, &format!("location: {storage}{path}?signature=secret\r\n"));

@@ -28,7 +28,7 @@ struct Signature {
 }
 
 /// The signed message: DSSE's pre-authentication encoding (PAE) of a payload and its type.
-fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
+pub fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     let mut encoded = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
     encoded.extend_from_slice(payload);
     encoded

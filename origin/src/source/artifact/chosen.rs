@@ -21,6 +21,8 @@ pub(crate) struct Chosen {
     pub(crate) version: Option<String>,
     pub(crate) blob: Blob,
     pub(crate) layout: Layout,
+    /// What cosign signs in a registry: the digest of the manifest or the index that a tag names.
+    pub(crate) signed: Option<Sha256>,
 }
 
 /// Bytes at an upstream.
@@ -58,7 +60,15 @@ pub(crate) enum Location {
 impl Blob {
     /// Whether it is in a registry. Otherwise it is in an index.
     pub(super) fn is_in_registry(&self) -> bool {
-        self.at.iter().any(|location| matches!(location, Location::Blob { .. } | Location::Chart { .. }))
+        self.in_registry().is_some()
+    }
+
+    /// The registry and the repository in which it is.
+    pub(super) fn in_registry(&self) -> Option<(&Url, &OciName)> {
+        self.at.iter().find_map(|location| match location {
+            Location::Blob { registry, name, .. } | Location::Chart { registry, name, .. } => Some((registry, name)),
+            Location::Url(_) | Location::Tag(_) => None,
+        })
     }
 }
 

@@ -111,6 +111,7 @@ fn chart_at(chart: &Chart, version: String, sha256: Option<Sha256>, at: Location
         version: Some(version),
         blob: Blob { sha256, max_bytes, max_bytes_key: "max_chart", at: vec![at] },
         layout: Layout::StripTop,
+        signed: None,
     }
 }
 
@@ -124,9 +125,10 @@ fn list_charts_of_registry(
     let registry = Registry::new(client, tokens, url.clone());
     let found = of_registry.list(&registry, &address(client)?, charts)?;
     let chosen = |(chart, found): (&Chart, Result<ChartVersion, _>)| match found {
-        Ok(ChartVersion { version, name, layers }) => {
+        Ok(ChartVersion { version, name, manifest, layers }) => {
             let at = Location::Chart { registry: url.clone(), name, layers };
-            Ok(chart_at(chart, version, Some(layers.archive), at, max_bytes))
+            let chosen = chart_at(chart, version, Some(layers.archive), at, max_bytes);
+            Ok(Chosen { signed: Some(manifest), ..chosen })
         }
         Err((step, reason)) => Err(ServiceFailure::transient(step, reason)),
     };
@@ -163,7 +165,7 @@ fn list_artifacts(
 
 fn choose_artifact(artifact: Artifact, name: &OciName, client: &Client<'_>) -> Result<Chosen, ServiceFailure> {
     let (max_bytes, max_bytes_key) = (client.session().upstream.max_artifact, "max_artifact");
-    let Artifact { label, tag, manifest, layer: sha256, size, layout } = artifact;
+    let Artifact { label, tag, named, manifest, layer: sha256, size, layout } = artifact;
     if size > max_bytes {
         let error = ArchiveError::TooLarge { key: max_bytes_key, limit: max_bytes };
         return Err(ServiceFailure::transient("select", format!("{label} {error}")));
@@ -176,6 +178,7 @@ fn choose_artifact(artifact: Artifact, name: &OciName, client: &Client<'_>) -> R
         version: tag,
         blob: Blob { sha256: Some(sha256), max_bytes, max_bytes_key, at },
         layout,
+        signed: Some(named),
     })
 }
 

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use weir_protocol::digest::Sha256;
 
+use super::super::PublicKey;
 use super::Chosen;
 use super::back_off::Failed;
 use super::fetch::NotFetched;
@@ -15,38 +17,56 @@ use crate::config::VerifyConfig;
 /// The most bytes of a file with keys.
 const MAX_KEY_FILE_BYTES: u64 = 16 << 20;
 
+const COSIGN_KEYS: &str = "cosign_keys";
+
+/// What the files of a policy contain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Keys {
+    digest: blake3::Hash,
+    /// Of `cosign_keys`.
+    pub(super) cosign: Vec<PublicKey>,
+}
+
 /// Which signatures count: the policy of a repository and its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) config: VerifyConfig,
-    /// The contents of its files, or why one cannot be read.
-    pub(super) keys: Result<blake3::Hash, String>,
+    /// Or why a file cannot be used.
+    pub(super) keys: Result<Keys, String>,
 }
 
 impl Policy {
     /// Reads the files of a policy.
     pub(super) fn read(config: &VerifyConfig) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        let mut read = |(key, file)| -> Result<(), String> {
-            let file = File::open(file).map(|file| file.take(MAX_KEY_FILE_BYTES + 1));
-            let size = file.and_then(|mut file| io::copy(&mut file, &mut hasher));
-            let name = key_name(key);
-            match size {
-                Ok(size) if size > MAX_KEY_FILE_BYTES => {
-                    Err(format!("`{name}` has more than {MAX_KEY_FILE_BYTES} bytes"))
-                }
-                Ok(_) => Ok(()),
-                Err(error) => Err(format!("`{name}` cannot be read: {error}")),
-            }
-        };
-        let read = config.files().try_for_each(&mut read);
-        Self { config: config.clone(), keys: read.map(|()| hasher.finalize()) }
+        Self { config: config.clone(), keys: Keys::read(config) }
     }
 }
 
-/// `verify.pgp_keyring` is `pgp_keyring` in messages of the step `verify`.
-fn key_name(key: &str) -> &str {
-    key.strip_prefix("verify.").unwrap_or(key)
+impl Keys {
+    fn read(config: &VerifyConfig) -> Result<Self, String> {
+        let (mut hasher, mut cosign) = (blake3::Hasher::new(), Vec::new());
+        for (key, file) in config.files() {
+            // As in all messages of the step `verify`.
+            let name = key.strip_prefix("verify.").unwrap_or(key);
+            let bytes = read(file).map_err(|error| format!("`{name}` cannot be read: {error}"))?;
+            hasher.update(blake3::hash(&bytes).as_bytes());
+            if name == COSIGN_KEYS {
+                let file = file.file_name().unwrap_or_default().to_string_lossy();
+                let key = PublicKey::from_pem(&bytes);
+                cosign.push(key.map_err(|reason| format!("the file `{file}` that `{name}` names {reason}"))?);
+            }
+        }
+        Ok(Self { digest: hasher.finalize(), cosign })
+    }
+}
+
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MAX_KEY_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_KEY_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_KEY_FILE_BYTES} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// The results of the checks.

@@ -294,6 +294,7 @@ mod tests {
             version: Some(version.to_owned()),
             blob: Blob { sha256, max_bytes: 100, max_bytes_key: "max_chart", at: vec![url] },
             layout: Layout::StripTop,
+            signed: None,
         };
         vec![(service.followed.clone(), Ok(chosen))]
     }

@@ -8,7 +8,7 @@ use weir_protocol::digest::Sha256;
 use super::super::error::UpstreamError;
 use super::super::helm::{ChartLayers, MAX_PROVENANCE_BYTES, provenance_url, signed_digest};
 use super::super::http::{Body, BodyError, Client};
-use super::super::oci::{OciName, Registry, RegistryError};
+use super::super::oci::{OciName, Registry, RegistryError, verify_cosign};
 use super::super::signatures::{ClearSigned, SignatureError, gpgv};
 use super::super::{PollRequest, ServiceFailure};
 use super::fetch::{NotFetched, is_of_all, of_one};
@@ -63,8 +63,24 @@ impl ArtifactSource {
         chosen: &Chosen,
         known: Option<Sha256>,
     ) -> Result<Result<Sha256, NotVerified>, UpstreamError> {
-        if let Err(reason) = &policy.keys {
-            return Ok(Err(SignatureError::Unusable(reason.clone()).into()));
+        let keys = match &policy.keys {
+            Ok(keys) => keys,
+            Err(reason) => return Ok(Err(SignatureError::Unusable(reason.clone()).into())),
+        };
+        if let Some(((registry, name), signed)) = chosen.blob.in_registry().zip(chosen.signed)
+            && !keys.cosign.is_empty()
+        {
+            let registry = self.registry(client, registry)?;
+            let verified = match verify_cosign(&registry, name, &signed, &keys.cosign) {
+                Ok(verified) => verified.map_err(|reason| format!("{}: {reason}", chosen.label)),
+                Err(error) => match error.of_all(name) {
+                    error if is_of_all(&error, client, chosen) => return Err(error),
+                    error => return Ok(Err(not_fetched(chosen, "signatures", &error))),
+                },
+            };
+            // The manifest that is signed has the digest of the archive.
+            let digest = chosen.blob.sha256.ok_or_else(|| format!("{} has no digest", chosen.label));
+            return Ok(verified.and(digest).map_err(|reason| SignatureError::Refused(reason).into()));
         }
         let document = match self.provenance(client, chosen) {
             Ok(document) => document,
@@ -141,7 +157,7 @@ impl ArtifactSource {
                 let registry = self.registry(client, &tag.registry).map_err(BodyError::Upstream)?;
                 layer(&registry, &tag.name, tag.layers(&registry)).map_err(BodyError::Upstream)
             }
-            // Signatures of artifacts are not verified.
+            // Artifacts are signed by cosign.
             Location::Blob { .. } => Err(BodyError::Upstream(nowhere("it is not a chart"))),
         }
     }
@@ -173,10 +189,12 @@ fn no_provenance(chosen: &Chosen, error: BodyError) -> NotVerified {
             "has no provenance (`.prov`) alongside its archive ({answer}): sign it with `helm package --sign`"
         ))
         .into(),
-        BodyError::Upstream(error) => {
-            let reason = format!("{label} has a provenance (`.prov`) that cannot be fetched: {error}");
-            NotVerified { error: SignatureError::Unusable(reason), retry_after: error.retry_after() }
-        }
+        BodyError::Upstream(error) => not_fetched(chosen, "a provenance (`.prov`)", &error),
         BodyError::Write(error) => SignatureError::Unusable(without_path(&error).to_string()).into(),
     }
+}
+
+fn not_fetched(chosen: &Chosen, what: &str, error: &UpstreamError) -> NotVerified {
+    let reason = format!("{} has {what} that cannot be fetched: {error}", chosen.label);
+    NotVerified { error: SignatureError::Unusable(reason), retry_after: error.retry_after() }
 }

@@ -46,6 +46,8 @@ pub(crate) struct ChartVersion {
     /// With `+`, as the chart has it.
     pub(crate) version: String,
     pub(crate) name: OciName,
+    /// The digest of its manifest.
+    pub(crate) manifest: Sha256,
     pub(crate) layers: ChartLayers,
 }
 
@@ -154,7 +156,7 @@ impl Listing<'_> {
                 Err(error) => return Ok(Err(no_chart(error, &label)?)),
             };
             match self.layers(&name, digest) {
-                Ok(Ok(layers)) => return Ok(Ok(ChartVersion { version, name, layers })),
+                Ok(Ok(layers)) => return Ok(Ok(ChartVersion { version, name, manifest: digest, layers })),
                 Ok(Err(reason)) => _ = not_a_chart.get_or_insert(format!("{label} {reason}")),
                 Err(error) => return Ok(Err(no_chart(error, &label)?)),
             }
@@ -273,7 +275,7 @@ mod tests {
         let results = with_client(&Upstream::new(url.as_str()), |client| {
             let registry = Registry::new(client, &tokens, url.join("/").unwrap());
             let shown = |found: Result<ChartVersion, NoChart>| match found {
-                Ok(ChartVersion { version, name, layers: ChartLayers { archive, provenance } }) => {
+                Ok(ChartVersion { version, name, layers: ChartLayers { archive, provenance }, .. }) => {
                     let signed = if provenance.is_some() { " signed" } else { "" };
                     format!("{name} {version} {}{signed}", &archive.to_string()[..2])
                 }

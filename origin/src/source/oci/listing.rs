@@ -30,6 +30,8 @@ pub(crate) struct Artifact {
     pub(crate) label: String,
     /// The tag. `None`: it is followed by its digest.
     pub(crate) tag: Option<String>,
+    /// The digest of what the tag names: with a platform, of an index.
+    pub(crate) named: Sha256,
     /// The digest of its manifest: with a platform, of the one for it.
     pub(crate) manifest: Sha256,
     pub(crate) layer: Sha256,
@@ -121,7 +123,7 @@ impl Listing<'_> {
         current.insert(key, selected.clone());
         Ok(match selected {
             Ok((manifest, Layer { sha256, size, layout })) => {
-                Ok(Artifact { label, tag, manifest, layer: sha256, size, layout })
+                Ok(Artifact { label, tag, named, manifest, layer: sha256, size, layout })
             }
             Err(reason) => Err(("select", format!("{label} {reason}"))),
         })

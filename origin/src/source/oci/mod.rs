@@ -6,6 +6,7 @@
 
 mod artifact_ref;
 mod challenge;
+mod cosign;
 mod error;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
@@ -22,6 +23,7 @@ mod token;
 
 pub(crate) use super::endpoint::OciName;
 pub(crate) use artifact_ref::ArtifactRef;
+pub(crate) use cosign::verify as verify_cosign;
 pub(crate) use error::RegistryError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_registry_words;

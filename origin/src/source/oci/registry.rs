@@ -136,7 +136,6 @@ impl<'a> Registry<'a> {
 
     /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
     /// that clients maintain for registries without one. Only the first page.
-    #[cfg_attr(not(test), expect(dead_code, reason = "signatures of artifacts will use it"))]
     pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Vec<Descriptor>, RegistryError> {
         let index = "application/vnd.oci.image.index.v1+json";
         let read = match self.document(name, &["referrers", &format!("sha256:{digest}")], index) {

@@ -1,7 +1,12 @@
-//! Signatures that other programs verify. [`gpgv`] verifies those of OpenPGP, for every kind of source.
+//! Signatures of what is followed. [`gpgv`] verifies those of OpenPGP, for every kind of source; `cosign` those of artifacts
+//! in registries.
 
 mod clear_signed;
+mod cosign;
+#[cfg(test)]
+mod cosign_data;
 pub(crate) mod gpgv;
+mod public_key;
 mod signature_file;
 
 use std::fs::File;
@@ -10,6 +15,8 @@ use std::path::Path;
 use std::time::Duration;
 
 pub(crate) use clear_signed::ClearSigned;
+pub(crate) use cosign::{Seen, Verdict, verify_bundle, verify_payload};
+pub(crate) use public_key::PublicKey;
 pub(crate) use signature_file::{PREFIX as SIGNATURE_FILE_PREFIX, SignatureFile};
 
 use crate::outside_program::ProgramError;

@@ -1,0 +1,113 @@
+//! Finds the signatures of a manifest that cosign pushed, and verifies them.
+
+use weir_protocol::digest::Sha256;
+
+use super::super::signatures::{PublicKey, Seen, Verdict, verify_bundle, verify_payload};
+use super::manifest::{Descriptor, Document};
+use super::{OciName, Registry, RegistryError};
+
+/// The most signatures of a manifest that are requested.
+const MAX_SIGNATURES: usize = 16;
+
+/// The largest signature with what it signs, in bytes.
+const MAX_SIGNATURE_BYTES: u64 = 64 << 10;
+
+/// The media types of layers begin so, and the types of artifacts.
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
+const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+
+/// The layers of `cosign sign --new-bundle-format=false`, and the annotations of each.
+const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
+
+/// Looks for a valid signature: among what refers to the manifest, and then at the tag for signatures.
+///
+/// # Errors
+/// The registry cannot be used. Inside: there is none, with the reason.
+pub(crate) fn verify(
+    registry: &Registry<'_>,
+    name: &OciName,
+    digest: &Sha256,
+    keys: &[PublicKey],
+) -> Result<Result<(), String>, RegistryError> {
+    let mut search = Search { registry, name, digest, keys, seen: Seen::default(), requested: 0 };
+    if search.bundles()? || search.payloads()? {
+        return Ok(Ok(()));
+    }
+    Ok(Err(format!("no signature of `sha256:{digest}` by a key of `cosign_keys`{}", search.seen)))
+}
+
+struct Search<'a> {
+    registry: &'a Registry<'a>,
+    name: &'a OciName,
+    digest: &'a Sha256,
+    keys: &'a [PublicKey],
+    seen: Seen,
+    requested: usize,
+}
+
+impl Search<'_> {
+    fn bundles(&mut self) -> Result<bool, RegistryError> {
+        let referrers = skip_missing(self.registry.referrers(self.name, self.digest))?.unwrap_or_default();
+        for referrer in referrers.iter().filter(|referrer| may_be_bundle(referrer)).take(MAX_SIGNATURES) {
+            let Ok(digest) = referrer.sha256() else { continue };
+            let Some(Document::Manifest(manifest)) = skip_missing(self.registry.manifest(self.name, &digest))? else {
+                continue;
+            };
+            for layer in manifest.layers.iter().filter(|layer| layer.media_type.starts_with(BUNDLE)) {
+                if self.check(layer, |bundle, search| verify_bundle(bundle, search.digest, search.keys))? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn payloads(&mut self) -> Result<bool, RegistryError> {
+        let tag = format!("sha256-{}.sig", self.digest);
+        let Some(resolved) = skip_missing(self.registry.manifest_by_tag(self.name, &tag))? else { return Ok(false) };
+        let Document::Manifest(manifest) = resolved.document else { return Ok(false) };
+        for layer in manifest.layers.iter().filter(|layer| layer.media_type == PAYLOAD) {
+            let Some(signature) = layer.annotations.get(SIGNATURE) else { continue };
+            let is_keyless = layer.annotations.contains_key(CERTIFICATE);
+            let verify = |payload: &[u8], search: &Self| {
+                verify_payload(payload, signature, is_keyless, search.digest, search.keys)
+            };
+            if self.check(layer, verify)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Requests a layer and verifies it. Whatever is wrong with one signature, another may be valid.
+    fn check(
+        &mut self,
+        layer: &Descriptor,
+        verify: impl FnOnce(&[u8], &Self) -> Verdict,
+    ) -> Result<bool, RegistryError> {
+        if self.requested >= MAX_SIGNATURES {
+            return Ok(false);
+        }
+        self.requested += 1;
+        let Ok(digest) = layer.sha256() else { return Ok(self.seen.add(Verdict::Malformed)) };
+        let bytes = skip_missing(self.registry.small_blob(self.name, &digest, MAX_SIGNATURE_BYTES))?;
+        let verdict = bytes.map_or(Verdict::Malformed, |bytes| verify(&bytes, self));
+        Ok(self.seen.add(verdict))
+    }
+}
+
+/// cosign 3 writes the type of its empty configuration into the index: only the manifest has the type of the artifact.
+fn may_be_bundle(referrer: &Descriptor) -> bool {
+    referrer.artifact_type.as_deref().is_none_or(|kind| kind.is_empty() || kind == EMPTY || kind.starts_with(BUNDLE))
+}
+
+/// What is missing or cannot be used is skipped.
+fn skip_missing<T>(result: Result<T, RegistryError>) -> Result<Option<T>, RegistryError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(RegistryError::NotFound | RegistryError::Unusable(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

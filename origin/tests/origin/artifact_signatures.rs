@@ -1,0 +1,222 @@
+//! Artifacts with signatures of cosign, in all places where it puts them. `source/signatures/cosign.rs` has some by cosign.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
+use weir_protocol::envelope::pre_authentication_encoding;
+
+use crate::artifacts::{NAME, config, failure, revision};
+use crate::prelude::*;
+use crate::registry_server::{FLUX_CONFIG, FLUX_CONTENT, RegistryServer, gzip_tar};
+
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
+const EMPTY: &str = "application/vnd.oci.empty.v1+json";
+
+/// A key as `cosign generate-key-pair` makes them.
+struct Signer(EcdsaKeyPair);
+
+impl Signer {
+    fn new() -> Self {
+        let (algorithm, random) = (&ECDSA_P256_SHA256_ASN1_SIGNING, SystemRandom::new());
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
+        Self(EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random).unwrap())
+    }
+
+    /// The public key in PEM. All of P-256 begin with the same bytes.
+    fn write(&self, file: &Path) {
+        let prefix = STANDARD.decode("MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgA=").unwrap();
+        let encoded = STANDARD.encode([&prefix, self.0.public_key().as_ref()].concat());
+        fs::write(file, format!("-----BEGIN PUBLIC KEY-----\n{encoded}\n-----END PUBLIC KEY-----\n")).unwrap();
+    }
+
+    fn sign(&self, message: &[u8]) -> String {
+        STANDARD.encode(self.0.sign(&SystemRandom::new(), message).unwrap())
+    }
+
+    /// As `cosign sign --new-bundle-format=false` does.
+    fn push_payload(&self, registry: &RegistryServer, digest: &str, annotations: &Value) {
+        let image = json!({ "docker-manifest-digest": digest });
+        let critical = json!({ "identity": {}, "image": image, "type": "cosign container image signature" });
+        let payload = json!({ "critical": critical, "optional": null }).to_string();
+        let mut layer = registry.blob("application/vnd.dev.cosign.simplesigning.v1+json", payload.as_bytes());
+        layer["annotations"] = annotations.clone();
+        layer["annotations"]["dev.cosignproject.cosign/signature"] = self.sign(payload.as_bytes()).into();
+        let tag = format!("{}.sig", digest.replace(':', "-"));
+        registry.push(NAME, &tag, &registry.artifact("application/vnd.oci.image.config.v1+json", &[layer]));
+    }
+
+    /// A referrer as `cosign sign` pushes it. Returns its descriptor.
+    fn push_bundle(&self, registry: &RegistryServer, digest: &str, predicate: &str) -> Value {
+        let subject = json!({ "digest": { "sha256": digest.trim_start_matches("sha256:") } });
+        let statement = json!({ "_type": "https://in-toto.io/Statement/v1", "subject": [subject], "predicateType": predicate, "predicate": {} }).to_string();
+        let payload_type = "application/vnd.in-toto+json";
+        let sig = self.sign(&pre_authentication_encoding(payload_type, statement.as_bytes()));
+        let envelope = json!({ "payload": STANDARD.encode(statement), "payloadType": payload_type, "signatures": [{ "sig": sig }] });
+        let bundle = json!({ "mediaType": BUNDLE, "verificationMaterial": { "publicKey": { "hint": "x" } }, "dsseEnvelope": envelope });
+        let mut manifest = registry.artifact(EMPTY, &[registry.blob(BUNDLE, bundle.to_string().as_bytes())]);
+        (manifest["artifactType"], manifest["subject"]) = (BUNDLE.into(), json!({ "digest": digest }));
+        registry.push(NAME, "pushed-by-digest", &manifest)
+    }
+}
+
+const SIGN: &str = "https://sigstore.dev/cosign/sign/v1";
+
+/// Puts referrers where registries without the API have them: the index has the type of their configuration.
+fn refer_by_tag(registry: &RegistryServer, digest: &str, referrers: &[Value]) {
+    let mut index = registry.index(&[]);
+    index["manifests"] = referrers.into();
+    index["manifests"].as_array_mut().unwrap().iter_mut().for_each(|it| it["artifactType"] = EMPTY.into());
+    registry.push(NAME, &digest.replace(':', "-"), &index);
+}
+
+fn policy(keys: &[&Path]) -> Value {
+    json!({ "insecure": true, "platform": "linux/amd64", "verify": { "cosign_keys": keys } })
+}
+
+#[tokio::test]
+async fn only_artifacts_that_a_listed_key_signed_are_published() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    let (alice, other, mallory) = (Signer::new(), Signer::new(), Signer::new());
+    let keys = [home.file("alice.pub"), home.file("other.pub")];
+    alice.write(&keys[0]);
+    other.write(&keys[1]);
+    let push = |tag: &str| registry.push_archive(NAME, tag, &[("map.yaml", tag)]);
+
+    alice.push_payload(&registry, &push("payload"), &json!({}));
+    let bundle = push("bundle");
+    let referrers = [
+        Signer::new().push_bundle(&registry, &bundle, SIGN),
+        alice.push_bundle(&registry, &bundle, "https://spdx.dev/Document"),
+        other.push_bundle(&registry, &bundle, SIGN),
+    ];
+    refer_by_tag(&registry, &bundle, &referrers);
+    let by_api = push("by-api");
+    let mut index = registry.index(&[]);
+    index["manifests"] = json!([{ "mediaType": "x", "digest": "sha512:ab", "size": 1, "artifactType": "application/spdx+json" }, alice.push_bundle(&registry, &by_api, SIGN)]);
+    registry.push(NAME, &format!("referrers/{by_api}"), &index);
+    // With a platform, the index is signed.
+    let image = registry.push(
+        NAME,
+        "pushed-by-digest",
+        &registry.artifact(FLUX_CONFIG, &[registry.blob(FLUX_CONTENT, &gzip_tar(&[("map.yaml", "image")]))]),
+    );
+    let signed_index = registry.push(NAME, "platform", &registry.index(&[(image, "linux/amd64")]));
+    alice.push_payload(&registry, signed_index["digest"].as_str().unwrap(), &json!({}));
+
+    push("unsigned");
+    mallory.push_payload(&registry, &push("foreign"), &json!({}));
+    mallory.push_payload(&registry, &push("keyless"), &json!({ "dev.sigstore.cosign/certificate": "x" }));
+    let (attested, copied) = (push("attested"), push("copied"));
+    refer_by_tag(&registry, &attested, &[alice.push_bundle(&registry, &attested, "https://spdx.dev/Document")]);
+    // The signature of another artifact.
+    refer_by_tag(&registry, &copied, &[alice.push_bundle(&registry, &by_api, SIGN)]);
+    let lost = push("lost");
+    refer_by_tag(
+        &registry,
+        &lost,
+        &[json!({ "mediaType": "x", "digest": format!("sha256:{}", "ab".repeat(32)), "size": 1 })],
+    );
+
+    let good = ["payload", "bundle", "by-api", "platform"];
+    let bad = ["unsigned", "foreign", "keyless", "attested", "copied", "lost"];
+    let services: Vec<_> = good.iter().chain(&bad).map(|tag| (*tag, *tag)).collect();
+    let keys = [keys[0].as_path(), keys[1].as_path()];
+    let node = home.start(config(&home, &registry.url(NAME), &policy(&keys), &services)).await;
+    for service in good {
+        node.published_of(service, |_| true).await;
+    }
+    for (service, seen) in [
+        ("unsigned", ""),
+        ("foreign", " (1 signature of other keys)"),
+        ("keyless", " (1 signature without a key: keyless signatures are not supported yet: use a key)"),
+        ("attested", " (1 signature of something else)"),
+        ("copied", " (1 signature of something else)"),
+        ("lost", ""),
+    ] {
+        let shown = failure(&node, service).await;
+        let start = format!("[verify] artifact `{service}`: no signature of `sha256:");
+        assert!(shown.starts_with(&start) && shown.ends_with(&format!("` by a key of `cosign_keys`{seen}")), "{shown}");
+    }
+    let layers = |requests: &[String]| {
+        let layer = |service: &str| {
+            format!(
+                "/v2/{NAME}/blobs/sha256:{}",
+                weir_protocol::digest::Sha256::of(&gzip_tar(&[("map.yaml", service)]))
+            )
+        };
+        bad.iter().filter(|service| requests.iter().any(|it| it.contains(&layer(service)))).count()
+    };
+    assert_eq!(layers(&registry.requests()), 0, "what is not signed is not downloaded");
+    node.poll().await;
+    let requests = registry.requests();
+    assert!(!requests.iter().any(|it| it.contains("/blobs/")), "once for each policy and digest: {requests:?}");
+
+    // Another key counts with the next poll.
+    mallory.write(keys[1]);
+    node.poll().await;
+    node.published_of("foreign", |_| true).await;
+    until(async || failure(&node, "bundle").await.contains("and stays published")).await;
+    fs::write(keys[1], "no key").unwrap();
+    node.poll().await;
+    let expected = "the file `other.pub` that `cosign_keys` names is not a public key in PEM";
+    until(async || failure(&node, "payload").await.contains(expected)).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_policy_keeps_published_artifacts_and_more_signatures_than_the_bound_are_not_requested() {
+    let (home, registry, alice) = (Home::new(), RegistryServer::start(None), Signer::new());
+    let key = home.file("alice.pub");
+    alice.write(&key);
+    let digest = registry.push_archive(NAME, "stable", &[("map.yaml", "a: 1")]);
+    let services = [("shop", "stable")];
+    let node = home.start(config(&home, &registry.url(NAME), &json!({ "insecure": true }), &services)).await;
+    let first = node.published_of("shop", |_| true).await;
+    node.stop().await;
+
+    // Sixteen signatures of others are requested, and the seventeenth is not.
+    let mut referrers: Vec<_> = (0..16).map(|_| Signer::new().push_bundle(&registry, &digest, SIGN)).collect();
+    referrers.push(alice.push_bundle(&registry, &digest, SIGN));
+    refer_by_tag(&registry, &digest, &referrers);
+    registry.requests();
+    let node = home.start(config(&home, &registry.url(NAME), &policy(&[&key]), &services)).await;
+    until(async || failure(&node, "shop").await.contains("(16 signatures of other keys)")).await;
+    let reason = failure(&node, "shop").await;
+    assert!(reason.ends_with("(it was published before, and stays published)"), "{reason}");
+    assert_eq!(node.published_of("shop", |_| true).await.bytes(), first.bytes());
+    let requests = registry.requests();
+    assert_eq!(requests.iter().filter(|it| it.contains("/blobs/")).count(), 16, "{requests:?}");
+
+    let signed = registry.push_archive(NAME, "stable", &[("map.yaml", "a: 2")]);
+    alice.push_payload(&registry, &signed, &json!({}));
+    node.poll().await;
+    node.published_of("shop", |now| revision(now) == format!("oci:{signed}")).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_chart_in_a_registry_may_be_signed_likewise() {
+    let (home, registry, alice) = (Home::new(), RegistryServer::start(None), Signer::new());
+    let key = home.file("alice.pub");
+    alice.write(&key);
+    let push = |version: &str| {
+        let archive = gzip_tar(&[("shop/values.yaml", version)]);
+        let layer = registry.blob("application/vnd.cncf.helm.chart.content.v1.tar+gzip", &archive);
+        let chart = registry.artifact("application/vnd.cncf.helm.config.v1+json", &[layer]);
+        registry.push(NAME, version, &chart)["digest"].as_str().unwrap().to_owned()
+    };
+    alice.push_payload(&registry, &push("1.0.0"), &json!({}));
+    let keys = json!({ "insecure": true, "kind": "helm", "verify": { "cosign_keys": [key] } });
+    let mut config = config(&home, registry.url(NAME).trim_end_matches("/shop"), &keys, &[("shop", "semver:^1")]);
+    config.services[0].chart = Some("shop".parse().unwrap());
+    let node = home.start(config).await;
+    let first = node.published_of("shop", |_| true).await;
+    assert!(revision(&first).starts_with("helm:1.0.0+sha256:"));
+    push("1.1.0");
+    node.poll().await;
+    let reason = failure(&node, "shop").await;
+    assert!(reason.starts_with("[verify] chart `shop` 1.1.0: no signature of `sha256:"), "{reason}");
+    assert_eq!(node.published_of("shop", |_| true).await.bytes(), first.bytes());
+    node.stop().await;
+}
