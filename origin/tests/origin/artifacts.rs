@@ -310,3 +310,51 @@ async fn a_platform_and_a_layer_are_chosen_and_a_file_is_copied() {
     assert_eq!(names(&node.tarball(&published).await), ["policy.json"]);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn operators_follow_an_artifact() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    let digest = registry.push_archive(NAME, "v1", &[("map.yaml", "a: 1")]);
+    let (node, operator) = operated(&home).await;
+    let repository = json!({
+        "kind": "oci", "url": registry.url(NAME), "insecure": true, "poll_interval": "1h", "min_poll_interval": "0s",
+    });
+    let with = |key: &str, value: Value| {
+        let mut document = repository.clone();
+        document[key] = value;
+        document
+    };
+    for (key, value, reason) in [
+        ("url", registry.url("acme/shop:v1").into(), "it contains a tag or a digest: put it into `ref` of the service"),
+        ("ssh_key", "key".into(), "it has no meaning for `kind = "),
+        ("username", "robot".into(), "remove `insecure`, or this"),
+        ("platform", "linux".into(), "is not a platform: write it like `linux/amd64`"),
+        ("layer", json!({ "operation": "unpack" }), "`unpack`"),
+    ] {
+        let reply = operator.put("/v1/repositories/manifests", with(key, value)).await;
+        assert!(reply.status == 400 && reply.body.to_string().contains(reason), "{key}: {reply:?}");
+    }
+    assert_eq!(operator.put("/v1/repositories/manifests", repository.clone()).await.status, 201);
+    let service = |followed: &str| json!({ "repository": "manifests", "ref": followed });
+    let reply = operator.put("/v1/services/shop-prod", service("refs/heads/main")).await;
+    assert!(reply.status == 400 && reply.body.to_string().contains("neither a tag of a registry"), "{reply:?}");
+    assert_eq!(operator.put("/v1/services/shop-prod", service(&digest)).await.status, 201);
+    let published = node.published(|_| true).await;
+    assert_eq!(revision(&published), format!("oci:{digest}"));
+    let reply = operator.send(Method::POST, "/v1/services/shop-prod/dry-run", &[], None).await;
+    assert_eq!(
+        (reply.status.as_u16(), &reply.body["revision_id"]),
+        (200, &json!(format!("oci:{digest}"))),
+        "{reply:?}"
+    );
+    assert_eq!(reply.body["entries"][0]["path"], "map.yaml");
+    let reply = operator.put("/v1/repositories/manifests", json!({ "url": "https://git.example/x" })).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (409, "kind-changed"));
+
+    // Another layer of the same manifest is another tarball of the same revision.
+    let copy = with("layer", json!({ "operation": "copy" }));
+    assert_eq!(operator.put("/v1/repositories/manifests", copy).await.status, 200);
+    let reason = failure(&node, "shop-prod").await;
+    assert!(reason.contains("[select]") && reason.contains("without the annotation"), "{reason}");
+    node.stop().await;
+}

@@ -5,13 +5,20 @@ use reqwest::header::{HeaderMap, LINK};
 
 /// The next page of a list: the same path with the query of the link. Some registries name another host, or `http://`.
 /// `None`: it was the last page.
-pub(super) fn next_page(page: &Url, headers: &HeaderMap) -> Option<Url> {
-    let mut values = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
-    let target = values.find_map(next_target)?;
-    let linked = page.join(target).ok()?;
+///
+/// # Errors
+/// There is another page, and the link does not say which.
+pub(super) fn next_page(page: &Url, headers: &HeaderMap) -> Result<Option<Url>, &'static str> {
+    const UNUSABLE: &str = "its `Link` to the next page cannot be used";
+    let mut target = None;
+    for value in headers.get_all(LINK) {
+        target = target.or(next_target(value.to_str().map_err(|_| UNUSABLE)?));
+    }
+    let Some(target) = target else { return Ok(None) };
+    let linked = page.join(target).map_err(|_| UNUSABLE)?;
     let mut next = page.clone();
-    next.set_query(Some(linked.query()?));
-    Some(next)
+    next.set_query(Some(linked.query().ok_or(UNUSABLE)?));
+    Ok(Some(next))
 }
 
 /// The target of the link with the relation `next`.
@@ -50,15 +57,15 @@ mod tests {
 
     use super::*;
 
-    fn next(value: &str) -> Option<String> {
+    fn next(value: &str) -> Result<Option<String>, &'static str> {
         let page = Url::parse("https://ghcr.io/v2/acme/shop/tags/list?n=1000").unwrap();
         let headers = HeaderMap::from_iter([(LINK, HeaderValue::from_str(value).unwrap())]);
-        next_page(&page, &headers).map(String::from)
+        next_page(&page, &headers).map(|next| next.map(String::from))
     }
 
     #[test]
     fn only_the_query_of_a_link_is_used() {
-        let page = |query: &str| Some(format!("https://ghcr.io/v2/acme/shop/tags/list?{query}"));
+        let page = |query: &str| Ok(Some(format!("https://ghcr.io/v2/acme/shop/tags/list?{query}")));
         for (value, query) in [
             ("</v2/acme/shop/tags/list?last=v1&n=100>; rel=\"next\"", "last=v1&n=100"),
             ("<http://internal:5000/other?last=v1>;rel=next", "last=v1"),
@@ -67,17 +74,18 @@ mod tests {
         ] {
             assert_eq!(next(value), page(query), "{value}");
         }
-        for value in
-            ["", "</x?a=1>", "</x?a=1>; rel=prev", "</x>; rel=next", "<http://[?a=1>; rel=next", "</x; rel=next"]
-        {
-            assert_eq!(next(value), None, "{value}");
+        for value in ["", "</x?a=1>", "</x?a=1>; rel=prev", "</x; rel=next"] {
+            assert_eq!(next(value), Ok(None), "{value}");
+        }
+        for value in ["</x>; rel=next", "<http://[?a=1>; rel=next"] {
+            assert!(next(value).is_err(), "a part of a list is not a list: {value}");
         }
     }
 
     proptest! {
         #[test]
         fn no_link_leads_to_another_path(value in "(<|>|;|,|rel=next|\"|[ -~]){0,30}") {
-            if let Some(next) = next(&value) {
+            if let Ok(Some(next)) = next(&value) {
                 prop_assert!(next.starts_with("https://ghcr.io/v2/acme/shop/tags/list?"), "{next}");
             }
         }

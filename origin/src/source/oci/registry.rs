@@ -105,26 +105,27 @@ impl<'a> Registry<'a> {
     /// All tags of a repository, as the registry sorts them. What cannot be a tag is left out.
     pub(crate) fn tags(&self, name: &OciName) -> Result<Vec<String>, RegistryError> {
         let max_tags = self.client.session().upstream.max_tags;
+        let invalid = |cause| RegistryError::from(UpstreamError::InvalidList { name: "tags/list", cause });
         let mut page = self.url_of(name, &["tags", "list"]);
         page.query_pairs_mut().append_pair("n", TAGS_PER_PAGE);
-        let (mut tags, mut seen) = (Vec::new(), HashSet::new());
+        let (mut tags, mut listed, mut seen) = (Vec::new(), 0, HashSet::new());
         loop {
             // A part of the tags would be another choice of a version.
-            if !seen.insert(page.clone()) || seen.len() > MAX_PAGES {
+            if !seen.insert(Sha256::of(page.as_str().as_bytes())) || seen.len() > MAX_PAGES {
                 let cause = format!("the list of tags does not end: page {} repeats, or is beyond 1000", seen.len());
-                return Err(UpstreamError::Protocol { step: self.client.session().step(), cause }.into());
+                return Err(invalid(cause));
             }
             let response = self.send(name, &Method::GET, page.clone(), "application/json")?;
             if response.status() != StatusCode::OK {
                 return Err(self.failure(name, &response));
             }
-            let next = link::next_page(&page, response.headers());
+            let next = link::next_page(&page, response.headers()).map_err(|reason| invalid(reason.to_owned()))?;
             let (bytes, _) = self.read(response, MAX_MANIFEST_BYTES)?;
-            let invalid =
-                |cause: serde_json::Error| UpstreamError::InvalidList { name: "tags/list", cause: cause.to_string() };
-            let read: Page = serde_json::from_slice(&bytes).map_err(invalid)?;
-            tags.extend(read.tags.into_iter().flatten().filter(|tag| is_tag(tag)));
-            if tags.len() > max_tags {
+            let read: Page = serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+            let read = read.tags.unwrap_or_default();
+            listed += read.len();
+            tags.extend(read.into_iter().filter(|tag| is_tag(tag)));
+            if listed > max_tags {
                 return Err(UpstreamError::TooManyTags(max_tags).into());
             }
             match next {

@@ -133,7 +133,7 @@ fn all_pages_of_tags_are_read_or_none() {
         response("200 OK", if next.is_empty() { "" } else { &link }, &format!("{{\"name\":\"x\",\"tags\":{tags}}}"))
     };
     let script = vec![page("last=b", r#"["a","b"]"#), page("last=c", r#"["c","-x","a/b"]"#), page("", "null")];
-    with_registry(3, script, |registry, name, requests| {
+    with_registry(5, script, |registry, name, requests| {
         assert_eq!(registry.tags(name).unwrap(), ["a", "b", "c"]);
         let paths: Vec<_> = requests.try_iter().map(|it| it.split(' ').nth(1).unwrap().to_owned()).collect();
         let path = "/v2/acme/shop/tags/list";
@@ -142,6 +142,13 @@ fn all_pages_of_tags_are_read_or_none() {
     let expected = "[list] the repository has more than `[upstreams] max_tags` = 2 tags: raise it, or follow a tag";
     with_registry(2, vec![page("last=b", r#"["a","b"]"#), page("last=c", r#"["c"]"#)], |registry, name, _| {
         assert!(message(registry.tags(name)).starts_with(expected));
+    });
+    with_registry(2, vec![page("", r#"["a","/","/"]"#)], |registry, name, _| {
+        assert!(message(registry.tags(name)).starts_with(expected), "what is no tag counts as well");
+    });
+    let lost = response("200 OK", "link: </x>; rel=\"next\"\r\n", r#"{"tags":["a"]}"#);
+    with_registry(10, vec![lost], |registry, name, _| {
+        assert!(message(registry.tags(name)).contains("its `Link` to the next page cannot be used"));
     });
     with_registry(10, vec![page("a=1", "[]"), page("a=2", "[]"), page("a=1", "[]")], |registry, name, _| {
         assert!(message(registry.tags(name)).contains("the list of tags does not end"));
