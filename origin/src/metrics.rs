@@ -121,8 +121,8 @@ metric_families! {
         retention_limit: IntGaugeVec = "weir_origin_retention_limit" { bound: ["versions", "age_seconds", "bytes"] };
         /// 1 while the files of `[access]` can be used. At 0 edges get what was read last.
         pub(crate) access_files_readable: IntGauge = "weir_origin_access_files_readable";
-        /// Commits, tags and charts checked by `[repository.verify]`. `failed`: a program or a file is missing, or a provenance
-        /// cannot be fetched.
+        /// Commits, tags, charts and artifacts checked by `[repository.verify]`. `failed`: a program or a file is missing, or a
+        /// signature cannot be fetched.
         pub(crate) verifications: IntCounterVec = "weir_origin_verifications_total"
             { repository, result: VERIFICATION_RESULTS };
         /// Packs of the mirror after its last maintenance. Above 30 for long: find out why repacks fail.

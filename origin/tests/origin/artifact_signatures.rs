@@ -175,10 +175,11 @@ async fn a_new_policy_keeps_published_artifacts_and_more_signatures_than_the_bou
     let first = node.published_of("shop", |_| true).await;
     node.stop().await;
 
-    // Sixteen signatures of others are requested, and the seventeenth is not.
+    // Sixteen signatures of others are requested, and no other one in either place.
     let mut referrers: Vec<_> = (0..16).map(|_| Signer::new().push_bundle(&registry, &digest, SIGN)).collect();
     referrers.push(alice.push_bundle(&registry, &digest, SIGN));
     refer_by_tag(&registry, &digest, &referrers);
+    alice.push_payload(&registry, &digest, &json!({}));
     registry.requests();
     let node = home.start(config(&home, &registry.url(NAME), &policy(&[&key]), &services)).await;
     until(async || failure(&node, "shop").await.contains("(16 signatures of other keys)")).await;
