@@ -20,7 +20,7 @@ const EXAMPLES: &str = "\
 Start here:  cd into a Git checkout, and run `weir up`.  `weir help up` has examples.
 To run the roles on separate machines, use weir-origin, weir-edge and weir-agent.";
 
-/// A content delivery network for Git: one poll of each repository, however many clusters follow it.
+/// A content delivery network for Git, Helm and OCI: one poll of each repository, however many clusters follow it.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Arguments {
