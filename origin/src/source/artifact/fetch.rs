@@ -14,6 +14,7 @@ use super::super::helm::{ChartLayers, ChartTag};
 use super::super::http::{Body, BodyError, Client, same_host};
 use super::super::oci::{OciName, Registry, RegistryError};
 use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
+use super::signatures::not_as_signed;
 use super::{ArtifactSource, Chosen, Location};
 use crate::data_dir::without_path;
 use crate::disk_watch;
@@ -91,10 +92,7 @@ impl ArtifactSource {
             return failed(RetryPolicy::BackOff, &reason);
         }
         if let Some(signed) = signed.filter(|signed| *signed != sha256) {
-            let reason = format_args!(
-                "has the SHA-256 digest `{sha256}`, but its signer states `{signed}`: publish it again, or sign it again"
-            );
-            return failed(RetryPolicy::BackOff, &reason);
+            return failed(RetryPolicy::BackOff, &not_as_signed(&sha256, &signed));
         }
         match self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()) {
             Ok(_) => Ok(Ok(sha256)),

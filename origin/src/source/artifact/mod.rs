@@ -106,7 +106,7 @@ impl ArtifactSource {
             has_fetched |= result.is_ok();
             let label = if result.is_ok() { "fetched" } else { "failed" };
             self.shared.metrics.archives_fetched.with_label_values(&[label]).inc();
-            self.state().fetched(&chosen.blob, revision.as_ref(), result, request.config.poll_interval, Instant::now());
+            self.state().fetched(&chosen, revision.as_ref(), result, request.config.poll_interval, Instant::now());
         }
         Ok(PollOutcome::Changed)
     }

@@ -128,19 +128,33 @@ impl Signatures {
         self.checked.get(chosen)?.as_ref().ok().copied()
     }
 
-    /// Whether a version may be published under this policy, which may be newer than the last poll.
+    /// Whether a version may be published under this policy, which may be newer than the last poll. `sha256`: the digest of
+    /// its archive, once it is known.
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn accept(&self, chosen: &Chosen, policy: Option<&VerifyConfig>) -> Result<(), String> {
+    pub(super) fn accept(
+        &self,
+        chosen: &Chosen,
+        sha256: Option<Sha256>,
+        policy: Option<&VerifyConfig>,
+    ) -> Result<(), String> {
         if policy.is_none() {
             return Ok(());
         }
         let checked = self.checked.get(chosen).filter(|_| self.policy.as_ref().map(|policy| &policy.config) == policy);
         match checked {
-            Some(Ok(_)) => Ok(()),
+            Some(Ok(signed)) => match sha256.filter(|sha256| sha256 != signed) {
+                None => Ok(()),
+                Some(sha256) => Err(format!("{} {}", chosen.label, not_as_signed(&sha256, signed))),
+            },
             Some(Err(failed)) => Err(failed.failure.reason.clone()),
             None => Err(format!("the signature of {} is verified with the next poll", chosen.label)),
         }
     }
+}
+
+/// The end of a sentence that begins with the name of a version.
+pub(super) fn not_as_signed(sha256: &Sha256, signed: &Sha256) -> String {
+    format!("has the SHA-256 digest `{sha256}`, but its signer states `{signed}`: publish it again, or sign it again")
 }

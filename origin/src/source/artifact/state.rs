@@ -13,7 +13,7 @@ use super::back_off::Failed;
 use super::fetch::Fetched;
 use super::listing::Choices;
 use super::signatures::Signatures;
-use super::{Blob, Chosen, chart_revision};
+use super::{Chosen, chart_revision};
 use crate::config::VerifyConfig;
 use crate::service::Service;
 
@@ -25,9 +25,9 @@ type Archive = (Sha256, Layout);
 pub(super) struct State {
     /// Of all that is followed. `None`: never listed.
     choices: Option<Choices>,
-    /// The digests of archives for which the listing has none.
-    digests: HashMap<Blob, Sha256>,
-    failed: HashMap<Blob, Failed>,
+    /// The digests of archives for which the listing has none. Not of URLs: two versions may have the same one.
+    digests: HashMap<Chosen, Sha256>,
+    failed: HashMap<Chosen, Failed>,
     pub(super) signatures: Signatures,
     /// The revisions of which a build found no archive.
     wanted: HashSet<RevisionId>,
@@ -57,11 +57,10 @@ impl State {
     /// Takes a listing. Returns whether a choice moved.
     pub(super) fn list(&mut self, choices: Choices) -> bool {
         let moved = self.choices.as_ref() != Some(&choices);
-        let blobs: HashSet<&Blob> = choices.iter().flat_map(|(_, chosen)| chosen).map(|chosen| &chosen.blob).collect();
-        self.failed.retain(|blob, _| blobs.contains(blob));
-        self.digests.retain(|blob, _| blobs.contains(blob));
-        let is_followed = |chosen: &Chosen| choices.iter().any(|(_, other)| other.as_ref() == Ok(chosen));
-        self.signatures.retain(is_followed);
+        let followed: HashSet<&Chosen> = choices.iter().flat_map(|(_, chosen)| chosen).collect();
+        self.failed.retain(|chosen, _| followed.contains(chosen));
+        self.digests.retain(|chosen, _| followed.contains(chosen));
+        self.signatures.retain(|chosen| followed.contains(chosen));
         self.choices = Some(choices);
         let current: HashSet<_> = self.chosen().filter_map(|chosen| Some(self.identify(chosen)?.0)).collect();
         self.wanted.retain(|revision| current.contains(revision));
@@ -102,11 +101,14 @@ impl State {
                         && (published || self.signatures.allow(chosen))
                 }
             };
-            let waits = self.failed.get(&chosen.blob).is_some_and(|failed| failed.waits(now));
+            let waits = self.failed.get(chosen).is_some_and(|failed| failed.waits(now));
             let signed = self.signatures.digest(chosen);
-            // Several revisions may have the same archive.
+            // Several revisions may have the same archive. Without a digest, each is what its own request returns.
             let is_same = |other: &Needed| {
-                (&other.chosen.blob, &other.chosen.layout, other.signed) == (&chosen.blob, &chosen.layout, signed)
+                other.chosen == *chosen
+                    || chosen.blob.sha256.is_some()
+                        && (&other.chosen.blob, &other.chosen.layout) == (&chosen.blob, &chosen.layout)
+                        && other.signed == signed
             };
             if is_needed && !waits && !needed.iter().any(is_same) {
                 let revision = identity.map(|(revision, _)| revision);
@@ -119,7 +121,7 @@ impl State {
     /// Takes the result of a fetch.
     pub(super) fn fetched(
         &mut self,
-        blob: &Blob,
+        chosen: &Chosen,
         revision: Option<&RevisionId>,
         result: Fetched,
         interval: Duration,
@@ -128,14 +130,14 @@ impl State {
         match result {
             Ok(sha256) => {
                 revision.map(|revision| self.wanted.remove(revision));
-                self.failed.remove(blob);
-                if blob.sha256.is_none() {
-                    self.digests.insert(blob.clone(), sha256);
+                self.failed.remove(chosen);
+                if chosen.blob.sha256.is_none() {
+                    self.digests.insert(chosen.clone(), sha256);
                 }
             }
             Err(error) => {
-                let failed = Failed::after(self.failed.get(blob), error, interval, now);
-                self.failed.insert(blob.clone(), failed);
+                let failed = Failed::after(self.failed.get(chosen), error, interval, now);
+                self.failed.insert(chosen.clone(), failed);
             }
         }
     }
@@ -150,9 +152,9 @@ impl State {
         let chosen = self.chosen_for(&service.followed)?;
         let identity = self.identify(chosen);
         let published = identity.as_ref().is_some_and(|(revision, _)| is_published(service, revision));
-        let accepted = self.signatures.accept(chosen, policy);
+        let accepted = self.signatures.accept(chosen, identity.as_ref().map(|(_, sha256)| *sha256), policy);
         accepted.map_err(|reason| ServiceFailure::unverified(&reason, published))?;
-        match (identity, self.failed.get(&chosen.blob)) {
+        match (identity, self.failed.get(chosen)) {
             (_, Some(failed)) if !published => Err(failed.failure.clone()),
             (Some((revision, sha256)), _) => Ok((chosen, revision, sha256)),
             (None, _) => Err(pending(chosen)),
@@ -174,7 +176,7 @@ impl State {
     /// Records that a build needs the archive of a followed revision. Returns the failure of the build.
     pub(super) fn want(&mut self, revision: &RevisionId) -> ServiceFailure {
         let (failure, has_failed) = match self.with_revision(revision) {
-            Ok((chosen, _)) => match self.failed.get(&chosen.blob) {
+            Ok((chosen, _)) => match self.failed.get(chosen) {
                 Some(failed) => (failed.failure.clone(), true),
                 None => (pending(chosen), false),
             },
@@ -248,7 +250,7 @@ impl State {
 
     /// The revision and the digest, once they are known.
     fn identify(&self, chosen: &Chosen) -> Option<(RevisionId, Sha256)> {
-        let sha256 = chosen.blob.sha256.or_else(|| self.digests.get(&chosen.blob).copied())?;
+        let sha256 = chosen.blob.sha256.or_else(|| self.digests.get(chosen).copied())?;
         let named = || chart_revision(chosen.version.as_deref().unwrap_or_default(), &sha256);
         Some((chosen.revision.clone().unwrap_or_else(named), sha256))
     }
@@ -269,8 +271,9 @@ fn is_published(service: &Service, revision: &RevisionId) -> bool {
 mod tests {
     use reqwest::Url;
 
-    use super::super::Location;
     use super::super::fetch::NotFetched;
+    use super::super::signatures::Policy;
+    use super::super::{Blob, Location};
     use super::*;
     use crate::config::ServiceConfig;
     use crate::source::{RetryPolicy, SourceKind};
@@ -313,20 +316,20 @@ mod tests {
         assert!(!state.list(listing(&services[0], "1.0.0", Some(1))), "no choice moved");
         let first = needed(&state, now).pop().unwrap();
         assert!(state.needed(&services, |_| true, now).is_empty(), "it is stored");
-        state.fetched(&first.chosen.blob, first.revision.as_ref(), failure(RetryPolicy::Never), INTERVAL, now);
+        state.fetched(&first.chosen, first.revision.as_ref(), failure(RetryPolicy::Never), INTERVAL, now);
         assert!(needed(&state, now + 1000 * INTERVAL).is_empty());
         assert_eq!(state.followed(&services[0], None).unwrap_err().reason, "it is bad");
 
         assert!(state.list(listing(&services[0], "1.0.0", Some(2))));
         let second = needed(&state, now).pop().unwrap();
-        let (blob, revision) = (&second.chosen.blob, second.revision.as_ref());
+        let (chosen, revision) = (&second.chosen, second.revision.as_ref());
         let waits = |state: &State, seconds| {
             let until = now + Duration::from_secs(seconds);
             assert!(needed(state, until - Duration::from_millis(1)).is_empty(), "{seconds}");
             assert_eq!(needed(state, until).len(), 1, "{seconds}");
         };
         for seconds in [5, 10, 20, 40, 80, 160, 320, 600, 600] {
-            state.fetched(blob, revision, failure(RetryPolicy::BackOff), INTERVAL, now);
+            state.fetched(chosen, revision, failure(RetryPolicy::BackOff), INTERVAL, now);
             waits(&state, seconds);
         }
         state.reset_back_offs();
@@ -334,11 +337,11 @@ mod tests {
         for (retry_after, seconds) in [(100, 100), (100_000, 1800)] {
             let retry_after = Some(Duration::from_secs(retry_after));
             let NotFetched { failure, .. } = failure(RetryPolicy::BackOff).unwrap_err();
-            state.fetched(blob, revision, Err(NotFetched { failure, retry_after }), INTERVAL, now);
+            state.fetched(chosen, revision, Err(NotFetched { failure, retry_after }), INTERVAL, now);
             waits(&state, seconds);
         }
         let digest = Sha256::from_bytes([2; 32]);
-        state.fetched(&second.chosen.blob, second.revision.as_ref(), Ok(digest), INTERVAL, now);
+        state.fetched(&second.chosen, second.revision.as_ref(), Ok(digest), INTERVAL, now);
         let (_, revision, sha256) = state.followed(&services[0], None).unwrap();
         assert_eq!((Some(&revision), sha256), (second.revision.as_ref(), digest));
     }
@@ -351,10 +354,48 @@ mod tests {
         assert_eq!(needed.revision, None);
         assert!(state.followed(&services[0], None).unwrap_err().reason.contains("is fetched with the next poll"));
         let digest = Sha256::from_bytes([7; 32]);
-        state.fetched(&needed.chosen.blob, None, Ok(digest), INTERVAL, now);
+        state.fetched(&needed.chosen, None, Ok(digest), INTERVAL, now);
         assert_eq!(state.followed(&services[0], None).unwrap().1, chart_revision("1.0.0", &digest));
         state.list(listing(&services[0], "1.0.0", None));
         assert!(state.needed(&services, |_| true, now).is_empty(), "the entry did not change");
+    }
+
+    /// The server may return another archive, and another provenance, with each request.
+    #[test]
+    fn versions_at_one_url_have_digests_and_failures_of_their_own() {
+        let (mut state, now) = (State::default(), Instant::now());
+        let follow = |requirement: &str| {
+            let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
+            config.chart = Some("shop".parse().unwrap());
+            config.followed_ref = requirement.parse().unwrap();
+            Arc::new(Service::new(&config, SourceKind::HELM, None).unwrap())
+        };
+        let services = [follow("semver:^1"), follow("semver:^2")];
+        let policy = VerifyConfig { mode: None, ssh_allowed_signers: None, pgp_keyring: None, cosign_keys: Vec::new() };
+        let versions = ["1.0.0", "2.0.0"].into_iter().zip(&services);
+        state.signatures.set_policy(Some(Policy::read(&policy)));
+        state.list(versions.flat_map(|(version, service)| listing(service, version, None)).collect());
+        for (byte, Unverified { chosen, .. }) in (1..).zip(state.unverified(now)) {
+            state.signatures.checked(&chosen, Ok(Sha256::from_bytes([byte; 32])), INTERVAL, now);
+        }
+        let needed = state.needed(&services, |_| false, now);
+        let [first, second] = &needed[..] else { panic!("{needed:?}") };
+        let [old, new] = [1, 2].map(|byte| Sha256::from_bytes([byte; 32]));
+        let followed = |state: &State, at: usize| {
+            let followed = state.followed(&services[at], Some(&policy));
+            followed.map(|(_, _, sha256)| sha256).map_err(|failure| failure.reason)
+        };
+        state.fetched(&first.chosen, None, Ok(old), INTERVAL, now);
+        assert_eq!(followed(&state, 0), Ok(old));
+        assert_eq!(followed(&state, 1), Err("chart `shop` 2.0.0 is fetched with the next poll".to_owned()));
+        state.fetched(&second.chosen, None, failure(RetryPolicy::BackOff), INTERVAL, now);
+        assert_eq!((followed(&state, 0), followed(&state, 1)), (Ok(old), Err("it is bad".to_owned())));
+        state.fetched(&second.chosen, None, Ok(new), INTERVAL, now);
+        assert_eq!((followed(&state, 0), followed(&state, 1)), (Ok(old), Ok(new)));
+        // Whatever digest is recorded, only the signed one is published.
+        state.fetched(&second.chosen, None, Ok(old), INTERVAL, now);
+        let reason = followed(&state, 1).unwrap_err();
+        assert!(reason.starts_with("chart `shop` 2.0.0 has the SHA-256 digest `0101"), "{reason}");
     }
 
     #[test]
@@ -368,7 +409,7 @@ mod tests {
         state.poll_started();
         assert!(!state.has_new_wants(), "a poll that fails is not repeated at once");
         let needed = state.needed(&services, |_| false, now).pop().unwrap();
-        state.fetched(&needed.chosen.blob, needed.revision.as_ref(), failure(RetryPolicy::BackOff), INTERVAL, now);
+        state.fetched(&needed.chosen, needed.revision.as_ref(), failure(RetryPolicy::BackOff), INTERVAL, now);
         assert_eq!(state.want(&revision).reason, "it is bad");
         assert!(!state.has_new_wants() && state.needed(&services, |_| false, now).is_empty());
         assert_eq!(state.needed(&services, |_| false, now + INTERVAL).len(), 1, "it is still wanted");

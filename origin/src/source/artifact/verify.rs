@@ -12,7 +12,7 @@ use super::super::oci::{OciName, Registry, RegistryError, verify_cosign};
 use super::super::signatures::{ClearSigned, SignatureError, gpgv};
 use super::super::{PollRequest, ServiceFailure};
 use super::fetch::{NotFetched, is_of_all, of_one};
-use super::signatures::Policy;
+use super::signatures::{Policy, not_as_signed};
 use super::state::Unverified;
 use super::{ArtifactSource, Chosen, Location};
 use crate::data_dir::without_path;
@@ -90,11 +90,10 @@ impl ArtifactSource {
         let signed = self.signed_digest(client, policy, chosen, &document);
         Ok(signed.map_err(NotVerified::from).and_then(|signed| match known.filter(|known| *known != signed) {
             None => Ok(signed),
-            Some(known) => Err(SignatureError::Refused(format!(
-                "{} has the SHA-256 digest `{known}`, but its signer states `{signed}`: publish it again, or sign it again",
-                chosen.label
-            ))
-            .into()),
+            Some(known) => {
+                let reason = format!("{} {}", chosen.label, not_as_signed(&known, &signed));
+                Err(SignatureError::Refused(reason).into())
+            }
         }))
     }
 
