@@ -3,12 +3,9 @@
 //! gpgv gets the text and the signature apart, without the armor of either. So the text that counts is the one that was
 //! verified, whatever surrounds it; and gpgv 2.2 rejects an armored signature without a checksum, which helm 4 writes.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use super::packet::{BEGIN as SIGNATURE, decode_armor};
 
 const TEXT: &str = "-----BEGIN PGP SIGNED MESSAGE-----";
-const SIGNATURE: &str = "-----BEGIN PGP SIGNATURE-----";
-const END: &str = "-----END PGP SIGNATURE-----";
 
 /// The first signed text of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,19 +32,19 @@ impl ClearSigned {
             let line = line.strip_prefix("- ").unwrap_or(line);
             text = Some(text.map_or_else(String::new, |text| text + "\r\n") + line);
         }
-        let mut encoded = String::new();
-        let body = lines.skip_while(|line| line.contains(':')).take_while(|line| *line != END);
-        // A line with `=` at its start is the checksum.
-        body.filter(|line| !line.starts_with('=')).for_each(|line| encoded += line);
-        Some(Self { text: text?, signature: STANDARD.decode(encoded).ok()? })
+        Some(Self { text: text?, signature: decode_armor(lines)? })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
     use proptest::prelude::*;
 
     use super::*;
+
+    const END: &str = "-----END PGP SIGNATURE-----";
 
     fn document(text: &str, signature: &str) -> String {
         format!("{TEXT}\nHash: SHA512\n\n{text}\n{SIGNATURE}\n{signature}\n{END}")

@@ -3,13 +3,17 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use super::packet::signature_packet;
 use super::{PROGRAM_TIMEOUT, SignatureError, SignatureFile};
-use crate::outside_program::{pinned, run};
+use crate::outside_program::{Bounds, pinned_within, run};
+
+/// What gpgv may use. It streams the keyring.
+const BOUNDS: Bounds = Bounds { memory: 256 << 20, file: 1 << 20 };
 
 /// Broken digests by their OpenPGP numbers (RFC 4880 section 9.4): MD5, SHA-1, RIPEMD-160.
 const WEAK_DIGESTS: [&str; 3] = ["1", "2", "3"];
 
-/// Verifies that a key of the keyring signed the payload.
+/// Verifies that a key of the keyring signed the payload. The signature may be armored.
 pub(crate) fn verify(
     keyring: &Path,
     payload: &[u8],
@@ -25,8 +29,9 @@ pub(crate) fn verify(
                 .to_owned(),
         ));
     }
-    let signature = SignatureFile::write(signature, scratch)?;
-    let mut command = pinned("gpgv");
+    let packet = signature_packet(signature).map_err(|reason| SignatureError::Refused(reason.to_owned()))?;
+    let signature = SignatureFile::write(&packet, scratch)?;
+    let mut command = pinned_within("gpgv", BOUNDS);
     // An empty home, so that only the keyring counts; an absolute path, because gpgv resolves others in its home.
     command.args(["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]);
     command.arg(std::path::absolute(keyring).unwrap_or_else(|_| keyring.to_owned()));
@@ -157,5 +162,17 @@ rpcBANky6UvdY7ERaQv0rv10L/JIqvw2Bonl8q7axybvlh52AQC19y4c4D0zYPcP6T8Ys+HKJaTkmLrK
             let error = verified(&edited).unwrap_err();
             assert_eq!(error.to_string(), "the signature of the PGP key 8AAD66C0F5C78CC2 does not match");
         }
+        // The same signature within compressed data (of no compression), which gpgv would accept.
+        let ClearSigned { text, signature } = ClearSigned::parse(PROVENANCE).unwrap();
+        let packed = [&[0xa3, 0][..], &signature].concat();
+        let verify = |signature: &[u8]| {
+            verify(&keyring, text.as_bytes(), signature, dir.path(), &AtomicBool::new(false))
+                .map_err(|it| it.to_string())
+        };
+        let armored = format!("-----BEGIN PGP SIGNATURE-----\n\n{}\n", STANDARD.encode(&packed));
+        for packed in [&packed[..], armored.as_bytes()] {
+            assert_eq!(verify(packed), Err("its PGP signature is malformed".to_owned()));
+        }
+        assert_eq!(verify(armored.replace(&STANDARD.encode(&packed), &STANDARD.encode(&signature)).as_bytes()), Ok(()));
     }
 }

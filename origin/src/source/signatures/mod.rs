@@ -6,6 +6,7 @@ mod cosign;
 #[cfg(test)]
 mod cosign_data;
 pub(crate) mod gpgv;
+mod packet;
 mod public_key;
 mod signature_file;
 
