@@ -26,6 +26,7 @@ pub mod range;
 mod redirects;
 mod runtime;
 pub(crate) mod secret;
+mod shown;
 mod signatures;
 mod upstream;
 

@@ -4,6 +4,8 @@ use std::io::{self, Bytes, Read};
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError};
 
+use super::super::shown::shown;
+
 /// The most anchors: the parser remembers their names.
 const MAX_ANCHORS: usize = 100_000;
 
@@ -106,8 +108,7 @@ fn describe(error: &ScanError) -> String {
 }
 
 fn at_line(line: usize, what: &str) -> String {
-    let what: String = what.chars().filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect();
-    format!("line {line}: {what}")
+    format!("line {line}: {}", shown(what, MAX_REASON_CHARS))
 }
 
 /// The characters of UTF-8.

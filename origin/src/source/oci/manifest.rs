@@ -5,9 +5,14 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use weir_protocol::digest::Sha256;
 
+use super::super::shown::shown;
+
 /// The media types of manifests that are accepted: always all of them, so that a tag has one digest.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
+
+/// The most characters of a digest, of a media type, and of an error of the parser, in a message.
+const MAX_SHOWN: usize = 200;
 
 /// What a tag or a digest names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,10 +74,7 @@ impl Descriptor {
     /// # Errors
     /// It is of another algorithm, or invalid.
     pub(crate) fn sha256(&self) -> Result<Sha256, String> {
-        let invalid = || {
-            let shown: String = self.digest.chars().take(80).collect();
-            format!("the digest `{shown}`, which is not of SHA-256")
-        };
+        let invalid = || format!("the digest `{}`, which is not of SHA-256", shown(&self.digest, MAX_SHOWN));
         parse_digest(&self.digest).ok_or_else(invalid)
     }
 }
@@ -87,7 +89,7 @@ pub(crate) fn parse_digest(text: &str) -> Option<Sha256> {
 /// # Errors
 /// It is neither, with what it is.
 pub(super) fn parse(bytes: &[u8]) -> Result<Document, String> {
-    let invalid = |error: serde_json::Error| format!("it is invalid: {error}");
+    let invalid = |error: serde_json::Error| format!("it is invalid: {}", shown(&error.to_string(), MAX_SHOWN));
     let shape: Shape = serde_json::from_slice(bytes).map_err(invalid)?;
     match shape {
         // Readers would disagree on what it is.
@@ -95,7 +97,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Document, String> {
         Shape { manifests: Some(_), .. } => serde_json::from_slice(bytes).map(Document::Index).map_err(invalid),
         Shape { layers: Some(_), .. } => serde_json::from_slice(bytes).map(Document::Manifest).map_err(invalid),
         Shape { media_type, .. } => {
-            let media_type: String = media_type.unwrap_or_default().chars().take(120).collect();
+            let media_type = shown(&media_type.unwrap_or_default(), MAX_SHOWN);
             Err(format!("it is `{media_type}`, which is not an artifact"))
         }
     }

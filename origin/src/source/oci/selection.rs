@@ -3,12 +3,14 @@
 use weir_protocol::digest::Sha256;
 
 use super::super::archive::{Component, Layout};
+use super::super::shown::shown;
 use super::manifest::{Descriptor, Index, Manifest, Platform};
 use super::platform::PlatformName;
 use super::selector::{LayerOperation, LayerSelector};
 
-/// The most names in a message.
+/// The most names in a message, and the most characters of each.
 const MAX_SHOWN: usize = 8;
+const MAX_CHARS: usize = 100;
 
 /// Where a layer has the name of its file.
 const TITLE: &str = "org.opencontainers.image.title";
@@ -59,7 +61,7 @@ pub(super) fn choose_manifest(index: &Index, platform: Option<&PlatformName>) ->
 /// There is none, or several, or it has no name: the end of a sentence that begins with the artifact.
 pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Result<Layer, String> {
     let layers: Vec<&Descriptor> = manifest.layers.iter().filter(|layer| layer.media_type != EMPTY).collect();
-    let shown = media_types(&layers);
+    let types = media_types(&layers);
     let chosen = match &selector.media_type {
         _ if layers.is_empty() => return Err("has no layers".to_owned()),
         Some(media_type) => {
@@ -68,7 +70,7 @@ pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Res
                 [layer] => *layer,
                 [] => {
                     return Err(format!(
-                        "has no layer of the media type `{media_type}`{shown}: change `layer.media_type`"
+                        "has no layer of the media type `{media_type}`{types}: change `layer.media_type`"
                     ));
                 }
                 _ => {
@@ -84,11 +86,11 @@ pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Res
             match layers[..] {
                 _ if config.is_some_and(|config| IMAGE_CONFIGS.contains(&config)) => {
                     return Err(format!(
-                        "is a container image{shown}: set `layer.media_type` to follow one of its layers"
+                        "is a container image{types}: set `layer.media_type` to follow one of its layers"
                     ));
                 }
                 [layer] => layer,
-                _ => return Err(format!("has {} layers{shown}: set `layer.media_type`", layers.len())),
+                _ => return Err(format!("has {} layers{types}: set `layer.media_type`", layers.len())),
             }
         }
     };
@@ -100,7 +102,7 @@ pub(super) fn choose_layer(manifest: &Manifest, selector: &LayerSelector) -> Res
                 return Err(format!("has a layer without the annotation `{TITLE}`, which is the name of its file"));
             };
             let name = Component::new(title).ok_or_else(|| {
-                let title: String = title.chars().take(120).collect();
+                let title = shown(title, MAX_CHARS);
                 format!("has a layer with the title `{title}`, which cannot be the name of a file")
             })?;
             Layout::OneFile(name)
@@ -120,16 +122,16 @@ fn platforms(manifests: &[&Descriptor]) -> String {
         let variant = variant.as_ref().map(|variant| format!("/{variant}")).unwrap_or_default();
         Some(format!("{os}/{architecture}{variant}"))
     };
-    shown(manifests.iter().filter_map(named))
+    list(manifests.iter().filter_map(named))
 }
 
 fn media_types(layers: &[&Descriptor]) -> String {
-    shown(layers.iter().map(|layer| layer.media_type.clone()))
+    list(layers.iter().map(|layer| layer.media_type.clone()))
 }
 
 /// ` (a, b, …)`, or nothing. An upstream chooses the texts.
-fn shown(texts: impl Iterator<Item = String>) -> String {
-    let mut texts: Vec<String> = texts.take(MAX_SHOWN + 1).map(|text| text.chars().take(100).collect()).collect();
+fn list(texts: impl Iterator<Item = String>) -> String {
+    let mut texts: Vec<String> = texts.take(MAX_SHOWN + 1).map(|text| shown(&text, MAX_CHARS)).collect();
     if texts.len() > MAX_SHOWN {
         texts[MAX_SHOWN] = "…".to_owned();
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::super::super::shown::shown;
 use super::{LfsOid, Pointer};
 
 /// The media type of requests and responses.
@@ -18,6 +19,9 @@ pub const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 /// The most headers that a server may set for a download.
 const MAX_HEADERS: usize = 32;
+
+/// The most characters of a server's text in a message.
+const MAX_SHOWN: usize = 200;
 
 #[derive(Serialize)]
 struct Request {
@@ -135,17 +139,17 @@ pub fn parse(body: &[u8]) -> Result<ByOid<Result<Download, ObjectError>>, BatchE
     let response: BatchResponse =
         weir_protocol::json::from_slice(body).map_err(|error| BatchError::NotJson(error.to_string()))?;
     if let Some(transfer) = response.transfer.filter(|transfer| !transfer.is_empty() && transfer != "basic") {
-        return Err(BatchError::Transfer(sanitize(&transfer)));
+        return Err(BatchError::Transfer(shown(&transfer, MAX_SHOWN)));
     }
     if let Some(hash) = response.hash_algo.filter(|hash| !hash.is_empty() && hash != "sha256") {
-        return Err(BatchError::Hash(sanitize(&hash)));
+        return Err(BatchError::Hash(shown(&hash, MAX_SHOWN)));
     }
     let mut found = ByOid::new();
     for object in response.objects {
         let Some(oid) = LfsOid::from_hex(object.oid.as_bytes()) else { continue };
         let download = object.actions.and_then(|actions| actions.download);
         let result = match (object.error, download) {
-            (Some(error), _) => Err(ObjectError { message: sanitize(&error.message), ..error }),
+            (Some(error), _) => Err(ObjectError { message: shown(&error.message, MAX_SHOWN), ..error }),
             (None, Some(download)) if download.header.len() <= MAX_HEADERS => Ok(download),
             (None, Some(_)) => Err(ObjectError { code: 0, message: "too many headers for the download".to_owned() }),
             (None, None) => Err(ObjectError { code: 0, message: "no download URL".to_owned() }),
@@ -153,11 +157,6 @@ pub fn parse(body: &[u8]) -> Result<ByOid<Result<Download, ObjectError>>, BatchE
         found.insert(oid, result);
     }
     Ok(found)
-}
-
-/// A server's text for display: short, without control characters.
-fn sanitize(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 #[cfg(test)]
