@@ -9,7 +9,8 @@ use weir_protocol::digest::Sha256;
 
 use super::super::endpoint::{Address, Endpoint, OciAddress};
 use super::super::error::UpstreamError;
-use super::super::oci::{Descriptor, Document, OciName, Registry, RegistryError, is_reference};
+use super::super::oci::{Descriptor, Document, OciName, Registry, RegistryError, denied, is_reference};
+use super::super::shown::shown;
 use super::chart::Chart;
 use super::tags;
 
@@ -88,7 +89,7 @@ impl ChartTag {
     /// The layers that it has now.
     pub(crate) fn layers(&self, registry: &Registry<'_>) -> Result<ChartLayers, RegistryError> {
         let resolved = registry.manifest_by_tag(&self.name, &self.tag)?;
-        let layers = layers_of(&resolved.document).map_err(RegistryError::Unusable)?;
+        let layers = resolved.document.and_then(|document| layers_of(&document)).map_err(RegistryError::Unusable)?;
         let archive = layers.archive;
         match self.listed.filter(|listed| ![archive, resolved.digest].contains(listed)) {
             None => Ok(layers),
@@ -181,7 +182,7 @@ impl Listing<'_> {
     fn layers(&mut self, name: &OciName, manifest: Sha256) -> Result<Result<ChartLayers, String>, RegistryError> {
         let layers = match self.known.get(&manifest).or_else(|| self.current.get(&manifest)) {
             Some(layers) => layers.clone(),
-            None => layers_of(&self.registry.manifest(name, &manifest)?),
+            None => self.registry.manifest(name, &manifest)?.and_then(|document| layers_of(&document)),
         };
         self.current.insert(manifest, layers.clone());
         Ok(layers)
@@ -191,13 +192,7 @@ impl Listing<'_> {
 /// The reason for which a service has no chart. A chart that is hidden stops no other one.
 fn no_chart(error: RegistryError, what: &str) -> Result<NoChart, UpstreamError> {
     match error {
-        RegistryError::Denied(name) => {
-            let denied = RegistryError::Denied(name.clone()).of_all(&name);
-            Ok((
-                "authenticate",
-                if let UpstreamError::Authenticate(reason) = denied { reason } else { denied.to_string() },
-            ))
-        }
+        RegistryError::Denied { name, .. } => Ok(("authenticate", denied(&name))),
         other => Ok(("resolve", other.of_one(what)?)),
     }
 }
@@ -213,10 +208,9 @@ fn layers_of(document: &Document) -> Result<ChartLayers, String> {
             return Err(format!("is an index of {} manifests, not a chart", index.manifests.len()));
         }
     };
-    let shown = |media_type: &str| media_type.chars().take(MAX_SHOWN).collect::<String>();
     let config = manifest.config.as_ref().map_or("", |config| &config.media_type);
     if config != CONFIG {
-        return Err(format!("is not a chart: the media type of its configuration is `{}`", shown(config)));
+        return Err(format!("is not a chart: the media type of its configuration is `{}`", shown(config, MAX_SHOWN)));
     }
     let mut archives = manifest.layers.iter().filter(|layer| layer.media_type == ARCHIVE);
     match (archives.next(), archives.next()) {
@@ -226,7 +220,8 @@ fn layers_of(document: &Document) -> Result<ChartLayers, String> {
             Ok(ChartLayers { archive: sha256(archive)?, provenance: provenance.map(sha256).transpose()? })
         }
         (None, _) => {
-            let types: Vec<_> = manifest.layers.iter().take(8).map(|layer| shown(&layer.media_type)).collect();
+            let types: Vec<_> =
+                manifest.layers.iter().take(8).map(|layer| shown(&layer.media_type, MAX_SHOWN)).collect();
             Err(format!("has no layer of the media type `{ARCHIVE}`, but these: {}", types.join(", ")))
         }
         (Some(_), Some(_)) => Err("has several archives".to_owned()),

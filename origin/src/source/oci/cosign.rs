@@ -52,7 +52,8 @@ impl Search<'_> {
         let referrers = skip_missing(self.registry.referrers(self.name, self.digest))?.unwrap_or_default();
         for referrer in referrers.iter().filter(|referrer| may_be_bundle(referrer)).take(MAX_SIGNATURES) {
             let Ok(digest) = referrer.sha256() else { continue };
-            let Some(Document::Manifest(manifest)) = skip_missing(self.registry.manifest(self.name, &digest))? else {
+            let Some(Ok(Document::Manifest(manifest))) = skip_missing(self.registry.manifest(self.name, &digest))?
+            else {
                 continue;
             };
             for layer in manifest.layers.iter().filter(|layer| layer.media_type.starts_with(BUNDLE)) {
@@ -67,7 +68,7 @@ impl Search<'_> {
     fn payloads(&mut self) -> Result<bool, RegistryError> {
         let tag = format!("sha256-{}.sig", self.digest);
         let Some(resolved) = skip_missing(self.registry.manifest_by_tag(self.name, &tag))? else { return Ok(false) };
-        let Document::Manifest(manifest) = resolved.document else { return Ok(false) };
+        let Ok(Document::Manifest(manifest)) = resolved.document else { return Ok(false) };
         for layer in manifest.layers.iter().filter(|layer| layer.media_type == PAYLOAD) {
             let Some(signature) = layer.annotations.get(SIGNATURE) else { continue };
             let is_keyless = layer.annotations.contains_key(CERTIFICATE);

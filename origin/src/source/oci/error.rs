@@ -9,7 +9,7 @@ pub(crate) enum RegistryError {
     /// The registry cannot be used, whatever is requested.
     Upstream(UpstreamError),
     /// It refuses access to this repository. It may as well not exist.
-    Denied(OciName),
+    Denied { name: OciName, status: u16 },
     /// It has no such tag, manifest or blob, or hides it.
     NotFound,
     /// What it has cannot be used: the end of a sentence that begins with the name of what was requested.
@@ -24,7 +24,12 @@ impl RegistryError {
     pub(crate) fn of_one(self, what: &str) -> Result<String, UpstreamError> {
         match self {
             Self::Upstream(error) => Err(error),
-            Self::Denied(name) => Err(denied(&name)),
+            // What is sent with each request is no longer accepted, or the rules of the registry are about this tag alone.
+            Self::Denied { name, status: 401 } => Err(UpstreamError::Authenticate(denied(&name))),
+            Self::Denied { status, .. } => Ok(format!(
+                "{what} is refused by the registry: it answered {status}: check its rules, `url`, and the credentials \
+                 (`username`, `password_file`, `token_file`)"
+            )),
             Self::NotFound => Ok(format!("{what} is not in the registry, or is hidden without the right credentials")),
             Self::Unusable(reason) => Ok(format!("{what} {reason}")),
         }
@@ -34,18 +39,18 @@ impl RegistryError {
     pub(crate) fn of_all(self, name: &OciName) -> UpstreamError {
         match self {
             Self::Upstream(error) => error,
-            Self::Denied(_) | Self::NotFound => denied(name),
+            Self::Denied { .. } | Self::NotFound => UpstreamError::Authenticate(denied(name)),
             Self::Unusable(reason) => UpstreamError::Protocol { step: "list", cause: format!("`{name}` {reason}") },
         }
     }
 }
 
-/// The error for a repository without access.
-fn denied(name: &OciName) -> UpstreamError {
-    UpstreamError::Authenticate(format!(
+/// The reason for which nothing of a repository can be had.
+pub(crate) fn denied(name: &OciName) -> String {
+    format!(
         "the registry refuses access to `{name}`, or has no such repository: check `url`, and the credentials (`username`, \
          `password_file`, `token_file`)"
-    ))
+    )
 }
 
 /// The error of a body of at most `max_bytes` in memory.

@@ -62,9 +62,19 @@ impl Artifacts {
         refs: &[&ArtifactRef],
         selector: &Selector,
     ) -> Result<Vec<Result<Artifact, NoArtifact>>, UpstreamError> {
-        let tags = match refs.iter().any(|each| matches!(each, ArtifactRef::Range(_))) {
-            true => registry.tags(name).map_err(|error| error.of_all(name))?,
-            false => Vec::new(),
+        let is_range = |each: &&ArtifactRef| matches!(each, ArtifactRef::Range(_));
+        let tags = match refs.iter().any(is_range) {
+            true => registry.tags(name),
+            false => Ok(Vec::new()),
+        };
+        let tags = match tags {
+            Ok(tags) => Ok(tags),
+            // Tags and digests are followed without it.
+            Err(error) if is_of_list(&error) && !refs.iter().all(is_range) => {
+                let error = error.of_all(name);
+                Err((error.step(), error.to_string()))
+            }
+            Err(error) => return Err(error.of_all(name)),
         };
         let mut listing = Listing { registry, name, selector, tags, resolved: HashMap::new() };
         let mut selected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,8 +84,31 @@ impl Artifacts {
             found.push(listing.find(each, &selected, &mut current)?);
         }
         *selected = current;
+        if let Some(Err((_, reason))) = found.first()
+            && found.iter().all(|each| matches!(each, Err(("authenticate", _))))
+        {
+            return Err(UpstreamError::Authenticate(reason.clone()));
+        }
         Ok(found)
     }
+}
+
+/// Whether a list of tags failed for a reason that says nothing of other requests.
+fn is_of_list(error: &RegistryError) -> bool {
+    match error {
+        RegistryError::Denied { .. } | RegistryError::NotFound | RegistryError::Unusable(_) => true,
+        RegistryError::Upstream(error) => match error {
+            UpstreamError::TooManyTags(_) | UpstreamError::InvalidList { .. } => true,
+            UpstreamError::HttpStatus { status, retry_after: None, .. } => ![407, 408, 429].contains(status),
+            _ => false,
+        },
+    }
+}
+
+/// Why a service has not what `label` names, or the error of all services.
+fn no_artifact(error: RegistryError, label: &str) -> Result<NoArtifact, UpstreamError> {
+    let step = if matches!(error, RegistryError::Denied { .. }) { "authenticate" } else { "resolve" };
+    Ok((step, error.of_one(label)?))
 }
 
 /// One listing.
@@ -83,9 +116,9 @@ struct Listing<'a> {
     registry: &'a Registry<'a>,
     name: &'a OciName,
     selector: &'a Selector,
-    tags: Vec<String>,
+    tags: Result<Vec<String>, NoArtifact>,
     /// The digests of tags.
-    resolved: HashMap<String, Result<Sha256, String>>,
+    resolved: HashMap<String, Result<Sha256, NoArtifact>>,
 }
 
 impl Listing<'_> {
@@ -98,26 +131,25 @@ impl Listing<'_> {
         let (tag, named) = match wanted {
             ArtifactRef::Digest(digest) => (None, Ok(*digest)),
             ArtifactRef::Tag(tag) => (Some(tag.to_string()), self.resolve(tag)?),
-            ArtifactRef::Range(range) => match range.highest(self.tags.iter().map(String::as_str)) {
-                Some(tag) => {
-                    let tag = tag.to_owned();
+            ArtifactRef::Range(range) => match self.highest(range) {
+                Ok(tag) => {
                     let named = self.resolve(&tag)?;
                     (Some(tag), named)
                 }
-                None => return Ok(Err(("resolve", self.no_version(range)))),
+                Err(no_artifact) => return Ok(Err(no_artifact)),
             },
         };
         let label = tag.as_ref().map_or_else(|| format!("artifact `{wanted}`"), |tag| format!("artifact `{tag}`"));
         let named = match named {
             Ok(digest) => digest,
-            Err(reason) => return Ok(Err(("resolve", reason))),
+            Err(no_artifact) => return Ok(Err(no_artifact)),
         };
         let key = (named, self.selector.clone());
         let selected = match before.get(&key).or_else(|| current.get(&key)) {
             Some(selected) => selected.clone(),
             None => match self.select(&named) {
                 Ok(selected) => selected,
-                Err(error) => return Ok(Err(("resolve", error.of_one(&label)?))),
+                Err(error) => return Ok(Err(no_artifact(error, &label)?)),
             },
         };
         current.insert(key, selected.clone());
@@ -130,17 +162,20 @@ impl Listing<'_> {
     }
 
     /// The digest that a tag has now, requested once.
-    fn resolve(&mut self, tag: &str) -> Result<Result<Sha256, String>, UpstreamError> {
+    fn resolve(&mut self, tag: &str) -> Result<Result<Sha256, NoArtifact>, UpstreamError> {
         if let Some(resolved) = self.resolved.get(tag) {
             return Ok(resolved.clone());
         }
         let resolved = match self.registry.resolve(self.name, tag) {
             Ok(digest) => Ok(digest),
-            Err(RegistryError::NotFound) => Err(format!(
-                "the registry has no tag `{tag}` in `{}`, or hides it without the right credentials",
-                self.name
+            Err(RegistryError::NotFound) => Err((
+                "resolve",
+                format!(
+                    "the registry has no tag `{tag}` in `{}`, or hides it without the right credentials",
+                    self.name
+                ),
             )),
-            Err(error) => Err(error.of_one(&format!("artifact `{tag}`"))?),
+            Err(error) => Err(no_artifact(error, &format!("artifact `{tag}`"))?),
         };
         self.resolved.insert(tag.to_owned(), resolved.clone());
         Ok(resolved)
@@ -149,15 +184,17 @@ impl Listing<'_> {
     /// The manifest and the layer of what has this digest.
     fn select(&self, named: &Sha256) -> Result<Selected, RegistryError> {
         let (digest, manifest) = match self.registry.manifest(self.name, named)? {
-            Document::Manifest(manifest) => (*named, manifest),
-            Document::Index(index) => {
+            Err(reason) => return Ok(Err(reason)),
+            Ok(Document::Manifest(manifest)) => (*named, manifest),
+            Ok(Document::Index(index)) => {
                 let digest = match choose_manifest(&index, self.selector.platform.as_ref()) {
                     Ok(digest) => digest,
                     Err(reason) => return Ok(Err(reason)),
                 };
                 match self.registry.manifest(self.name, &digest)? {
-                    Document::Manifest(manifest) => (digest, manifest),
-                    Document::Index(_) => {
+                    Err(reason) => return Ok(Err(reason)),
+                    Ok(Document::Manifest(manifest)) => (digest, manifest),
+                    Ok(Document::Index(_)) => {
                         return Ok(Err("has an index in its index, which is not followed".to_owned()));
                     }
                 }
@@ -166,11 +203,16 @@ impl Listing<'_> {
         Ok(choose_layer(&manifest, &self.selector.layer).map(|layer| (digest, layer)))
     }
 
-    fn no_version(&self, range: &VersionRange) -> String {
-        let Self { name, tags, .. } = self;
+    /// The highest version in a range, or why there is none.
+    fn highest(&self, range: &VersionRange) -> Result<String, NoArtifact> {
+        let Self { name, .. } = self;
+        let tags = self.tags.as_ref().map_err(Clone::clone)?;
+        if let Some(tag) = range.highest(tags.iter().map(String::as_str)) {
+            return Ok(tag.to_owned());
+        }
         let count = if tags.len() == 1 { "1 tag".to_owned() } else { format!("{} tags", tags.len()) };
         let highest = tags.iter().filter_map(|tag| parse_version(tag)).max();
         let highest = highest.map(|version| format!("; highest version `{version}`")).unwrap_or_default();
-        format!("no tag of `{name}` is a version in `semver:{range}`: {count}{highest}")
+        Err(("resolve", format!("no tag of `{name}` is a version in `semver:{range}`: {count}{highest}")))
     }
 }

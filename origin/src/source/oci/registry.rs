@@ -10,6 +10,7 @@ use weir_protocol::digest::Sha256;
 
 use super::super::error::UpstreamError;
 use super::super::http::{Body, Client, MAX_REDIRECTS, same_origin, too_many_redirects};
+use super::super::shown::shown;
 use super::challenge::{self, Challenge};
 use super::error::{RegistryError, of_body};
 use super::manifest::{self, Descriptor, Document, parse_digest};
@@ -24,6 +25,9 @@ const MAX_PAGES: usize = 1000;
 
 /// The tags that are requested per page. Registries may send fewer.
 const TAGS_PER_PAGE: &str = "1000";
+
+/// The most characters of an error of the parser in a message.
+const MAX_SHOWN: usize = 200;
 
 /// The longest tag, in bytes.
 const MAX_TAG_BYTES: usize = 128;
@@ -41,7 +45,8 @@ pub(crate) struct Registry<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub(crate) digest: Sha256,
-    pub(crate) document: Document,
+    /// Or why the bytes are none: the end of a sentence that begins with the name of what was requested.
+    pub(crate) document: Result<Document, String>,
 }
 
 /// Whether a text can be a tag.
@@ -85,13 +90,12 @@ impl<'a> Registry<'a> {
     /// The manifest that a tag names now.
     pub(crate) fn manifest_by_tag(&self, name: &OciName, tag: &str) -> Result<Resolved, RegistryError> {
         let (bytes, digest) = self.document(name, &["manifests", tag], manifest::ACCEPT)?;
-        let document = manifest::parse(&bytes);
-        let document = document.map_err(|reason| unusable(format!("has a manifest that cannot be used: {reason}")))?;
+        let document = manifest::parse(&bytes).map_err(|why| format!("has a manifest that cannot be used: {why}"));
         Ok(Resolved { digest, document })
     }
 
-    /// The manifest with this digest.
-    pub(crate) fn manifest(&self, name: &OciName, digest: &Sha256) -> Result<Document, RegistryError> {
+    /// The manifest with this digest, or why its bytes are none, which stays so.
+    pub(crate) fn manifest(&self, name: &OciName, digest: &Sha256) -> Result<Result<Document, String>, RegistryError> {
         let resolved = self.manifest_by_tag(name, &format!("sha256:{digest}"))?;
         if resolved.digest != *digest {
             let other = resolved.digest;
@@ -121,7 +125,8 @@ impl<'a> Registry<'a> {
             }
             let next = link::next_page(&page, response.headers()).map_err(|reason| invalid(reason.to_owned()))?;
             let (bytes, _) = self.read(response, MAX_MANIFEST_BYTES)?;
-            let read: Page = serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
+            let read: Page =
+                serde_json::from_slice(&bytes).map_err(|error| invalid(shown(&error.to_string(), MAX_SHOWN)))?;
             let read = read.tags.unwrap_or_default();
             listed += read.len();
             tags.extend(read.into_iter().filter(|tag| is_tag(tag)));
@@ -253,6 +258,10 @@ impl<'a> Registry<'a> {
         };
         let response = send(self.tokens.get(&key, Instant::now()))?;
         if response.status() != StatusCode::UNAUTHORIZED {
+            if response.status() == StatusCode::FORBIDDEN {
+                // Another token may have more rights by now.
+                self.tokens.remove(&key);
+            }
             return Ok(response);
         }
         let (authorization, lifetime) = match (challenge::read(response.headers()), credentials) {
@@ -271,21 +280,26 @@ impl<'a> Registry<'a> {
             }
         };
         let response = send(Some(authorization.clone()))?;
-        if response.status() == StatusCode::UNAUTHORIZED {
-            self.tokens.remove(&key);
-            return Err(RegistryError::Denied(name.clone()));
+        match response.status() {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.tokens.remove(&key),
+            _ => self.tokens.put(key, authorization, lifetime, Instant::now()),
         }
-        self.tokens.put(key, authorization, lifetime, Instant::now());
         Ok(response)
     }
 
     /// The error for a status.
     fn failure(&self, name: &OciName, response: &Response) -> RegistryError {
         match self.client.response_error(response) {
-            UpstreamError::HttpStatus { status: 401 | 403, retry_after: None, .. } => {
-                RegistryError::Denied(name.clone())
+            UpstreamError::HttpStatus { status: status @ (401 | 403), retry_after: None, .. } => {
+                RegistryError::Denied { name: name.clone(), status }
             }
             UpstreamError::HttpStatus { status: 404 | 410, .. } => RegistryError::NotFound,
+            // Some registries refuse single images so: for a vulnerability, for a missing signature, by the law.
+            UpstreamError::HttpStatus { status: status @ 400..=499, retry_after: None, .. }
+                if ![407, 408, 429].contains(&status) =>
+            {
+                unusable(format!("is refused by the registry: it answered {status}"))
+            }
             other => RegistryError::Upstream(other),
         }
     }

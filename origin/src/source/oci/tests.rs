@@ -1,4 +1,4 @@
-//! Against a scripted registry. What needs `https://` is in `origin/tests/origin/registries.rs`.
+//! Against a scripted registry. What needs `https://` is in `origin/tests/origin/artifacts.rs`.
 
 use std::sync::mpsc::Receiver;
 
@@ -107,22 +107,22 @@ fn a_registry_whose_head_says_nothing_is_asked_for_the_manifest() {
 fn a_manifest_is_the_one_with_its_digest_and_bounded() {
     let digest = Sha256::of(MANIFEST.as_bytes());
     let long = format!("{MANIFEST}{}", " ".repeat(4 << 20));
-    let script =
-        vec![ok(MANIFEST), ok(&MANIFEST.replace('2', "1")), ok(&long), ok("<html>"), response("404 x", "", "")];
+    let script = vec![ok(MANIFEST), ok("<html>"), ok(&long), response("404 x", "", ""), ok("<html>")];
     with_registry(10, script, |registry, name, requests| {
-        let Document::Manifest(manifest) = registry.manifest(name, &digest).unwrap() else { panic!() };
+        let Document::Manifest(manifest) = registry.manifest(name, &digest).unwrap().unwrap() else { panic!() };
         assert!(manifest.layers.is_empty());
         let request = requests.recv().unwrap();
         assert!(request.starts_with(&format!("get /v2/acme/shop/manifests/sha256:{digest} http")), "{request}");
         for reason in [
             "but the registry sends one with the digest `sha256:",
             "`v1` has more than 4194304 bytes",
-            "`v1` has a manifest that cannot be used: it is invalid",
             "`v1` is not in the registry, or is hidden",
         ] {
             let shown = message(registry.manifest(name, &digest));
             assert!(shown.contains(reason), "{shown}");
         }
+        let invalid = registry.manifest(name, &Sha256::of(b"<html>")).unwrap().unwrap_err();
+        assert!(invalid.starts_with("has a manifest that cannot be used: it is invalid"), "{invalid}");
     });
 }
 
@@ -239,7 +239,7 @@ fn a_registry_that_demands_a_pause_gets_one() {
         });
     }
     with_registry(10, vec![response("403 x", "", "")], |registry, name, _| {
-        assert!(matches!(registry.resolve(name, "v1"), Err(RegistryError::Denied(_))));
+        assert!(matches!(registry.resolve(name, "v1"), Err(RegistryError::Denied { .. })));
     });
     with_registry(10, vec![response("302 x", "location: http://other.example/\r\n", "")], |registry, name, _| {
         let error = registry.resolve(name, "v1").unwrap_err();
@@ -263,5 +263,116 @@ fn referrers_are_listed_by_the_registry_or_by_a_tag() {
         assert_eq!(paths, [api.clone(), api, format!("/v2/acme/shop/manifests/sha256-{digest}")]);
         assert!(registry.referrers(name, &digest).unwrap().is_empty());
         assert!(message(registry.referrers(name, &digest)).contains("a list of referrers that is no index"));
+    });
+}
+
+#[test]
+fn a_token_that_is_refused_is_not_kept() {
+    let tagged = response("200 OK", &digest_header(&Sha256::of(b"manifest")), "");
+    let refused = || response("403 x", "", "");
+    let exchange = |answer: String| [demands("/token"), ok(TOKEN), answer];
+    let script = [exchange(refused()), exchange(tagged.clone())].concat();
+    with_registry(10, [script, vec![refused(), tagged]].concat(), |registry, name, requests| {
+        assert!(message(registry.resolve(name, "v1")).contains("is refused by the registry: it answered 403"));
+        registry.resolve(name, "v1").unwrap();
+        assert!(registry.resolve(name, "v1").is_err());
+        registry.resolve(name, "v1").unwrap();
+        let has_token = requests.try_iter().map(|it| it.contains("\r\nauthorization: bearer t1\r\n"));
+        let expected = [false, false, true, false, false, true, true, false];
+        assert_eq!(has_token.collect::<Vec<_>>(), expected, "a new token after each refusal");
+    });
+}
+
+/// Lists what the refs stand for: the layer of each, or its step and reason.
+fn list(
+    artifacts: &Artifacts,
+    registry: &Registry<'_>,
+    name: &OciName,
+    refs: &[&str],
+) -> Result<Vec<Result<Sha256, String>>, UpstreamError> {
+    let refs: Vec<ArtifactRef> = refs.iter().map(|each| ArtifactRef::parse(each).unwrap()).collect();
+    let found = artifacts.list(registry, name, &refs.iter().collect::<Vec<_>>(), &Selector::default())?;
+    let shown = |artifact: Result<Artifact, (&str, String)>| {
+        artifact.map(|artifact| artifact.layer).map_err(|(step, reason)| format!("[{step}] {reason}"))
+    };
+    Ok(found.into_iter().map(shown).collect())
+}
+
+/// A manifest with one layer: its bytes and the answer to a request without a body.
+fn one_layer(layer: &Sha256) -> (String, String) {
+    let layer = format!(r#"{{"mediaType":"a/b","digest":"sha256:{layer}","size":3}}"#);
+    let manifest = format!(r#"{{"schemaVersion":2,"layers":[{layer}]}}"#);
+    let head = response("200 OK", &digest_header(&Sha256::of(manifest.as_bytes())), "");
+    (manifest, head)
+}
+
+#[test]
+fn a_refused_tag_stops_no_other_one() {
+    let layer = Sha256::of(b"layer");
+    let (manifest, head) = one_layer(&layer);
+    for (status, step) in [("400", "resolve"), ("403", "authenticate"), ("412", "resolve"), ("451", "resolve")] {
+        let refused = response(&format!("{status} x"), "", "");
+        with_registry(10, vec![refused, head.clone(), ok(&manifest)], |registry, name, _| {
+            let found = list(&Artifacts::default(), registry, name, &["v1", "v2"]).unwrap();
+            let reason = found[0].as_ref().unwrap_err();
+            let expected = format!("[{step}] artifact `v1` is refused by the registry: it answered {status}");
+            assert!(reason.starts_with(&expected), "{reason}");
+            assert_eq!(found[1], Ok(layer));
+        });
+    }
+    for script in [vec![response("403 x", "", ""); 2], vec![demands("/token"), ok(TOKEN), demands("/token")]] {
+        with_registry(10, script, |registry, name, _| {
+            let error = list(&Artifacts::default(), registry, name, &["v1", "v2"]).unwrap_err();
+            assert_eq!(error.step(), "authenticate", "{error}");
+        });
+    }
+    with_registry(10, vec![response("407 x", "", "")], |registry, name, _| {
+        list(&Artifacts::default(), registry, name, &["v1", "v2"]).unwrap_err();
+    });
+}
+
+#[test]
+fn a_list_of_tags_that_fails_stops_only_what_follows_a_range() {
+    let layer = Sha256::of(b"layer");
+    let (manifest, head) = one_layer(&layer);
+    for (tags, reason) in [
+        (ok(r#"{"tags":["a","b","c"]}"#), "[list] the repository has more than `[upstreams] max_tags` = 2 tags"),
+        (ok("<html>"), "[list] `tags/list` cannot be read: "),
+        (response("403 x", "", ""), "[authenticate] the upstream denies access: the registry refuses access to"),
+        (response("404 x", "", ""), "[authenticate] the upstream denies access: the registry refuses access to"),
+        (response("405 x", "", ""), "[list] listing the upstream's versions failed: `acme/shop` is refused by the"),
+        (response("500 x", "", ""), "[list] the upstream answered 500"),
+    ] {
+        with_registry(2, vec![tags.clone(), head.clone(), ok(&manifest)], |registry, name, _| {
+            let found = list(&Artifacts::default(), registry, name, &["semver:^1", "v1"]).unwrap();
+            assert!(found[0].as_ref().unwrap_err().starts_with(reason), "{found:?}");
+            assert_eq!(found[1], Ok(layer));
+        });
+        with_registry(2, vec![tags], |registry, name, _| {
+            let error = list(&Artifacts::default(), registry, name, &["semver:^1", "semver:^2"]).unwrap_err();
+            assert!(format!("[{}] {error}", error.step()).starts_with(reason), "{error}");
+        });
+    }
+    for status in ["429 x", "503 x"] {
+        with_registry(2, vec![response(status, "retry-after: 7\r\n", "")], |registry, name, _| {
+            let error = list(&Artifacts::default(), registry, name, &["semver:^1", "v1"]).unwrap_err();
+            assert_eq!(error.retry_after().map(|pause| pause.as_secs()), Some(7), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_manifest_that_cannot_be_used_is_requested_once() {
+    let text = format!(r#"{{"mediaType":"\u001b[31m{}"}}"#, "x".repeat(1000));
+    let head = response("200 OK", &digest_header(&Sha256::of(text.as_bytes())), "");
+    with_registry(10, vec![head.clone(), ok(&text), head], |registry, name, requests| {
+        let artifacts = Artifacts::default();
+        for _ in 0..2 {
+            let found = list(&artifacts, registry, name, &["v1"]).unwrap();
+            let reason = found[0].as_ref().unwrap_err();
+            let expected = "[select] artifact `v1` has a manifest that cannot be used: it is `[31mxxx";
+            assert!(reason.starts_with(expected) && reason.len() < 400, "{reason}");
+        }
+        assert_eq!(requests.try_iter().count(), 3);
     });
 }
