@@ -156,7 +156,7 @@ pub enum Health {
 /// Why a poll failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The failed step: `connect`, `authenticate`, `list refs`, `list`, `fetch` or `write`.
+    /// The failed step: `connect`, `authenticate`, `list refs`, `list`, `verify`, `fetch` or `write`.
     pub step: &'static str,
     /// For operators, without credentials or the user info of a URL.
     pub reason: String,

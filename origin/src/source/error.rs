@@ -80,7 +80,7 @@ pub enum UpstreamError {
     /// The repository does not exist, or needs other credentials.
     #[error("the upstream has no such repository, or hides it without the right credentials: {cause}")]
     NotFound {
-        /// `list refs`, `list`, `fetch` or `lfs`.
+        /// `list refs`, `list`, `verify`, `fetch` or `lfs`.
         step: &'static str,
         /// The cause.
         cause: String,
@@ -88,7 +88,7 @@ pub enum UpstreamError {
     /// The upstream violated the protocol, or the connection broke.
     #[error("{} failed: {cause}", describe_step(step))]
     Protocol {
-        /// `list refs`, `list`, `fetch` or `lfs`.
+        /// `list refs`, `list`, `verify`, `fetch` or `lfs`.
         step: &'static str,
         /// The cause.
         cause: String,
@@ -96,7 +96,7 @@ pub enum UpstreamError {
     /// The upstream sent an HTTP status other than 200.
     #[error("the upstream answered {status}: {}", describe_status(*status))]
     HttpStatus {
-        /// `list refs`, `list`, `fetch` or `lfs`.
+        /// `list refs`, `list`, `verify`, `fetch` or `lfs`.
         step: &'static str,
         /// The status.
         status: u16,
@@ -165,7 +165,7 @@ impl UpstreamError {
         matches!(self, Self::Stalled { .. } | Self::TooSlow { .. } | Self::Connect { timeout: true, .. })
     }
 
-    /// The failed step: `connect`, `authenticate`, `list refs`, `list`, `fetch` or `lfs`.
+    /// The failed step: `connect`, `authenticate`, `list refs`, `list`, `verify`, `fetch` or `lfs`.
     pub fn step(&self) -> &'static str {
         match self {
             Self::UnsupportedUrl { .. }

@@ -11,7 +11,7 @@ pub struct FetchProgress(Arc<Mutex<State>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchSnapshot {
     /// The phase: `idle`, `connecting`, `listing`, `preparing` (the upstream builds the pack), `waiting` (for memory),
-    /// `receiving`, `resolving` (deltas) or `checking` (that all reachable objects exist).
+    /// `receiving`, `resolving` (deltas) or `checking` (that all reachable objects exist; of charts and artifacts, the signatures).
     pub phase: &'static str,
     /// Finished objects of the phase.
     pub done: u64,

@@ -1,5 +1,7 @@
 //! Charts with a provenance (`.prov`), by real OpenPGP keys.
 
+use weir_protocol::digest::Sha256;
+
 use crate::commit_policy::Desk;
 use crate::helm_repository::{Charts, failure, is_version};
 use crate::prelude::*;
@@ -167,5 +169,41 @@ async fn without_a_digest_in_the_index_the_signed_one_counts() {
     let reason = failure(&node, "other").await;
     assert!(reason.starts_with("[fetch] chart `other` 1.0.0 has the SHA-256 digest `"), "{reason}");
     assert!(reason.contains("but its signer states `"), "{reason}");
+
+    // Signed again.
+    charts.index(
+        "other",
+        "1.0.0",
+        &Sha256::of(&fs::read(charts.dir.path().join("other-1.0.0.tgz")).unwrap()).to_string(),
+    );
+    let signed = statement(&charts);
+    charts.index("other", "1.0.0", "");
+    sign(&desk, "alice", &charts, "other-1.0.0", &signed);
+    // Once its back-off ends.
+    until(async || {
+        node.poll().await;
+        node.running.condition(&"other".parse().unwrap()).unwrap().borrow().clone() == Condition::Following
+    })
+    .await;
+    node.published_of("other", |_| true).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_provenance_that_cannot_be_fetched_stops_no_other_chart() {
+    let ((desk, keyring), home, charts) = (desk(), Home::new(), Charts::start());
+    for chart in ["hidden", "limited", "shop"] {
+        publish(&charts, chart, "1.0.0", "a: 1");
+        sign(&desk, "alice", &charts, &format!("{chart}-1.0.0"), &statement(&charts));
+    }
+    charts.answer_with("hidden-1.0.0.tgz.prov", "403");
+    // The server of the index demands a pause, each time.
+    charts.answer_with("limited-1.0.0.tgz.prov", "429");
+    let node = home.start(config(&charts, &home, &["limited", "hidden", "shop"], Some(&keyring))).await;
+    node.poll().await;
+    node.published_of("shop", |_| true).await;
+    let expected = "[verify] the provenance (`.prov`) of chart `hidden` 1.0.0 cannot be fetched, or is missing: ";
+    until(async || failure(&node, "hidden").await.starts_with(expected)).await;
+    until(async || failure(&node, "limited").await.contains("the upstream answered 429")).await;
     node.stop().await;
 }

@@ -105,6 +105,11 @@ impl Charts {
         self.write(&json!({ "apiVersion": "v1", "generated": generated, "entries": entries }));
     }
 
+    /// Answers a path with a status: 429 demands a pause of a second.
+    pub(crate) fn answer_with(&self, path: &str, status: &str) {
+        fs::write(self.dir.path().join(format!("{path}.status")), status).unwrap();
+    }
+
     /// Replaces the index.
     pub(crate) fn write(&self, index: &Value) {
         // JSON is YAML.
@@ -152,16 +157,22 @@ fn answer(
     let head = read_head(&mut socket)?;
     let path = head.split(' ').nth(1).unwrap();
     let body = fs::read(folder.join(path.trim_start_matches('/')));
+    let stated = fs::read_to_string(folder.join(format!("{}.status", path.trim_start_matches('/')))).ok();
     let etag = format!("\"{}\"", blake3::hash(body.as_deref().unwrap_or_default()).to_hex());
     let (status, body) = match body {
         _ if is_private && !head.contains("\r\nauthorization: bearer known\r\n") => ("401", Vec::new()),
+        _ if stated.is_some() => (stated.as_deref().unwrap(), Vec::new()),
         Err(_) => ("404", Vec::new()),
         Ok(_) if head.contains(&format!("if-none-match: {etag}")) => ("304", Vec::new()),
         Ok(body) => ("200", body),
     };
     answers.lock().unwrap().push(format!("{status} {path}"));
     let length = body.len();
-    write!(socket, "HTTP/1.1 {status} x\r\netag: {etag}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n")?;
+    let pause = if status == "429" { "retry-after: 1\r\n" } else { "" };
+    write!(
+        socket,
+        "HTTP/1.1 {status} x\r\n{pause}etag: {etag}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+    )?;
     socket.write_all(&body)?;
     socket.flush()
 }

@@ -29,6 +29,15 @@ pub(super) struct NotFetched {
     pub(super) retry_after: Option<Duration>,
 }
 
+impl NotFetched {
+    /// For an error of the upstream.
+    pub(super) fn by(chosen: &Chosen, step: &'static str, error: &UpstreamError) -> Self {
+        let failure = ServiceFailure::transient(step, format!("{} cannot be fetched: {error}", chosen.label));
+        let failure = ServiceFailure { retry: RetryPolicy::BackOff, ..failure };
+        Self { failure, retry_after: error.retry_after() }
+    }
+}
+
 impl ArtifactSource {
     /// Fetches one archive. The outer error ends the poll: nothing else can be fetched either.
     pub(super) fn fetch(
@@ -73,11 +82,7 @@ impl ArtifactSource {
                 };
                 return failed(RetryPolicy::BackOff, &format_args!("{listed}: {cause}"));
             }
-            Err(BodyError::Upstream(error)) => {
-                let retry_after = error.retry_after();
-                let fetched = failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {error}"))?;
-                return Ok(fetched.map_err(|other| NotFetched { retry_after, ..other }));
-            }
+            Err(BodyError::Upstream(error)) => return Ok(Err(NotFetched::by(chosen, "fetch", &error))),
         };
         if let Some(listed) = chosen.blob.sha256.filter(|listed| *listed != sha256) {
             let reason = if chosen.blob.is_in_registry() {
@@ -92,6 +97,7 @@ impl ArtifactSource {
             return failed(RetryPolicy::BackOff, &reason);
         }
         if let Some(signed) = signed.filter(|signed| *signed != sha256) {
+            self.state().signatures.forget(chosen);
             return failed(RetryPolicy::BackOff, &not_as_signed(&sha256, &signed));
         }
         match self.spools.add((sha256, chosen.layout.clone()), file, &bounds, client.session().interrupt()) {
@@ -185,12 +191,12 @@ pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Cho
 }
 
 /// Shows the received bytes.
-struct Shown<'a> {
-    file: &'a mut File,
-    progress: &'a FetchProgress,
+pub(super) struct Shown<'a, W> {
+    pub(super) file: &'a mut W,
+    pub(super) progress: &'a FetchProgress,
 }
 
-impl Write for Shown<'_> {
+impl<W: Write> Write for Shown<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.progress.received(written);

@@ -11,7 +11,7 @@ mod signatures;
 mod state;
 mod verify;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -19,6 +19,7 @@ use weir_protocol::revision_id::RevisionId;
 
 pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
 
+use self::fetch::NotFetched;
 use self::listing::Listing as UpstreamListing;
 use self::signatures::Policy;
 use self::state::{Needed, State};
@@ -26,6 +27,7 @@ use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};
 use super::error::UpstreamError;
 use super::http::{Client, USER_AGENT, UpstreamSession};
 use super::oci::Tokens;
+use super::progress::Phase;
 use super::{
     ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ResolvedServices, RetryPolicy, ServiceFailure,
     SourceContext, Upstream,
@@ -72,47 +74,67 @@ impl ArtifactSource {
         request: &PollRequest<'_>,
     ) -> Result<PollOutcome, UpstreamError> {
         let client = Client::new(session, USER_AGENT)?;
+        let policy = request.config.verify.as_ref().map(Policy::read);
+        // Before the listing, which may fail: a key that was removed must not count until then.
+        self.state().signatures.set_policy(policy.clone());
         request.progress.listing();
         let choices = self.listing.list(&client, &self.tokens, request.services, request.progress)?;
-        let policy = request.config.verify.as_ref().map(Policy::read);
         let moved = self.state().list(choices);
-        let (is_verified, unused) = {
+        let (due, unused) = {
             // In this order: a build locks the spools while it has the state.
-            let mut state = self.state();
-            state.signatures.set_policy(policy.clone());
-            (state.unverified(Instant::now()).is_empty(), self.spools.retain(|key| state.is_chosen(key)))
+            let state = self.state();
+            let unused = self.spools.retain(|key| state.is_chosen(key));
+            (state.due(request.services, |key| self.spools.get(key).is_some(), Instant::now()), unused)
         };
         // Removes their files, without the locks.
         drop(unused);
-        if is_verified && self.needed(request).is_empty() {
+        if due.is_empty() {
             return Ok(if moved { PollOutcome::Changed } else { PollOutcome::Unchanged });
         }
         if !(request.may_fetch)() {
             return Ok(PollOutcome::FetchPending);
         }
-        if let Some(policy) = &policy {
-            self.verify(&client, policy, request)?;
-        }
-        session.set_step("fetch");
-        let mut has_fetched = false;
-        for Needed { chosen, revision, signed } in self.needed(request) {
-            request.progress.preparing();
-            let result = match self.fetch(&client, &chosen, signed, request.progress) {
-                Ok(result) => result,
-                // What was fetched is published first; the next poll meets the error again.
-                Err(_) if has_fetched => break,
+        let done = Arc::<AtomicUsize>::default();
+        let mut has_succeeded = false;
+        for service in &due {
+            request.progress.show(Phase::Checking, done.clone(), Some(due.len()));
+            match self.process(&client, policy.as_ref(), service, request) {
+                Ok(success) => has_succeeded |= success,
+                // What is new is published first.
+                Err(_) if has_succeeded => break,
                 Err(error) => return Err(error),
-            };
-            has_fetched |= result.is_ok();
-            let label = if result.is_ok() { "fetched" } else { "failed" };
-            self.shared.metrics.archives_fetched.with_label_values(&[label]).inc();
-            self.state().fetched(&chosen, revision.as_ref(), result, request.config.poll_interval, Instant::now());
+            }
+            done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(PollOutcome::Changed)
     }
 
-    fn needed(&self, request: &PollRequest<'_>) -> Vec<Needed> {
-        self.state().needed(request.services, |key| self.spools.get(key).is_some(), Instant::now())
+    /// Verifies and fetches what one service follows. Returns whether something succeeded. An error ends the poll.
+    fn process(
+        &self,
+        client: &Client<'_>,
+        policy: Option<&Policy>,
+        service: &Service,
+        request: &PollRequest<'_>,
+    ) -> Result<bool, UpstreamError> {
+        let (interval, mut has_succeeded) = (request.config.poll_interval, false);
+        let unverified = self.state().unverified(service, Instant::now());
+        if let Some((policy, unverified)) = policy.zip(unverified) {
+            client.session().set_step("verify");
+            has_succeeded = self.verify(client, policy, &unverified, request)?;
+        }
+        let needed = self.state().needed(service, |key| self.spools.get(key).is_some(), Instant::now());
+        let Some(Needed { chosen, revision, signed }) = needed else { return Ok(has_succeeded) };
+        client.session().set_step("fetch");
+        request.progress.preparing();
+        let (result, ends) = split(self.fetch(client, &chosen, signed, request.progress), |error| {
+            NotFetched::by(&chosen, "fetch", error)
+        })?;
+        has_succeeded |= result.is_ok();
+        let label = if result.is_ok() { "fetched" } else { "failed" };
+        self.shared.metrics.archives_fetched.with_label_values(&[label]).inc();
+        self.state().fetched(&chosen, revision.as_ref(), result, interval, Instant::now());
+        ends.map_or(Ok(has_succeeded), Err)
     }
 
     /// Resolves the versions of services, from memory.
@@ -228,5 +250,18 @@ impl ArtifactSource {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Splits an error that ends the poll into a failure of one version and the error. Once the failure is recorded, others are
+/// the first of the next poll. An interrupted poll says nothing about a version.
+fn split<T, E>(
+    result: Result<Result<T, E>, UpstreamError>,
+    failure: impl FnOnce(&UpstreamError) -> E,
+) -> Result<(Result<T, E>, Option<UpstreamError>), UpstreamError> {
+    match result {
+        Ok(result) => Ok((result, None)),
+        Err(UpstreamError::Interrupted) => Err(UpstreamError::Interrupted),
+        Err(error) => Ok((Err(failure(&error)), Some(error))),
     }
 }

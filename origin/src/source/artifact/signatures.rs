@@ -1,9 +1,6 @@
 //! Pure: which of the followed versions have the signatures that the repository needs. Each is checked once for each policy.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use weir_protocol::digest::Sha256;
@@ -13,9 +10,6 @@ use super::Chosen;
 use super::back_off::Failed;
 use super::fetch::NotFetched;
 use crate::config::VerifyConfig;
-
-/// The most bytes of a file with keys.
-const MAX_KEY_FILE_BYTES: u64 = 16 << 20;
 
 const COSIGN_KEYS: &str = "cosign_keys";
 
@@ -48,7 +42,7 @@ impl Keys {
         for (key, file) in config.files() {
             // As in all messages of the step `verify`.
             let name = key.strip_prefix("verify.").unwrap_or(key);
-            let bytes = read(file).map_err(|error| format!("`{name}` cannot be read: {error}"))?;
+            let bytes = std::fs::read(file).map_err(|error| format!("`{name}` cannot be read: {error}"))?;
             hasher.update(blake3::hash(&bytes).as_bytes());
             if name == COSIGN_KEYS {
                 let file = file.file_name().unwrap_or_default().to_string_lossy();
@@ -58,15 +52,6 @@ impl Keys {
         }
         Ok(Self { digest: hasher.finalize(), cosign })
     }
-}
-
-fn read(file: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(file)?.take(MAX_KEY_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_KEY_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_KEY_FILE_BYTES} bytes")));
-    }
-    Ok(bytes)
 }
 
 /// The results of the checks.
@@ -100,6 +85,16 @@ impl Signatures {
         self.policy.is_some() && !waits()
     }
 
+    /// When a version that failed is checked again.
+    pub(super) fn failed_until(&self, chosen: &Chosen) -> Option<Instant> {
+        self.checked.get(chosen)?.as_ref().err()?.until
+    }
+
+    /// Makes a version be checked again: its archive is not the signed one, and the provenance may be repaired meanwhile.
+    pub(super) fn forget(&mut self, chosen: &Chosen) {
+        self.checked.remove(chosen);
+    }
+
     /// Takes the result of a check.
     pub(super) fn checked(
         &mut self,
@@ -111,6 +106,11 @@ impl Signatures {
         let before = self.checked.get(chosen).and_then(|checked| checked.as_ref().err());
         let checked = result.map_err(|error| Failed::after(before, error, interval, now));
         self.checked.insert(chosen.clone(), checked);
+    }
+
+    /// The policy, as the last poll read it.
+    pub(super) fn config(&self) -> Option<&VerifyConfig> {
+        self.policy.as_ref().map(|policy| &policy.config)
     }
 
     /// Ends all back-offs.
@@ -142,7 +142,7 @@ impl Signatures {
         if policy.is_none() {
             return Ok(());
         }
-        let checked = self.checked.get(chosen).filter(|_| self.policy.as_ref().map(|policy| &policy.config) == policy);
+        let checked = self.checked.get(chosen).filter(|_| self.config() == policy);
         match checked {
             Some(Ok(signed)) => match sha256.filter(|sha256| sha256 != signed) {
                 None => Ok(()),

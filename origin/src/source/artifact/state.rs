@@ -67,55 +67,60 @@ impl State {
         moved
     }
 
-    /// The versions whose signatures must be checked now.
-    pub(super) fn unverified(&self, now: Instant) -> Vec<Unverified> {
-        let mut unverified: Vec<Unverified> = Vec::new();
-        for chosen in self.chosen().filter(|chosen| self.signatures.needs_check(chosen, now)) {
-            if !unverified.iter().any(|other| other.chosen == *chosen) {
-                let sha256 = self.identify(chosen).map(|(_, sha256)| sha256);
-                unverified.push(Unverified { chosen: chosen.clone(), sha256 });
-            }
-        }
-        unverified
-    }
-
-    /// The archives without which a service cannot be built: not those of published revisions or of services that are
-    /// pinned, unless a build wants them.
-    pub(super) fn needed(
+    /// The services that follow something to verify or to fetch. What failed before is last, so that it does not keep a server
+    /// from others.
+    pub(super) fn due(
         &self,
         services: &[Arc<Service>],
         is_stored: impl Fn(&Archive) -> bool,
         now: Instant,
-    ) -> Vec<Needed> {
-        let mut needed: Vec<Needed> = Vec::new();
-        for service in services {
-            let Some(Ok(chosen)) = self.choice(&service.followed) else { continue };
-            let identity = self.identify(chosen);
-            let is_needed = match &identity {
-                None => self.signatures.allow(chosen),
-                Some((revision, sha256)) => {
-                    let published = is_published(service, revision);
-                    // What is published may have to be rebuilt.
-                    !is_stored(&(*sha256, chosen.layout.clone()))
-                        && (self.wanted.contains(revision) || !(service.is_pinned() || published))
-                        && (published || self.signatures.allow(chosen))
-                }
-            };
-            let waits = self.failed.get(chosen).is_some_and(|failed| failed.waits(now));
-            let signed = self.signatures.digest(chosen);
-            // Several revisions may have the same archive. Without a digest, each is what its own request returns.
-            let is_same = |other: &Needed| {
-                other.chosen == *chosen
-                    || chosen.blob.sha256.is_some()
-                        && (&other.chosen.blob, &other.chosen.layout) == (&chosen.blob, &chosen.layout)
-                        && other.signed == signed
-            };
-            if is_needed && !waits && !needed.iter().any(is_same) {
-                let revision = identity.map(|(revision, _)| revision);
-                needed.push(Needed { chosen: chosen.clone(), revision, signed });
+    ) -> Vec<Arc<Service>> {
+        let is_due = |service: &&Arc<Service>| {
+            self.unverified(service, now).is_some() || self.needed(service, &is_stored, now).is_some()
+        };
+        let mut due: Vec<Arc<Service>> = services.iter().filter(is_due).cloned().collect();
+        due.sort_by_cached_key(|service| {
+            let chosen = self.choice(&service.followed)?.as_ref().ok()?;
+            let fetch = self.failed.get(chosen).and_then(|failed| failed.until);
+            fetch.max(self.signatures.failed_until(chosen))
+        });
+        due
+    }
+
+    /// The version that a service follows, if its signatures must be checked now.
+    pub(super) fn unverified(&self, service: &Service, now: Instant) -> Option<Unverified> {
+        let chosen = self.choice(&service.followed)?.as_ref().ok()?;
+        // Without a digest in the listing, an archive that is not the signed one is found by its download.
+        let waits = chosen.blob.sha256.is_none() && self.failed.get(chosen).is_some_and(|failed| failed.waits(now));
+        let sha256 = || self.identify(chosen).map(|(_, sha256)| sha256);
+        let is_due = !waits && self.signatures.needs_check(chosen, now);
+        is_due.then(|| Unverified { chosen: chosen.clone(), sha256: sha256() })
+    }
+
+    /// The archive without which a service cannot be built: not that of a published revision or of a service that is
+    /// pinned, unless a build wants it.
+    pub(super) fn needed(
+        &self,
+        service: &Service,
+        is_stored: impl Fn(&Archive) -> bool,
+        now: Instant,
+    ) -> Option<Needed> {
+        let chosen = self.choice(&service.followed)?.as_ref().ok()?;
+        let identity = self.identify(chosen);
+        let is_needed = match &identity {
+            None => self.signatures.allow(chosen),
+            Some((revision, sha256)) => {
+                let published = is_published(service, revision);
+                // What is published may have to be rebuilt.
+                !is_stored(&(*sha256, chosen.layout.clone()))
+                    && (self.wanted.contains(revision) || !(service.is_pinned() || published))
+                    && (published || self.signatures.allow(chosen))
             }
-        }
-        needed
+        };
+        let waits = self.failed.get(chosen).is_some_and(|failed| failed.waits(now));
+        let revision = identity.map(|(revision, _)| revision);
+        let signed = self.signatures.digest(chosen);
+        (is_needed && !waits).then(|| Needed { chosen: chosen.clone(), revision, signed })
     }
 
     /// Takes the result of a fetch.
@@ -152,19 +157,22 @@ impl State {
         let chosen = self.chosen_for(&service.followed)?;
         let identity = self.identify(chosen);
         let published = identity.as_ref().is_some_and(|(revision, _)| is_published(service, revision));
+        if let Some(failed) = self.failed.get(chosen).filter(|_| !published) {
+            return Err(failed.failure.clone());
+        }
         let accepted = self.signatures.accept(chosen, identity.as_ref().map(|(_, sha256)| *sha256), policy);
         accepted.map_err(|reason| ServiceFailure::unverified(&reason, published))?;
-        match (identity, self.failed.get(chosen)) {
-            (_, Some(failed)) if !published => Err(failed.failure.clone()),
-            (Some((revision, sha256)), _) => Ok((chosen, revision, sha256)),
-            (None, _) => Err(pending(chosen)),
-        }
+        identity.map(|(revision, sha256)| (chosen, revision, sha256)).ok_or_else(|| pending(chosen))
     }
 
-    /// The revision that a service would have if it followed this.
+    /// The revision that a service would have if it followed this. It is not one that must not be published: a build would
+    /// want its archive, which is never fetched.
     pub(super) fn revision(&self, followed: &Followed) -> Result<RevisionId, ServiceFailure> {
         let chosen = self.chosen_for(followed)?;
-        self.identify(chosen).map(|(revision, _)| revision).ok_or_else(|| pending(chosen))
+        let (revision, sha256) = self.identify(chosen).unzip();
+        let accepted = self.signatures.accept(chosen, sha256, self.signatures.config());
+        accepted.map_err(|reason| ServiceFailure::unverified(&reason, false))?;
+        revision.ok_or_else(|| self.failed.get(chosen).map_or_else(|| pending(chosen), |failed| failed.failure.clone()))
     }
 
     /// The archive of a revision that is followed.
@@ -280,9 +288,19 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(60);
 
+    const POLICY: VerifyConfig =
+        VerifyConfig { mode: None, ssh_allowed_signers: None, pgp_keyring: None, cosign_keys: Vec::new() };
+
     fn service() -> Arc<Service> {
         let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
         config.chart = Some("shop".parse().unwrap());
+        Arc::new(Service::new(&config, SourceKind::HELM, None).unwrap())
+    }
+
+    fn follow(followed: &str) -> Arc<Service> {
+        let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
+        config.chart = Some("shop".parse().unwrap());
+        config.followed_ref = followed.parse().unwrap();
         Arc::new(Service::new(&config, SourceKind::HELM, None).unwrap())
     }
 
@@ -307,15 +325,24 @@ mod tests {
         Err(NotFetched { failure, retry_after: None })
     }
 
+    fn all_needed(
+        state: &State,
+        services: &[Arc<Service>],
+        is_stored: impl Fn(&Archive) -> bool,
+        now: Instant,
+    ) -> Vec<Needed> {
+        services.iter().filter_map(|service| state.needed(service, &is_stored, now)).collect()
+    }
+
     #[test]
     fn a_bad_archive_is_fetched_again_once_its_entry_changes_or_its_back_off_ends() {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
-        let needed = |state: &State, at: Instant| state.needed(&services, |_| false, at);
+        let needed = |state: &State, at: Instant| all_needed(state, &services, |_| false, at);
         assert!(state.followed(&services[0], None).unwrap_err().reason.contains("was not read"));
         assert!(state.list(listing(&services[0], "1.0.0", Some(1))));
         assert!(!state.list(listing(&services[0], "1.0.0", Some(1))), "no choice moved");
         let first = needed(&state, now).pop().unwrap();
-        assert!(state.needed(&services, |_| true, now).is_empty(), "it is stored");
+        assert!(all_needed(&state, &services, |_| true, now).is_empty(), "it is stored");
         state.fetched(&first.chosen, first.revision.as_ref(), failure(RetryPolicy::Never), INTERVAL, now);
         assert!(needed(&state, now + 1000 * INTERVAL).is_empty());
         assert_eq!(state.followed(&services[0], None).unwrap_err().reason, "it is bad");
@@ -350,39 +377,34 @@ mod tests {
     fn an_archive_without_a_digest_is_named_by_what_came() {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
         state.list(listing(&services[0], "1.0.0", None));
-        let needed = state.needed(&services, |_| true, now).pop().unwrap();
+        let needed = all_needed(&state, &services, |_| true, now).pop().unwrap();
         assert_eq!(needed.revision, None);
         assert!(state.followed(&services[0], None).unwrap_err().reason.contains("is fetched with the next poll"));
         let digest = Sha256::from_bytes([7; 32]);
         state.fetched(&needed.chosen, None, Ok(digest), INTERVAL, now);
         assert_eq!(state.followed(&services[0], None).unwrap().1, chart_revision("1.0.0", &digest));
         state.list(listing(&services[0], "1.0.0", None));
-        assert!(state.needed(&services, |_| true, now).is_empty(), "the entry did not change");
+        assert!(all_needed(&state, &services, |_| true, now).is_empty(), "the entry did not change");
     }
 
     /// The server may return another archive, and another provenance, with each request.
     #[test]
     fn versions_at_one_url_have_digests_and_failures_of_their_own() {
         let (mut state, now) = (State::default(), Instant::now());
-        let follow = |requirement: &str| {
-            let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
-            config.chart = Some("shop".parse().unwrap());
-            config.followed_ref = requirement.parse().unwrap();
-            Arc::new(Service::new(&config, SourceKind::HELM, None).unwrap())
-        };
         let services = [follow("semver:^1"), follow("semver:^2")];
-        let policy = VerifyConfig { mode: None, ssh_allowed_signers: None, pgp_keyring: None, cosign_keys: Vec::new() };
         let versions = ["1.0.0", "2.0.0"].into_iter().zip(&services);
-        state.signatures.set_policy(Some(Policy::read(&policy)));
+        state.signatures.set_policy(Some(Policy::read(&POLICY)));
         state.list(versions.flat_map(|(version, service)| listing(service, version, None)).collect());
-        for (byte, Unverified { chosen, .. }) in (1..).zip(state.unverified(now)) {
+        for (byte, Unverified { chosen, .. }) in
+            (1..).zip(services.each_ref().map(|service| state.unverified(service, now).unwrap()))
+        {
             state.signatures.checked(&chosen, Ok(Sha256::from_bytes([byte; 32])), INTERVAL, now);
         }
-        let needed = state.needed(&services, |_| false, now);
+        let needed = all_needed(&state, &services, |_| false, now);
         let [first, second] = &needed[..] else { panic!("{needed:?}") };
         let [old, new] = [1, 2].map(|byte| Sha256::from_bytes([byte; 32]));
         let followed = |state: &State, at: usize| {
-            let followed = state.followed(&services[at], Some(&policy));
+            let followed = state.followed(&services[at], Some(&POLICY));
             followed.map(|(_, _, sha256)| sha256).map_err(|failure| failure.reason)
         };
         state.fetched(&first.chosen, None, Ok(old), INTERVAL, now);
@@ -399,6 +421,45 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_is_tried_after_all_others() {
+        let (mut state, now) = (State::default(), Instant::now());
+        let services = ["^1", "^2", "^3"].map(|range| follow(&format!("semver:{range}")));
+        let versions = ["1.0.0", "2.0.0", "3.0.0"].into_iter().zip(&services);
+        state.signatures.set_policy(Some(Policy::read(&POLICY)));
+        state.list(versions.flat_map(|(version, service)| listing(service, version, None)).collect());
+        let due = |state: &State| -> Vec<String> {
+            let due = state.due(&services, |_| false, now + INTERVAL);
+            due.iter().map(|service| service.followed.to_string()).collect()
+        };
+        let [first, second, third] = [0, 1, 2].map(|at| services[at].followed.to_string());
+        assert_eq!(due(&state), [&*first, &second, &third]);
+        let chosen = |state: &State, at: usize| state.chosen_for(&services[at].followed).unwrap().clone();
+        let refuse = |state: &mut State, at: usize, now: Instant| {
+            let failure = failure(RetryPolicy::BackOff).unwrap_err();
+            let chosen = chosen(state, at);
+            state.signatures.checked(&chosen, Err(failure), INTERVAL, now);
+        };
+        refuse(&mut state, 0, now);
+        assert_eq!(due(&state), [&*second, &third, &first]);
+        let second_chosen = chosen(&state, 1);
+        let later = now + Duration::from_secs(1);
+        state.signatures.checked(&second_chosen, Ok(Sha256::from_bytes([1; 32])), INTERVAL, later);
+        state.fetched(&second_chosen, None, failure(RetryPolicy::BackOff), INTERVAL, later);
+        assert_eq!(due(&state), [&*third, &first, &second]);
+
+        // A dry run reports it, and wants nothing.
+        assert_eq!(state.revision(&services[0].followed).unwrap_err().reason, "it is bad");
+        assert_eq!(state.revision(&services[1].followed).unwrap_err().reason, "it is bad");
+        let reason = state.revision(&services[2].followed).unwrap_err().reason;
+        assert_eq!(reason, "the signature of chart `shop` 3.0.0 is verified with the next poll");
+        assert!(!state.has_new_wants());
+        let known = listing(&services[0], "1.0.0", Some(1));
+        state.list(known);
+        refuse(&mut state, 0, now);
+        assert_eq!(state.revision(&services[0].followed).unwrap_err().reason, "it is bad");
+    }
+
+    #[test]
     fn what_a_build_wants_is_fetched_while_it_is_followed() {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
         state.list(listing(&services[0], "1.0.0", Some(1)));
@@ -408,11 +469,11 @@ mod tests {
         assert!(state.has_new_wants());
         state.poll_started();
         assert!(!state.has_new_wants(), "a poll that fails is not repeated at once");
-        let needed = state.needed(&services, |_| false, now).pop().unwrap();
+        let needed = all_needed(&state, &services, |_| false, now).pop().unwrap();
         state.fetched(&needed.chosen, needed.revision.as_ref(), failure(RetryPolicy::BackOff), INTERVAL, now);
         assert_eq!(state.want(&revision).reason, "it is bad");
-        assert!(!state.has_new_wants() && state.needed(&services, |_| false, now).is_empty());
-        assert_eq!(state.needed(&services, |_| false, now + INTERVAL).len(), 1, "it is still wanted");
+        assert!(!state.has_new_wants() && all_needed(&state, &services, |_| false, now).is_empty());
+        assert_eq!(all_needed(&state, &services, |_| false, now + INTERVAL).len(), 1, "it is still wanted");
         state.list(listing(&services[0], "1.1.0", Some(2)));
         assert!(state.want(&revision).reason.contains("no service follows it any more") && !state.has_new_wants());
         assert!(state.archive_of(&revision).is_err());
@@ -423,11 +484,11 @@ mod tests {
         let (mut state, services, now) = (State::default(), [service()], Instant::now());
         services[0].pinned(std::time::SystemTime::now());
         state.list(listing(&services[0], "1.1.0", Some(1)));
-        assert!(state.needed(&services, |_| false, now).is_empty());
+        assert!(all_needed(&state, &services, |_| false, now).is_empty());
         let revision = state.followed(&services[0], None).unwrap().1;
         state.want(&revision);
-        assert_eq!(state.needed(&services, |_| false, now).len(), 1, "for a dry run, say");
+        assert_eq!(all_needed(&state, &services, |_| false, now).len(), 1, "for a dry run, say");
         state.list(listing(&services[0], "1.1.0", None));
-        assert_eq!(state.needed(&services, |_| false, now).len(), 1, "what it would follow has no name before");
+        assert_eq!(all_needed(&state, &services, |_| false, now).len(), 1, "what it would follow has no name before");
     }
 }

@@ -10,11 +10,11 @@ use super::super::helm::{ChartLayers, MAX_PROVENANCE_BYTES, provenance_url, sign
 use super::super::http::{Body, BodyError, Client};
 use super::super::oci::{OciName, Registry, RegistryError, verify_cosign};
 use super::super::signatures::{ClearSigned, SignatureError, gpgv};
-use super::super::{PollRequest, ServiceFailure};
-use super::fetch::{NotFetched, is_of_all, of_one};
+use super::super::{FetchProgress, PollRequest, ServiceFailure};
+use super::fetch::{NotFetched, Shown, is_of_all, of_one};
 use super::signatures::{Policy, not_as_signed};
 use super::state::Unverified;
-use super::{ArtifactSource, Chosen, Location};
+use super::{ArtifactSource, Chosen, Location, split};
 use crate::data_dir::without_path;
 
 /// Why the signature of one version does not count.
@@ -31,29 +31,28 @@ impl From<SignatureError> for NotVerified {
 }
 
 impl ArtifactSource {
-    /// Verifies what has not been verified yet. An error ends the poll: nothing else can be fetched either.
+    /// Verifies a version. Returns whether its signatures are valid. An error ends the poll: nothing else can be fetched
+    /// either.
     pub(super) fn verify(
         &self,
         client: &Client<'_>,
         policy: &Policy,
+        Unverified { chosen, sha256 }: &Unverified,
         request: &PollRequest<'_>,
-    ) -> Result<(), UpstreamError> {
-        client.session().set_step("verify");
-        let unverified = self.state().unverified(Instant::now());
-        for Unverified { chosen, sha256 } in unverified {
-            request.progress.preparing();
-            let verified = self.verify_one(client, policy, &chosen, sha256)?;
-            // A program may have been interrupted.
-            client.session().check_interrupt()?;
-            let result = verified.as_ref().map_or_else(|not| not.error.as_str(), |_| "verified");
-            self.shared.metrics.verifications.with_label_values(&[request.config.name.as_str(), result]).inc();
-            let verified = verified.map_err(|NotVerified { error, retry_after }| NotFetched {
-                failure: ServiceFailure::transient("verify", error.to_string()),
-                retry_after,
-            });
-            self.state().signatures.checked(&chosen, verified, request.config.poll_interval, Instant::now());
-        }
-        Ok(())
+    ) -> Result<bool, UpstreamError> {
+        let verified = self.verify_one(client, policy, chosen, *sha256, request.progress);
+        let (verified, ends) = split(verified, |error| not_fetched(chosen, error))?;
+        // A program may have been interrupted.
+        client.session().check_interrupt()?;
+        let result = verified.as_ref().map_or_else(|not| not.error.as_str(), |_| "verified");
+        self.shared.metrics.verifications.with_label_values(&[request.config.name.as_str(), result]).inc();
+        let verified = verified.map_err(|NotVerified { error, retry_after }| NotFetched {
+            failure: ServiceFailure::transient("verify", error.to_string()),
+            retry_after,
+        });
+        let is_valid = verified.is_ok();
+        self.state().signatures.checked(chosen, verified, request.config.poll_interval, Instant::now());
+        ends.map_or(Ok(is_valid), Err)
     }
 
     fn verify_one(
@@ -62,6 +61,7 @@ impl ArtifactSource {
         policy: &Policy,
         chosen: &Chosen,
         known: Option<Sha256>,
+        progress: &FetchProgress,
     ) -> Result<Result<Sha256, NotVerified>, UpstreamError> {
         let keys = match &policy.keys {
             Ok(keys) => keys,
@@ -75,14 +75,14 @@ impl ArtifactSource {
                 Ok(verified) => verified.map_err(|reason| format!("{}: {reason}", chosen.label)),
                 Err(error) => match error.of_all(name) {
                     error if is_of_all(&error, client, chosen) => return Err(error),
-                    error => return Ok(Err(not_fetched(chosen, "signatures", &error))),
+                    error => return Ok(Err(not_fetched(chosen, &error))),
                 },
             };
             // The manifest that is signed has the digest of the archive.
             let digest = chosen.blob.sha256.ok_or_else(|| format!("{} has no digest", chosen.label));
             return Ok(verified.and(digest).map_err(|reason| SignatureError::Refused(reason).into()));
         }
-        let document = match self.provenance(client, chosen) {
+        let document = match self.provenance(client, chosen, progress) {
             Ok(document) => document,
             Err(BodyError::Upstream(error)) if is_of_all(&error, client, chosen) => return Err(error),
             Err(error) => return Ok(Err(no_provenance(chosen, error))),
@@ -106,10 +106,9 @@ impl ArtifactSource {
         document: &[u8],
     ) -> Result<Sha256, SignatureError> {
         let refused = |reason: &str| SignatureError::Refused(format!("{}: {reason}", chosen.label));
-        let signed = std::str::from_utf8(document).ok().and_then(ClearSigned::parse);
-        let ClearSigned { text, signature } = signed.ok_or_else(|| {
-            refused("its provenance (`.prov`) is not a signed text: sign it with `helm package --sign`")
-        })?;
+        let signed = ClearSigned::parse(&String::from_utf8_lossy(document));
+        let ClearSigned { text, signature } =
+            signed.map_err(|reason| refused(&format!("its provenance (`.prov`) {reason}")))?;
         let keyring = policy.config.pgp_keyring.as_deref();
         let keyring = keyring.ok_or_else(|| SignatureError::Unusable("`pgp_keyring` is not configured".to_owned()))?;
         let scratch = self.spools.directory();
@@ -127,10 +126,10 @@ impl ArtifactSource {
     }
 
     /// Downloads the provenance of a chart.
-    fn provenance(&self, client: &Client<'_>, chosen: &Chosen) -> Result<Vec<u8>, BodyError> {
+    fn provenance(&self, client: &Client<'_>, chosen: &Chosen, progress: &FetchProgress) -> Result<Vec<u8>, BodyError> {
         let mut last = None;
         for location in &chosen.blob.at {
-            match self.provenance_at(client, location) {
+            match self.provenance_at(client, location, progress) {
                 Err(BodyError::Upstream(error)) => last = Some(error),
                 other => return other,
             }
@@ -138,7 +137,12 @@ impl ArtifactSource {
         Err(BodyError::Upstream(last.unwrap_or_else(|| nowhere("it has no URL"))))
     }
 
-    fn provenance_at(&self, client: &Client<'_>, location: &Location) -> Result<Vec<u8>, BodyError> {
+    fn provenance_at(
+        &self,
+        client: &Client<'_>,
+        location: &Location,
+        progress: &FetchProgress,
+    ) -> Result<Vec<u8>, BodyError> {
         match location {
             Location::Url(archive) => {
                 let url = provenance_url(archive);
@@ -146,7 +150,7 @@ impl ArtifactSource {
                 let response = response.and_then(|response| client.expect_success(response));
                 let body = Body::new(client, response.map_err(BodyError::Upstream)?, MAX_PROVENANCE_BYTES);
                 let mut document = Vec::new();
-                body.write_to(&mut document).map(|_| document)
+                body.write_to(&mut Shown { file: &mut document, progress }).map(|_| document)
             }
             Location::Chart { registry, name, layers } => {
                 let registry = self.registry(client, registry).map_err(BodyError::Upstream)?;
@@ -188,12 +192,17 @@ fn no_provenance(chosen: &Chosen, error: BodyError) -> NotVerified {
             "has no provenance (`.prov`) alongside its archive ({answer}): sign it with `helm package --sign`"
         ))
         .into(),
-        BodyError::Upstream(error) => not_fetched(chosen, "a provenance (`.prov`)", &error),
+        // Object storage answers 403 for what is missing, unless the credentials may list its folder.
+        BodyError::Upstream(error @ UpstreamError::Authenticate(_)) => SignatureError::Refused(format!(
+            "the provenance (`.prov`) of {label} cannot be fetched, or is missing: {error}"
+        ))
+        .into(),
+        BodyError::Upstream(error) => not_fetched(chosen, &error),
         BodyError::Write(error) => SignatureError::Unusable(without_path(&error).to_string()).into(),
     }
 }
 
-fn not_fetched(chosen: &Chosen, what: &str, error: &UpstreamError) -> NotVerified {
-    let reason = format!("{} has {what} that cannot be fetched: {error}", chosen.label);
+fn not_fetched(chosen: &Chosen, error: &UpstreamError) -> NotVerified {
+    let reason = format!("the signature of {} cannot be fetched: {error}", chosen.label);
     NotVerified { error: SignatureError::Unusable(reason), retry_after: error.retry_after() }
 }

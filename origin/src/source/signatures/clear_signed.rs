@@ -7,6 +7,9 @@ use super::packet::{BEGIN as SIGNATURE, decode_armor};
 
 const TEXT: &str = "-----BEGIN PGP SIGNED MESSAGE-----";
 
+/// The longest line that gpgv reads. It cuts longer ones.
+const MAX_LINE_BYTES: usize = 19_995;
+
 /// The first signed text of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClearSigned {
@@ -17,8 +20,23 @@ pub(crate) struct ClearSigned {
 }
 
 impl ClearSigned {
-    /// Finds the text and its signature. `None`: there is none.
-    pub(crate) fn parse(document: &str) -> Option<Self> {
+    /// Finds the text and its signature.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be verified: the end of a sentence that begins with the name of the document.
+    pub(crate) fn parse(document: &str) -> Result<Self, String> {
+        let signed = Self::find(document);
+        let signed = signed.ok_or("is not a signed text: sign it with `helm package --sign`")?;
+        match signed.text.split("\r\n").position(|line| line.len() > MAX_LINE_BYTES) {
+            None => Ok(signed),
+            Some(at) => Err(format!(
+                "has more than {MAX_LINE_BYTES} bytes in line {} of its signed text, which gpgv cannot verify",
+                at + 1
+            )),
+        }
+    }
+
+    fn find(document: &str) -> Option<Self> {
         let mut lines = document.lines().map(|line| line.trim_end_matches([' ', '\t', '\r']));
         lines.find(|line| *line == TEXT)?;
         // The names of hashes.
@@ -52,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_text_and_the_signature_are_taken_out_of_their_armor() {
-        let parse = |document: &str| ClearSigned::parse(document).map(|signed| (signed.text, signed.signature));
+        let parse = |document: &str| ClearSigned::parse(document).ok().map(|signed| (signed.text, signed.signature));
         let expected = Some(("a: 1\r\n\r\n- b\r\n...".to_owned(), b"abcd".to_vec()));
         let plain = document("a: 1 \t\n\n- - b\n...", "\nYWJj\nZA==");
         let others = [
@@ -69,10 +87,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_line_that_gpgv_would_cut_is_refused() {
+        let parse = |bytes: usize| ClearSigned::parse(&document(&format!("a: 1\n{}", "b".repeat(bytes)), "\nYWJj"));
+        assert!(parse(19_995).is_ok());
+        let error = "has more than 19995 bytes in line 2 of its signed text, which gpgv cannot verify";
+        assert_eq!(parse(19_996).unwrap_err(), error);
+    }
+
     proptest! {
         #[test]
         fn no_document_is_too_odd(lines in prop::collection::vec("-----BEGIN PGP SIGNED MESSAGE-----|-----BEGIN PGP SIGNATURE-----|-----END PGP SIGNATURE-----|[ -~]{0,9}|\\PC{0,9}", 0..20)) {
-            ClearSigned::parse(&lines.join("\n"));
+            let _ = ClearSigned::parse(&lines.join("\n"));
         }
 
         #[test]
