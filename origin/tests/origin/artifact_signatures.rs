@@ -128,8 +128,8 @@ async fn only_artifacts_that_a_listed_key_signed_are_published() {
     }
     for (service, seen) in [
         ("unsigned", ""),
-        ("foreign", " (1 signature of other keys)"),
-        ("keyless", " (1 signature without a key: keyless signatures are not supported yet: use a key)"),
+        ("foreign", " (1 signature of other keys or algorithms)"),
+        ("keyless", " (1 signature without a key (keyless signatures are not supported yet: use a key))"),
         ("attested", " (1 signature of something else)"),
         ("copied", " (1 signature of something else)"),
         ("lost", ""),
@@ -182,7 +182,7 @@ async fn a_new_policy_keeps_published_artifacts_and_more_signatures_than_the_bou
     alice.push_payload(&registry, &digest, &json!({}));
     registry.requests();
     let node = home.start(config(&home, &registry.url(NAME), &policy(&[&key]), &services)).await;
-    until(async || failure(&node, "shop").await.contains("(16 signatures of other keys)")).await;
+    until(async || failure(&node, "shop").await.contains("(16 signatures of other keys or algorithms)")).await;
     let reason = failure(&node, "shop").await;
     assert!(reason.ends_with("(it was published before, and stays published)"), "{reason}");
     assert_eq!(node.published_of("shop", |_| true).await.bytes(), first.bytes());
@@ -194,6 +194,30 @@ async fn a_new_policy_keeps_published_artifacts_and_more_signatures_than_the_bou
     node.poll().await;
     node.published_of("shop", |now| revision(now) == format!("oci:{signed}")).await;
     node.stop().await;
+}
+
+#[tokio::test]
+async fn a_registry_that_refuses_to_list_referrers_hides_no_signature() {
+    for status in [400, 403, 406] {
+        let (home, registry, alice) = (Home::new(), RegistryServer::start(None), Signer::new());
+        let key = home.file("alice.pub");
+        alice.write(&key);
+        let [by_tag, listed] = ["by-tag", "listed"].map(|tag| registry.push_archive(NAME, tag, &[("map.yaml", tag)]));
+        alice.push_payload(&registry, &by_tag, &json!({}));
+        refer_by_tag(&registry, &listed, &[alice.push_bundle(&registry, &listed, SIGN)]);
+        registry.set(|behavior| behavior.refused = Some(("/referrers/", status)));
+        let services = [("by-tag", "by-tag"), ("listed", "listed")];
+        let node = home.start(config(&home, &registry.url(NAME), &policy(&[&key]), &services)).await;
+        node.published_of("by-tag", |_| true).await;
+        // 403 is no word on whether there is a list.
+        if status == 403 {
+            let shown = failure(&node, "listed").await;
+            assert!(shown.contains("refuses access"), "{shown}");
+        } else {
+            node.published_of("listed", |_| true).await;
+        }
+        node.stop().await;
+    }
 }
 
 #[tokio::test]

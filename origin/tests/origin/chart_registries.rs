@@ -85,6 +85,23 @@ async fn a_chart_in_a_registry_is_followed_by_its_tags() {
 }
 
 #[tokio::test]
+async fn a_chart_that_the_token_service_refuses_stops_no_other() {
+    let (home, server) = (Home::new(), RegistryServer::start(None));
+    push(&server, "charts/shop", "1.0.0", "a: 1");
+    server.set(|behavior| {
+        behavior.token = Some(None);
+        behavior.refused = Some(("private%3Apull", 403));
+    });
+    let mut config = config(&home, &server.url("charts"), &["private", "shop"]);
+    config.repositories[0].insecure = true;
+    let node = home.start(config).await;
+    node.published_of("shop", |_| true).await;
+    let shown = failure(&node, "private").await;
+    assert!(shown.starts_with("[authenticate] "), "{shown}");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn credentials_go_to_the_registry_and_nowhere_else() {
     let home = Home::new();
     let [server, storage] = [(); 2].map(|()| RegistryServer::start(Some(&home.file(""))));
@@ -126,9 +143,14 @@ async fn an_index_may_refer_to_a_registry() {
     };
     let wrong = "ab".repeat(32);
     let entries = [entry("manifest", &manifest), entry("archive", &archive), entry("none", ""), entry("wrong", &wrong)];
-    let entries: serde_json::Map<_, _> = entries.into_iter().collect();
+    let mut entries: serde_json::Map<_, _> = entries.into_iter().collect();
+    // The registry sends another chart for a digest in the URL.
+    let pinned = format!("sha256:{wrong}");
+    push(&server, "charts/shop", &pinned, "a: 1");
+    let url = format!("{}@{pinned}", server.url("charts/shop"));
+    entries.insert("pinned".to_owned(), json!([{ "version": "1.0.0+2", "urls": [url] }]));
     charts.write(&json!({ "entries": entries }));
-    let names = ["manifest", "archive", "none", "wrong"];
+    let names = ["manifest", "archive", "none", "wrong", "pinned"];
     let mut config = config(&home, &charts.url(), &names);
     fs::write(home.file("token"), "known\n").unwrap();
     let one = &mut config.repositories[0];
@@ -152,9 +174,11 @@ async fn an_index_may_refer_to_a_registry() {
     let shown = failure(&node, "wrong").await;
     assert!(shown.starts_with("[fetch] chart `wrong` 1.0.0+2 cannot be fetched: "), "{shown}");
     assert!([&manifest[7..], &archive[7..], &wrong].iter().all(|digest| shown.contains(digest)), "{shown}");
+    let shown = failure(&node, "pinned").await;
+    assert!(shown.contains(&format!("has the manifest `{pinned}`, but the registry sends one with")), "{shown}");
     let requests = server.requests();
-    let first = "401 GET /v2/charts/shop/manifests/1.0.0_2";
-    assert_eq!(requests[0], first, "the token of the index is not sent: {requests:?}");
+    assert!(requests[0].starts_with("401 GET /v2/charts/shop/manifests/"), "{requests:?}");
+    assert!(!requests[0].ends_with(" +"), "the token of the index is not sent: {requests:?}");
     node.poll().await;
     assert_eq!(server.requests(), [""; 0], "a poll without a change requests the index alone");
     node.stop().await;

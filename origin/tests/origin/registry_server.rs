@@ -47,6 +47,8 @@ pub(crate) struct RegistryBehavior {
     pub(crate) page: Option<usize>,
     /// The registry that has the blobs.
     pub(crate) storage: Option<String>,
+    /// Answers requests with this in their target with this status.
+    pub(crate) refused: Option<(&'static str, u16)>,
     /// Answers all requests with this status, and a pause of an hour.
     pub(crate) status: Option<u16>,
 }
@@ -198,6 +200,9 @@ impl RegistryServer {
         let has = |(user, password): &(String, String)| {
             authorization == Some(&format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
         };
+        if let Some((_, status)) = behavior.refused.filter(|(part, _)| target.contains(part)) {
+            return none(status, "");
+        }
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         if path == "/token" {
             if behavior.token.flatten().is_some_and(|password| !has(&password)) {

@@ -9,7 +9,7 @@ use weir_protocol::digest::Sha256;
 
 use super::super::endpoint::{Address, Endpoint, OciAddress};
 use super::super::error::UpstreamError;
-use super::super::oci::{Descriptor, Document, OciName, Registry, RegistryError, denied, is_reference};
+use super::super::oci::{Descriptor, Document, OciName, Registry, RegistryError, denied, is_reference, parse_digest};
 use super::super::shown::shown;
 use super::chart::Chart;
 use super::tags;
@@ -88,15 +88,20 @@ impl ChartTag {
 
     /// The layers that it has now.
     pub(crate) fn layers(&self, registry: &Registry<'_>) -> Result<ChartLayers, RegistryError> {
-        let resolved = registry.manifest_by_tag(&self.name, &self.tag)?;
-        let layers = resolved.document.and_then(|document| layers_of(&document)).map_err(RegistryError::Unusable)?;
+        let (digest, document) = match parse_digest(&self.tag) {
+            Some(digest) => (digest, registry.manifest(&self.name, &digest)?),
+            None => {
+                let resolved = registry.manifest_by_tag(&self.name, &self.tag)?;
+                (resolved.digest, resolved.document)
+            }
+        };
+        let layers = document.and_then(|document| layers_of(&document)).map_err(RegistryError::Unusable)?;
         let archive = layers.archive;
-        match self.listed.filter(|listed| ![archive, resolved.digest].contains(listed)) {
+        match self.listed.filter(|listed| ![archive, digest].contains(listed)) {
             None => Ok(layers),
             Some(listed) => Err(RegistryError::Unusable(format!(
-                "has the digest `{archive}` in the registry, and its manifest `{}`, but the index says `{listed}`: publish it \
-                 again, or repair the index",
-                resolved.digest
+                "has the digest `{archive}` in the registry, and its manifest `{digest}`, but the index says `{listed}`: \
+                 publish it again, or repair the index"
             ))),
         }
     }
@@ -162,7 +167,8 @@ impl Listing<'_> {
                 Err(error) => return Ok(Err(no_chart(error, &label)?)),
             }
         }
-        Ok(Err(("select", not_a_chart.unwrap_or_default())))
+        let reason = not_a_chart.unwrap_or_default();
+        Ok(Err(("select", format!("{reason}: exclude it in `ref`, or keep what is not a chart in another repository"))))
     }
 
     fn tags(&mut self, name: &OciName) -> Result<Rc<Result<Vec<String>, NoChart>>, UpstreamError> {
@@ -193,6 +199,11 @@ impl Listing<'_> {
 fn no_chart(error: RegistryError, what: &str) -> Result<NoChart, UpstreamError> {
     match error {
         RegistryError::Denied { name, .. } => Ok(("authenticate", denied(&name))),
+        // Each chart is a repository: the token service may refuse one, and only its list of tags may be too long.
+        RegistryError::Upstream(UpstreamError::Authenticate(reason)) => Ok(("authenticate", reason)),
+        RegistryError::Upstream(error @ (UpstreamError::TooManyTags(_) | UpstreamError::InvalidList { .. })) => {
+            Ok(("resolve", format!("{what}: {error}")))
+        }
         other => Ok(("resolve", other.of_one(what)?)),
     }
 }

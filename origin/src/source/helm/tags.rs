@@ -18,7 +18,9 @@ pub(super) fn choose<'a>(chart: &Chart, tags: &'a [String]) -> Result<Vec<(Strin
         // A tag has no `+`, so helm writes `_`.
         let text = tag.replace('_', "+");
         let Some(version) = parse_version(&text).filter(|_| text.len() <= MAX_VERSION_BYTES) else { continue };
-        if chart.contains(&version) && followed.first().is_none_or(|(best, ..)| *best <= version) {
+        // A list may name a tag twice, and each costs a request.
+        let is_listed = followed.iter().any(|(.., known)| known == tag);
+        if chart.contains(&version) && !is_listed && followed.first().is_none_or(|(best, ..)| *best <= version) {
             followed.retain(|(best, ..)| *best == version);
             followed.push((version.clone(), text, tag));
         }
@@ -54,6 +56,14 @@ mod tests {
         assert_eq!(choose("semver:>=1.0.0-0").unwrap(), ["v2.0.0-rc.1 v2.0.0-rc.1"]);
         let none = choose("semver:^3").unwrap_err();
         assert_eq!(none, "no version of chart `shop` in `semver:^3`: 8 tags; highest version `2.0.0-rc.1`");
+    }
+
+    #[test]
+    fn a_tag_that_is_listed_twice_counts_once() {
+        let tags: Vec<String> = ["1.0.0", "1.0.0", "v1.0.0", "1.0.0"].map(str::to_owned).into();
+        let chart = Chart::parse("shop".parse().unwrap(), "HEAD").unwrap();
+        let chosen: Vec<_> = choose(&chart, &tags).unwrap().into_iter().map(|(_, tag)| tag).collect();
+        assert_eq!(chosen, ["1.0.0", "v1.0.0"]);
     }
 
     #[test]

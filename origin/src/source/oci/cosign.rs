@@ -2,7 +2,8 @@
 
 use weir_protocol::digest::Sha256;
 
-use super::super::signatures::{PublicKey, Seen, Verdict, verify_bundle, verify_payload};
+use super::super::error::UpstreamError;
+use super::super::signatures::{PublicKey, SIGNED, Seen, Verdict, verify_bundle, verify_payload};
 use super::manifest::{Descriptor, Document};
 use super::{OciName, Registry, RegistryError};
 
@@ -14,6 +15,7 @@ const MAX_SIGNATURE_BYTES: u64 = 64 << 10;
 
 /// The media types of layers begin so, and the types of artifacts.
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
+const PREDICATE: &str = "dev.sigstore.bundle.predicateType";
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
 
 /// The layers of `cosign sign --new-bundle-format=false`, and the annotations of each.
@@ -21,21 +23,28 @@ const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const CERTIFICATE: &str = "dev.sigstore.cosign/certificate";
 
-/// Looks for a valid signature: among what refers to the manifest, and then at the tag for signatures.
+/// Looks for a valid signature: among what refers to the manifest, and then at the tag for signatures. What cannot be
+/// requested is skipped, because another signature may be valid.
 ///
 /// # Errors
-/// The registry cannot be used. Inside: there is none, with the reason.
+/// The registry cannot be used, or no signature is valid and one could not be requested. Inside: there is none, with the
+/// reason.
 pub(crate) fn verify(
     registry: &Registry<'_>,
     name: &OciName,
     digest: &Sha256,
     keys: &[PublicKey],
 ) -> Result<Result<(), String>, RegistryError> {
-    let mut search = Search { registry, name, digest, keys, seen: Seen::default(), requested: 0 };
+    let mut search =
+        Search { registry, name, digest, keys, seen: Seen::default(), requested: 0, failed: None, unusable: None };
     if search.bundles()? || search.payloads()? {
         return Ok(Ok(()));
     }
-    Ok(Err(format!("no signature of `sha256:{digest}` by a key of `cosign_keys`{}", search.seen)))
+    if let Some(error) = search.failed {
+        return Err(error);
+    }
+    let unusable = search.unusable.map(|reason| format!(": its repository {reason}")).unwrap_or_default();
+    Ok(Err(format!("no signature of `sha256:{digest}` by a key of `cosign_keys`{}{unusable}", search.seen)))
 }
 
 struct Search<'a> {
@@ -45,17 +54,20 @@ struct Search<'a> {
     keys: &'a [PublicKey],
     seen: Seen,
     requested: usize,
+    /// The first request that failed.
+    failed: Option<RegistryError>,
+    /// What is wrong with the first answer that could not be used.
+    unusable: Option<String>,
 }
 
 impl Search<'_> {
     fn bundles(&mut self) -> Result<bool, RegistryError> {
-        let referrers = skip_missing(self.registry.referrers(self.name, self.digest))?.unwrap_or_default();
+        let referrers = self.registry.referrers(self.name, self.digest);
+        let referrers = self.usable(referrers)?.unwrap_or_default();
         for referrer in referrers.iter().filter(|referrer| may_be_bundle(referrer)).take(MAX_SIGNATURES) {
             let Ok(digest) = referrer.sha256() else { continue };
-            let Some(Ok(Document::Manifest(manifest))) = skip_missing(self.registry.manifest(self.name, &digest))?
-            else {
-                continue;
-            };
+            let manifest = self.registry.manifest(self.name, &digest);
+            let Some(Ok(Document::Manifest(manifest))) = self.usable(manifest)? else { continue };
             for layer in manifest.layers.iter().filter(|layer| layer.media_type.starts_with(BUNDLE)) {
                 if self.check(layer, |bundle, search| verify_bundle(bundle, search.digest, search.keys))? {
                     return Ok(true);
@@ -67,7 +79,8 @@ impl Search<'_> {
 
     fn payloads(&mut self) -> Result<bool, RegistryError> {
         let tag = format!("sha256-{}.sig", self.digest);
-        let Some(resolved) = skip_missing(self.registry.manifest_by_tag(self.name, &tag))? else { return Ok(false) };
+        let resolved = self.registry.manifest_by_tag(self.name, &tag);
+        let Some(resolved) = self.usable(resolved)? else { return Ok(false) };
         let Ok(Document::Manifest(manifest)) = resolved.document else { return Ok(false) };
         for layer in manifest.layers.iter().filter(|layer| layer.media_type == PAYLOAD) {
             let Some(signature) = layer.annotations.get(SIGNATURE) else { continue };
@@ -88,27 +101,43 @@ impl Search<'_> {
         layer: &Descriptor,
         verify: impl FnOnce(&[u8], &Self) -> Verdict,
     ) -> Result<bool, RegistryError> {
-        if self.requested >= MAX_SIGNATURES {
+        if self.requested >= MAX_SIGNATURES || layer.size > MAX_SIGNATURE_BYTES {
             return Ok(false);
         }
         self.requested += 1;
         let Ok(digest) = layer.sha256() else { return Ok(self.seen.add(Verdict::Malformed)) };
-        let bytes = skip_missing(self.registry.small_blob(self.name, &digest, MAX_SIGNATURE_BYTES))?;
-        let verdict = bytes.map_or(Verdict::Malformed, |bytes| verify(&bytes, self));
+        let bytes = self.registry.small_blob(self.name, &digest, MAX_SIGNATURE_BYTES);
+        let Some(bytes) = self.usable(bytes)? else { return Ok(false) };
+        let verdict = verify(&bytes, self);
         Ok(self.seen.add(verdict))
     }
-}
 
-/// cosign 3 writes the type of its empty configuration into the index: only the manifest has the type of the artifact.
-fn may_be_bundle(referrer: &Descriptor) -> bool {
-    referrer.artifact_type.as_deref().is_none_or(|kind| kind.is_empty() || kind == EMPTY || kind.starts_with(BUNDLE))
-}
-
-/// What is missing or cannot be used is skipped.
-fn skip_missing<T>(result: Result<T, RegistryError>) -> Result<Option<T>, RegistryError> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(RegistryError::NotFound | RegistryError::Unusable(_)) => Ok(None),
-        Err(error) => Err(error),
+    /// An answer, if there is one that can be used.
+    ///
+    /// # Errors
+    /// The registry cannot be used now.
+    fn usable<T>(&mut self, result: Result<T, RegistryError>) -> Result<Option<T>, RegistryError> {
+        match result {
+            Ok(found) => return Ok(Some(found)),
+            Err(RegistryError::NotFound) => {}
+            Err(RegistryError::Unusable(reason)) => _ = self.unusable.get_or_insert(reason),
+            Err(
+                error @ (RegistryError::Denied { .. }
+                | RegistryError::Upstream(UpstreamError::HttpStatus { retry_after: None, .. })),
+            ) => _ = self.failed.get_or_insert(error),
+            Err(error) => return Err(error),
+        }
+        Ok(None)
     }
+}
+
+/// cosign 3 writes the type of its empty configuration into the index: only the manifest has the type of the artifact. The
+/// predicate tells attestations, of which there may be many, but only in a list of the registry's own.
+fn may_be_bundle(referrer: &Descriptor) -> bool {
+    let is_attestation = referrer.annotations.get(PREDICATE).is_some_and(|predicate| predicate != SIGNED);
+    !is_attestation
+        && referrer
+            .artifact_type
+            .as_deref()
+            .is_none_or(|kind| kind.is_empty() || kind == EMPTY || kind.starts_with(BUNDLE))
 }

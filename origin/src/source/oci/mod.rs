@@ -28,7 +28,7 @@ pub(crate) use error::{RegistryError, denied};
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_registry_words;
 pub(crate) use listing::{Artifact, Artifacts, Selector};
-pub(crate) use manifest::{Descriptor, Document};
+pub(crate) use manifest::{Descriptor, Document, parse_digest};
 pub use platform::{PlatformName, PlatformNameError};
 pub(crate) use registry::{Registry, is_reference};
 pub use selector::{LayerOperation, LayerSelector};

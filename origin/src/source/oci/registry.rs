@@ -143,15 +143,22 @@ impl<'a> Registry<'a> {
     /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
     /// that clients maintain for registries without one. Only the first page.
     pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Vec<Descriptor>, RegistryError> {
-        let index = "application/vnd.oci.image.index.v1+json";
-        let read = match self.document(name, &["referrers", &format!("sha256:{digest}")], index) {
-            Err(RegistryError::NotFound) => self.document(name, &["manifests", &format!("sha256-{digest}")], index),
+        match self.list_of_referrers(name, &["referrers", &format!("sha256:{digest}")]) {
+            // Registries without the list say so in many ways.
+            Err(
+                RegistryError::NotFound
+                | RegistryError::Unusable(_)
+                | RegistryError::Upstream(UpstreamError::HttpStatus { status: 501, .. }),
+            ) => match self.list_of_referrers(name, &["manifests", &format!("sha256-{digest}")]) {
+                Err(RegistryError::NotFound) => Ok(Vec::new()),
+                other => other,
+            },
             other => other,
-        };
-        let (bytes, _) = match read {
-            Err(RegistryError::NotFound) => return Ok(Vec::new()),
-            other => other?,
-        };
+        }
+    }
+
+    fn list_of_referrers(&self, name: &OciName, path: &[&str]) -> Result<Vec<Descriptor>, RegistryError> {
+        let (bytes, _) = self.document(name, path, "application/vnd.oci.image.index.v1+json")?;
         match manifest::parse(&bytes) {
             Ok(Document::Index(index)) => Ok(index.manifests),
             Ok(Document::Manifest(_)) => Err(unusable("has a list of referrers that is no index".to_owned())),

@@ -252,7 +252,7 @@ fn referrers_are_listed_by_the_registry_or_by_a_tag() {
     let (digest, hex) = (Sha256::of(b"image"), "ab".repeat(32));
     let index = format!(r#"{{"manifests":[{{"mediaType":"m","digest":"sha256:{hex}","size":1,"artifactType":"a"}}]}}"#);
     let missing = || response("404 x", "", "");
-    let script = vec![ok(&index), missing(), ok(&index), missing(), missing(), ok(MANIFEST)];
+    let script = vec![ok(&index), missing(), ok(&index), missing(), missing(), ok(MANIFEST), ok(MANIFEST)];
     with_registry(10, script, |registry, name, requests| {
         for _ in 0..2 {
             let found = registry.referrers(name, &digest).unwrap();

@@ -11,7 +11,7 @@ use weir_protocol::envelope::pre_authentication_encoding;
 use super::public_key::PublicKey;
 
 /// What `cosign sign` states. Other predicates are attestations: they say something about an artifact, and do not sign it.
-const SIGNED: &str = "https://sigstore.dev/cosign/sign/v1";
+pub(crate) const SIGNED: &str = "https://sigstore.dev/cosign/sign/v1";
 
 const IN_TOTO: &str = "application/vnd.in-toto+json";
 
@@ -169,8 +169,8 @@ impl Seen {
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
-            (self.other_keys, "of other keys"),
-            (self.keyless, "without a key: keyless signatures are not supported yet: use a key"),
+            (self.other_keys, "of other keys or algorithms"),
+            (self.keyless, "without a key (keyless signatures are not supported yet: use a key)"),
             (self.other_content, "of something else"),
             (self.malformed, "malformed"),
         ];
@@ -267,12 +267,12 @@ mod tests {
         for verdict in [Verdict::OtherKey, Verdict::OtherKey] {
             assert!(!seen.add(verdict));
         }
-        assert_eq!(seen.to_string(), " (2 signatures of other keys)");
+        assert_eq!(seen.to_string(), " (2 signatures of other keys or algorithms)");
         for verdict in [Verdict::Keyless, Verdict::OtherContent, Verdict::Malformed] {
             assert!(!seen.add(verdict));
         }
-        let expected = " (2 signatures of other keys, 1 signature without a key: keyless signatures are not supported yet: \
-                        use a key, 1 signature of something else, 1 signature malformed)";
+        let expected = " (2 signatures of other keys or algorithms, 1 signature without a key (keyless signatures are not \
+                        supported yet: use a key), 1 signature of something else, 1 signature malformed)";
         assert_eq!(seen.to_string(), expected);
         assert!(seen.add(Verdict::Valid));
     }

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub(crate) use clear_signed::ClearSigned;
-pub(crate) use cosign::{Seen, Verdict, verify_bundle, verify_payload};
+pub(crate) use cosign::{SIGNED, Seen, Verdict, verify_bundle, verify_payload};
 pub(crate) use public_key::PublicKey;
 pub(crate) use signature_file::{PREFIX as SIGNATURE_FILE_PREFIX, SignatureFile};
 
