@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use weir_protocol::digest::Sha256;
 
 use crate::prelude::*;
+use crate::registry_server::gzip_tar;
 use crate::smart_http::tls_config;
 
 /// A Helm repository, until the process ends.
@@ -67,19 +68,7 @@ impl Charts {
 
     /// Adds a version of a chart to the index.
     pub(crate) fn publish(&self, chart: &str, version: &str, members: &[(&str, &[u8])]) {
-        let mut archive = tar::Builder::new(Vec::new());
-        for (path, contents) in members {
-            let mut header = tar::Header::new_ustar();
-            // Not by `set_path`, which refuses what leads out.
-            header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
-            header.set_size(contents.len() as u64);
-            header.set_mode(0o644);
-            header.set_cksum();
-            archive.append(&header, *contents).unwrap();
-        }
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        encoder.write_all(&archive.into_inner().unwrap()).unwrap();
-        let archive = encoder.finish().unwrap();
+        let archive = gzip_tar(members);
         fs::write(self.dir.path().join(format!("{chart}-{version}.tgz")), &archive).unwrap();
         self.index(chart, version, &Sha256::of(&archive).to_string());
     }

@@ -263,16 +263,16 @@ impl RegistryServer {
     }
 }
 
-pub(crate) fn gzip_tar(members: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn gzip_tar<C: AsRef<[u8]>>(members: &[(&str, C)]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for (path, contents) in members {
-        let mut header = tar::Header::new_ustar();
+        let (mut header, contents) = (tar::Header::new_ustar(), contents.as_ref());
         // Not by `set_path`, which refuses what leads out.
         header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
         header.set_size(contents.len() as u64);
         header.set_mode(0o644);
         header.set_cksum();
-        archive.append(&header, contents.as_bytes()).unwrap();
+        archive.append(&header, contents).unwrap();
     }
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(&archive.into_inner().unwrap()).unwrap();

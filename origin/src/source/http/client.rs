@@ -16,7 +16,7 @@ use super::super::error::UpstreamError;
 use super::super::secret;
 use super::super::upstream::Upstream;
 use super::clients::{self, IDLE_CONNECTIONS_PER_HOST};
-use super::redirects::{self, MAX_REDIRECTS};
+use super::redirects;
 use super::session::UpstreamSession;
 use super::{errors, retry_after};
 
@@ -65,17 +65,11 @@ impl<'a> Client<'a> {
     /// The same, with a response of any status but a redirect, and with headers for each URL.
     pub(super) fn get_any<'h>(
         &self,
-        mut url: Url,
+        url: Url,
         headers: impl Fn(&Url) -> &'h HeaderMap,
     ) -> Result<(Url, Response), UpstreamError> {
-        for _ in 0..=MAX_REDIRECTS {
-            let response = self.send(&Method::GET, &url, headers(&url), None)?;
-            if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
-                return Ok((url, response));
-            }
-            url = self.redirected(&url, &response)?;
-        }
-        Err(redirects::too_many(&url))
+        let send = |url: &Url| self.send(&Method::GET, url, headers(url), None);
+        redirects::follow_all(url, send, |from, response| self.redirected(from, response))
     }
 
     /// Sends a POST request, without redirects.

@@ -13,7 +13,7 @@ use reqwest::{Method, Response, Url};
 use super::super::error::UpstreamError;
 use super::super::redirects::Redirects;
 use super::client::Client;
-use super::redirects::{self, MAX_REDIRECTS, too_many};
+use super::redirects;
 
 /// The timeout of a response, in stall timeouts: it holds a permit for which others wait.
 const RESPONSE_STALL_TIMEOUTS: u32 = 4;
@@ -43,15 +43,11 @@ impl Client<'_> {
     ) -> Result<(Url, Vec<u8>), UpstreamError> {
         let headers =
             HeaderMap::from_iter([ACCEPT, CONTENT_TYPE].map(|name| (name, HeaderValue::from_static(content_type))));
-        let (mut url, body) = (url.clone(), Bytes::from(body));
-        for _ in 0..=MAX_REDIRECTS {
-            let response = self.send_with(&Method::POST, &url, headers.clone(), Some(&body))?;
-            if !response.status().is_redirection() {
-                return Ok((url, self.read(response, max_bytes)?));
-            }
-            url = self.redirected(&url, &response)?;
-        }
-        Err(too_many(&url))
+        let body = Bytes::from(body);
+        let send = |url: &Url| self.send_with(&Method::POST, url, headers.clone(), Some(&body));
+        let (url, response) =
+            redirects::follow_all(url.clone(), send, |from, response| self.redirected(from, response))?;
+        Ok((url, self.read(response, max_bytes)?))
     }
 
     fn read(&self, response: Response, max_bytes: usize) -> Result<Vec<u8>, UpstreamError> {
@@ -84,17 +80,12 @@ impl Client<'_> {
         headers: &HashMap<String, String>,
     ) -> Result<Response, UpstreamError> {
         let first = self.other_host(from, href)?;
-        let mut url = first.clone();
-        for _ in 0..=MAX_REDIRECTS {
-            let given =
-                if redirects::same_origin(&url, &first) { download_headers(headers)? } else { HeaderMap::new() };
-            let response = self.send_with(&Method::GET, &url, given, None)?;
-            if !response.status().is_redirection() {
-                return Ok(response);
-            }
-            url = self.storage_redirect(&url, &response)?;
-        }
-        Err(too_many(&url))
+        let send = |url: &Url| {
+            let given = if redirects::same_origin(url, &first) { download_headers(headers)? } else { HeaderMap::new() };
+            self.send_with(&Method::GET, url, given, None)
+        };
+        let next = |from: &Url, response: &Response| self.storage_redirect(from, response);
+        redirects::follow_all(first.clone(), send, next).map(|(_, response)| response)
     }
 
     /// The URL to which a document of the upstream refers, if its host may be contacted.

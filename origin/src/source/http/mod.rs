@@ -19,7 +19,7 @@ pub(crate) use conditional::Validators;
 pub(crate) use min_rate::MinRate;
 #[cfg(feature = "fuzzing")]
 pub(crate) use redirects::fuzz_redirect;
-pub(crate) use redirects::{MAX_REDIRECTS, display_origin, same_host, same_origin, too_many as too_many_redirects};
+pub(crate) use redirects::{display_origin, follow_all as follow_redirects, same_host, same_origin};
 #[cfg(feature = "fuzzing")]
 pub(crate) use retry_after::parse as parse_retry_after;
 pub(crate) use session::UpstreamSession;

@@ -1,13 +1,33 @@
-//! Which redirects are followed. Pure.
+//! Which redirects are followed. Pure, but for what the caller sends.
 
-use reqwest::Url;
+use reqwest::{Response, StatusCode, Url};
 
 use super::super::egress_policy::EgressPolicy;
 use super::super::error::UpstreamError;
 use super::super::redirects::Redirects;
 
 /// The most consecutive redirects.
-pub(crate) const MAX_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
+
+/// Sends a request to a URL, and to each target of a redirect. Returns the final URL and its response.
+///
+/// # Errors
+/// Those of `send`, and of `next`, which names the target. There are too many redirects.
+pub(crate) fn follow_all<E: From<UpstreamError>>(
+    mut url: Url,
+    send: impl Fn(&Url) -> Result<Response, E>,
+    next: impl Fn(&Url, &Response) -> Result<Url, UpstreamError>,
+) -> Result<(Url, Response), E> {
+    for _ in 0..=MAX_REDIRECTS {
+        let response = send(&url)?;
+        if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
+            return Ok((url, response));
+        }
+        url = next(&url, &response)?;
+    }
+    let reason = "there are too many consecutive redirects";
+    Err(UpstreamError::Redirected { to: display_origin(&url), reason }.into())
+}
 
 /// The target of a redirect, if it may be followed. `location` is relative to `from` (RFC 9110).
 pub(crate) fn follow(
@@ -69,11 +89,6 @@ fn target(from: &Url, location: &str) -> Result<Url, UpstreamError> {
 
 fn refused(to: &Url, reason: &'static str) -> Result<Url, UpstreamError> {
     Err(UpstreamError::Redirected { to: display_origin(to), reason })
-}
-
-/// The error for too many redirects.
-pub(crate) fn too_many(last: &Url) -> UpstreamError {
-    UpstreamError::Redirected { to: display_origin(last), reason: "there are too many consecutive redirects" }
 }
 
 /// Whether two URLs have the same host and port. From http to https the default port changes with the scheme.

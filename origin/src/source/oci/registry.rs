@@ -9,7 +9,7 @@ use serde::Deserialize;
 use weir_protocol::digest::Sha256;
 
 use super::super::error::UpstreamError;
-use super::super::http::{Body, Client, MAX_REDIRECTS, same_origin, too_many_redirects};
+use super::super::http::{Body, Client, follow_redirects, same_origin};
 use super::super::shown::shown;
 use super::challenge::{self, Challenge};
 use super::error::{RegistryError, of_body};
@@ -168,20 +168,14 @@ impl<'a> Registry<'a> {
 
     /// A blob, as a response whose body is not read yet. Redirects lead to storage, which receives no credentials.
     pub(crate) fn blob(&self, name: &OciName, digest: &Sha256) -> Result<Response, RegistryError> {
-        let mut url = self.url_of(name, &["blobs", &format!("sha256:{digest}")]);
-        let mut response = self.authorized(name, &Method::GET, &url, &HeaderMap::new())?;
-        for _ in 0..MAX_REDIRECTS {
-            if !response.status().is_redirection() {
-                break;
-            }
-            url = self.client.storage_redirect(&url, &response)?;
-            response = self.client.send_as(&Method::GET, &url, HeaderMap::new(), None)?;
-        }
-        match response.status() {
-            StatusCode::OK => Ok(response),
-            status if status.is_redirection() => Err(too_many_redirects(&url).into()),
-            _ => Err(self.failure(name, &response)),
-        }
+        let first = self.url_of(name, &["blobs", &format!("sha256:{digest}")]);
+        let send = |url: &Url| match *url == first {
+            true => self.authorized(name, &Method::GET, url, &HeaderMap::new()),
+            false => Ok(self.client.send_as(&Method::GET, url, HeaderMap::new(), None)?),
+        };
+        let next = |from: &Url, response: &Response| self.client.storage_redirect(from, response);
+        let (_, response) = follow_redirects(first.clone(), send, next)?;
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.failure(name, &response)) }
     }
 
     /// A small blob in memory. Its bytes have this digest.
@@ -215,24 +209,15 @@ impl<'a> Registry<'a> {
         Ok((bytes, digest.map_err(|error| of_body(error, max_bytes))?))
     }
 
-    /// Sends a request, and follows redirects as configured. Only the first request has credentials.
-    fn send(
-        &self,
-        name: &OciName,
-        method: &Method,
-        mut url: Url,
-        accept: &'static str,
-    ) -> Result<Response, RegistryError> {
+    /// Sends a request, and follows redirects as configured. Only the registry itself receives credentials.
+    fn send(&self, name: &OciName, method: &Method, url: Url, accept: &'static str) -> Result<Response, RegistryError> {
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-        let mut response = self.authorized(name, method, &url, &headers)?;
-        for _ in 0..MAX_REDIRECTS {
-            if !response.status().is_redirection() {
-                break;
-            }
-            url = self.client.redirected(&url, &response)?;
-            response = self.client.send_as(method, &url, headers.clone(), None)?;
-        }
-        if response.status().is_redirection() { Err(too_many_redirects(&url).into()) } else { Ok(response) }
+        let send = |url: &Url| match same_origin(url, &self.url) {
+            true => self.authorized(name, method, url, &headers),
+            false => Ok(self.client.send_as(method, url, headers.clone(), None)?),
+        };
+        let (_, response) = follow_redirects(url, send, |from, response| self.client.redirected(from, response))?;
+        Ok(response)
     }
 
     /// Sends a request with what the registry accepted last, and once more with what it demands.

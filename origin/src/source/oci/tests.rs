@@ -231,6 +231,16 @@ fn storage_receives_no_credentials() {
 }
 
 #[test]
+fn a_manifest_that_moved_within_the_registry_is_requested_with_credentials() {
+    let moved = response("307 x", "location: /v2/moved\r\n", "");
+    with_registry(10, vec![demands("/token"), ok(TOKEN), moved, ok(MANIFEST)], |registry, name, requests| {
+        registry.manifest_by_tag(name, "v1").unwrap();
+        let last = requests.try_iter().last().unwrap();
+        assert!(last.starts_with("get /v2/moved http") && last.contains("\r\nauthorization: bearer t1\r\n"), "{last}");
+    });
+}
+
+#[test]
 fn a_registry_that_demands_a_pause_gets_one() {
     for status in ["429 x", "503 x", "403 x"] {
         with_registry(10, vec![response(status, "retry-after: 7\r\n", "")], |registry, name, _| {
