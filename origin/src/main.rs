@@ -17,10 +17,10 @@ use weir_runtime::shutdown::{self, DEFAULT_DRAIN_DEADLINE};
 use weir_runtime::telemetry::LogFormat;
 use weir_runtime::{failure, telemetry};
 
-/// The origin of Weir: mirror Git repositories and publish their content to edges
+/// The origin of Weir: follow Git, Helm and OCI repositories and publish their content to edges
 ///
-/// Only the origin fetches from Git. It turns a folder at a ref into a deterministic tarball and publishes each change. Edges
-/// connect to `listen` with a client certificate whose URI is `spiffe://<trust domain>/edge/<name>`.
+/// Only the origin fetches from upstreams. It turns a folder at a ref into a deterministic tarball and publishes each change.
+/// Edges connect to `listen` with a client certificate whose URI is `spiffe://<trust domain>/edge/<name>`.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_long_help = EXAMPLES)]
 struct Arguments {

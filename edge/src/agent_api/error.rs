@@ -131,7 +131,7 @@ impl ApiError {
             }
             ApiError::NoSelf => problem(
                 NO_SELF,
-                "This is about the agent that asks, and needs a token or a client certificate of an agent.",
+                "This endpoint describes the agent that sends the request: send the token or the client certificate of an agent.",
             ),
             ApiError::NoAssignmentsYet => {
                 problem(NOT_YET, "This edge has not received the lists of services and assignments from its origins yet.")

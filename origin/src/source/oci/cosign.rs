@@ -43,7 +43,7 @@ pub(crate) fn verify(
     if let Some(error) = search.failed {
         return Err(error);
     }
-    let unusable = search.unusable.map(|reason| format!(": its repository {reason}")).unwrap_or_default();
+    let unusable = search.unusable.map(|reason| format!("; the repository {reason}")).unwrap_or_default();
     Ok(Err(format!("no signature of `sha256:{digest}` by a key of `cosign_keys`{}{unusable}", search.seen)))
 }
 

@@ -195,7 +195,7 @@ impl Listing<'_> {
                     Err(reason) => return Ok(Err(reason)),
                     Ok(Document::Manifest(manifest)) => (digest, manifest),
                     Ok(Document::Index(_)) => {
-                        return Ok(Err("has an index in its index, which is not followed".to_owned()));
+                        return Ok(Err("is an index that contains another index, which is not supported".to_owned()));
                     }
                 }
             }

@@ -116,7 +116,10 @@ impl<'a> Registry<'a> {
         loop {
             // A part of the tags would be another choice of a version.
             if !seen.insert(Sha256::of(page.as_str().as_bytes())) || seen.len() > MAX_PAGES {
-                let cause = format!("the list of tags does not end: page {} repeats, or is beyond 1000", seen.len());
+                let cause = format!(
+                    "the list of tags does not end: page {} repeats an earlier one, or there are more than 1000",
+                    seen.len()
+                );
                 return Err(invalid(cause));
             }
             let response = self.send(name, &Method::GET, page.clone(), "application/json")?;
