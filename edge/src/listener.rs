@@ -26,8 +26,10 @@ impl EdgeListener {
     fn of_peer(&self, request: &Request<RequestBody>, peer: &Peer) -> Option<&PeerApi> {
         let peers = self.peers.as_ref()?;
         peer.identity.as_ref().filter(|identity| identity.role == Role::Edge)?;
-        let is_tarball =
-            matches!(Route::parse(request.uri().path()), Ok(Route::Tarball(_) | Route::TarballVersion(..)));
+        let is_tarball = matches!(
+            Route::parse(request.uri().path()),
+            Ok(Route::Tarball(_) | Route::TarballVersion(..) | Route::TarballFrames(..))
+        );
         (!is_tarball).then_some(peers)
     }
 

@@ -2,6 +2,7 @@
 
 mod descriptor;
 mod error;
+mod frames;
 mod headers;
 mod metrics;
 mod preconditions;
@@ -58,6 +59,8 @@ struct Inner {
 enum Target {
     Descriptor(ServiceName),
     Tarball(TarballRef),
+    /// The manifest of a version.
+    Frames(TarballRef),
     /// What the agent asks about itself.
     Own(Route),
 }
@@ -68,6 +71,7 @@ impl Target {
             Route::Service(service) => Target::Descriptor(service),
             Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
+            Route::TarballFrames(service, digest) => Target::Frames(TarballRef::Version(service, digest)),
             own @ (Route::AgentServices | Route::AgentEvents | Route::AgentReport | Route::AgentHeartbeats) => {
                 return Ok(Target::Own(own));
             }
@@ -81,7 +85,7 @@ impl Target {
     fn absent(self) -> ApiError {
         match self {
             Target::Descriptor(service) => TarballRef::Current(service).absent(),
-            Target::Tarball(tarball) => tarball.absent(),
+            Target::Tarball(tarball) | Target::Frames(tarball) => tarball.absent(),
             Target::Own(_) => ApiError::NoSuchPath,
         }
     }
@@ -141,7 +145,9 @@ impl Handler for AgentApi {
         let answered = match target {
             Ok(Target::Tarball(tarball)) => Ok(api.tarball_fast_path(request, &tarball)?),
             Ok(Target::Own(route)) => Ok(ApiResponse::own(api.own.fast_path(request, peer, &route)?)),
-            Ok(Target::Descriptor(_)) | Err(ApiError::Unauthorized(Refusal::UnknownKey)) => return None,
+            Ok(Target::Descriptor(_) | Target::Frames(_)) | Err(ApiError::Unauthorized(Refusal::UnknownKey)) => {
+                return None;
+            }
             Err(error) => Err(error),
         };
         Some(api.finish(request, peer, authorized, answered))
@@ -156,6 +162,7 @@ impl Handler for AgentApi {
         }
         let answered = match target {
             Ok(Target::Tarball(tarball)) => api.tarball(&request, &tarball).await,
+            Ok(Target::Frames(tarball)) => api.frames(&request, &tarball).await,
             Ok(Target::Descriptor(service)) => api.descriptor(&request, &service).await,
             Ok(Target::Own(route)) => api.own.answer(&mut request, &peer, &route).await.map(ApiResponse::own),
             Err(error) => Err(error),

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use weir_protocol::cache_status::{CacheStatus, Forward};
 use weir_protocol::dcz::{self, parse_available_dictionary};
+use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::ServiceName;
@@ -230,10 +231,19 @@ impl Inner {
 }
 
 fn body_request(request: &Request<RequestBody>, found: &LookupResult, variant: &Variant<'_>) -> BodyRequest {
+    stored_body(request, found, variant.stored)
+}
+
+/// The body of a stored representation.
+pub(super) fn stored_body(
+    request: &Request<RequestBody>,
+    found: &LookupResult,
+    stored: &Representation,
+) -> BodyRequest {
     BodyRequest {
         repository: found.version.descriptor().publication().repository.clone(),
         origin: found.origin,
-        stored: variant.stored.clone(),
+        stored: stored.clone(),
         tar_size: found.tar_size(),
         request_id: RequestId::of(request.headers()),
     }
@@ -260,7 +270,7 @@ fn select<'a>(
 }
 
 /// The cache status of a body: the catalog's when it is not a fresh hit, else that of the object cache.
-fn body_cache_status(table: CacheStatus, source: &Source) -> CacheStatus {
+pub(super) fn body_cache_status(table: CacheStatus, source: &Source) -> CacheStatus {
     match (table, source) {
         (table, Source::Memory | Source::Disk) => table,
         (CacheStatus::Forwarded { why, status, stored, collapsed }, Source::Origin { stored: body_stored, .. }) => {

@@ -286,6 +286,21 @@ impl Cache {
         Ok((Frames::Many(manifest), loaded.source))
     }
 
+    /// Loads the manifest of a representation that has one, and checks that it matches the descriptor.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or not in time, or it contradicts the descriptor.
+    pub(crate) async fn manifest(&self, request: &BodyRequest, reverify: bool) -> Result<(Bytes, Source), FillError> {
+        let load = async {
+            let loaded = self.load(&request.named(), reverify).await?;
+            if self.known_manifest(request)?.is_none() {
+                self.inner.manifests.parse(&request.stored.digest, request, &loaded.bytes)?;
+            }
+            Ok((loaded.bytes, loaded.source))
+        };
+        tokio::time::timeout(self.inner.wait, Box::pin(load)).await.unwrap_or(Err(FillError::TimedOut))
+    }
+
     /// The parsed manifest of a representation. Its object counts as used, so that it is not evicted before its frames.
     fn known_manifest(&self, request: &BodyRequest) -> Result<Option<Arc<Manifest>>, FillError> {
         self.inner.disk.touch(&request.stored.digest);

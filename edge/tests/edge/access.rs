@@ -183,7 +183,9 @@ async fn an_out_of_scope_service_looks_absent() {
     let all = guarded.bearer(&claims("all", &["*"]));
     let digest = guarded.tarball.digest();
     assert_eq!(site.client("h2").await.get("/v1/services/bank/tarball", &[("authorization", &all)]).await.status, 200);
-    for path in ["/v1/services/{}", "/v1/services/{}/tarball", &format!("/v1/services/{{}}/tarballs/{digest}")] {
+    let version = format!("/v1/services/{{}}/tarballs/{digest}");
+    let frames = format!("{version}/frames");
+    for path in ["/v1/services/{}", "/v1/services/{}/tarball", &version, &frames] {
         for method in ["GET", "HEAD", "DELETE"] {
             let unseen = raw(site, method, &path.replace("{}", "bank"), &bearer).await;
             assert!(unseen.starts_with(if method == "DELETE" { "HTTP/1.1 405" } else { "HTTP/1.1 404" }), "{unseen}");
@@ -203,7 +205,7 @@ async fn an_out_of_scope_service_looks_absent() {
             }
         }
     }
-    assert!(guarded.decided("out_of_scope") == 27.0);
+    assert!(guarded.decided("out_of_scope") == 36.0);
 }
 
 #[tokio::test]

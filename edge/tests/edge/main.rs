@@ -14,6 +14,7 @@ mod drain;
 mod explain;
 mod fills;
 mod following;
+mod frames;
 mod freshness;
 mod generations;
 mod gzip;

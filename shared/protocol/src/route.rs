@@ -14,6 +14,8 @@ pub enum Route {
     Tarball(ServiceName),
     /// `/v1/services/{service}/tarballs/{digest}`: one retained version.
     TarballVersion(ServiceName, TarballDigest),
+    /// `/v1/services/{service}/tarballs/{digest}/frames`: the manifest of its zstd representation.
+    TarballFrames(ServiceName, TarballDigest),
     /// `/v1/services/{service}/versions/{digest}`: the descriptor of a retained version.
     Version(ServiceName, TarballDigest),
     /// `/v1/objects/{repository}/{digest}`: the bytes of a frame, a manifest or a `dcz` body.
@@ -61,6 +63,9 @@ impl Route {
             (Some("services"), Some(service), Some("tarballs"), Some(digest), None, _) => {
                 Ok(Route::TarballVersion(read(service)?, read(digest)?))
             }
+            (Some("services"), Some(service), Some("tarballs"), Some(digest), Some("frames"), None) => {
+                Ok(Route::TarballFrames(read(service)?, read(digest)?))
+            }
             (Some("services"), Some(service), Some("versions"), Some(digest), None, _) => {
                 Ok(Route::Version(read(service)?, read(digest)?))
             }
@@ -87,6 +92,7 @@ impl Route {
             Route::Service(service)
             | Route::Tarball(service)
             | Route::TarballVersion(service, _)
+            | Route::TarballFrames(service, _)
             | Route::Version(service, _) => Some(service),
             Route::Object(..)
             | Route::Events
@@ -105,6 +111,7 @@ impl Route {
             Route::Service(_) => "service",
             Route::Tarball(_) => "tarball",
             Route::TarballVersion(..) => "tarball_version",
+            Route::TarballFrames(..) => "tarball_frames",
             Route::Version(..) => "version",
             Route::Object(..) => "object",
             Route::Events => "events",
@@ -124,6 +131,7 @@ impl fmt::Display for Route {
             Route::Service(service) => write!(f, "/v1/services/{service}"),
             Route::Tarball(service) => write!(f, "/v1/services/{service}/tarball"),
             Route::TarballVersion(service, digest) => write!(f, "/v1/services/{service}/tarballs/{digest}"),
+            Route::TarballFrames(service, digest) => write!(f, "/v1/services/{service}/tarballs/{digest}/frames"),
             Route::Version(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}"),
             Route::Object(repository, digest) => write!(f, "/v1/objects/{repository}/{digest}"),
             Route::Events => f.write_str("/v1/events"),
@@ -150,6 +158,7 @@ mod tests {
             Route::Service(service.clone()),
             Route::Tarball(service.clone()),
             Route::TarballVersion(service.clone(), digest),
+            Route::TarballFrames(service.clone(), digest),
             Route::Version(service, digest),
             Route::Object("shop".parse().unwrap(), ObjectDigest::of(b"frame")),
             Route::Events,
@@ -185,6 +194,7 @@ mod tests {
             "/v1/members/",
             "/v1/members/a",
             "/v1/services/a/versions/b3-0/zstd",
+            "/v1/services/a/tarballs/b3-0/frames/0",
             "/v1/services/a/heartbeat",
             "/v1/heartbeat",
             "/v1/heartbeats/a",
@@ -202,6 +212,7 @@ mod tests {
             "/v1/services/A/tarball",
             "/v1/services/../tarball",
             "/v1/services/a/tarballs/b3-0",
+            "/v1/services/a/tarballs/b3-0/frames",
             "/v1/objects/a/x",
             "/v1/objects/A/b3-0",
         ] {
