@@ -72,7 +72,7 @@ impl Publisher {
             let all = async {
                 self.retire_moved_services(SystemTime::now()).await;
                 totals.0.retain(|name, _| self.repository(name).is_some_and(|repository| repository.is_taken()));
-                for repository in self.due() {
+                for repository in self.due(Instant::now()) {
                     self.collect(&repository, &mut totals, Instant::now()).await;
                 }
             };
@@ -113,8 +113,7 @@ impl Publisher {
 
     /// The repositories that need a collection. Those with the oldest superseded versions come first, because the
     /// limit on all bytes takes from them first.
-    pub(super) fn due(&self) -> Vec<Arc<Repository>> {
-        let now = Instant::now();
+    pub(super) fn due(&self, now: Instant) -> Vec<Arc<Repository>> {
         let oldest = |repository: &Arc<Repository>| {
             let known = repository.known();
             let services = known.services.values();
@@ -122,7 +121,7 @@ impl Publisher {
         };
         let is_due = |repository: &Arc<Repository>, oldest: Option<Instant>| {
             repository.is_dirty.load(Ordering::Relaxed)
-                || repository.protected.has_unreferenced()
+                || repository.protected.has_unreferenced(now, self.shared.grace_period)
                 || oldest.is_some_and(|oldest| is_too_old(oldest, now, self.retention.age))
         };
         let mut due: Vec<_> = self

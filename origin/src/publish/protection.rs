@@ -102,9 +102,9 @@ impl Protected {
         self.lock().unreferenced_since.clear();
     }
 
-    /// Whether there are unreferenced objects that are not deleted yet.
-    pub(super) fn has_unreferenced(&self) -> bool {
-        !self.lock().unreferenced_since.is_empty()
+    /// Whether an object has been unreferenced for a grace period: another mark may delete it.
+    pub(super) fn has_unreferenced(&self, now: Instant, grace: Duration) -> bool {
+        self.lock().unreferenced_since.values().any(|since| now.saturating_duration_since(*since) >= grace)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -24,6 +24,10 @@ impl Collector {
         self.publisher.collect(&repository, &mut self.totals, self.start + hours * HOUR).await;
     }
 
+    fn is_due(&self, hours: u32) -> bool {
+        !self.publisher.due(self.start + hours * HOUR).is_empty()
+    }
+
     fn deleted(&self) -> u64 {
         self.publisher.shared.metrics.gc_deleted.get()
     }
@@ -52,7 +56,9 @@ async fn frames_of_expired_versions_are_deleted_after_two_marks_unless_shared() 
         publish(&publisher, &shop_prod, number as u64, frames).await.unwrap();
     }
     let mut collector = Collector::new(&publisher);
+    assert!(collector.is_due(0));
     collector.collect(0).await;
+    assert!(!collector.is_due(3) && collector.is_due(4), "until a grace period has passed, its objects are not listed");
     collector.collect(3).await;
     assert_eq!(collector.deleted(), 0, "a grace period has not passed");
     assert!(has(&store, "a").await);
