@@ -150,7 +150,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             .storing_mirrors(config.max_stored_mirror());
     let mut of_members = None;
     if let Some((joined, _)) = &joining {
-        let client = Arc::new(MemberClient::new(&config.tls, &registry, &metrics)?);
+        let client = Arc::new(MemberClient::new(&config.tls, publisher.cluster().as_ref(), &registry, &metrics)?);
         let withdrawals = Withdrawals::new(joined.clone(), publisher.clone(), client.clone());
         context = context.in_cluster(validity.clone(), withdrawals.clone());
         of_members = Some((client, withdrawals));

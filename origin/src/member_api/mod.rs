@@ -13,7 +13,7 @@ use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::serve::{Body, RequestBody};
 
-pub(crate) use self::route::{CALLER, Route};
+pub(crate) use self::route::{CALLER, CLUSTER, Route};
 use crate::cluster::{Cluster, Replicas, Unreadable};
 use crate::member_client::{Readiness, Withdrawn};
 use crate::operator_api::OperatorApi;
@@ -44,6 +44,9 @@ impl MemberApi {
         request: Request<RequestBody>,
         by: NodeName,
     ) -> Response<Body> {
+        if let Some(problem) = self.refused(&request, &by) {
+            return problem.into_response();
+        }
         match route {
             Ok(route) if !route.takes(request.method()) => method_not_allowed(),
             Ok(Route::Ask(repository)) => {
@@ -71,6 +74,29 @@ impl MemberApi {
             Err(RouteError::Unknown) => Problem::no_such_path().into_response(),
             Err(RouteError::Malformed(detail)) => Problem::malformed(detail).into_response(),
         }
+    }
+
+    /// A certificate alone makes no member: the trust domain may have several clusters.
+    fn refused(&self, request: &Request<RequestBody>, by: &NodeName) -> Option<Problem> {
+        let (own, named) = (self.publisher.cluster(), request.headers().get(CLUSTER));
+        if let Some((own, named)) = own.zip(named)
+            && named.as_bytes() != own.as_str().as_bytes()
+        {
+            let named = named.to_str().unwrap_or_default();
+            let title = "The origin that requests belongs to another cluster";
+            let detail = format!(
+                "{by} is of the cluster {named:?}, and this origin of {own}: it advertises a URL that leads here, or uses \
+                 another store than it should (`[cluster]`)."
+            );
+            return Some(Problem::new(StatusCode::FORBIDDEN, "another-cluster", title, detail));
+        }
+        if self.cluster.view().living().any(|member| member.name == *by) {
+            return None;
+        }
+        let detail =
+            format!("{by} has no session that this origin knows of: it has just joined, or does not belong here.");
+        let title = "The origin that requests is not a member";
+        Some(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-a-member", title, detail).retry_after(SOON))
     }
 
     /// Answers a request as if it came to the operators' listener.

@@ -15,6 +15,9 @@ const FORWARDED: &str = "operator";
 /// The operator of a forwarded request. Webhooks have none.
 pub(crate) const CALLER: HeaderName = HeaderName::from_static("weir-caller");
 
+/// The cluster of the origin that requests.
+pub(crate) const CLUSTER: HeaderName = HeaderName::from_static("weir-cluster");
+
 /// A parsed path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route<'p> {

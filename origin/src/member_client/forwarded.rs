@@ -10,10 +10,10 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_runtime::serve::BoxError;
 
-use crate::member_api::CALLER;
+use crate::member_api::{CALLER, CLUSTER};
 
 /// What belongs to the connection of the client, or authenticates the client at this origin alone.
-const NOT_FORWARDED: [HeaderName; 11] = [
+const NOT_FORWARDED: [HeaderName; 12] = [
     header::HOST,
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -25,6 +25,7 @@ const NOT_FORWARDED: [HeaderName; 11] = [
     header::CONTENT_LENGTH,
     header::AUTHORIZATION,
     CALLER,
+    CLUSTER,
 ];
 
 /// The headers of a request that the owner receives.

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use weir_protocol::descriptor::Generation;
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{ClusterId, RepositoryName, ServiceName};
 use weir_runtime::http_client::{Http2Client, http2_client, read_body, root_cause};
 use weir_runtime::serve::Body;
 use weir_runtime::tls::{self, TlsError};
@@ -27,7 +27,7 @@ use self::forwarded::AnswerBody;
 pub(crate) use self::metrics::MemberMetrics;
 use crate::clock::ServerClocks;
 use crate::config::TlsConfig;
-use crate::member_api::{CALLER, Route};
+use crate::member_api::{CALLER, CLUSTER, Route};
 use crate::metrics::Metrics;
 
 /// How long a member may take to answer a message, connecting included.
@@ -50,6 +50,8 @@ const MAX_MESSAGE_BYTES: usize = 4 << 10;
 #[derive(Debug)]
 pub(crate) struct MemberClient {
     client: RwLock<Http2Client<Body>>,
+    /// The cluster, which each request names. `None`: the record of its identity is damaged.
+    cluster: Option<HeaderValue>,
     forwarded: Arc<Semaphore>,
     forwarded_webhooks: Arc<Semaphore>,
     metrics: MemberMetrics,
@@ -72,10 +74,16 @@ pub(crate) struct Withdrawn {
 impl MemberClient {
     /// # Errors
     /// A file cannot be read, or the metrics are registered already.
-    pub(crate) fn new(tls: &TlsConfig, registry: &Registry, metrics: &Metrics) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        tls: &TlsConfig,
+        cluster: Option<&ClusterId>,
+        registry: &Registry,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Self> {
         let bounds = &metrics.bounds;
         Ok(Self {
             client: RwLock::new(connector(tls)?),
+            cluster: cluster.map(|id| HeaderValue::from_str(id.as_str())).transpose()?,
             forwarded: bounds.semaphore("forwarded_requests", MAX_FORWARDED),
             forwarded_webhooks: bounds.semaphore("forwarded_webhooks", MAX_FORWARDED_WEBHOOKS),
             metrics: MemberMetrics::register(registry)?,
@@ -184,9 +192,10 @@ impl MemberClient {
     async fn send(
         &self,
         kind: &'static str,
-        request: Request<Body>,
+        mut request: Request<Body>,
         timeout: Duration,
     ) -> Result<Response<Incoming>, MemberError> {
+        request.headers_mut().extend(self.cluster.clone().map(|id| (CLUSTER, id)));
         let client = self.client.read().unwrap_or_else(PoisonError::into_inner).clone();
         let member = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let answered = match tokio::time::timeout(timeout, client.request(request)).await {
