@@ -1,7 +1,7 @@
 //! The task that drives the core. It waits for nothing but the next event: requests, messages and work run beside it, and
 //! come back as events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,12 +13,12 @@ use weir_runtime::shutdown::Drain;
 
 use super::engine::Engine;
 use super::work::Work;
-use super::{Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, Validity, View, run};
+use super::{Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, SessionEnd, Validity, View, run};
 use crate::bounds::Bounds;
 use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
 use crate::member_client::MemberClient;
-use crate::ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
+use crate::ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings, Timing};
 use crate::publish::Publisher;
 use crate::store::{RecordKey, Records, Version};
 
@@ -28,6 +28,9 @@ const QUEUE: usize = 256;
 /// A tick that is not due for this long is not waited for.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
+/// The most writes of the own record whose times are known. An older one renews nothing.
+const MAX_RENEWALS: usize = 32;
+
 /// A member that has not joined yet.
 pub(crate) struct Membership {
     settings: Settings,
@@ -35,7 +38,7 @@ pub(crate) struct Membership {
     queue: mpsc::Sender<Order>,
     superseded: (mpsc::UnboundedSender<RepositoryName>, mpsc::UnboundedReceiver<RepositoryName>),
     view: watch::Sender<Arc<View>>,
-    valid_until: watch::Sender<Option<Instant>>,
+    session_end: watch::Sender<Option<SessionEnd>>,
 }
 
 /// What the task uses.
@@ -59,7 +62,10 @@ struct Task {
     /// At most one for each repository that is taken.
     superseded: mpsc::UnboundedReceiver<RepositoryName>,
     view: watch::Sender<Arc<View>>,
-    valid_until: watch::Sender<Option<Instant>>,
+    session_end: watch::Sender<Option<SessionEnd>>,
+    timing: Timing,
+    /// When the last writes of the own record began, by both clocks.
+    renewals: VecDeque<(Instant, SystemTime)>,
     me: Member,
     owned: BTreeMap<RepositoryName, Owned>,
     /// The repositories that are being claimed, and from whom.
@@ -109,14 +115,14 @@ impl Membership {
             agree: false,
         };
         let (view, seen) = watch::channel(Arc::new(view));
-        let (valid_until, valid) = watch::channel(None);
+        let (session_end, valid) = watch::channel(None);
         let (queue, orders) = mpsc::channel(QUEUE);
         let waiting = queue.downgrade();
         let in_use = move || waiting.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
         bounds.show("cluster_events", QUEUE, in_use);
         let cluster = Cluster { view: seen, orders: queue.clone(), validity: Validity::of_session(valid) };
         let superseded = mpsc::unbounded_channel();
-        Ok((cluster, Self { settings, orders, queue, superseded, view, valid_until }))
+        Ok((cluster, Self { settings, orders, queue, superseded, view, session_end }))
     }
 
     /// Where the publisher reports writers that found a record of another origin.
@@ -126,7 +132,7 @@ impl Membership {
 
     /// Joins the cluster.
     pub(crate) fn start(self, parts: Parts, drain: &Drain) {
-        let Self { settings, orders, queue, superseded: (_, superseded), view, valid_until } = self;
+        let Self { settings, orders, queue, superseded: (_, superseded), view, session_end } = self;
         let Parts { records, publisher, editor, members, mirrors, metrics } = parts;
         let events = queue.clone();
         let work = Work::new(publisher, editor, mirrors, events, view.subscribe(), metrics.clone(), drain.clone());
@@ -140,7 +146,9 @@ impl Membership {
             queue,
             superseded,
             view,
-            valid_until,
+            session_end,
+            timing: settings.timing.clone(),
+            renewals: VecDeque::new(),
             me: Member::of(&settings),
             owned: BTreeMap::new(),
             claimed: BTreeMap::new(),
@@ -185,7 +193,13 @@ impl Task {
             }
             _ => {}
         }
-        let actions = self.core.handle(Instant::now(), event);
+        // Read together: a request counts from here.
+        let now = (Instant::now(), SystemTime::now());
+        let actions = self.core.handle(now.0, event);
+        if actions.iter().any(|action| matches!(action, Action::WriteNode { .. })) {
+            self.renewals.truncate(MAX_RENEWALS - 1);
+            self.renewals.push_front(now);
+        }
         actions.iter().for_each(|action| self.note(action));
         // Before anything starts: workers and writers check it.
         self.publish();
@@ -303,10 +317,12 @@ impl Task {
 
     /// Shows what has changed.
     fn publish(&mut self) {
-        let valid_until = self.core.valid_until();
-        self.valid_until.send_if_modified(|before| std::mem::replace(before, valid_until) != valid_until);
-        let wall = valid_until.map(|until| SystemTime::now() + until.saturating_duration_since(Instant::now()));
-        let wall = wall.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let end = self.core.valid_until().and_then(|until| {
+            let mut ends = self.renewals.iter().map(|renewal| SessionEnd::after(self.timing.validity(), *renewal));
+            ends.find(|end| end.monotonic() == until)
+        });
+        self.session_end.send_if_modified(|before| std::mem::replace(before, end) != end);
+        let wall = end.and_then(|end| end.wall().duration_since(SystemTime::UNIX_EPOCH).ok());
         self.metrics.valid_until.set(wall.map_or(0.0, |until| until.as_secs_f64()));
 
         self.me.session = self.core.session();
@@ -314,7 +330,7 @@ impl Task {
         let others = self.core.others().iter().map(|(name, living)| (name.clone(), Member::living(name, living)));
         let mut view = View {
             me: self.me.clone(),
-            has_session: valid_until.is_some(),
+            has_session: end.is_some(),
             is_name_taken: self.core.is_name_taken(),
             others: others.collect(),
             owned: self.owned.clone(),

@@ -1,7 +1,7 @@
 //! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_protocol::conditional;
@@ -53,8 +53,7 @@ impl EdgeApi {
 
     /// Whether what is in memory about a repository is as new as what is stored.
     pub(super) fn is_owner(&self, snapshot: &Snapshot, repository: &RepositoryName) -> bool {
-        snapshot.owns(repository)
-            && self.cluster.as_ref().is_none_or(|cluster| cluster.cluster.validity().holds(Instant::now()))
+        snapshot.owns(repository) && self.cluster.as_ref().is_none_or(|cluster| cluster.cluster.validity().holds())
     }
 
     /// Reads the state of a repository again unless this origin owns it, or has done so just now.

@@ -5,7 +5,7 @@
 //! error, never a clean end. It reconnects with its last cursor.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, header};
@@ -70,7 +70,7 @@ impl Events {
     }
 
     fn may_vouch(&self) -> bool {
-        self.validity.holds(Instant::now())
+        self.validity.holds()
     }
 
     /// Starts a stream after the cursor `since`, or with a snapshot. It ends with the reader's certificate.
@@ -282,6 +282,7 @@ impl Drop for OpenStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::SessionEnd;
     use crate::config::ServiceConfig;
     use crate::event_log::tests::log;
     use crate::service::Service;
@@ -361,7 +362,7 @@ mod tests {
     }
 
     /// The streams of a member of a cluster whose session ends then, with the services and repositories of before.
-    fn of_member(events: Events, owned: &[&str], until: Instant) -> (Events, watch::Sender<Option<Instant>>) {
+    fn of_member(events: Events, owned: &[&str], until: SessionEnd) -> (Events, watch::Sender<Option<SessionEnd>>) {
         let owned = owned.iter().map(|name| (name.parse().unwrap(), ())).collect();
         let snapshot = Snapshot { owned: Some(owned), ..Snapshot::clone(&events.catalog.snapshot()) };
         let (until, session) = watch::channel(Some(until));
@@ -373,7 +374,7 @@ mod tests {
     async fn a_member_speaks_of_what_it_owns_while_its_session_is_valid() {
         let (events, service, _allow, _drain) = events(100, 10);
         publish(&events, &service, 'a');
-        let later = Instant::now() + Duration::from_secs(3600);
+        let later = SessionEnd::after(Duration::from_secs(3600), (std::time::Instant::now(), SystemTime::now()));
         let (elsewhere, _until) = of_member(events.clone(), &["blog"], later);
         assert_eq!(Reader::of(&elsewhere, "").kinds(3).await, ["resync", "snapshot_end", "heartbeat"]);
         let (owner, until) = of_member(events, &["shop"], later);

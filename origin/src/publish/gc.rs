@@ -292,7 +292,7 @@ impl Publisher {
         if !due.is_empty() {
             self.check_owner(repository).await?;
         }
-        let may_delete = || repository.is_taken() && self.shared.validity.holds(Instant::now());
+        let may_delete = || repository.is_taken() && self.shared.validity.holds();
         let due = due.into_iter().filter(|digest| may_delete() && collection.begin_deletion(digest));
         let deletions = due.map(|digest| {
             let area = found[&digest];

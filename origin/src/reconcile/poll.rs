@@ -161,7 +161,7 @@ impl Poller {
                 config: &config,
                 services: &services,
                 progress: &inner,
-                may_fetch: &|| validity.holds(Instant::now()) && may_fetch(),
+                may_fetch: &|| validity.holds() && may_fetch(),
                 on_mirror_replaced: &on_mirror_replaced,
             };
             source.poll(&request, interrupt).map(|outcome| (outcome, source.left_out(&services)))

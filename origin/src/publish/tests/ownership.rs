@@ -1,27 +1,32 @@
 //! Two members of a cluster on one store. The claims in the record are written as the core of ownership does.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use weir_protocol::token::SigningKey;
 
 use super::gc::Totals;
 use super::*;
+use crate::cluster::SessionEnd;
 use crate::ownership::{Claim, SessionId};
 use crate::store::{Expect, PutOutcome, Version};
 
 struct Member {
     publisher: Arc<Publisher>,
     /// The end of its session.
-    until: watch::Sender<Option<Instant>>,
+    until: watch::Sender<Option<SessionEnd>>,
     superseded: mpsc::UnboundedReceiver<RepositoryName>,
     events: Arc<EventLog>,
 }
 
+fn ends_in(seconds: u64) -> SessionEnd {
+    SessionEnd::after(Duration::from_secs(seconds), (Instant::now(), SystemTime::now()))
+}
+
 impl TestStore {
     async fn join(&self) -> Member {
-        let (until, receiver) = watch::channel(Some(Instant::now() + Duration::from_secs(3600)));
+        let (until, receiver) = watch::channel(Some(ends_in(3600)));
         let (sender, superseded) = mpsc::unbounded_channel();
         let events = Arc::new(crate::event_log::tests::log(1000, 1 << 20));
         let options = Options {
@@ -129,7 +134,7 @@ async fn nothing_is_written_or_trusted_after_the_end_of_the_session() {
     let shop_prod = service("shop-prod");
     one.take(&store, "one", 1).await;
     publish(&one.publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    one.until.send_replace(Some(Instant::now()));
+    one.until.send_replace(Some(ends_in(0)));
     let record = store.record().await;
     assert!(is_refused(&publish(&one.publisher, &shop_prod, 2, &["two"]).await));
     assert_eq!(store.record().await, record);
@@ -303,7 +308,7 @@ async fn a_deletion_ends_with_the_session() {
     let repository = one.publisher.repository(&shop()).unwrap();
     one.publisher.collect(&repository, &mut totals, begun).await;
     store.store.hang_deletes(true);
-    one.until.send_replace(Some(Instant::now() + Duration::from_secs(60)));
+    one.until.send_replace(Some(ends_in(60)));
     let collects = one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(5));
     assert!(tokio::time::timeout(Duration::from_secs(120), collects).await.is_ok(), "it goes on after the session");
 }
