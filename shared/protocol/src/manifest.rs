@@ -3,8 +3,11 @@
 //! A frame is a complete zstd frame or gzip member, so a body is the concatenation of its frames, a range is a few of
 //! them, and each is verified by its digest. The encoding is canonical: equal frames make equal bytes.
 
+use std::io;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use zstd::bulk::Decompressor;
 
 use crate::digest::ObjectDigest;
 
@@ -26,6 +29,23 @@ pub struct Frame {
     pub size: u64,
     /// Its decoded size in bytes of tar: 1 to [`MAX_FRAME_TAR_BYTES`].
     pub tar_size: u64,
+}
+
+impl Frame {
+    /// Decodes the bytes of a zstd frame, which must give exactly `tar_size` bytes of tar.
+    ///
+    /// # Errors
+    /// They are no frame, or one of another size.
+    pub fn decode(&self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let expected = usize::try_from(self.tar_size).map_err(io::Error::other)?;
+        // The output buffer is the window: decoding allocates no more, whatever the frame header says.
+        let tar = Decompressor::new()?.decompress(bytes, expected)?;
+        if tar.len() != expected {
+            let reason = format!("a frame decodes to {} bytes of tar, expected {expected}", tar.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
+        Ok(tar)
+    }
 }
 
 /// The frames of a representation, at least two.

@@ -8,7 +8,6 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, Stream};
 use tokio::task::spawn_blocking;
 use tokio_util::io::{ReaderStream, StreamReader};
-use zstd::bulk::Decompressor;
 
 use super::frames::{FrameReader, ReadFrame, part};
 use crate::cache::slots::Slot;
@@ -27,17 +26,9 @@ pub(super) fn decoded(frames: FrameReader, slot: Option<Slot>) -> impl Stream<It
     })
 }
 
-/// Decodes a frame and takes the slice. It must decode to exactly the size in its manifest.
+/// Decodes a frame and takes the slice.
 fn decode(read: &ReadFrame) -> io::Result<Bytes> {
-    let expected = usize::try_from(read.frame.tar_size).map_err(io::Error::other)?;
-    // The output buffer is the window: decoding allocates no more, whatever the frame header says.
-    let mut decompressor = Decompressor::new()?;
-    let tar = decompressor.decompress(&read.bytes, expected)?;
-    if tar.len() != expected {
-        let reason = format!("a frame decodes to {} bytes of tar, expected {expected}", tar.len());
-        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-    }
-    part(&tar.into(), &read.range())
+    part(&read.frame.decode(&read.bytes)?.into(), &read.range())
 }
 
 /// The tar of the frames, compressed with gzip.
