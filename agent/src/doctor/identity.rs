@@ -49,7 +49,7 @@ async fn named(findings: &mut Findings, edge: &Edge, config: &Config, answered: 
             timeout: config.request_timeout,
             avoid_http3: true,
             dictionary: None,
-            rest: None,
+            range: None,
             request_id: None,
         };
         let response = edge.send(&request(Method::HEAD)).await.map_err(|error| no_response(&error))?;

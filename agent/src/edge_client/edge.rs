@@ -15,6 +15,7 @@ use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route as Path;
 use weir_runtime::http_client::{ClientOptions, NameLookup};
 
+use super::body_range::BodyRange;
 use super::edge_url::EdgeUrl;
 use super::error::RequestError;
 use super::h2::Http2;
@@ -23,7 +24,6 @@ use super::h3_dialer::Dialer;
 use super::http3_state::Http3State;
 use super::protocol_selector::{ProtocolSelector, Protocols};
 use super::response::Response;
-use super::rest::Rest;
 use super::token_file::TokenFile;
 use crate::config::{Config, HttpMode};
 use crate::metrics::Metrics;
@@ -48,8 +48,8 @@ pub(crate) struct TarballRequest<'a> {
     pub(crate) no_cache: bool,
     /// The dictionary on disk: the edge may send a delta against it.
     pub(crate) dictionary: Option<Sha256>,
-    /// The missing part of an interrupted download: the edge may send this alone.
-    pub(crate) rest: Option<Rest>,
+    /// A part of the body: the edge may send this alone.
+    pub(crate) range: Option<BodyRange>,
     /// The timeout of the response's head.
     pub(crate) timeout: Duration,
     /// HTTP/3 has just failed in the middle of a body.
@@ -252,9 +252,8 @@ impl Edge {
         if let Some(digest) = &tarball_request.if_none_match {
             request = request.header(header::IF_NONE_MATCH, tarball_etag(digest, None));
         }
-        if let Some(rest) = &tarball_request.rest {
-            request =
-                request.header(header::RANGE, format!("bytes={}-", rest.start)).header(header::IF_RANGE, &rest.etag);
+        if let Some(range) = &tarball_request.range {
+            request = request.header(header::RANGE, range.header()).header(header::IF_RANGE, &range.etag);
         }
         if tarball_request.no_cache {
             request = request.header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -1,5 +1,6 @@
 //! Requests to edges: HTTP/3 or HTTP/2, to the edge in use, or to the next one when that fails.
 
+mod body_range;
 mod edge;
 mod edge_url;
 mod edges;
@@ -11,7 +12,6 @@ mod http3_state;
 mod preference;
 mod protocol_selector;
 mod response;
-mod rest;
 #[cfg(test)]
 mod tests;
 mod token_file;
@@ -20,13 +20,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+pub(crate) use body_range::BodyRange;
 pub(crate) use edge::{Edge, TarballRequest};
 pub use edge_url::{EdgeUrl, EdgeUrlError};
 pub(crate) use edges::Edges;
 pub(crate) use error::RequestError;
 pub use response::Protocol;
 pub(crate) use response::{Response, ResponseBody};
-pub(crate) use rest::Rest;
 
 use crate::selection::Selection;
 

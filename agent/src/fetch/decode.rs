@@ -51,7 +51,7 @@ pub(super) fn write(
     Ok((file, digest, size))
 }
 
-fn copy(
+pub(super) fn copy(
     mut from: impl Read,
     to: &mut File,
     directory: &Path,

@@ -12,8 +12,8 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
 
 use super::decode::{self, Coding};
-use super::{FetchError, Tarball, is_too_slow, max_encoded_bytes, trickles};
-use crate::edge_client::{ResponseBody, Rest};
+use super::{FetchError, Tarball, Transfer, TransferKind, is_too_slow, max_encoded_bytes, trickles};
+use crate::edge_client::{BodyRange, ResponseBody};
 use crate::metrics::Metrics;
 
 /// The most parts of a body between the network and the disk.
@@ -24,6 +24,7 @@ pub(crate) struct Download {
     /// `None`: no more will arrive.
     parts: Option<mpsc::Sender<Bytes>>,
     writer: JoinHandle<Result<(File, TarballDigest, u64), FetchError>>,
+    kind: TransferKind,
     digest: TarballDigest,
     incoming: PathBuf,
     max_bytes: u64,
@@ -51,7 +52,8 @@ impl Download {
         let writer = tokio::task::spawn_blocking(move || decode::write(received, &coding, &into, max_bytes));
         // A delta is small, and its dictionary takes memory: it starts over.
         let representation = representation(headers).filter(|_| !is_delta);
-        Self { parts: Some(parts), writer, digest, incoming, max_bytes, max_encoded, received: 0, representation }
+        let kind = if is_delta { TransferKind::Delta } else { TransferKind::Full };
+        Self { parts: Some(parts), writer, kind, digest, incoming, max_bytes, max_encoded, received: 0, representation }
     }
 
     /// One byte of two has arrived.
@@ -64,11 +66,11 @@ impl Download {
     }
 
     /// What is missing. `None`: it cannot be continued.
-    pub(crate) fn rest(&self) -> Option<Rest> {
+    pub(crate) fn rest(&self) -> Option<BodyRange> {
         // A closed channel: the writer has failed.
         self.parts.as_ref().filter(|parts| !parts.is_closed())?;
         let (etag, length) = self.representation.clone()?;
-        let rest = Rest { digest: self.digest, etag, start: self.received, length };
+        let rest = BodyRange { digest: self.digest, etag, start: self.received, end: length, length };
         (0 < rest.start && rest.start < rest.length).then_some(rest)
     }
 
@@ -96,7 +98,8 @@ impl Download {
         if found != self.digest {
             return Err(FetchError::Mismatch { expected: self.digest, found });
         }
-        Ok(Tarball { file, digest: self.digest })
+        let transfer = Transfer { kind: self.kind, received: self.received, size };
+        Ok(Tarball { file, digest: self.digest, transfer })
     }
 
     async fn append(
@@ -109,7 +112,7 @@ impl Download {
         let (started, before) = (Instant::now(), self.received);
         while let Some(part) = body.chunk().await? {
             let length = part.len() as u64;
-            metrics.fetched_bytes.inc_by(length);
+            metrics.fetched(self.kind, length);
             if self.received + length > self.max_encoded {
                 return Err(FetchError::TooLarge(self.max_bytes));
             }
@@ -144,7 +147,7 @@ mod tests {
     fn a_part_is_of_the_same_representation_and_begins_where_the_last_one_ended() {
         let (digest, other) = (TarballDigest::of(b"one"), TarballDigest::of(b"two"));
         let etag = HeaderValue::from_static("\"one+zstd.0\"");
-        let rest = Rest { digest, etag: etag.clone(), start: 10, length: 30 };
+        let rest = BodyRange { digest, etag: etag.clone(), start: 10, end: 30, length: 30 };
         let headers = |digest: TarballDigest, range: &str, etag: &HeaderValue| {
             let mut headers = HeaderMap::new();
             headers.insert("weir-digest", digest.to_string().parse().unwrap());

@@ -3,6 +3,7 @@
 mod decode;
 mod delta;
 mod download;
+mod frames;
 mod problem;
 mod tarball_headers;
 
@@ -15,8 +16,9 @@ use weir_protocol::digest::TarballDigest;
 pub(crate) use decode::Coding;
 pub(crate) use delta::{Dictionary, is_delta};
 pub(crate) use download::Download;
+pub(crate) use frames::{Missing, Plan, compose};
 pub(crate) use problem::problem_detail;
-pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, retry_after};
+pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, content_length, retry_after};
 
 use crate::edge_client::RequestError;
 
@@ -34,11 +36,11 @@ const TRICKLE_RATE: u64 = 64 << 10;
 const TRICKLES_AFTER: Duration = Duration::from_secs(600);
 
 /// The most bytes of an encoded body: no coding expands a tarball much, but empty frames can go on for ever.
-fn max_encoded_bytes(max_bytes: u64) -> u64 {
+pub(crate) fn max_encoded_bytes(max_bytes: u64) -> u64 {
     max_bytes.saturating_add(max_bytes / 64).saturating_add(64 << 10)
 }
 
-fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
+pub(crate) fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
     elapsed > SLOW_START && bytes < MIN_RATE.saturating_mul(elapsed.as_secs())
 }
 
@@ -50,6 +52,36 @@ fn trickles(bytes: u64, elapsed: Duration) -> bool {
 pub(crate) struct Tarball {
     pub(crate) file: File,
     pub(crate) digest: TarballDigest,
+    pub(crate) transfer: Transfer,
+}
+
+/// What an edge sent of a tarball.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TransferKind {
+    Full,
+    /// The difference to the release on disk.
+    Delta,
+    /// The frames that the release on disk lacks.
+    Frames,
+}
+
+impl TransferKind {
+    /// All values of [`as_str`](Self::as_str).
+    pub(crate) const KINDS: [&str; 3] = ["full", "delta", "frames"];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        Self::KINDS[self as usize]
+    }
+}
+
+/// How a tarball arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    pub(crate) kind: TransferKind,
+    /// The bytes that edges sent.
+    pub(crate) received: u64,
+    /// The bytes of the tarball.
+    pub(crate) size: u64,
 }
 
 /// Why there is no verified tarball.
@@ -75,7 +107,7 @@ pub(crate) enum FetchError {
 }
 
 impl FetchError {
-    fn disk(directory: &Path) -> impl Fn(std::io::Error) -> Self {
+    pub(crate) fn disk(directory: &Path) -> impl Fn(std::io::Error) -> Self {
         move |error| Self::Disk { directory: directory.to_owned(), error }
     }
 

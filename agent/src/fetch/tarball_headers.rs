@@ -54,6 +54,11 @@ pub(crate) fn coding(headers: &HeaderMap) -> Result<Coding, InvalidHeader> {
     }
 }
 
+/// `Content-Length`; 0 if it is unknown.
+pub(crate) fn content_length(headers: &HeaderMap) -> u64 {
+    read(headers, "content-length").ok().flatten().unwrap_or(0)
+}
+
 /// `Retry-After` in seconds; a date is ignored.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     read(headers, "retry-after").ok().flatten().map(Duration::from_secs)

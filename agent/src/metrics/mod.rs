@@ -16,6 +16,7 @@ pub(crate) use self::edge_collector::register as register_edges;
 pub(crate) use self::service_gauge::ServiceGauge;
 use self::service_gauge::ServiceGauges;
 use crate::edge_client::Protocol;
+use crate::fetch::TransferKind;
 use crate::poll::PollError;
 use crate::verify::ProofError;
 
@@ -53,8 +54,9 @@ metric_families! {
         /// Failed attempts at one edge; the poll may succeed at the next edge. `token`: the token's file cannot be used.
         /// `panic`: a bug, please report it.
         errors: IntCounterVec = "weir_agent_errors_total" { kind: PollError::KINDS };
-        /// Bytes of tarballs as they were received.
-        pub(crate) fetched_bytes: IntCounter = "weir_agent_fetched_bytes_total";
+        /// Bytes of tarballs as they were received: of whole bodies, of deltas, or of frames that the release on disk lacked, with
+        /// their manifests.
+        fetched_bytes: IntCounterVec = "weir_agent_fetched_bytes_total" { kind: TransferKind::KINDS };
         /// Downloads that were cut off and continued: an edge sent the rest.
         pub(crate) resumed_downloads: IntCounter = "weir_agent_resumed_downloads_total";
         /// Bytes that were not fetched again because downloads were continued.
@@ -64,6 +66,11 @@ metric_families! {
         /// Deltas (`dcz`) that edges sent. `modified`: the release on disk was changed, so the delta cannot be applied.
         /// `refused`: the result was wrong. After both the agent downloads the whole tarball.
         deltas: IntCounterVec = "weir_agent_deltas_total" { result: ["applied", "modified", "refused"] };
+        /// Updates for which only frames that the release on disk lacked were to be fetched. `abandoned`: they could not be had,
+        /// or the result was wrong, also because files on disk were changed. Then the agent downloads the whole tarball.
+        frame_updates: IntCounterVec = "weir_agent_frame_updates_total" { result: ["applied", "abandoned"] };
+        /// Frames that were taken from the release on disk instead of an edge.
+        pub(crate) reused_frames: IntCounter = "weir_agent_reused_frames_total";
         /// Responses rejected because their generation was lower than one seen before.
         generation_regressions: IntCounterVec = "weir_agent_generation_regressions_total" { service };
         /// Tarballs rejected because their bytes did not match their digest.
@@ -195,6 +202,16 @@ impl Metrics {
     /// An edge sent a delta.
     pub(crate) fn delta(&self, result: &str) {
         self.deltas.with_label_values(&[result]).inc();
+    }
+
+    /// Bytes of a tarball have arrived.
+    pub(crate) fn fetched(&self, kind: TransferKind, bytes: u64) {
+        self.fetched_bytes.with_label_values(&[kind.as_str()]).inc_by(bytes);
+    }
+
+    /// An update by frames has ended.
+    pub(crate) fn frame_update(&self, result: &str) {
+        self.frame_updates.with_label_values(&[result]).inc();
     }
 
     /// A batch poll has ended.

@@ -24,6 +24,7 @@ impl Follower {
         found: PollResult,
         changed: SwitchReason,
     ) -> Option<Result<Outcome, PollError>> {
+        let mut transfer = None;
         let (prepared, answer) = match found {
             PollResult::Unchanged(answer) => {
                 // An edge that lags says nothing about the release that was refused.
@@ -45,6 +46,7 @@ impl Follower {
             }
             PollResult::Fetched(tarball, answer) => {
                 let expected = answer.clone();
+                transfer = Some(tarball.transfer);
                 let max = self.poller.dictionaries.memory.max();
                 let prepared =
                     self.on_disk(move |directory| prepare(directory, &tarball, &expected, changed, max)).await;
@@ -72,7 +74,7 @@ impl Follower {
         }
         self.veto = None;
         let switched = self.on_disk(move |directory| directory.switch(&record)).await;
-        Some(switched.map(|()| Outcome::Switched(why)).map_err(PollError::from))
+        Some(switched.map(|()| Outcome::Switched(why, transfer)).map_err(PollError::from))
     }
 
     /// Runs the check, unless it refused this content a moment ago; `None` when it was interrupted.

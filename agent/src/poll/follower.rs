@@ -14,7 +14,7 @@ use super::request::{LocalState, PollResult, Wanted};
 use super::row::{Held, Meaning, ReceivedRow, is_not_published, is_outdated, meaning, offered};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
-use crate::fetch::TarballHeaders;
+use crate::fetch::{TarballHeaders, Transfer};
 use crate::generation::highest_credible;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
@@ -59,7 +59,8 @@ pub(crate) struct Follower {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Unchanged,
-    Switched(SwitchReason),
+    /// `Transfer`: of what was fetched for it.
+    Switched(SwitchReason, Option<Transfer>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,7 +276,7 @@ impl Follower {
         let restored = self.on_disk(ServiceDirectory::restore).await?;
         match restored {
             Restored::Intact => {}
-            Restored::Link => self.switched(SwitchReason::Repaired),
+            Restored::Link => self.switched(SwitchReason::Repaired, None),
             Restored::Forgotten => {
                 self.metrics.refresh_repaired.inc();
                 self.show_release(0);
@@ -300,14 +301,14 @@ impl Follower {
     }
 
     /// Reports a switch.
-    pub(super) fn switched(&self, why: SwitchReason) {
+    pub(super) fn switched(&self, why: SwitchReason, transfer: Option<Transfer>) {
         self.metrics.switches.inc();
         match why {
             SwitchReason::MissedChange => self.metrics.refresh_missed_change.inc(),
             SwitchReason::Repaired => self.metrics.refresh_repaired.inc(),
             SwitchReason::First | SwitchReason::Changed | SwitchReason::RolledBack => {}
         }
-        log_switch(self, &self.directory.state(), why);
+        log_switch(self, &self.directory.state(), why, transfer);
         self.show_release(1);
     }
 
@@ -340,9 +341,9 @@ impl Follower {
         }
         match outcome {
             Outcome::Unchanged => self.metrics.polls_unchanged.inc(),
-            Outcome::Switched(why) => {
+            Outcome::Switched(why, transfer) => {
                 self.metrics.polls_changed.inc();
-                self.switched(why);
+                self.switched(why, transfer);
             }
         }
         let state = self.directory.state();
@@ -401,7 +402,7 @@ impl Follower {
     }
 }
 
-fn log_switch(follower: &Follower, state: &State, why: SwitchReason) {
+fn log_switch(follower: &Follower, state: &State, why: SwitchReason, transfer: Option<Transfer>) {
     let Some(release) = &state.release else { return };
     tracing::info!(
         service = %follower.poller.service,
@@ -410,6 +411,9 @@ fn log_switch(follower: &Follower, state: &State, why: SwitchReason) {
         commit = release.commit.as_ref().map(tracing::field::display),
         revision_id = release.revision_id.as_ref().map(tracing::field::display),
         why = why.as_str(),
+        transfer = transfer.map(|transfer| transfer.kind.as_str()),
+        received_bytes = transfer.map(|transfer| transfer.received),
+        tarball_bytes = transfer.map(|transfer| transfer.size),
         "switched to another release"
     );
 }

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use weir_protocol::digest::TarballDigest;
 
-use crate::edge_client::Rest;
+use crate::edge_client::BodyRange;
 use crate::fetch::Download;
 
 /// How long an interrupted download waits for its rest. It has a file, a thread and the window of a decoder.
@@ -73,7 +73,7 @@ pub(crate) struct Interrupted {
 
 struct Kept {
     download: Download,
-    rest: Rest,
+    rest: BodyRange,
     until: Instant,
     _permit: OwnedSemaphorePermit,
 }
@@ -104,7 +104,7 @@ impl Interrupted {
 
     /// What is missing of the download. `offered`: the digest that the service has, if that is known; a download of another
     /// one is dropped.
-    pub(crate) fn rest(&self, offered: Option<TarballDigest>) -> Option<Rest> {
+    pub(crate) fn rest(&self, offered: Option<TarballDigest>) -> Option<BodyRange> {
         let mut slot = lock(&self.slot);
         slot.take_if(|kept| offered.is_some_and(|offered| offered != kept.rest.digest));
         slot.as_ref().map(|kept| kept.rest.clone())

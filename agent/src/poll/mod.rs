@@ -10,6 +10,7 @@ mod dictionary;
 mod error;
 mod events;
 mod follower;
+mod frames;
 mod interrupted;
 mod pinned;
 mod poller;

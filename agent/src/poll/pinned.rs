@@ -50,7 +50,7 @@ impl Follower {
         if !self.is_at(pin.digest) {
             self.veto = None;
             match self.on_disk(move |directory| directory.roll_back(pin.digest)).await {
-                Ok(()) => self.switched(SwitchReason::RolledBack),
+                Ok(()) => self.switched(SwitchReason::RolledBack, None),
                 // An edge may have it.
                 Err(ReleaseError::NotKept { .. }) => {}
                 Err(error) => return Err(error),
@@ -87,7 +87,7 @@ impl Follower {
         };
         match applied {
             Ok(Outcome::Unchanged) => {}
-            Ok(Outcome::Switched(why)) => self.switched(why),
+            Ok(Outcome::Switched(why, transfer)) => self.switched(why, transfer),
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
                 self.record_failure(error.to_string(), error.is_retryable(), None);

@@ -19,7 +19,8 @@ use super::request::{EdgePoll, LocalState, PollResult, Version, Wanted};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{
-    Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, is_delta, problem_detail, retry_after,
+    Coding, Download, FetchError, InvalidHeader, TarballHeaders, Transfer, coding, content_length, is_delta,
+    problem_detail, retry_after,
 };
 use crate::generation::highest_credible;
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
@@ -41,7 +42,7 @@ pub(crate) struct Poller {
     pub(crate) request_timeout: Duration,
     pub(crate) fetch_timeout: Duration,
     pub(crate) downloads: DownloadLimits,
-    interrupted: Interrupted,
+    pub(super) interrupted: Interrupted,
     pub(crate) dictionaries: Dictionaries,
     pub(crate) metrics: Metrics,
     pub(crate) service_metrics: ServiceMetrics,
@@ -107,7 +108,7 @@ impl Poller {
             let poll = EdgePoll { edge, local, request_id: &request_id };
             let result = match wanted {
                 Wanted::Poll => self.poll(poll).await,
-                Wanted::Refresh => self.get(poll, true).await,
+                Wanted::Refresh => self.get(poll, true, None).await,
                 Wanted::Retained(known) => self.get_tarball(poll, true, Version::Retained(known)).await,
             };
             match result {
@@ -115,7 +116,18 @@ impl Poller {
                     attempt.succeeded();
                     if let (PollResult::Fetched(tarball, _), service, edge) = (&found.0, &self.service, edge.url()) {
                         let duration_seconds = started.elapsed().as_micros() as f64 / 1e6;
-                        tracing::info!(%service, %edge, digest = %tarball.digest, duration_seconds, %request_id, "fetched a tarball");
+                        let Transfer { kind, received, size } = tarball.transfer;
+                        tracing::info!(
+                            %service,
+                            %edge,
+                            digest = %tarball.digest,
+                            transfer = kind.as_str(),
+                            received_bytes = received,
+                            tarball_bytes = size,
+                            duration_seconds,
+                            %request_id,
+                            "fetched a tarball"
+                        );
                     }
                     return Ok(found);
                 }
@@ -139,6 +151,7 @@ impl Poller {
 
     async fn poll(&self, poll: EdgePoll<'_>) -> Result<(PollResult, Protocol), PollError> {
         let EdgePoll { edge, local, .. } = poll;
+        let mut offer = None;
         // Without a release the tarball is needed in any case.
         if local.digest.is_some() || local.rejected.is_some() || local.unpacked.is_some() {
             let mut response = edge.send(&self.tarball_request(poll, Method::HEAD, local.digest, false)).await?;
@@ -147,6 +160,7 @@ impl Poller {
                 response = edge.send(&self.tarball_request(poll, Method::GET, local.digest, false)).await?;
             }
             let (status, protocol) = (response.status, response.protocol);
+            let body_bytes = content_length(&response.headers);
             let (answer, _) = self.answer(poll, response, Version::Current).await?;
             let offered = match status {
                 // A `304` without a digest confirms the digest of the request.
@@ -181,8 +195,9 @@ impl Poller {
             if offered.is_some() && offered == local.rejected {
                 return Err(PollError::RejectedBefore);
             }
+            offer = Some((answer, body_bytes));
         }
-        self.get(poll, false).await
+        self.get(poll, false, offer).await
     }
 
     /// The signed publication of the release in force. `None`: an origin has signed another one. `claimed`: the generation
@@ -236,14 +251,31 @@ impl Poller {
         Ok(signed)
     }
 
-    /// Fetches the tarball; with `trust` the one that an origin signed.
-    async fn get(&self, poll: EdgePoll<'_>, no_cache: bool) -> Result<(PollResult, Protocol), PollError> {
-        let Some(proofs) = &self.proofs else { return self.get_tarball(poll, no_cache, Version::Current).await };
-        let mut races = 0;
+    /// Fetches the tarball; with `trust` the one that an origin signed. `offer`: what a `HEAD` said, with the bytes of the body.
+    async fn get(
+        &self,
+        poll: EdgePoll<'_>,
+        no_cache: bool,
+        offer: Option<(TarballHeaders, u64)>,
+    ) -> Result<(PollResult, Protocol), PollError> {
+        let Some(proofs) = &self.proofs else {
+            if let Some((answer, body_bytes)) = offer
+                && let Some((tarball, protocol)) = self.by_frames(poll, answer.require_digest()?, body_bytes).await
+            {
+                return Ok((PollResult::Fetched(tarball, answer), protocol));
+            }
+            return self.get_tarball(poll, no_cache, Version::Current).await;
+        };
+        let (mut races, mut body_bytes) = (0, offer.map(|(_, body_bytes)| body_bytes));
         loop {
             let signed = self.signed(poll, proofs).await?;
             if poll.local.rejected == Some(signed.digest) && !no_cache {
                 return Err(PollError::RejectedBefore);
+            }
+            if let Some(body_bytes) = body_bytes.take()
+                && let Some((tarball, protocol)) = self.by_frames(poll, signed.digest, body_bytes).await
+            {
+                return Ok((PollResult::Fetched(tarball, headers(signed)), protocol));
             }
             match self.get_tarball(poll, no_cache, Version::Signed(&signed)).await {
                 // There may be a newer publication by now.
@@ -302,14 +334,14 @@ impl Poller {
         }
         let mut accepts_delta = !no_cache;
         loop {
-            tarball_request.rest = self.interrupted.rest(version.digest());
-            let may_be_delta = accepts_delta && tarball_request.rest.is_none();
+            tarball_request.range = self.interrupted.rest(version.digest());
+            let may_be_delta = accepts_delta && tarball_request.range.is_none();
             let offered = if may_be_delta { self.dictionaries.offer() } else { None };
             tarball_request.dictionary = offered.as_ref().map(|offered| offered.sha256);
             let response = edge.send(&tarball_request).await?;
             let (protocol, headers) = (response.protocol, response.headers.clone());
             let is_part = matches!(response.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
-            let (answer, body, resumed) = match tarball_request.rest.as_ref().filter(|_| is_part) {
+            let (answer, body, resumed) = match tarball_request.range.as_ref().filter(|_| is_part) {
                 None => {
                     let (answer, body) = self.answer(poll, response, version).await?;
                     // It was of another representation.
@@ -378,7 +410,7 @@ impl Poller {
         }
     }
 
-    fn tarball_request<'a>(
+    pub(super) fn tarball_request<'a>(
         &'a self,
         poll: EdgePoll<'a>,
         method: Method,
@@ -386,7 +418,7 @@ impl Poller {
         no_cache: bool,
     ) -> TarballRequest<'a> {
         let timeout = if method == Method::HEAD { self.request_timeout } else { self.fetch_timeout };
-        let (service, version, dictionary, rest) = (&self.service, None, None, None);
+        let (service, version, dictionary, range) = (&self.service, None, None, None);
         TarballRequest {
             service,
             method,
@@ -394,7 +426,7 @@ impl Poller {
             if_none_match,
             no_cache,
             dictionary,
-            rest,
+            range,
             timeout,
             avoid_http3: false,
             request_id: Some(poll.request_id),

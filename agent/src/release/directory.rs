@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::manifest::Manifest;
 use weir_protocol::name::ServiceName;
 
 use super::changes::{Changes, changes};
@@ -20,13 +21,14 @@ use super::lock::RootLock;
 use super::modes::Modes;
 use super::name::ReleaseName;
 use super::pins;
+use super::rebuild::RebuiltTar;
 use super::state::{HookJob, ReleaseRecord, State};
 use super::state_file::{read_state, write_state};
 use super::switch::{read_link, write_link};
 use super::tar_reader::TarError;
 use super::tree::{make_directory, remove_tree, sync_directory};
 use super::unpack::{Limits, unpack};
-use super::{prune, rebuild, state_file, switch};
+use super::{frames_file, prune, rebuild, state_file, switch};
 use crate::generation::highest_credible;
 
 pub(crate) const RELEASES: &str = "releases";
@@ -135,6 +137,7 @@ impl ServiceDirectory {
         let service = &self.service;
         switch::remove_leftovers(&self.path)?;
         state_file::remove_leftovers(&self.path)?;
+        frames_file::remove_leftovers(&self.path)?;
         if let Err(error) = prune::remove_leftovers(&self.path) {
             // It only wastes disk space.
             tracing::warn!(%service, %error, "temporary files of an earlier process cannot be removed");
@@ -189,6 +192,22 @@ impl ServiceDirectory {
     /// Rebuilds the tar of a release, of `size` bytes. Whether nobody has changed the release must be checked.
     pub(crate) fn rebuild_tar(&self, release: ReleaseName, size: u64) -> io::Result<Vec<u8>> {
         rebuild::rebuild(&self.release_path(release), size)
+    }
+
+    /// Reads the tar of a release, of `size` bytes, as it is rebuilt. Whether nobody has changed the release must be checked.
+    pub(crate) fn open_tar(&self, release: ReleaseName, size: u64) -> io::Result<RebuiltTar> {
+        RebuiltTar::open(&self.release_path(release), size)
+    }
+
+    /// The frames of the tarball with this digest, if they are the ones that are stored.
+    pub(crate) fn stored_frames(&self, digest: TarballDigest) -> Option<Manifest> {
+        frames_file::read(&self.path, digest)
+    }
+
+    /// Stores the frames of a tarball in place of those of another one.
+    pub(crate) fn store_frames(&self, digest: TarballDigest, manifest: &Manifest) -> Result<(), ReleaseError> {
+        let _writer = self.writer();
+        frames_file::write(&self.path, digest, manifest)
     }
 
     /// Makes a release of the verified tarball: reuses an intact one, or unpacks it under the first free name of its

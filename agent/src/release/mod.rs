@@ -6,6 +6,7 @@
 //!                releases/.…        being unpacked or removed; deleted at the next start
 //!                incoming/          incoming tarballs
 //!                state              persistent state of the agent
+//!                frames             the frames of the last tarball that was composed of frames
 //! root/.pins/<service>              the digest at which a service stays
 //! ```
 
@@ -14,6 +15,7 @@ mod compare;
 mod confined_dir;
 mod directory;
 mod error;
+mod frames_file;
 mod kept;
 mod lock;
 mod modes;

@@ -1,10 +1,11 @@
 //! Rebuilds the tar of a release, byte for byte, from its files.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, Stat};
-use weir_protocol::tar_writer::{BLOCK, END, HeaderKind, pad, write_header};
+use weir_protocol::tar_writer::{BLOCK, END, HeaderKind, padding, write_header};
 
 use super::confined_dir::{ConfinedDir, is_type};
 
@@ -13,34 +14,98 @@ use super::confined_dir::{ConfinedDir, is_type};
 /// # Errors
 /// A file cannot be read, or the tar would be larger.
 pub(super) fn rebuild(release: &Path, size: u64) -> io::Result<Vec<u8>> {
-    let mut dir = ConfinedDir::open(release)?;
     let mut tar = Vec::with_capacity(usize::try_from(size).map_err(io::Error::other)?);
-    for path in sorted_paths(&mut dir, size / BLOCK as u64)? {
-        let (path, name) = (path.strip_suffix(b"/").unwrap_or(&path), &path);
-        let stat = dir.stat(path)?.ok_or_else(changed)?;
-        if is_type(&stat, FileType::Directory) {
-            write_header(&mut tar, name, HeaderKind::Directory);
-        } else if is_type(&stat, FileType::Symlink) {
-            write_header(&mut tar, name, HeaderKind::Symlink { target: &dir.read_link(path)? });
-        } else if is_type(&stat, FileType::RegularFile) {
-            let bytes = u64::try_from(stat.st_size).map_err(io::Error::other)?;
-            if bytes > size.saturating_sub(tar.len() as u64) {
+    RebuiltTar::open(release, size)?.read_to_end(&mut tar)?;
+    Ok(tar)
+}
+
+/// The same as a stream: no more of it is in memory than the paths of all entries and one header.
+pub(crate) struct RebuiltTar {
+    dir: ConfinedDir,
+    /// The paths of the entries that follow.
+    paths: std::vec::IntoIter<Vec<u8>>,
+    /// A header, padding or the end, of which `head_at` bytes were read.
+    head: Vec<u8>,
+    head_at: usize,
+    /// The contents after the header: the file, and the bytes of it that are left.
+    file: Option<(File, u64)>,
+    padding: usize,
+    /// Bytes that the tar may still have.
+    left: u64,
+    has_ended: bool,
+}
+
+impl RebuiltTar {
+    pub(super) fn open(release: &Path, size: u64) -> io::Result<Self> {
+        let mut dir = ConfinedDir::open(release)?;
+        let paths = sorted_paths(&mut dir, size / BLOCK as u64)?.into_iter();
+        let (head, file) = (Vec::new(), None);
+        Ok(Self { dir, paths, head, head_at: 0, file, padding: 0, left: size, has_ended: false })
+    }
+
+    /// Begins the next entry, or the end; `false` after the end.
+    fn next(&mut self) -> io::Result<bool> {
+        self.head.clear();
+        self.head_at = 0;
+        let mut contents = 0;
+        if let Some(name) = self.paths.next() {
+            let path = name.strip_suffix(b"/").unwrap_or(&name);
+            let stat = self.dir.stat(path)?.ok_or_else(changed)?;
+            if is_type(&stat, FileType::Directory) {
+                write_header(&mut self.head, &name, HeaderKind::Directory);
+            } else if is_type(&stat, FileType::Symlink) {
+                write_header(&mut self.head, &name, HeaderKind::Symlink { target: &self.dir.read_link(path)? });
+            } else if is_type(&stat, FileType::RegularFile) {
+                contents = u64::try_from(stat.st_size).map_err(io::Error::other)?;
+                let (executable, size) = (is_executable(&stat), contents);
+                write_header(&mut self.head, &name, HeaderKind::File { executable, size });
+                self.padding = padding(contents);
+                self.file = Some((self.dir.open_file(path)?, contents));
+            } else {
                 return Err(changed());
             }
-            write_header(&mut tar, name, HeaderKind::File { executable: is_executable(&stat), size: bytes });
-            if dir.open_file(path)?.take(bytes).read_to_end(&mut tar)? as u64 != bytes {
-                return Err(changed());
-            }
-            pad(&mut tar, bytes);
+        } else if self.has_ended {
+            return Ok(false);
         } else {
-            return Err(changed());
+            self.has_ended = true;
+            self.head.extend_from_slice(&END);
         }
-        if tar.len() as u64 > size {
-            return Err(changed());
+        let bytes = contents.saturating_add((self.head.len() + self.padding) as u64);
+        self.left = self.left.checked_sub(bytes).ok_or_else(changed)?;
+        Ok(true)
+    }
+}
+
+impl Read for RebuiltTar {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if self.head_at < self.head.len() {
+                let read = (&self.head[self.head_at..]).read(buffer)?;
+                self.head_at += read;
+                return Ok(read);
+            }
+            match self.file.take() {
+                Some((mut file, left)) if left > 0 => {
+                    let read = file.by_ref().take(left).read(buffer)?;
+                    if read == 0 {
+                        return Err(changed());
+                    }
+                    self.file = Some((file, left - read as u64));
+                    return Ok(read);
+                }
+                Some(_) => {
+                    self.head.clear();
+                    self.head.resize(std::mem::take(&mut self.padding), 0);
+                    self.head_at = 0;
+                }
+                None if self.next()? => {}
+                None => return Ok(0),
+            }
         }
     }
-    tar.extend_from_slice(&END);
-    Ok(tar)
 }
 
 /// The paths of all entries in the order of format 1: by their bytes, those of directories with a `/` at the end.
@@ -72,6 +137,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use weir_protocol::tar_writer::pad;
 
     #[derive(Debug, Clone)]
     enum Kind {

@@ -38,13 +38,17 @@ pub(super) fn is_missing(service: &Path) -> bool {
 
 /// Writes the state durably.
 pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseError> {
-    let (new, path) = (service.join(STATE_NEW), service.join(STATE));
-    // Others may write to the directory: nothing that they put there is written to.
-    remove_file(&new)?;
-    let mut file = File::create_new(&new).map_err(disk("write", &new))?;
-    file.write_all(&state.to_bytes()).and_then(|()| file.sync_all()).map_err(disk("write", &new))?;
-    fs::rename(&new, &path).map_err(disk("replace", &path))?;
+    replace(&service.join(STATE_NEW), &service.join(STATE), &state.to_bytes())?;
     sync_directory(service)
+}
+
+/// Replaces a file atomically, by way of `new` beside it.
+pub(super) fn replace(new: &Path, path: &Path, bytes: &[u8]) -> Result<(), ReleaseError> {
+    // Others may write to the directory: nothing that they put there is written to.
+    remove_file(new)?;
+    let mut file = File::create_new(new).map_err(disk("write", new))?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(disk("write", new))?;
+    fs::rename(new, path).map_err(disk("replace", path))
 }
 
 /// Removes the temporary file of an earlier process.

@@ -22,6 +22,7 @@ use weir_protocol::batch_poll::{BatchPoll, BatchRow, RowState};
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::envelope::{Envelope, PUBLICATION_TYPE};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
+use weir_protocol::manifest::Manifest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::problem::Problem;
@@ -62,6 +63,17 @@ pub(crate) enum Fault {
     Late(Duration),
     /// One of the others, while descriptors are right.
     InTarball(Box<Fault>),
+}
+
+/// What goes wrong with frames, while whole bodies are right.
+#[derive(Debug, Clone)]
+pub(crate) enum FramesFault {
+    /// These bytes in place of the manifest of what is published.
+    Manifest(Vec<u8>),
+    /// What goes wrong with the manifest of what is published.
+    InManifest(Fault),
+    /// What goes wrong with each range.
+    InRange(Fault),
 }
 
 impl Fault {
@@ -110,6 +122,9 @@ struct State {
     retained: HashMap<TarballDigest, Published>,
     /// Bodies are encoded in another way than by other edges.
     recoded: bool,
+    /// The bytes of tar in each frame of a body, which then has a manifest.
+    frame_bytes: Option<usize>,
+    frames_fault: Option<FramesFault>,
     /// What is sent to an agent that has this dictionary.
     delta: Option<(Sha256, Bytes)>,
     /// For the next answers they are for, one each.
@@ -264,10 +279,26 @@ impl Answers {
         self.state().recoded = true;
     }
 
+    /// Bodies are frames of so many bytes of tar from now on, which manifests name.
+    pub(crate) fn cut_frames(&self, tar_bytes: usize) {
+        self.state().frame_bytes = Some(tar_bytes);
+    }
+
+    /// Frames and manifests are wrong from now on.
+    pub(crate) fn fail_frames(&self, fault: impl Into<Option<FramesFault>>) {
+        self.state().frames_fault = fault.into();
+    }
+
+    /// The manifest of what is published.
+    pub(crate) fn manifest(&self, service: &ServiceName) -> Manifest {
+        let state = self.state();
+        body::manifest(&state.published[service].tar, &state)
+    }
+
     /// The encoded body of what is published.
     pub(crate) fn encoded(&self, service: &ServiceName) -> Vec<u8> {
         let state = self.state();
-        body::encoded(&state.published[service].tar, state.recoded)
+        body::encoded(&state.published[service].tar, &state)
     }
 
     /// The next answers are wrong, one after the other.
@@ -330,6 +361,11 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
         *response.status_mut() = StatusCode::from_u16(status).expect("a status");
         response
     };
+    let of_range = match &state.frames_fault {
+        Some(FramesFault::InRange(fault)) if request.headers().contains_key("range") => Some(fault),
+        _ => None,
+    };
+    let fault = of_range.or(fault);
     match fault {
         Some(Fault::Status(status, retry_after)) => {
             let mut response = empty(*status);
@@ -343,6 +379,12 @@ fn respond(state: &State, request: &Request<RequestBody>, fault: Option<&Fault>)
             return Problem::new(status, "test", "A problem of a test", detail.as_str()).into_response();
         }
         _ => {}
+    }
+    if let Ok(Route::TarballFrames(service, digest)) = Route::parse(request.uri().path()) {
+        let known = state.retained.get(&digest).filter(|_| state.frame_bytes.is_some());
+        let is_current = state.published.get(&service).is_some_and(|published| published.digest == digest);
+        let fault = state.frames_fault.as_ref().filter(|_| is_current);
+        return known.map_or_else(|| empty(404), |published| body::manifest_response(&published.tar, state, fault));
     }
     let (published, tells) = match Route::parse(request.uri().path()) {
         Ok(Route::Tarball(service)) => (state.published.get(&service), None),

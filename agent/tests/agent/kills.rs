@@ -8,8 +8,8 @@ use std::time::Instant;
 use http::Method;
 
 use crate::agent_under_test::{World, shop};
-use crate::edge::{Fault, PATIENCE, TestEdge};
-use crate::tarball::Tarball;
+use crate::edge::{Fault, FramesFault, PATIENCE, TestEdge};
+use crate::tarball::Written;
 
 /// Enough that unpacking and removing a release can be seen.
 const FILES: usize = 500;
@@ -17,18 +17,25 @@ const FILES: usize = 500;
 /// How often a step may be over before it is seen.
 const MAX_MISSED: usize = 30;
 
+/// The same in every version, and enough that only the frames before it are fetched.
+const BALLAST: &str = "z";
+
 /// Every file says of which version it is, so that a mixture shows.
 fn version(number: usize) -> Vec<u8> {
-    (0..FILES).fold(Tarball::new(), |tar, file| tar.file(format!("{file}"), format!("{number}/{file}"))).finish()
+    let mut ballast = vec![0; 3 << 20];
+    blake3::Hasher::new().finalize_xof().fill(&mut ballast);
+    let file = |tar: Written, file| tar.file(format!("{file:03}"), format!("{number}/{file:03}"));
+    (0..FILES).fold(Written::default(), file).file(BALLAST, &ballast).finish()
 }
 
 /// What `current` has: one version, whole.
 fn release(world: &World) -> usize {
     let current = fs::canonicalize(world.service_dir().join("current")).expect("there is always a release");
     let mut files: Vec<_> = fs::read_dir(&current).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(files.len(), FILES, "{} is not whole", current.display());
+    assert_eq!(files.len(), FILES + 1, "{} is not whole", current.display());
+    files.retain(|file| file != BALLAST);
     let text = |name: &Path| fs::read_to_string(current.join(name)).unwrap();
-    let number = text(Path::new("0")).strip_suffix("/0").expect("a version").to_owned();
+    let number = text(Path::new("000")).strip_suffix("/000").expect("a version").to_owned();
     files.sort();
     for file in files {
         assert_eq!(text(Path::new(&file)), format!("{number}/{}", file.to_str().unwrap()));
@@ -58,6 +65,7 @@ impl Drop for Agent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Fetch,
+    FetchFrames,
     Unpack,
     Check,
     Switch,
@@ -75,13 +83,14 @@ impl Scene {
     async fn new() -> Self {
         let world = World::new();
         let edge = world.edge().await;
+        edge.answers.cut_frames(256 << 10);
         let wait = |name: &str| {
             let at = world.path().join(name).display().to_string();
             format!("touch {at}.begun; while [ -e {at}.hold ]; do sleep 0.01; done")
         };
         let toml = format!(
             "edges = ['{}']\nca = 'ca.pem'\nroot = 'root'\nkeep_releases = 1\n\
-             [[service]]\nname = 'shop'\ncheck = '{}'\nexec = '{}; cat 0 >> {}'\n",
+             [[service]]\nname = 'shop'\ncheck = '{}'\nexec = '{}; cat 000 >> {}'\n",
             edge.url(),
             wait("check"),
             wait("hook"),
@@ -104,7 +113,7 @@ impl Scene {
         let held = match step {
             Step::Check | Step::Switch => Some("check"),
             Step::Hook => Some("hook"),
-            Step::Fetch | Step::Unpack | Step::Prune => None,
+            Step::Fetch | Step::FetchFrames | Step::Unpack | Step::Prune => None,
         };
         for name in ["check.begun", "hook.begun"] {
             let _ = fs::remove_file(self.path(name));
@@ -115,17 +124,23 @@ impl Scene {
         if step == Step::Fetch {
             self.edge.answers.fail_always(Fault::Stall);
         }
+        if step == Step::FetchFrames {
+            self.edge.answers.fail_frames(FramesFault::InRange(Fault::Stall));
+        }
         self.edge.answers.forget();
         let agent = Agent::start(&self.world);
         let begun = |name: &str| self.path(name).exists();
         let is_hit = self.until(|| match step {
             Step::Fetch => self.edge.answers.seen().iter().any(|seen| seen.method == Method::GET).then_some(true),
+            Step::FetchFrames => {
+                self.edge.answers.seen().iter().any(|seen| seen.headers.contains_key("range")).then_some(true)
+            }
             Step::Unpack if begun("check.begun") => Some(false),
             Step::Unpack => self.has_release_like(".partial").then_some(true),
             Step::Check | Step::Switch => begun("check.begun").then_some(true),
             Step::Hook => begun("hook.begun").then_some(true),
             Step::Prune
-                if fs::read_to_string(self.path("log")).is_ok_and(|log| log.ends_with(&format!("{number}/0"))) =>
+                if fs::read_to_string(self.path("log")).is_ok_and(|log| log.ends_with(&format!("{number}/000"))) =>
             {
                 Some(false)
             }
@@ -143,6 +158,7 @@ impl Scene {
         };
         drop(agent);
         self.edge.answers.fail_always(None);
+        self.edge.answers.fail_frames(None);
         for name in ["check.hold", "hook.hold"] {
             let _ = fs::remove_file(self.path(name));
         }
@@ -164,7 +180,7 @@ impl Scene {
     /// The next agent gets there, runs the hook for it, and leaves nothing behind.
     fn finish(&self, number: usize) {
         let agent = Agent::start(&self.world);
-        let log = format!("{number}/0");
+        let log = format!("{number}/000");
         self.until(|| fs::read_to_string(self.path("log")).is_ok_and(|ran| ran.ends_with(&log)).then_some(true));
         assert_eq!(release(&self.world), number);
         // The hook has ended, and what is not needed was removed.
@@ -185,7 +201,7 @@ async fn a_kill_at_each_step_leaves_one_whole_release() {
     scene.edge.answers.publish(&shop(), version(0));
     scene.finish(0);
     let mut number = 0;
-    for step in [Step::Fetch, Step::Unpack, Step::Check, Step::Switch, Step::Hook, Step::Prune] {
+    for step in [Step::Fetch, Step::FetchFrames, Step::Unpack, Step::Check, Step::Switch, Step::Hook, Step::Prune] {
         let mut missed = 0;
         loop {
             number += 1;
@@ -193,7 +209,9 @@ async fn a_kill_at_each_step_leaves_one_whole_release() {
             let is_hit = scene.kill_at(step, number);
             let found = release(&scene.world);
             let may_be = match step {
-                Step::Fetch | Step::Unpack | Step::Check => number - 1..=number - usize::from(is_hit),
+                Step::Fetch | Step::FetchFrames | Step::Unpack | Step::Check => {
+                    number - 1..=number - usize::from(is_hit)
+                }
                 Step::Switch => number - 1..=number,
                 Step::Hook | Step::Prune => number..=number,
             };

@@ -16,6 +16,7 @@ mod doctor;
 mod edges;
 mod exec;
 mod follow;
+mod frames;
 mod hooks;
 mod hostile;
 mod hostile_edges;

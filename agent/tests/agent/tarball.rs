@@ -1,6 +1,7 @@
 //! Tarballs for the tests, good ones and crafted ones.
 
 use tar::{EntryType, Header};
+use weir_protocol::tar_writer::{END, HeaderKind, pad, write_header};
 
 /// Builds a tarball entry by entry, without any of the checks that a writer should make.
 pub(crate) struct Tarball(tar::Builder<Vec<u8>>);
@@ -53,6 +54,25 @@ impl Tarball {
 
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0.into_inner().expect("memory takes all")
+    }
+}
+
+/// A tarball as an origin writes it, entry by entry in the order of their paths.
+#[derive(Default)]
+pub(crate) struct Written(Vec<u8>);
+
+impl Written {
+    pub(crate) fn file(mut self, path: impl AsRef<[u8]>, contents: impl AsRef<[u8]>) -> Self {
+        let (contents, size) = (contents.as_ref(), contents.as_ref().len() as u64);
+        write_header(&mut self.0, path.as_ref(), HeaderKind::File { executable: false, size });
+        self.0.extend_from_slice(contents);
+        pad(&mut self.0, size);
+        self
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.0.extend_from_slice(&END);
+        self.0
     }
 }
 

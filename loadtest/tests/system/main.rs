@@ -12,6 +12,7 @@ mod documentation;
 mod first_readers;
 mod fleet;
 mod following;
+mod frames;
 mod fuzz_seeds;
 mod gzip;
 mod kills;

@@ -9,10 +9,11 @@ use weir_protocol::conditional::{if_none_match, if_range, tarball_etag};
 use weir_protocol::dcz::available_dictionary;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::encoding::Encoding;
+use weir_protocol::manifest::{Frame as ManifestFrame, Manifest};
 use weir_protocol::range::{RequestedRange, content_range, parse_range};
 use weir_runtime::serve::{Body, BoxError, RequestBody};
 
-use super::{Fault, Published, State};
+use super::{Fault, FramesFault, Published, State};
 
 pub(super) fn tarball(
     request: &Request<RequestBody>,
@@ -35,8 +36,13 @@ pub(super) fn tarball(
         response = response.header("weir-digest", digest.to_string());
     }
     let is_zstd = text(header::ACCEPT_ENCODING).is_some_and(|value| value.ends_with("zstd"));
-    let good = if is_zstd { encoded(&published.tar, state.recoded) } else { published.tar.to_vec() };
-    let object = ObjectDigest::of(&good);
+    let good = if is_zstd { encoded(&published.tar, state) } else { published.tar.to_vec() };
+    let object = match (&state.frames_fault, state.frame_bytes) {
+        // An edge that lies does so throughout.
+        (Some(FramesFault::Manifest(bytes)), _) => ObjectDigest::of(bytes),
+        (_, Some(_)) => ObjectDigest::of(&manifest(&published.tar, state).to_bytes().expect("a small manifest")),
+        (_, None) => ObjectDigest::of(&good),
+    };
     let etag = tarball_etag(&published.digest, is_zstd.then_some((Encoding::Zstd, &object)));
     let asked = text(header::IF_NONE_MATCH);
     if asked.is_some_and(|asked| if_none_match(asked, &published.digest, &etag).is_some()) {
@@ -57,13 +63,14 @@ pub(super) fn tarball(
             let mut tar = published.tar.to_vec();
             let middle = tar.len() / 2;
             tar[middle] ^= 4;
-            if is_zstd { encoded(&tar, state.recoded) } else { tar }
+            if is_zstd { encoded(&tar, state) } else { tar }
         }
         _ => good,
     };
     if let Some(part) = &part {
         let claimed = if fault == Some(&Fault::OtherPart) { part.start - 1..part.end } else { part.clone() };
         response = response.status(206).header("content-range", content_range(&claimed, length));
+        body.truncate(usize::try_from(claimed.end).expect("it fits"));
         body.drain(..usize::try_from(claimed.start).expect("it fits"));
         if fault == Some(&Fault::WrongPart) {
             let middle = body.len() / 2;
@@ -90,9 +97,38 @@ pub(super) fn tarball(
 }
 
 /// Several frames: every reader decodes them all.
-pub(super) fn encoded(tar: &[u8], recoded: bool) -> Vec<u8> {
-    let (first, second) = tar.split_at(if recoded { tar.len() / 2 } else { tar.len() / 3 });
-    [first, second].map(|part| zstd::encode_all(part, 3).expect("memory takes all")).concat()
+pub(super) fn encoded(tar: &[u8], state: &State) -> Vec<u8> {
+    frames(tar, state).into_iter().flat_map(|(_, bytes)| bytes).collect()
+}
+
+pub(super) fn manifest(tar: &[u8], state: &State) -> Manifest {
+    Manifest::new(frames(tar, state).into_iter().map(|(frame, _)| frame).collect()).expect("several frames")
+}
+
+fn frames(tar: &[u8], state: &State) -> Vec<(ManifestFrame, Vec<u8>)> {
+    let parts: Vec<&[u8]> = match state.frame_bytes {
+        Some(bytes) => tar.chunks(bytes).collect(),
+        None => <[_; 2]>::from(tar.split_at(if state.recoded { tar.len() / 2 } else { tar.len() / 3 })).into(),
+    };
+    let frame = |part: &[u8]| {
+        let bytes = zstd::encode_all(part, 3).expect("memory takes all");
+        let (digest, size) = (ObjectDigest::of(&bytes), bytes.len() as u64);
+        (ManifestFrame { digest, size, tar_size: part.len() as u64 }, bytes)
+    };
+    parts.into_iter().map(frame).collect()
+}
+
+pub(super) fn manifest_response(tar: &[u8], state: &State, fault: Option<&FramesFault>) -> Response<Body> {
+    let good = manifest(tar, state).to_bytes().expect("a small manifest");
+    let half = &good[..good.len() / 2];
+    Response::new(match fault {
+        Some(FramesFault::Manifest(bytes)) => in_parts(bytes, Tail::End),
+        Some(FramesFault::InManifest(Fault::Stall)) => in_parts(half, Tail::Nothing),
+        Some(FramesFault::InManifest(Fault::BreakOff)) => in_parts(half, Tail::Error),
+        Some(FramesFault::InManifest(Fault::Endless)) => in_parts(b"{", Tail::Endless),
+        Some(FramesFault::InManifest(_)) => in_parts(half, Tail::End),
+        Some(FramesFault::InRange(_)) | None => Body::from(good.to_vec()),
+    })
 }
 
 /// How a body ends.

@@ -152,6 +152,11 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | entries of a tarball | `max_files` |  | it is refused |
 | size of a tarball that is rebuilt for a delta | `max_dictionary` |  | the whole tarball is fetched |
 | sizes of all tarballs that are in memory for deltas | `max_dictionary` |  | downloads wait |
+| smallest body of which only the missing frames are fetched | {agent/src/poll/frames.rs MIN_BODY_BYTES} |  | a smaller one is fetched whole |
+| missing frames of a tarball, in bytes | three quarters |  | the whole tarball is fetched |
+| ranges of frames of one tarball | {agent/src/fetch/frames.rs MAX_RANGES} |  | the whole tarball is fetched |
+| ranges that are requested at a time | {agent/src/poll/frames.rs RANGES_AT_ONCE} |  | the next ones wait |
+| bytes of a range, unless a single frame is larger | {agent/src/fetch/frames.rs MAX_RANGE_BYTES} |  | the next frames are another range |
 | rate of a download, in bytes per second | {agent/src/fetch/mod.rs MIN_RATE} |  | it fails |
 | time before this rate is needed | {agent/src/fetch/mod.rs SLOW_START} |  |  |
 | time for the body of a document: a batch poll, a descriptor, statements | {agent/src/edge_client/response.rs DOCUMENT_TIMEOUT} |  | the request fails |
