@@ -1,5 +1,6 @@
 //! Why an upstream could not be used, of every kind of source. No text contains credentials or the user info of a URL.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +24,27 @@ pub enum NotAllowed {
          `[upstreams] hosts`"
     )]
     Unresolved(String),
+}
+
+/// Which server gave an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Server {
+    /// The upstream itself.
+    Upstream,
+    /// The server that issues the tokens of a registry, by its host.
+    TokenService(String),
+    /// Another one to which the upstream refers, by its host: the storage of its archives, for example.
+    Other(String),
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Upstream => f.write_str("the upstream"),
+            Self::TokenService(host) => write!(f, "the token service `{host}`"),
+            Self::Other(host) => write!(f, "the host `{host}`"),
+        }
+    }
 }
 
 /// Why an upstream could not be used.
@@ -93,9 +115,11 @@ pub enum UpstreamError {
         /// The cause.
         cause: String,
     },
-    /// The upstream sent an HTTP status other than 200.
-    #[error("the upstream answered {status}: {}", describe_status(*status))]
+    /// A server sent an HTTP status other than 200.
+    #[error("{server} answered {status}: {}", describe_status(*status))]
     HttpStatus {
+        /// Which one.
+        server: Server,
         /// `list refs`, `list`, `verify`, `fetch` or `lfs`.
         step: &'static str,
         /// The status.
@@ -207,7 +231,28 @@ impl UpstreamError {
         }
     }
 
-    /// The upstream's `Retry-After`, up to a day.
+    /// Whether another host than the upstream and its token service answered.
+    pub(crate) fn is_of_other_host(&self) -> bool {
+        matches!(self, Self::HttpStatus { server: Server::Other(_), .. })
+    }
+
+    /// The same error, of a connection to this host, to which the upstream refers.
+    pub(crate) fn at_host(mut self, host: &str) -> Self {
+        if let Self::Connect { cause, .. } | Self::Trust(cause) | Self::Protocol { cause, .. } = &mut self {
+            *cause = format!("`{host}`: {cause}");
+        }
+        self
+    }
+
+    /// The same error, as the answer of a token service.
+    pub(crate) fn of_token_service(mut self, host: &str) -> Self {
+        if let Self::HttpStatus { server, .. } = &mut self {
+            *server = Server::TokenService(host.to_owned());
+        }
+        self
+    }
+
+    /// The `Retry-After` of the server that answered, up to a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::HttpStatus { retry_after, .. } => *retry_after,

@@ -312,6 +312,26 @@ async fn a_platform_and_a_layer_are_chosen_and_a_file_is_copied() {
 }
 
 #[tokio::test]
+async fn a_pause_that_the_storage_demands_holds_only_what_was_requested_there() {
+    let (home, registry, storage) = (Home::new(), RegistryServer::start(None), RegistryServer::start(None));
+    registry.push_archive(NAME, "1.0.0", &[("map.yaml", "a: 1")]);
+    registry.set(|it| it.storage = Some(storage.base()));
+    storage.set(|it| it.status = Some(503));
+    let keys = json!({ "insecure": true, "redirects": ["127.0.0.1"] });
+    let node = home.start(config(&home, &registry.url(NAME), &keys, &[("shop", "semver:^1")])).await;
+    let shown = failure(&node, "shop").await;
+    let expected = "[fetch] artifact `1.0.0` cannot be fetched: the host `127.0.0.1` answered 503";
+    assert!(shown.starts_with(expected) && !shown.contains("secret"), "{shown}");
+    let state = node.repository(|state| state.applied_polls > 0).await;
+    assert!(matches!(state.health, Health::Healthy { .. }), "{state:?}");
+    registry.set(|it| it.storage = None);
+    let next = registry.push_archive(NAME, "1.1.0", &[("map.yaml", "a: 2")]);
+    node.poll().await;
+    node.published_of("shop", |now| revision(now) == format!("oci:{next}")).await;
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn operators_follow_an_artifact() {
     let (home, registry) = (Home::new(), RegistryServer::start(None));
     let digest = registry.push_archive(NAME, "v1", &[("map.yaml", "a: 1")]);

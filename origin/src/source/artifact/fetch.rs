@@ -178,8 +178,8 @@ pub(super) fn of_one(step: &'static str, error: RegistryError, name: &OciName) -
     }
 }
 
-/// Whether an error ends the poll: it was interrupted, or the server of the index demands a pause. Another host that does
-/// stops only the charts that it has.
+/// Whether an error ends the poll: it was interrupted, or the server of the index, the registry or its token service demands
+/// a pause. Another host that does, such as a storage to which they redirect, stops only what was requested of it.
 pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
     let is_own = |location: &Location| match location {
         Location::Url(url) => same_host(&client.upstream_url, url),
@@ -187,7 +187,8 @@ pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Cho
         | Location::Chart { registry, .. }
         | Location::Tag(ChartTag { registry, .. }) => same_host(&client.upstream_url, registry),
     };
-    matches!(error, UpstreamError::Interrupted) || error.retry_after().is_some() && chosen.blob.at.iter().any(is_own)
+    let is_pause = error.retry_after().is_some() && !error.is_of_other_host();
+    matches!(error, UpstreamError::Interrupted) || is_pause && chosen.blob.at.iter().any(is_own)
 }
 
 /// Shows the received bytes.

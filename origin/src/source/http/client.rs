@@ -12,7 +12,7 @@ use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LO
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 
 use super::super::egress_policy::EgressPolicy;
-use super::super::error::UpstreamError;
+use super::super::error::{Server, UpstreamError};
 use super::super::secret;
 use super::super::upstream::Upstream;
 use super::clients::{self, IDLE_CONNECTIONS_PER_HOST};
@@ -151,7 +151,10 @@ impl<'a> Client<'a> {
             }
             (response, !connected.get())
         };
-        let failed = |error: reqwest::Error| errors::classify(self.session, &error);
+        let failed = |error: reqwest::Error| match (errors::classify(self.session, &error), self.other_host_of(url)) {
+            (error, Some(host)) => error.at_host(host),
+            (error, None) => error,
+        };
         // The server may have closed an idle connection just now, or its path may be dead without a sign, as after a NAT
         // has forgotten it. Requests are idempotent, so one that got no response is sent over another connection. A POST
         // follows a GET that was just answered: a server that is silent then is slow, and its connection is not dead.
@@ -204,18 +207,22 @@ impl<'a> Client<'a> {
     pub(crate) fn expect_success(&self, response: Response) -> Result<Response, UpstreamError> {
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::UNAUTHORIZED => Err(UpstreamError::Authenticate(self.unauthorized(response.url()).to_owned())),
+            StatusCode::UNAUTHORIZED => Err(UpstreamError::Authenticate(self.unauthorized(response.url()))),
             _ => Err(self.status_error(&response)),
         }
     }
 
     fn status_error(&self, response: &Response) -> UpstreamError {
         match self.response_error(response) {
-            UpstreamError::HttpStatus { status: 403, retry_after: None, .. } => UpstreamError::Authenticate(
-                "it answered 403: the credentials do not give access to this repository".to_owned(),
-            ),
-            UpstreamError::HttpStatus { status: status @ (404 | 410), .. } => {
-                UpstreamError::NotFound { step: self.session.step(), cause: format!("it answered {status}") }
+            UpstreamError::HttpStatus { status: 403, retry_after: None, server, .. } => {
+                UpstreamError::Authenticate(match server {
+                    Server::Other(host) => format!("it named or redirected to another host, `{host}`, which answered 403"),
+                    _ => "it answered 403: the credentials do not give access to this repository".to_owned(),
+                })
+            }
+            UpstreamError::HttpStatus { status: status @ (404 | 410), server, .. } => {
+                let server = if server == Server::Upstream { "it".to_owned() } else { server.to_string() };
+                UpstreamError::NotFound { step: self.session.step(), cause: format!("{server} answered {status}") }
             }
             other => other,
         }
@@ -226,21 +233,30 @@ impl<'a> Client<'a> {
         let status = response.status().as_u16();
         let pause = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = pause.and_then(|pause| retry_after::parse(pause, SystemTime::now()));
-        UpstreamError::HttpStatus { step: self.session.step(), status, retry_after }
+        let other = self.other_host_of(response.url());
+        let server = other.map_or(Server::Upstream, |host| Server::Other(host.to_owned()));
+        UpstreamError::HttpStatus { server, step: self.session.step(), status, retry_after }
+    }
+
+    /// The host of a URL, unless it is the upstream's.
+    fn other_host_of<'u>(&self, url: &'u Url) -> Option<&'u str> {
+        url.host_str().filter(|_| !redirects::same_host(&self.upstream_url, url))
     }
 
     /// Why a request was answered with 401.
-    pub(crate) fn unauthorized(&self, url: &Url) -> &'static str {
+    pub(crate) fn unauthorized(&self, url: &Url) -> String {
         let Upstream { username, token_file, .. } = self.session.upstream;
-        if self.authorization.is_some() && !redirects::same_origin(url, &self.upstream_url) {
-            "it redirected to another host, which does not receive the credentials"
-        } else if token_file.is_some() {
+        if let Some(host) = self.other_host_of(url) {
+            return format!("it named or redirected to another host, `{host}`, which does not receive the credentials");
+        }
+        let reason = if token_file.is_some() {
             "it does not accept the token in `token_file`: it may have expired, or give no access to this repository"
         } else if username.is_some() {
             "it does not accept the configured user name and password (`username`, `password_file`)"
         } else {
             "it requires credentials, but none are configured (`username` with `password_file`, or `token_file`)"
-        }
+        };
+        reason.to_owned()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use rustls::{AlertDescription, CertificateError};
 
-use super::super::error::UpstreamError;
+use super::super::error::{Server, UpstreamError};
 use super::super::upstream::without_user_info;
 use super::session::UpstreamSession;
 
@@ -22,7 +22,12 @@ pub(crate) fn classify(session: &UpstreamSession, error: &reqwest::Error) -> Ups
         return match innermost.as_str() {
             // The connector's text for a response of 407 by the proxy.
             text if text.contains("proxy authorization required") => {
-                UpstreamError::HttpStatus { step: session.step(), status: 407, retry_after: None }
+                UpstreamError::HttpStatus {
+                    server: Server::Upstream,
+                    step: session.step(),
+                    status: 407,
+                    retry_after: None,
+                }
             }
             text if text.contains("tunnel") || text == "unsuccessful" => UpstreamError::Connect {
                 cause: "the proxy refuses to connect to it (CONNECT)".to_owned(),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use weir_protocol::digest::Sha256;
 
 use super::super::error::UpstreamError;
-use super::super::http::{Body, Client, follow_redirects, same_origin};
+use super::super::http::{Body, Client, follow_redirects, same_host, same_origin};
 use super::super::shown::shown;
 use super::challenge::{self, Challenge};
 use super::error::{RegistryError, of_body};
@@ -242,7 +242,7 @@ impl<'a> Registry<'a> {
             // The token is for the registry itself.
             let response = send(credentials.cloned())?;
             if response.status() == StatusCode::UNAUTHORIZED {
-                return Err(UpstreamError::Authenticate(self.client.unauthorized(url).to_owned()).into());
+                return Err(UpstreamError::Authenticate(self.client.unauthorized(url)).into());
             }
             return Ok(response);
         }
@@ -266,7 +266,7 @@ impl<'a> Registry<'a> {
             }
             (Some(Challenge::Basic), Some(credentials)) => (credentials.clone(), None),
             (Some(Challenge::Basic), None) => {
-                return Err(UpstreamError::Authenticate(self.client.unauthorized(url).to_owned()).into());
+                return Err(UpstreamError::Authenticate(self.client.unauthorized(url)).into());
             }
             (None, _) => {
                 let reason = "the registry demands credentials in a way that is not supported: neither a password (`Basic`) \
@@ -284,7 +284,14 @@ impl<'a> Registry<'a> {
 
     /// The error for a status.
     fn failure(&self, name: &OciName, response: &Response) -> RegistryError {
+        let host = response.url().host_str().unwrap_or_default();
         match self.client.response_error(response) {
+            // It is the storage of the registry.
+            UpstreamError::HttpStatus { status: status @ 400..=499, retry_after: None, .. }
+                if !same_host(&self.url, response.url()) && ![407, 408, 429].contains(&status) =>
+            {
+                unusable(format!("is stored at the host `{host}`, which answered {status} and receives no credentials"))
+            }
             UpstreamError::HttpStatus { status: status @ (401 | 403), retry_after: None, .. } => {
                 RegistryError::Denied { name: name.clone(), status }
             }

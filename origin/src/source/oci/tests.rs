@@ -5,8 +5,10 @@ use std::sync::mpsc::Receiver;
 use prometheus::IntCounter;
 use weir_protocol::digest::Sha256;
 
+use super::super::egress_policy::Hosts;
 use super::super::error::UpstreamError;
 use super::super::http::test_server::{response, server, with_client};
+use super::super::redirects::Redirects;
 use super::super::upstream::Upstream;
 use super::*;
 
@@ -19,9 +21,18 @@ fn with_registry<T>(
     responses: Vec<String>,
     work: impl FnOnce(&Registry<'_>, &OciName, &Receiver<String>) -> T,
 ) -> T {
+    with_registry_of(Upstream { max_tags, ..Upstream::new("") }, responses, work)
+}
+
+/// The same, with this configuration but for its URL.
+fn with_registry_of<T>(
+    upstream: Upstream,
+    responses: Vec<String>,
+    work: impl FnOnce(&Registry<'_>, &OciName, &Receiver<String>) -> T,
+) -> T {
     let (url, requests) = server(responses);
     let tokens = Tokens::new(IntCounter::new("tokens", "tokens").unwrap());
-    let upstream = Upstream { max_tags, ..Upstream::new(url.as_str()) };
+    let upstream = Upstream { url: url.to_string().into(), ..upstream };
     with_client(&upstream, |client| {
         let registry = Registry::new(client, &tokens, url.join("/").unwrap());
         work(&registry, &"acme/shop".parse().unwrap(), &requests)
@@ -185,7 +196,8 @@ fn a_token_service_is_followed_within_the_egress_policy_alone() {
         (ok(&format!("{{\"token\":\"{}\"}}", "x".repeat(64 << 10))), "answers with more than 65536 bytes"),
         (response("302 x", "location: /other\r\n", ""), "redirects, which is not followed"),
         (response("401 x", "", ""), "gives no token for `acme/shop` without credentials"),
-        (response("503 x", "retry-after: 7\r\n", ""), "[list] the upstream answered 503"),
+        (response("503 x", "retry-after: 7\r\n", ""), "[list] the token service `127.0.0.1` answered 503"),
+        (response("404 x", "", ""), "[list] the token service `127.0.0.1` answered 404"),
     ] {
         let script = vec![demands("/token"), answer];
         let shown = with_registry(10, script, |registry, name, _| message(registry.resolve(name, "v1")));
@@ -222,6 +234,17 @@ fn storage_receives_no_credentials() {
     let inside = response("307 x", "location: http://169.254.169.254/layer\r\n", "");
     with_registry(10, vec![inside], |registry, name, _| {
         assert!(message(registry.small_blob(name, &digest, 5)).contains("has no public address"));
+    });
+    let (storage, _requests) = server(vec![response("403 x", "", ""), response("503 x", "retry-after: 7\r\n", "")]);
+    let moved = response("307 x", &format!("location: {storage}?signature=s3cret\r\n"), "");
+    let hosts = Redirects::To(Hosts::new(["127.0.0.1".to_owned()]).unwrap());
+    with_registry_of(Upstream { redirects: hosts, ..Upstream::new("") }, vec![moved; 2], |registry, name, _| {
+        let shown = message(registry.small_blob(name, &digest, 5));
+        assert!(shown.contains("is stored at the host `127.0.0.1`, which answered 403"), "{shown}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+        let Err(RegistryError::Upstream(error)) = registry.small_blob(name, &digest, 5) else { panic!() };
+        assert!(error.to_string().starts_with("the host `127.0.0.1` answered 503"), "{error}");
+        assert!(error.is_of_other_host() && error.retry_after().is_some());
     });
     let circle = response("307 x", "location: /storage/layer\r\n", "");
     with_registry(10, vec![circle; 7], |registry, name, requests| {

@@ -115,7 +115,7 @@ impl Tokens {
                 )));
             }
             status if status.is_redirection() => return Err(failed("redirects, which is not followed".to_owned())),
-            _ => return Err(client.response_error(&response)),
+            _ => return Err(client.response_error(&response).of_token_service(&host)),
         }
         let mut bytes = Vec::new();
         Body::new(client, response, MAX_ANSWER_BYTES).write_to(&mut bytes).map_err(|error| match error {
