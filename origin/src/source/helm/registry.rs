@@ -9,7 +9,9 @@ use weir_protocol::digest::Sha256;
 
 use super::super::endpoint::{Address, Endpoint, OciAddress};
 use super::super::error::UpstreamError;
-use super::super::oci::{Descriptor, Document, OciName, Registry, RegistryError, denied, is_reference, parse_digest};
+use super::super::oci::{
+    Descriptor, Document, Named, OciName, Registry, RegistryError, Resolved, denied, is_reference, parse_digest,
+};
 use super::super::shown::shown;
 use super::chart::Chart;
 use super::tags;
@@ -157,13 +159,10 @@ impl Listing<'_> {
         let mut not_a_chart = None;
         for (version, tag) in tags {
             let label = format!("chart `{}` {version}", chart.name);
-            let digest = match self.registry.resolve(&name, tag) {
-                Ok(digest) => digest,
-                Err(error) => return Ok(Err(no_chart(error, &label)?)),
-            };
-            match self.layers(&name, digest) {
-                Ok(Ok(layers)) => return Ok(Ok(ChartVersion { version, name, manifest: digest, layers })),
-                Ok(Err(reason)) => _ = not_a_chart.get_or_insert(format!("{label} {reason}")),
+            let named = self.registry.resolve(&name, tag);
+            match named.and_then(|named| self.layers(&name, tag, named)) {
+                Ok((manifest, Ok(layers))) => return Ok(Ok(ChartVersion { version, name, manifest, layers })),
+                Ok((_, Err(reason))) => _ = not_a_chart.get_or_insert(format!("{label} {reason}")),
                 Err(error) => return Ok(Err(no_chart(error, &label)?)),
             }
         }
@@ -184,14 +183,22 @@ impl Listing<'_> {
         Ok(tags)
     }
 
-    /// The layers of a manifest, or why it is not a chart.
-    fn layers(&mut self, name: &OciName, manifest: Sha256) -> Result<Result<ChartLayers, String>, RegistryError> {
-        let layers = match self.known.get(&manifest).or_else(|| self.current.get(&manifest)) {
-            Some(layers) => layers.clone(),
-            None => self.registry.manifest(name, &manifest)?.and_then(|document| layers_of(&document)),
+    /// The digest and the layers of a manifest, or why it is not a chart.
+    fn layers(
+        &mut self,
+        name: &OciName,
+        tag: &str,
+        named: Named,
+    ) -> Result<(Sha256, Result<ChartLayers, String>), RegistryError> {
+        let (digest, layers) = match self.known.get(&named.0).or_else(|| self.current.get(&named.0)) {
+            Some(layers) => (named.0, layers.clone()),
+            None => {
+                let Resolved { digest, document } = self.registry.manifest_of(name, Some(tag), named)?;
+                (digest, document.and_then(|document| layers_of(&document)))
+            }
         };
-        self.current.insert(manifest, layers.clone());
-        Ok(layers)
+        self.current.insert(digest, layers.clone());
+        Ok((digest, layers))
     }
 }
 
@@ -308,6 +315,15 @@ mod tests {
         let digest = Sha256::of(chart.as_bytes());
         let get_line = format!("get /v2/charts/shop/manifests/sha256:{digest} http/1.1");
         assert_eq!(requests, [tags_line.clone(), head_line.clone(), get_line, tags_line, head_line]);
+    }
+
+    #[test]
+    fn a_digest_that_a_registry_names_and_does_not_have_is_that_of_its_tag() {
+        let chart = manifest(CONFIG, &[(ARCHIVE, 2)]);
+        let script = vec![ok(r#"{"tags":["1.0.0"]}"#), head("another"), response("404 x", "", ""), ok(&chart)];
+        let (results, requests) = list(&[("shop", "HEAD")], 1, script);
+        assert_eq!(results, [["charts/shop 1.0.0 02"]]);
+        assert_eq!(requests[3], "get /v2/charts/shop/manifests/1.0.0 http/1.1");
     }
 
     #[test]

@@ -9,9 +9,9 @@ use super::super::archive::Layout;
 use super::super::error::UpstreamError;
 use super::super::range::{VersionRange, parse_version};
 use super::artifact_ref::ArtifactRef;
-use super::manifest::Document;
+use super::manifest::{Document, Manifest};
 use super::platform::PlatformName;
-use super::registry::Registry;
+use super::registry::{Named, Registry, Resolved};
 use super::selection::{Layer, choose_layer, choose_manifest};
 use super::selector::LayerSelector;
 use super::{OciName, RegistryError};
@@ -117,8 +117,8 @@ struct Listing<'a> {
     name: &'a OciName,
     selector: &'a Selector,
     tags: Result<Vec<String>, NoArtifact>,
-    /// The digests of tags.
-    resolved: HashMap<String, Result<Sha256, NoArtifact>>,
+    /// What tags name.
+    resolved: HashMap<String, Result<Named, NoArtifact>>,
 }
 
 impl Listing<'_> {
@@ -129,7 +129,7 @@ impl Listing<'_> {
         current: &mut HashMap<(Sha256, Selector), Selected>,
     ) -> Result<Result<Artifact, NoArtifact>, UpstreamError> {
         let (tag, named) = match wanted {
-            ArtifactRef::Digest(digest) => (None, Ok(*digest)),
+            ArtifactRef::Digest(digest) => (None, Ok((*digest, None))),
             ArtifactRef::Tag(tag) => (Some(tag.to_string()), self.resolve(tag)?),
             ArtifactRef::Range(range) => match self.highest(range) {
                 Ok(tag) => {
@@ -141,18 +141,18 @@ impl Listing<'_> {
         };
         let label = tag.as_ref().map_or_else(|| format!("artifact `{wanted}`"), |tag| format!("artifact `{tag}`"));
         let named = match named {
-            Ok(digest) => digest,
+            Ok(named) => named,
             Err(no_artifact) => return Ok(Err(no_artifact)),
         };
-        let key = (named, self.selector.clone());
-        let selected = match before.get(&key).or_else(|| current.get(&key)) {
-            Some(selected) => selected.clone(),
-            None => match self.select(&named) {
-                Ok(selected) => selected,
+        let key = (named.0, self.selector.clone());
+        let (named, selected) = match before.get(&key).or_else(|| current.get(&key)) {
+            Some(selected) => (named.0, selected.clone()),
+            None => match self.select(tag.as_deref(), named) {
+                Ok(found) => found,
                 Err(error) => return Ok(Err(no_artifact(error, &label)?)),
             },
         };
-        current.insert(key, selected.clone());
+        current.insert((named, self.selector.clone()), selected.clone());
         Ok(match selected {
             Ok((manifest, Layer { sha256, size, layout })) => {
                 Ok(Artifact { label, tag, named, manifest, layer: sha256, size, layout })
@@ -161,13 +161,13 @@ impl Listing<'_> {
         })
     }
 
-    /// The digest that a tag has now, requested once.
-    fn resolve(&mut self, tag: &str) -> Result<Result<Sha256, NoArtifact>, UpstreamError> {
+    /// What a tag names now, requested once.
+    fn resolve(&mut self, tag: &str) -> Result<Result<Named, NoArtifact>, UpstreamError> {
         if let Some(resolved) = self.resolved.get(tag) {
             return Ok(resolved.clone());
         }
         let resolved = match self.registry.resolve(self.name, tag) {
-            Ok(digest) => Ok(digest),
+            Ok(named) => Ok(named),
             Err(RegistryError::NotFound) => Err((
                 "resolve",
                 format!(
@@ -181,26 +181,27 @@ impl Listing<'_> {
         Ok(resolved)
     }
 
-    /// The manifest and the layer of what has this digest.
-    fn select(&self, named: &Sha256) -> Result<Selected, RegistryError> {
-        let (digest, manifest) = match self.registry.manifest(self.name, named)? {
-            Err(reason) => return Ok(Err(reason)),
-            Ok(Document::Manifest(manifest)) => (*named, manifest),
-            Ok(Document::Index(index)) => {
-                let digest = match choose_manifest(&index, self.selector.platform.as_ref()) {
-                    Ok(digest) => digest,
-                    Err(reason) => return Ok(Err(reason)),
-                };
-                match self.registry.manifest(self.name, &digest)? {
-                    Err(reason) => return Ok(Err(reason)),
-                    Ok(Document::Manifest(manifest)) => (digest, manifest),
+    /// The manifest and the layer of what is named, and its digest.
+    fn select(&self, tag: Option<&str>, named: Named) -> Result<(Sha256, Selected), RegistryError> {
+        let Resolved { digest: named, document } = self.registry.manifest_of(self.name, tag, named)?;
+        let selected = match document {
+            Err(reason) => Err(reason),
+            Ok(Document::Manifest(manifest)) => Ok((named, manifest)),
+            Ok(Document::Index(index)) => match choose_manifest(&index, self.selector.platform.as_ref()) {
+                Err(reason) => Err(reason),
+                Ok(digest) => match self.registry.manifest(self.name, &digest)? {
+                    Err(reason) => Err(reason),
+                    Ok(Document::Manifest(manifest)) => Ok((digest, manifest)),
                     Ok(Document::Index(_)) => {
-                        return Ok(Err("is an index that contains another index, which is not supported".to_owned()));
+                        Err("is an index that contains another index, which is not supported".to_owned())
                     }
-                }
-            }
+                },
+            },
         };
-        Ok(choose_layer(&manifest, &self.selector.layer).map(|layer| (digest, layer)))
+        let with_layer = |(digest, manifest): (_, Box<Manifest>)| {
+            choose_layer(&manifest, &self.selector.layer).map(|layer| (digest, layer))
+        };
+        Ok((named, selected.and_then(with_layer)))
     }
 
     /// The highest version in a range, or why there is none.

@@ -30,6 +30,6 @@ pub use fuzz::fuzz_registry_words;
 pub(crate) use listing::{Artifact, Artifacts, Selector};
 pub(crate) use manifest::{Descriptor, Document, parse_digest};
 pub use platform::{PlatformName, PlatformNameError};
-pub(crate) use registry::{Registry, is_reference};
+pub(crate) use registry::{Named, Registry, Resolved, is_reference};
 pub use selector::{LayerOperation, LayerSelector};
 pub(crate) use token::Tokens;

@@ -41,13 +41,18 @@ pub(crate) struct Registry<'a> {
     url: Url,
 }
 
+/// A manifest, or why the bytes are none: the end of a sentence that begins with the name of what was requested.
+pub(crate) type Contents = Result<Document, String>;
+
 /// A manifest and the digest of its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub(crate) digest: Sha256,
-    /// Or why the bytes are none: the end of a sentence that begins with the name of what was requested.
-    pub(crate) document: Result<Document, String>,
+    pub(crate) document: Contents,
 }
+
+/// What a tag names: its digest, and its manifest if the registry had to send it.
+pub(crate) type Named = (Sha256, Option<Contents>);
 
 /// Whether a text can be a tag.
 pub(crate) fn is_tag(text: &str) -> bool {
@@ -73,17 +78,36 @@ impl<'a> Registry<'a> {
         Self { client, tokens, url }
     }
 
-    /// The digest of the manifest that a tag names. One request, without a body where the registry supports that.
-    pub(crate) fn resolve(&self, name: &OciName, tag: &str) -> Result<Sha256, RegistryError> {
+    /// What a tag names. One request, without a body where the registry supports that.
+    pub(crate) fn resolve(&self, name: &OciName, tag: &str) -> Result<Named, RegistryError> {
         let response = self.send(name, &Method::HEAD, self.url_of(name, &["manifests", tag]), manifest::ACCEPT)?;
         let digest = response.headers().get(DOCKER_CONTENT_DIGEST).and_then(|digest| digest.to_str().ok());
         match (response.status(), digest.and_then(parse_digest)) {
-            (StatusCode::OK, Some(digest)) => Ok(digest),
+            (StatusCode::OK, Some(digest)) => Ok((digest, None)),
             // Some registries have no HEAD, or one without a digest.
             (StatusCode::OK | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, _) => {
-                Ok(self.manifest_by_tag(name, tag)?.digest)
+                let Resolved { digest, document } = self.manifest_by_tag(name, tag)?;
+                Ok((digest, Some(document)))
             }
             _ => Err(self.failure(name, &response)),
+        }
+    }
+
+    /// The manifest of what [`resolve`](Self::resolve) found for a tag. Some registries name a digest that they do not have:
+    /// then it is what they send for the tag. Without a tag, it is the one with the digest.
+    pub(crate) fn manifest_of(
+        &self,
+        name: &OciName,
+        tag: Option<&str>,
+        (digest, document): Named,
+    ) -> Result<Resolved, RegistryError> {
+        let document = match document {
+            Some(document) => Ok(document),
+            None => self.manifest(name, &digest),
+        };
+        match (document, tag) {
+            (Err(RegistryError::NotFound | RegistryError::Unusable(_)), Some(tag)) => self.manifest_by_tag(name, tag),
+            (document, _) => Ok(Resolved { digest, document: document? }),
         }
     }
 
@@ -95,7 +119,7 @@ impl<'a> Registry<'a> {
     }
 
     /// The manifest with this digest, or why its bytes are none, which stays so.
-    pub(crate) fn manifest(&self, name: &OciName, digest: &Sha256) -> Result<Result<Document, String>, RegistryError> {
+    pub(crate) fn manifest(&self, name: &OciName, digest: &Sha256) -> Result<Contents, RegistryError> {
         let resolved = self.manifest_by_tag(name, &format!("sha256:{digest}"))?;
         if resolved.digest != *digest {
             let other = resolved.digest;

@@ -76,7 +76,7 @@ fn a_token_is_requested_once_and_again_when_it_is_no_longer_accepted() {
         demands("/token"),
     ];
     with_registry(10, script, |registry, name, requests| {
-        assert_eq!(registry.resolve(name, "v1").unwrap(), digest);
+        assert_eq!(registry.resolve(name, "v1").unwrap(), (digest, None));
         let first = requests.recv().unwrap();
         assert!(
             first.starts_with("head /v2/acme/shop/manifests/v1 http") && !first.contains("authorization"),
@@ -87,9 +87,9 @@ fn a_token_is_requested_once_and_again_when_it_is_no_longer_accepted() {
         let query = "get /token?account=x&scope=repository%3aacme%2fshop%3apull&service=r http";
         assert!(token.starts_with(query), "{token}");
         assert!(requests.recv().unwrap().contains("\r\nauthorization: bearer t1\r\n"));
-        assert_eq!(registry.resolve(name, "v1").unwrap(), digest);
+        assert_eq!(registry.resolve(name, "v1").unwrap(), (digest, None));
         assert!(requests.recv().unwrap().contains("\r\nauthorization: bearer t1\r\n"), "one request");
-        assert_eq!(registry.resolve(name, "v1").unwrap(), digest);
+        assert_eq!(registry.resolve(name, "v1").unwrap(), (digest, None));
         assert!(requests.iter().nth(2).unwrap().contains("\r\nauthorization: bearer t2\r\n"));
         let refused = message(registry.resolve(name, "v1"));
         assert!(
@@ -105,7 +105,9 @@ fn a_registry_whose_head_says_nothing_is_asked_for_the_manifest() {
     let sha512 = response("200 OK", "docker-content-digest: sha512:ab\r\n", "");
     for head in [ok(""), sha512, response("405 x", "", ""), response("404 x", "", "")] {
         with_registry(10, vec![head, ok(MANIFEST)], |registry, name, requests| {
-            assert_eq!(registry.resolve(name, "v1").unwrap(), Sha256::of(MANIFEST.as_bytes()));
+            let (digest, document) = registry.resolve(name, "v1").unwrap();
+            assert_eq!(digest, Sha256::of(MANIFEST.as_bytes()));
+            assert!(matches!(document, Some(Ok(Document::Manifest(_)))), "it is not requested again: {document:?}");
             assert!(requests.iter().nth(1).unwrap().starts_with("get /v2/acme/shop/manifests/v1 http"));
         });
     }
@@ -407,5 +409,37 @@ fn a_manifest_that_cannot_be_used_is_requested_once() {
             assert!(reason.starts_with(expected) && reason.len() < 400, "{reason}");
         }
         assert_eq!(requests.try_iter().count(), 3);
+    });
+}
+
+#[test]
+fn a_digest_that_a_registry_names_and_does_not_have_is_that_of_its_tag() {
+    let layer = Sha256::of(b"layer");
+    let (manifest, _) = one_layer(&layer);
+    let head = response("200 OK", &digest_header(&Sha256::of(b"another")), "");
+    for answer in [response("404 x", "", ""), ok(MANIFEST)] {
+        with_registry(10, vec![head.clone(), answer, ok(&manifest)], |registry, name, requests| {
+            let refs = [&ArtifactRef::Tag("v1".into())];
+            let found = Artifacts::default().list(registry, name, &refs, &Selector::default()).unwrap();
+            let artifact = found[0].as_ref().unwrap();
+            assert_eq!((artifact.layer, artifact.named), (layer, Sha256::of(manifest.as_bytes())));
+            assert!(requests.try_iter().last().unwrap().starts_with("get /v2/acme/shop/manifests/v1 http"));
+        });
+    }
+    // A digest that a service follows is that manifest or none.
+    let digest = format!("sha256:{}", Sha256::of(b"another"));
+    with_registry(10, vec![response("404 x", "", "")], |registry, name, _| {
+        let found = list(&Artifacts::default(), registry, name, &[&digest]).unwrap();
+        assert!(found[0].as_ref().unwrap_err().contains("is not in the registry"), "{found:?}");
+    });
+}
+
+#[test]
+fn a_manifest_that_was_sent_for_a_tag_is_not_requested_again() {
+    let layer = Sha256::of(b"layer");
+    let (manifest, _) = one_layer(&layer);
+    with_registry(10, vec![ok(""), ok(&manifest)], |registry, name, requests| {
+        assert_eq!(list(&Artifacts::default(), registry, name, &["v1"]).unwrap(), [Ok(layer)]);
+        assert_eq!(requests.try_iter().count(), 2);
     });
 }
