@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use weir_protocol::digest::Sha256;
 
 use super::super::shown::shown;
@@ -47,16 +47,24 @@ pub(crate) struct Descriptor {
     pub(crate) size: u64,
     pub(crate) artifact_type: Option<String>,
     pub(crate) platform: Option<Platform>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) annotations: HashMap<String, String>,
 }
 
-/// What an image is for.
+/// What an image is for. Some registries write `{}`, and empty variants.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Platform {
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) os: String,
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) architecture: String,
-    pub(crate) variant: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(crate) variant: String,
+}
+
+/// Reads `null` as nothing.
+fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 /// What tells a manifest from an index. The `Content-Type` is not a part of the bytes that have the digest.
@@ -122,6 +130,11 @@ mod tests {
         let Document::Index(read) = parse(index.as_bytes()).unwrap() else { panic!("{index}") };
         assert_eq!(read.manifests[0].platform.as_ref().unwrap().os, "linux");
 
+        for odd in [r#""platform":{}"#, r#""platform":null,"annotations":null"#, r#""platform":{"os":null,"variant":""}"#] {
+            let index = format!(r#"{{"manifests":[{{{odd},{}]}}"#, &descriptor[1..]);
+            let Ok(Document::Index(read)) = parse(index.as_bytes()) else { panic!("{index}") };
+            assert!(read.manifests[0].platform.as_ref().is_none_or(|it| it.os.is_empty()), "{read:?}");
+        }
         let both = format!(r#"{{"layers":[{descriptor}],"manifests":[{descriptor}]}}"#);
         for (text, reason) in [
             ("<html>", "it is invalid: "),

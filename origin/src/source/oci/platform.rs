@@ -47,12 +47,15 @@ impl fmt::Display for PlatformName {
 weir_protocol::serde_as_text!(PlatformName);
 
 impl PlatformName {
+    pub(super) fn has_variant(&self) -> bool {
+        self.variant.is_some()
+    }
+
     /// Whether an image is for it. Without a variant, any is.
     pub(super) fn contains(&self, platform: &Platform) -> bool {
-        let variant = self.variant.as_deref();
         *self.os == *platform.os
             && *self.architecture == *platform.architecture
-            && (variant.is_none() || variant == platform.variant.as_deref())
+            && self.variant.as_deref().is_none_or(|variant| variant == platform.variant)
     }
 }
 

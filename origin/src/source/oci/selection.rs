@@ -1,5 +1,7 @@
 //! Which manifest of an index, and which layer of a manifest, a repository follows. Pure.
 
+use std::collections::HashSet;
+
 use weir_protocol::digest::Sha256;
 
 use super::super::archive::{Component, Layout};
@@ -43,15 +45,24 @@ pub(super) fn choose_manifest(index: &Index, platform: Option<&PlatformName>) ->
         return Err(format!("is an index of {count} manifests{shown}: set `platform`"));
     };
     let fits = |image: &&&Descriptor| image.platform.as_ref().is_some_and(|it| platform.contains(it));
-    let fitting: Vec<&Descriptor> = images.iter().filter(fits).copied().collect();
+    let mut fitting: Vec<&Descriptor> = images.iter().filter(fits).copied().collect();
+    let has_no_variant = |image: &&Descriptor| image.platform.as_ref().is_some_and(|it| it.variant.is_empty());
+    // The one that has just this name, beside others with a variant of it.
+    if !platform.has_variant() && fitting.iter().any(has_no_variant) {
+        fitting.retain(has_no_variant);
+    }
+    let mut seen = HashSet::new();
+    fitting.retain(|image| seen.insert(image.sha256()));
     match fitting[..] {
         [image] => image.sha256().map_err(|digest| format!("has a manifest for `{platform}` with {digest}")),
         [] => Err(format!("has no manifest for `{platform}`{}: change `platform`", platforms(&images))),
-        _ => Err(format!(
-            "has {} manifests for `{platform}`{}: name one of them with its variant in `platform`",
-            fitting.len(),
-            platforms(&fitting)
-        )),
+        _ => {
+            // Nothing in `platform` tells apart those that have the same variant.
+            let variants: HashSet<_> = fitting.iter().map(|image| image.platform.as_ref().map(|it| &it.variant)).collect();
+            let (count, shown) = (fitting.len(), platforms(&fitting));
+            let what = if variants.len() > 1 { "name one of them with its variant in `platform`" } else { "only one can be followed" };
+            Err(format!("has {count} manifests for `{platform}`{shown}: {what}"))
+        }
     }
 }
 
@@ -118,9 +129,9 @@ fn is_unknown(platform: &Platform) -> bool {
 /// The platforms of manifests, for messages.
 fn platforms(manifests: &[&Descriptor]) -> String {
     let named = |descriptor: &&Descriptor| {
-        let Platform { os, architecture, variant } = descriptor.platform.as_ref()?;
-        let variant = variant.as_ref().map(|variant| format!("/{variant}")).unwrap_or_default();
-        Some(format!("{os}/{architecture}{variant}"))
+        let Platform { os, architecture, variant } = descriptor.platform.as_ref().filter(|it| !it.os.is_empty())?;
+        let separator = if variant.is_empty() { "" } else { "/" };
+        Some(format!("{os}/{architecture}{separator}{variant}"))
     };
     list(manifests.iter().filter_map(named))
 }
@@ -188,6 +199,23 @@ mod tests {
             let error = choose(platform).unwrap_err();
             assert!(error.starts_with(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn a_platform_without_a_variant_names_the_manifest_without_one() {
+        let choose = |platforms: &[&str], digests: &[usize], platform: &str| {
+            let mut index = index(platforms);
+            let copies: Vec<_> = digests.iter().map(|at| index.manifests[*at].clone()).collect();
+            index.manifests.extend(copies);
+            choose_manifest(&index, Some(&platform.parse().unwrap())).map(|digest| digest.to_string())
+        };
+        let arm = ["linux/arm/v7", "linux/arm", "linux/arm64/v8"];
+        assert_eq!(choose(&arm, &[], "linux/arm"), Ok(hex(1)));
+        assert_eq!(choose(&arm, &[], "linux/arm/v7"), Ok(hex(0)));
+        assert_eq!(choose(&arm, &[], "linux/arm64"), Ok(hex(2)));
+        assert_eq!(choose(&arm, &[1, 2, 2], "linux/arm64"), Ok(hex(2)), "the same manifest is listed three times");
+        let error = choose(&["linux/amd64", "linux/amd64"], &[], "linux/amd64").unwrap_err();
+        assert!(error.starts_with("has 2 manifests for `linux/amd64` (linux/amd64, linux/amd64): only one"), "{error}");
     }
 
     #[test]
