@@ -85,6 +85,27 @@ async fn a_chart_in_a_registry_is_followed_by_its_tags() {
 }
 
 #[tokio::test]
+async fn the_size_in_the_manifest_bounds_the_download() {
+    let (home, server) = (Home::new(), RegistryServer::start(None));
+    for (chart, size) in [("large", 11 << 20), ("lies", 9)] {
+        let mut layer = server.blob(ARCHIVE, &gzip_tar(&[("shop/values.yaml", chart)]));
+        layer["size"] = size.into();
+        server.push(&format!("charts/{chart}"), "1.0.0", &server.artifact(CONFIG, &[layer]));
+    }
+    let mut config = config(&home, &server.url("charts"), &["large", "lies"]);
+    config.repositories[0].insecure = true;
+    let node = home.start(config).await;
+    for (service, reason) in [
+        ("large", "[select] chart `large` 1.0.0 has more than `[upstreams] max_chart` = 10485760 bytes"),
+        ("lies", "[fetch] chart `lies` 1.0.0 has a layer of more than the 9 bytes that its manifest says: publish"),
+    ] {
+        let shown = failure(&node, service).await;
+        assert!(shown.starts_with(reason), "{shown}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_chart_that_the_token_service_refuses_stops_no_other() {
     let (home, server) = (Home::new(), RegistryServer::start(None));
     push(&server, "charts/shop", "1.0.0", "a: 1");

@@ -30,6 +30,8 @@ pub(crate) struct Chosen {
 pub(crate) struct Blob {
     /// `None`: the listing has no digest.
     pub(crate) sha256: Option<Sha256>,
+    /// As its manifest says. `None`: it has none, or was not read yet.
+    pub(crate) size: Option<u64>,
     pub(crate) max_bytes: u64,
     /// The configuration key of `max_bytes`: `max_chart`.
     pub(crate) max_bytes_key: &'static str,
@@ -58,6 +60,11 @@ pub(crate) enum Location {
 }
 
 impl Blob {
+    /// The most bytes to download.
+    pub(super) fn bound(&self) -> u64 {
+        self.size.unwrap_or(self.max_bytes)
+    }
+
     /// Whether it is in a registry. Otherwise it is in an index.
     pub(super) fn is_in_registry(&self) -> bool {
         self.in_registry().is_some()

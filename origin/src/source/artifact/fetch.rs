@@ -51,7 +51,7 @@ impl ArtifactSource {
             let failure = ServiceFailure::transient("fetch", format!("{} {reason}", chosen.label));
             Ok(Err(NotFetched { failure: ServiceFailure { retry, ..failure }, retry_after: None }))
         };
-        let needed = self.shared.min_free.saturating_add(chosen.blob.max_bytes);
+        let needed = self.shared.min_free.saturating_add(chosen.blob.bound());
         if let Err(reason) = disk_watch::require_room(&self.shared.data_dir, needed) {
             return failed(RetryPolicy::BackOff, &format_args!("cannot be fetched: {reason}"));
         }
@@ -69,6 +69,10 @@ impl ArtifactSource {
         let (sha256, file) = match downloaded {
             Ok(downloaded) => downloaded,
             Err(BodyError::TooLarge) => {
+                if let Some(size) = chosen.blob.size {
+                    let reason = format_args!("has a layer of more than the {size} bytes that its manifest says: publish it again");
+                    return failed(RetryPolicy::BackOff, &reason);
+                }
                 let error = ArchiveError::TooLarge { key: bounds.max_archive_key, limit: bounds.max_archive };
                 return failed(RetryPolicy::BackOff, &error);
             }
@@ -127,7 +131,7 @@ impl ArtifactSource {
                     continue;
                 }
             };
-            let sha256 = Body::new(client, response, chosen.blob.max_bytes).write_to(&mut Shown { file, progress })?;
+            let sha256 = Body::new(client, response, chosen.blob.bound()).write_to(&mut Shown { file, progress })?;
             if let Some(expected) = expected.filter(|expected| *expected != sha256) {
                 let cause = format!("its archive has the digest `{sha256}`, but its manifest says `{expected}`");
                 return Err(BodyError::Upstream(UpstreamError::Protocol { step: "fetch", cause }));

@@ -109,7 +109,7 @@ fn chart_at(chart: &Chart, version: String, sha256: Option<Sha256>, at: Location
         chart: Some(chart.name.clone()),
         revision: sha256.map(|sha256| chart_revision(&version, &sha256)),
         version: Some(version),
-        blob: Blob { sha256, max_bytes, max_bytes_key: "max_chart", at: vec![at] },
+        blob: Blob { sha256, size: None, max_bytes, max_bytes_key: "max_chart", at: vec![at] },
         layout: Layout::StripTop,
         signed: None,
     }
@@ -127,8 +127,9 @@ fn list_charts_of_registry(
     let chosen = |(chart, found): (&Chart, Result<ChartVersion, _>)| match found {
         Ok(ChartVersion { version, name, manifest, layers }) => {
             let at = Location::Chart { registry: url.clone(), name, layers };
-            let chosen = chart_at(chart, version, Some(layers.archive), at, max_bytes);
-            Ok(Chosen { signed: Some(manifest), ..chosen })
+            let mut chosen = chart_at(chart, version, Some(layers.archive), at, max_bytes);
+            (chosen.signed, chosen.blob.size) = (Some(manifest), Some(layers.size));
+            within_limit(chosen)
         }
         Err((step, reason)) => Err(ServiceFailure::transient(step, reason)),
     };
@@ -166,20 +167,26 @@ fn list_artifacts(
 fn choose_artifact(artifact: Artifact, name: &OciName, client: &Client<'_>) -> Result<Chosen, ServiceFailure> {
     let (max_bytes, max_bytes_key) = (client.session().upstream.max_artifact, "max_artifact");
     let Artifact { label, tag, named, manifest, layer: sha256, size, layout } = artifact;
-    if size > max_bytes {
-        let error = ArchiveError::TooLarge { key: max_bytes_key, limit: max_bytes };
-        return Err(ServiceFailure::transient("select", format!("{label} {error}")));
-    }
     let at = vec![Location::Blob { registry: client.upstream_url.clone(), name: name.clone(), sha256 }];
-    Ok(Chosen {
+    within_limit(Chosen {
         label,
         chart: None,
         revision: Some(artifact_revision(&manifest)),
         version: tag,
-        blob: Blob { sha256: Some(sha256), max_bytes, max_bytes_key, at },
+        blob: Blob { sha256: Some(sha256), size: Some(size), max_bytes, max_bytes_key, at },
         layout,
         signed: Some(named),
     })
+}
+
+/// Refuses what is too large by its own words.
+fn within_limit(chosen: Chosen) -> Result<Chosen, ServiceFailure> {
+    let Blob { max_bytes: limit, max_bytes_key: key, .. } = chosen.blob;
+    if chosen.blob.size.is_none_or(|size| size <= limit) {
+        return Ok(chosen);
+    }
+    let error = ArchiveError::TooLarge { key, limit };
+    Err(ServiceFailure::transient("select", format!("{} {error}", chosen.label)))
 }
 
 fn artifact_revision(manifest: &Sha256) -> RevisionId {

@@ -39,6 +39,8 @@ type Manifests = HashMap<Sha256, Result<ChartLayers, String>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ChartLayers {
     pub(crate) archive: Sha256,
+    /// Of the archive, in bytes.
+    pub(crate) size: u64,
     /// What `helm push` found alongside the archive.
     pub(crate) provenance: Option<Sha256>,
 }
@@ -235,7 +237,8 @@ fn layers_of(document: &Document) -> Result<ChartLayers, String> {
         (Some(archive), None) => {
             let provenance = manifest.layers.iter().find(|layer| layer.media_type == PROVENANCE);
             let sha256 = |layer: &Descriptor| layer.sha256().map_err(|digest| format!("has a layer with {digest}"));
-            Ok(ChartLayers { archive: sha256(archive)?, provenance: provenance.map(sha256).transpose()? })
+            let (size, provenance) = (archive.size, provenance.map(sha256).transpose()?);
+            Ok(ChartLayers { archive: sha256(archive)?, size, provenance })
         }
         (None, _) => {
             let types: Vec<_> =
@@ -288,7 +291,7 @@ mod tests {
         let results = with_client(&Upstream::new(url.as_str()), |client| {
             let registry = Registry::new(client, &tokens, url.join("/").unwrap());
             let shown = |found: Result<ChartVersion, NoChart>| match found {
-                Ok(ChartVersion { version, name, layers: ChartLayers { archive, provenance }, .. }) => {
+                Ok(ChartVersion { version, name, layers: ChartLayers { archive, provenance, .. }, .. }) => {
                     let signed = if provenance.is_some() { " signed" } else { "" };
                     format!("{name} {version} {}{signed}", &archive.to_string()[..2])
                 }
@@ -366,7 +369,7 @@ mod tests {
                 ChartTag::parse("oci://registry.example/charts/shop", "1.0.0+up1", listed).unwrap().layers(&registry)
             };
             for listed in [None, Some(archive), Some(digest)] {
-                assert_eq!(find(listed).unwrap(), ChartLayers { archive, provenance: None });
+                assert_eq!(find(listed).unwrap(), ChartLayers { archive, size: 1, provenance: None });
                 assert!(requests.recv().unwrap().starts_with("get /v2/charts/shop/manifests/1.0.0_up1 http"));
             }
             let other = Sha256::from_bytes([9; 32]);
