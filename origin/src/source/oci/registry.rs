@@ -17,8 +17,11 @@ use super::manifest::{self, Descriptor, Document, parse_digest};
 use super::token::{Key, Tokens};
 use super::{OciName, link};
 
-/// The largest manifest, and the largest page of tags.
+/// The largest manifest, and the least bound of a page of tags.
 const MAX_MANIFEST_BYTES: u64 = 4 << 20;
+
+/// The most bytes of a page of tags for each of `max_tags`: some registries list manifests with them.
+const MAX_BYTES_PER_TAG: u64 = 1 << 10;
 
 /// The most pages of tags. A registry may send one tag a page.
 const MAX_PAGES: usize = 1000;
@@ -133,6 +136,7 @@ impl<'a> Registry<'a> {
     /// All tags of a repository, as the registry sorts them. What cannot be a tag is left out.
     pub(crate) fn tags(&self, name: &OciName) -> Result<Vec<String>, RegistryError> {
         let max_tags = self.client.session().upstream.max_tags;
+        let max_page = MAX_MANIFEST_BYTES.max(MAX_BYTES_PER_TAG.saturating_mul(max_tags as u64));
         let invalid = |cause| RegistryError::from(UpstreamError::InvalidList { name: "tags/list", cause });
         let mut page = self.url_of(name, &["tags", "list"]);
         page.query_pairs_mut().append_pair("n", TAGS_PER_PAGE);
@@ -151,7 +155,13 @@ impl<'a> Registry<'a> {
                 return Err(self.failure(name, &response));
             }
             let next = link::next_page(&page, response.headers()).map_err(|reason| invalid(reason.to_owned()))?;
-            let (bytes, _) = self.read(response, MAX_MANIFEST_BYTES)?;
+            let (bytes, _) = self.read(response, max_page).map_err(|error| match error {
+                RegistryError::Unusable(reason) => invalid(format!(
+                    "a page {reason}, the bound with `[upstreams] max_tags` = {max_tags}: raise it, or follow a tag instead \
+                     of a range"
+                )),
+                error => error,
+            })?;
             let read: Page =
                 serde_json::from_slice(&bytes).map_err(|error| invalid(shown(&error.to_string(), MAX_SHOWN)))?;
             let read = read.tags.unwrap_or_default();

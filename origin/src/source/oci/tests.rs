@@ -159,6 +159,12 @@ fn all_pages_of_tags_are_read_or_none() {
     with_registry(2, vec![page("", r#"["a","/","/"]"#)], |registry, name, _| {
         assert!(message(registry.tags(name)).starts_with(expected), "what is no tag counts as well");
     });
+    let long = ok(&format!(r#"{{"tags":["a"],"manifest":"{}"}}"#, "x".repeat(5 << 20)));
+    with_registry(6 << 10, vec![long.clone()], |registry, name, _| assert_eq!(registry.tags(name).unwrap(), ["a"]));
+    with_registry(5, vec![long], |registry, name, _| {
+        let shown = message(registry.tags(name));
+        assert!(shown.contains("a page has more than 4194304 bytes, the bound with `[upstreams] max_tags` = 5: raise it"), "{shown}");
+    });
     let lost = response("200 OK", "link: </x>; rel=\"next\"\r\n", r#"{"tags":["a"]}"#);
     with_registry(10, vec![lost], |registry, name, _| {
         assert!(message(registry.tags(name)).contains("its `Link` to the next page cannot be used"));
