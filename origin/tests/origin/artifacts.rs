@@ -1,7 +1,7 @@
 //! Artifacts in OCI registries, at a scripted registry.
 
 use crate::prelude::*;
-use crate::registry_server::{FLUX_CONFIG, FLUX_CONTENT, RegistryServer, gzip_tar};
+use crate::registry_server::{FLUX_CONFIG, FLUX_CONTENT, RegistryBehavior, RegistryServer, gzip_tar};
 
 pub(crate) const NAME: &str = "acme/shop";
 
@@ -173,6 +173,9 @@ async fn credentials_go_to_the_registry_or_to_its_token_service_and_never_to_sto
     assert_eq!(registry.requests(), [format!("401 {head} +"), format!("200 {head} +")]);
     node.poll().await;
     assert_eq!(registry.requests(), [format!("200 {head} +")], "the registry's own demand is remembered");
+    registry.set(|it| it.basic = Some(password("three")));
+    node.poll().await;
+    assert_eq!(registry.requests(), [format!("401 {head} +")], "the same password is not sent again");
 
     // Passwords go to no token service in the clear, nor to a private address that nobody listed.
     for (realm, reason) in [
@@ -193,6 +196,43 @@ async fn credentials_go_to_the_registry_or_to_its_token_service_and_never_to_sto
     let failed = node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
     let reason = format!("{:?}", failed.health);
     assert!(reason.contains("the registry refuses access to `acme/shop`, or has no such repository"), "{reason}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_repository_that_is_hidden_from_the_public_is_followed_with_credentials() {
+    let home = Home::new();
+    let registry = RegistryServer::start(Some(home.dir()));
+    registry.push_archive(NAME, "v1", &[("map.yaml", "a: 1")]);
+    let robot = Some(("robot".to_owned(), "one".to_owned()));
+    fs::write(home.file("password"), "one").unwrap();
+    let keys = json!({ "username": "robot", "password_file": home.file("password"), "ca": home.file("ca.pem") });
+    let config = config(&home, &registry.url(NAME), &keys, &[("shop", "v1"), ("none", "v2")]);
+    for behavior in [
+        RegistryBehavior { hides: true, basic: robot.clone(), ..RegistryBehavior::default() },
+        RegistryBehavior { hides: true, token: Some(robot), ..RegistryBehavior::default() },
+    ] {
+        registry.set(|it| *it = behavior);
+        registry.requests();
+        let node = home.start(config.clone()).await;
+        node.published_of("shop", |_| true).await;
+        node.repository(|state| state.applied_polls > 0).await;
+        let first: Vec<_> = registry.requests();
+        assert_eq!(first[..2], ["404 HEAD /v2/acme/shop/manifests/v1", "401 GET /v2/"]);
+        assert_eq!(first.iter().filter(|it| it.ends_with(" /v2/")).count(), 1, "{first:?}");
+        assert!(failure(&node, "none").await.contains("the registry has no tag `v2`"));
+        node.poll().await;
+        let requests = registry.requests();
+        assert!(requests.iter().all(|it| it.ends_with(" +")), "what was accepted is remembered: {requests:?}");
+        node.stop().await;
+    }
+    // A registry that everybody may read is asked once.
+    registry.set(|it| *it = RegistryBehavior::default());
+    let node = home.start(config).await;
+    assert!(failure(&node, "none").await.contains("the registry has no tag `v2`"));
+    registry.requests();
+    node.poll().await;
+    assert!(!registry.requests().iter().any(|it| it.ends_with(" /v2/")));
     node.stop().await;
 }
 

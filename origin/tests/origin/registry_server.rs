@@ -43,6 +43,10 @@ pub(crate) struct RegistryBehavior {
     /// Where its tokens are, if not at the registry.
     pub(crate) realm: Option<String>,
     pub(crate) has_no_head: bool,
+    /// What needs credentials is not there without any, except for the root of the registry.
+    pub(crate) hides: bool,
+    /// Requests with this in their target are never answered.
+    pub(crate) stalls: Option<&'static str>,
     /// The tags on a page.
     pub(crate) page: Option<usize>,
     /// The registry that has the blobs.
@@ -212,12 +216,20 @@ impl RegistryServer {
             let token = json!({ "token": format!("t{number}"), "expires_in": 300 });
             return (200, String::new(), token.to_string().into_bytes());
         }
+        if behavior.stalls.is_some_and(|part| target.contains(part)) {
+            loop {
+                std::thread::park();
+            }
+        }
         let rest = path.strip_prefix("/v2/").unwrap();
+        if behavior.hides && authorization.is_none() && !rest.is_empty() {
+            return none(404, "");
+        }
         let kind = ["/manifests/", "/blobs/", "/tags/", "/referrers/"]
             .into_iter()
             .find(|kind| rest.contains(kind))
             .unwrap_or("/");
-        let (name, last) = rest.split_once(kind).unwrap();
+        let (name, last) = rest.split_once(kind).unwrap_or_default();
         if behavior.basic.is_some_and(|password| !has(&password)) {
             return none(401, "www-authenticate: Basic realm=\"registry\"\r\n");
         }

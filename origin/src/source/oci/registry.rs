@@ -1,9 +1,9 @@
 //! Requests to a registry.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 use weir_protocol::digest::Sha256;
@@ -11,7 +11,7 @@ use weir_protocol::digest::Sha256;
 use super::super::error::UpstreamError;
 use super::super::http::{Body, Client, follow_redirects, same_host, same_origin};
 use super::super::shown::shown;
-use super::challenge::{self, Challenge};
+use super::challenge::{self, Challenge, TokenService};
 use super::error::{RegistryError, of_body};
 use super::manifest::{self, Descriptor, Document, parse_digest};
 use super::token::{Key, Tokens};
@@ -34,6 +34,9 @@ const MAX_SHOWN: usize = 200;
 
 /// The longest tag, in bytes.
 const MAX_TAG_BYTES: usize = 128;
+
+/// How long a registry is believed that demands nothing.
+const RECHECK_ROOT: Duration = Duration::from_secs(3600);
 
 const DOCKER_CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 
@@ -285,15 +288,33 @@ impl<'a> Registry<'a> {
             name: name.clone(),
             credentials: credentials.map(|value| Sha256::of(value.as_bytes())),
         };
-        let response = send(self.tokens.get(&key, Instant::now()))?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            if response.status() == StatusCode::FORBIDDEN {
-                // Another token may have more rights by now.
-                self.tokens.remove(&key);
+        let stored = self.tokens.get(&key, Instant::now());
+        let response = send(stored.clone().flatten())?;
+        let may_be_hidden = credentials.is_some() && stored.is_none() && !response.headers().contains_key(RETRY_AFTER);
+        let challenge = match response.status() {
+            StatusCode::UNAUTHORIZED => challenge::read(response.headers()),
+            StatusCode::FORBIDDEN | StatusCode::NOT_FOUND if may_be_hidden => {
+                let challenge = self.challenge_of_root()?;
+                if challenge.is_none() {
+                    self.tokens.put(key, None, Some(RECHECK_ROOT), Instant::now());
+                    return Ok(response);
+                }
+                challenge
             }
-            return Ok(response);
-        }
-        let (authorization, lifetime) = match (challenge::read(response.headers()), credentials) {
+            status => {
+                if status == StatusCode::FORBIDDEN {
+                    // Another token may have more rights by now.
+                    self.tokens.remove(&key);
+                }
+                return Ok(response);
+            }
+        };
+        let (authorization, lifetime) = match (challenge, credentials) {
+            // The password was sent.
+            (Some(Challenge::Basic), Some(credentials)) if stored.flatten().as_ref() == Some(credentials) => {
+                self.tokens.remove(&key);
+                return Ok(response);
+            }
             (Some(Challenge::Bearer(service)), _) => {
                 let granted = self.tokens.request(self.client, &self.url, &service, name, credentials)?;
                 (granted.0, Some(granted.1))
@@ -314,6 +335,21 @@ impl<'a> Registry<'a> {
             _ => self.tokens.put(key, authorization, lifetime, Instant::now()),
         }
         Ok(response)
+    }
+
+    /// What the registry demands for its root. Some hide from the public what it may not read, and demand nothing there.
+    fn challenge_of_root(&self) -> Result<Option<Challenge>, UpstreamError> {
+        let mut root = self.url.clone();
+        root.set_path("/v2/");
+        let response = self.client.send_as(&Method::GET, &root, HeaderMap::new(), None)?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(None);
+        }
+        Ok(challenge::read(response.headers()).map(|challenge| match challenge {
+            // Its scope is not of the repository.
+            Challenge::Bearer(service) => Challenge::Bearer(TokenService { scope: None, ..service }),
+            Challenge::Basic => Challenge::Basic,
+        }))
     }
 
     /// The error for a status.

@@ -47,7 +47,8 @@ pub(super) struct Key {
 }
 
 struct Granted {
-    authorization: HeaderValue,
+    /// `None`: the registry demands nothing.
+    authorization: Option<HeaderValue>,
     /// `None`: it is the password itself.
     until: Option<Instant>,
 }
@@ -58,14 +59,21 @@ impl Tokens {
         Self { granted: Mutex::default(), issued }
     }
 
-    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<HeaderValue> {
+    /// What a registry accepted. Inside, `None`: it demands nothing.
+    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<Option<HeaderValue>> {
         let granted = self.granted();
         let found = granted.get(key).filter(|found| found.until.is_none_or(|until| now < until));
         found.map(|found| found.authorization.clone())
     }
 
     /// `lifetime`: `None` for a password.
-    pub(super) fn put(&self, key: Key, authorization: HeaderValue, lifetime: Option<Duration>, now: Instant) {
+    pub(super) fn put(
+        &self,
+        key: Key,
+        authorization: impl Into<Option<HeaderValue>>,
+        lifetime: Option<Duration>,
+        now: Instant,
+    ) {
         let mut granted = self.granted();
         if granted.len() >= MAX_TOKENS {
             granted.retain(|_, other| other.until.is_none_or(|until| now < until));
@@ -75,7 +83,7 @@ impl Tokens {
         }
         // It is not sent when it is about to end.
         let until = lifetime.map(|lifetime| now + lifetime.min(MAX_LIFETIME).mul_f64(0.9));
-        granted.insert(key, Granted { authorization, until });
+        granted.insert(key, Granted { authorization: authorization.into(), until });
     }
 
     pub(super) fn remove(&self, key: &Key) {
