@@ -70,7 +70,9 @@ impl ArtifactSource {
             Ok(downloaded) => downloaded,
             Err(BodyError::TooLarge) => {
                 if let Some(size) = chosen.blob.size {
-                    let reason = format_args!("has a layer of more than the {size} bytes that its manifest says: publish it again");
+                    let reason = format_args!(
+                        "has a layer of more than the {size} bytes that its manifest says: publish it again"
+                    );
                     return failed(RetryPolicy::BackOff, &reason);
                 }
                 let error = ArchiveError::TooLarge { key: bounds.max_archive_key, limit: bounds.max_archive };

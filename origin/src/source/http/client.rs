@@ -216,7 +216,9 @@ impl<'a> Client<'a> {
         match self.response_error(response) {
             UpstreamError::HttpStatus { status: 403, retry_after: None, server, .. } => {
                 UpstreamError::Authenticate(match server {
-                    Server::Other(host) => format!("it named or redirected to another host, `{host}`, which answered 403"),
+                    Server::Other(host) => {
+                        format!("it named or redirected to another host, `{host}`, which answered 403")
+                    }
                     _ => "it answered 403: the credentials do not give access to this repository".to_owned(),
                 })
             }

@@ -21,14 +21,12 @@ pub(crate) fn classify(session: &UpstreamSession, error: &reqwest::Error) -> Ups
     if error.is_connect() {
         return match innermost.as_str() {
             // The connector's text for a response of 407 by the proxy.
-            text if text.contains("proxy authorization required") => {
-                UpstreamError::HttpStatus {
-                    server: Server::Upstream,
-                    step: session.step(),
-                    status: 407,
-                    retry_after: None,
-                }
-            }
+            text if text.contains("proxy authorization required") => UpstreamError::HttpStatus {
+                server: Server::Upstream,
+                step: session.step(),
+                status: 407,
+                retry_after: None,
+            },
             text if text.contains("tunnel") || text == "unsuccessful" => UpstreamError::Connect {
                 cause: "the proxy refuses to connect to it (CONNECT)".to_owned(),
                 timeout: false,

@@ -7,7 +7,7 @@ use super::super::signatures::{PublicKey, SIGNED, Seen, Verdict, verify_bundle, 
 use super::manifest::{Descriptor, Document};
 use super::{OciName, Registry, RegistryError};
 
-/// The most signatures of a manifest that are requested.
+/// The most signatures of a manifest that are requested in each place.
 const MAX_SIGNATURES: usize = 16;
 
 /// The largest signature with what it signs, in bytes.
@@ -37,7 +37,12 @@ pub(crate) fn verify(
 ) -> Result<Result<(), String>, RegistryError> {
     let mut search =
         Search { registry, name, digest, keys, seen: Seen::default(), requested: 0, failed: None, unusable: None };
-    if search.bundles()? || search.payloads()? {
+    if search.bundles()? {
+        return Ok(Ok(()));
+    }
+    // Bundles, which whoever may push can add, hide no signature in the other place.
+    search.requested = 0;
+    if search.payloads()? {
         return Ok(Ok(()));
     }
     if let Some(error) = search.failed {

@@ -130,7 +130,9 @@ mod tests {
         let Document::Index(read) = parse(index.as_bytes()).unwrap() else { panic!("{index}") };
         assert_eq!(read.manifests[0].platform.as_ref().unwrap().os, "linux");
 
-        for odd in [r#""platform":{}"#, r#""platform":null,"annotations":null"#, r#""platform":{"os":null,"variant":""}"#] {
+        for odd in
+            [r#""platform":{}"#, r#""platform":null,"annotations":null"#, r#""platform":{"os":null,"variant":""}"#]
+        {
             let index = format!(r#"{{"manifests":[{{{odd},{}]}}"#, &descriptor[1..]);
             let Ok(Document::Index(read)) = parse(index.as_bytes()) else { panic!("{index}") };
             assert!(read.manifests[0].platform.as_ref().is_none_or(|it| it.os.is_empty()), "{read:?}");

@@ -26,6 +26,9 @@ const MAX_BYTES_PER_TAG: u64 = 1 << 10;
 /// The most pages of tags. A registry may send one tag a page.
 const MAX_PAGES: usize = 1000;
 
+/// The most pages of referrers.
+const MAX_REFERRER_PAGES: usize = 10;
+
 /// The tags that are requested per page. Registries may send fewer.
 const TAGS_PER_PAGE: &str = "1000";
 
@@ -119,7 +122,8 @@ impl<'a> Registry<'a> {
 
     /// The manifest that a tag names now.
     pub(crate) fn manifest_by_tag(&self, name: &OciName, tag: &str) -> Result<Resolved, RegistryError> {
-        let (bytes, digest) = self.document(name, &["manifests", tag], manifest::ACCEPT)?;
+        let response = self.get(name, self.url_of(name, &["manifests", tag]), manifest::ACCEPT)?;
+        let (bytes, digest) = self.read(response, MAX_MANIFEST_BYTES)?;
         let document = manifest::parse(&bytes).map_err(|why| format!("has a manifest that cannot be used: {why}"));
         Ok(Resolved { digest, document })
     }
@@ -153,10 +157,7 @@ impl<'a> Registry<'a> {
                 );
                 return Err(invalid(cause));
             }
-            let response = self.send(name, &Method::GET, page.clone(), "application/json")?;
-            if response.status() != StatusCode::OK {
-                return Err(self.failure(name, &response));
-            }
+            let response = self.get(name, page.clone(), "application/json")?;
             let next = link::next_page(&page, response.headers()).map_err(|reason| invalid(reason.to_owned()))?;
             let (bytes, _) = self.read(response, max_page).map_err(|error| match error {
                 RegistryError::Unusable(reason) => invalid(format!(
@@ -181,7 +182,7 @@ impl<'a> Registry<'a> {
     }
 
     /// The manifests that refer to a manifest: signatures, for example. A list of the registry's own, or else of the tag
-    /// that clients maintain for registries without one. Only the first page.
+    /// that clients maintain for registries without one. A part of a long list.
     pub(crate) fn referrers(&self, name: &OciName, digest: &Sha256) -> Result<Vec<Descriptor>, RegistryError> {
         match self.list_of_referrers(name, &["referrers", &format!("sha256:{digest}")]) {
             // Registries without the list say so in many ways.
@@ -198,12 +199,26 @@ impl<'a> Registry<'a> {
     }
 
     fn list_of_referrers(&self, name: &OciName, path: &[&str]) -> Result<Vec<Descriptor>, RegistryError> {
-        let (bytes, _) = self.document(name, path, "application/vnd.oci.image.index.v1+json")?;
-        match manifest::parse(&bytes) {
-            Ok(Document::Index(index)) => Ok(index.manifests),
-            Ok(Document::Manifest(_)) => Err(unusable("has a list of referrers that is no index".to_owned())),
-            Err(reason) => Err(unusable(format!("has a list of referrers that cannot be used: {reason}"))),
+        let (mut page, mut found) = (self.url_of(name, path), Vec::new());
+        for _ in 0..MAX_REFERRER_PAGES {
+            let response = self.get(name, page.clone(), "application/vnd.oci.image.index.v1+json")?;
+            // A part of the list may have what is looked for.
+            let next = link::next_page(&page, response.headers()).unwrap_or(None);
+            match manifest::parse(&self.read(response, MAX_MANIFEST_BYTES)?.0) {
+                Ok(Document::Index(index)) => found.extend(index.manifests),
+                Ok(Document::Manifest(_)) => {
+                    return Err(unusable("has a list of referrers that is no index".to_owned()));
+                }
+                Err(reason) => {
+                    return Err(unusable(format!("has a list of referrers that cannot be used: {reason}")));
+                }
+            }
+            match next {
+                Some(next) => page = next,
+                None => break,
+            }
         }
+        Ok(found)
     }
 
     /// A blob, as a response whose body is not read yet. Redirects lead to storage, which receives no credentials.
@@ -229,18 +244,10 @@ impl<'a> Registry<'a> {
         )))
     }
 
-    /// The bytes of a manifest, and their digest.
-    fn document(
-        &self,
-        name: &OciName,
-        path: &[&str],
-        accept: &'static str,
-    ) -> Result<(Vec<u8>, Sha256), RegistryError> {
-        let response = self.send(name, &Method::GET, self.url_of(name, path), accept)?;
-        if response.status() != StatusCode::OK {
-            return Err(self.failure(name, &response));
-        }
-        self.read(response, MAX_MANIFEST_BYTES)
+    /// A response with the status 200.
+    fn get(&self, name: &OciName, url: Url, accept: &'static str) -> Result<Response, RegistryError> {
+        let response = self.send(name, &Method::GET, url, accept)?;
+        if response.status() == StatusCode::OK { Ok(response) } else { Err(self.failure(name, &response)) }
     }
 
     fn read(&self, response: Response, max_bytes: u64) -> Result<(Vec<u8>, Sha256), RegistryError> {

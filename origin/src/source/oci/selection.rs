@@ -58,9 +58,14 @@ pub(super) fn choose_manifest(index: &Index, platform: Option<&PlatformName>) ->
         [] => Err(format!("has no manifest for `{platform}`{}: change `platform`", platforms(&images))),
         _ => {
             // Nothing in `platform` tells apart those that have the same variant.
-            let variants: HashSet<_> = fitting.iter().map(|image| image.platform.as_ref().map(|it| &it.variant)).collect();
+            let variants: HashSet<_> =
+                fitting.iter().map(|image| image.platform.as_ref().map(|it| &it.variant)).collect();
             let (count, shown) = (fitting.len(), platforms(&fitting));
-            let what = if variants.len() > 1 { "name one of them with its variant in `platform`" } else { "only one can be followed" };
+            let what = if variants.len() > 1 {
+                "name one of them with its variant in `platform`"
+            } else {
+                "only one can be followed"
+            };
             Err(format!("has {count} manifests for `{platform}`{shown}: {what}"))
         }
     }

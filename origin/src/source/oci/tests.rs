@@ -163,7 +163,10 @@ fn all_pages_of_tags_are_read_or_none() {
     with_registry(6 << 10, vec![long.clone()], |registry, name, _| assert_eq!(registry.tags(name).unwrap(), ["a"]));
     with_registry(5, vec![long], |registry, name, _| {
         let shown = message(registry.tags(name));
-        assert!(shown.contains("a page has more than 4194304 bytes, the bound with `[upstreams] max_tags` = 5: raise it"), "{shown}");
+        assert!(
+            shown.contains("a page has more than 4194304 bytes, the bound with `[upstreams] max_tags` = 5: raise it"),
+            "{shown}"
+        );
     });
     let lost = response("200 OK", "link: </x>; rel=\"next\"\r\n", r#"{"tags":["a"]}"#);
     with_registry(10, vec![lost], |registry, name, _| {
@@ -304,6 +307,25 @@ fn referrers_are_listed_by_the_registry_or_by_a_tag() {
         assert_eq!(paths, [api.clone(), api, format!("/v2/acme/shop/manifests/sha256-{digest}")]);
         assert!(registry.referrers(name, &digest).unwrap().is_empty());
         assert!(message(registry.referrers(name, &digest)).contains("a list of referrers that is no index"));
+    });
+}
+
+#[test]
+fn the_first_pages_of_referrers_are_read() {
+    let (digest, hex) = (Sha256::of(b"image"), "ab".repeat(32));
+    let page = |next: &str| {
+        let link = if next.is_empty() { String::new() } else { format!("link: </x?{next}>; rel=\"next\"\r\n") };
+        let index = format!(r#"{{"manifests":[{{"mediaType":"m","digest":"sha256:{hex}","size":1}}]}}"#);
+        response("200 OK", &link, &index)
+    };
+    with_registry(10, vec![page("last=a"), page("last=b"), page("")], |registry, name, requests| {
+        assert_eq!(registry.referrers(name, &digest).unwrap().len(), 3);
+        let last = requests.try_iter().last().unwrap();
+        assert!(last.starts_with(&format!("get /v2/acme/shop/referrers/sha256:{digest}?last=b http")), "{last}");
+    });
+    with_registry(10, vec![page("last=a"); 11], |registry, name, requests| {
+        assert_eq!(registry.referrers(name, &digest).unwrap().len(), 10);
+        assert_eq!(requests.try_iter().count(), 10);
     });
 }
 
