@@ -279,6 +279,10 @@ mod tests {
     fn urls_are_relative_to_the_index() {
         let by_digest =
             concat!("oci://docker.io/shop@sha256:", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
+        let by_both = concat!(
+            "oci://docker.io/shop:1.0.0+2@sha256:",
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+        );
         let docker_hub = concat!(
             "https://registry-1.docker.io/ library/shop sha256:",
             "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -291,14 +295,18 @@ mod tests {
             ("https://github.com/x.tgz", "https://github.com/x.tgz"),
             ("oci://r.example/charts/shop:v1", "https://r.example/ charts/shop v1"),
             ("oci://r.example:5000/shop", "https://r.example:5000/ shop 1.0.0_2"),
+            ("oci://r.example/charts/shop:1.0.0+2", "https://r.example/ charts/shop 1.0.0_2"),
             (by_digest, docker_hub),
+            (by_both, docker_hub),
         ] {
             assert_eq!(chosen("HEAD", &[("1.0.0+2", "a", "", url)]).unwrap().2, expected);
         }
         for (url, reason) in [
             ("http://charts.example/x.tgz", "leads from https to http"),
             ("file:///etc/passwd", "begins neither with"),
-            ("oci://r.example/shop:1+2", "is invalid: it has neither a tag nor a digest"),
+            ("oci://r.example/shop:1~2", "is invalid: it has neither a tag nor a digest"),
+            ("oci://r.example/shop@v1", "is invalid: it has neither a tag nor a digest"),
+            ("oci://r.example/shop:v1@sha256:ab", "is invalid: it has neither a tag nor a digest"),
             ("oci://r.example/Shop", "is invalid: its path is not the name"),
             ("oci://r.example", "is invalid: it names no repository"),
             ("oci://me:secret@r.example/shop", "is invalid: it"),

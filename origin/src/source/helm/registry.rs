@@ -19,8 +19,9 @@ use super::tags;
 /// The media type of a chart's configuration. Images may be in the same repository.
 const CONFIG: &str = "application/vnd.cncf.helm.config.v1+json";
 
-/// The media types of the layers of a chart, in any order.
+/// The media types of the layers of a chart, in any order. Helm 3.6 and older wrote the second one.
 const ARCHIVE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
+const LEGACY_ARCHIVE: &str = "application/tar+gzip";
 const PROVENANCE: &str = "application/vnd.cncf.helm.chart.provenance.v1.prov";
 
 /// The most characters of a media type in a message.
@@ -75,14 +76,17 @@ impl ChartTag {
     ///
     /// # Errors
     /// It is invalid, with the reason.
-    pub(super) fn parse(url: &str, version: &str, listed: Option<Sha256>) -> Result<Self, &'static str> {
+    pub(super) fn parse<'a>(url: &'a str, version: &'a str, listed: Option<Sha256>) -> Result<Self, &'static str> {
         let path = url.rfind('/').map_or(0, |slash| slash + 1);
-        let ends = url.find('@').or_else(|| url[path..].find(':').map(|colon| path + colon));
-        let (repository, tag) = match ends {
-            Some(at) => (&url[..at], url[at + 1..].to_owned()),
-            None => (url, version.replace('+', "_")),
+        let split = |text: &'a str, separator: char| match text.get(path..).and_then(|end| end.find(separator)) {
+            Some(at) => (&text[..path + at], Some(&text[path + at + 1..])),
+            None => (text, None),
         };
-        if !is_reference(&tag) {
+        let (named, digest) = split(url, '@');
+        let (repository, tag) = split(named, ':');
+        // As helm reads it: of both, the digest counts, and a tag has no `+`.
+        let tag = digest.map_or_else(|| tag.unwrap_or(version).replace('+', "_"), str::to_owned);
+        if !is_reference(&tag) || digest.is_some_and(|digest| parse_digest(digest).is_none()) {
             return Err("it has neither a tag nor a digest of SHA-256");
         }
         let endpoint = Endpoint::parse(repository);
@@ -232,7 +236,7 @@ fn layers_of(document: &Document) -> Result<ChartLayers, String> {
     if config != CONFIG {
         return Err(format!("is not a chart: the media type of its configuration is `{}`", shown(config, MAX_SHOWN)));
     }
-    let mut archives = manifest.layers.iter().filter(|layer| layer.media_type == ARCHIVE);
+    let mut archives = manifest.layers.iter().filter(|layer| [ARCHIVE, LEGACY_ARCHIVE].contains(&&*layer.media_type));
     match (archives.next(), archives.next()) {
         (Some(archive), None) => {
             let provenance = manifest.layers.iter().find(|layer| layer.media_type == PROVENANCE);
@@ -355,6 +359,13 @@ mod tests {
             let (results, _) = list(&[("shop", "HEAD")], 1, script(&document, &document));
             assert!(results[0][0].starts_with(&format!("[select] chart `shop` 1.5.1 {reason}")), "{results:?}");
         }
+    }
+
+    #[test]
+    fn the_layer_of_an_old_helm_is_a_chart() {
+        let chart = manifest(CONFIG, &[(PROVENANCE, 1), ("application/tar+gzip", 2)]);
+        let (results, _) = list(&[("shop", "HEAD")], 1, vec![ok(r#"{"tags":["1.0.0"]}"#), head(&chart), ok(&chart)]);
+        assert_eq!(results, [["charts/shop 1.0.0 02 signed"]]);
     }
 
     #[test]
