@@ -38,8 +38,12 @@ impl PublicKey {
     /// # Errors
     /// There is none, or it is of another algorithm: the end of a sentence that begins with the name of the file.
     pub(crate) fn from_pem(pem: &[u8]) -> Result<Self, String> {
-        let der = SubjectPublicKeyInfoDer::from_pem_slice(pem);
-        let der = der.map_err(|_| "is not a public key in PEM (`-----BEGIN PUBLIC KEY-----`)".to_owned())?;
+        let mut keys = SubjectPublicKeyInfoDer::pem_slice_iter(pem);
+        let der = keys.next().and_then(Result::ok);
+        let der = der.ok_or_else(|| "is not a public key in PEM (`-----BEGIN PUBLIC KEY-----`)".to_owned())?;
+        if keys.next().is_some() {
+            return Err("has more than one public key: put each one into a file of its own".to_owned());
+        }
         let invalid = || "is not a valid public key".to_owned();
         let (rest, key) = SubjectPublicKeyInfo::from_der(&der).map_err(|_| invalid())?;
         if !rest.is_empty() {
@@ -104,6 +108,7 @@ gMvLit11ytNgxBy36QIDAQAB
             ("", "is not a public key in PEM (`-----BEGIN PUBLIC KEY-----`)"),
             (&P256.key.replace("PUBLIC", "PRIVATE"), "is not a public key in PEM"),
             (&P256.key.replace("MFkw", "MFkx"), "is not a valid public key"),
+            (&[P256.key, RSA.key].concat(), "has more than one public key: put each one into a file"),
             (P384, "is a key of an algorithm that is not supported: use ECDSA P-256, Ed25519 or RSA"),
             (RSA_1024, "is a key of RSA with less than 2048 bits"),
         ] {
