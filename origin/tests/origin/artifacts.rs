@@ -372,6 +372,27 @@ async fn a_pause_that_the_storage_demands_holds_only_what_was_requested_there() 
 }
 
 #[tokio::test]
+async fn an_artifact_that_takes_too_long_keeps_no_other_from_being_fetched() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    let layer = registry.blob(FLUX_CONTENT, &gzip_tar(&[("map.yaml", "slow")]));
+    registry.push(NAME, "a-slow", &registry.artifact(FLUX_CONFIG, std::slice::from_ref(&layer)));
+    registry.push_archive(NAME, "good", &[("map.yaml", "good")]);
+    let digest: &'static str = layer["digest"].as_str().unwrap().to_owned().leak();
+    registry.set(|it| it.stalls = Some(digest));
+    let mut config = config(&home, &registry.url(NAME), &insecure(), &[("a-slow", "a-slow"), ("good", "good")]);
+    config.repositories[0].poll_timeout = Duration::from_secs(2);
+    let node = home.start(config).await;
+    // The watchdog interrupts the first poll.
+    let failed = node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
+    assert!(format!("{failed:?}").contains("took longer than 2 s"), "{failed:?}");
+    node.poll().await;
+    node.published_of("good", |_| true).await;
+    let shown = failure(&node, "a-slow").await;
+    assert!(shown.starts_with("[fetch] artifact `a-slow` cannot be fetched: the poll was interrupted"), "{shown}");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn operators_follow_an_artifact() {
     let (home, registry) = (Home::new(), RegistryServer::start(None));
     let digest = registry.push_archive(NAME, "v1", &[("map.yaml", "a: 1")]);

@@ -129,7 +129,7 @@ impl ArtifactSource {
         request.progress.preparing();
         let (result, ends) = split(self.fetch(client, &chosen, signed, request.progress), |error| {
             NotFetched::by(&chosen, "fetch", error)
-        })?;
+        });
         has_succeeded |= result.is_ok();
         let label = if result.is_ok() { "fetched" } else { "failed" };
         self.shared.metrics.archives_fetched.with_label_values(&[label]).inc();
@@ -254,14 +254,13 @@ impl ArtifactSource {
 }
 
 /// Splits an error that ends the poll into a failure of one version and the error. Once the failure is recorded, others are
-/// the first of the next poll. An interrupted poll says nothing about a version.
+/// the first of the next poll. The watchdog interrupts a poll whose version takes too long.
 fn split<T, E>(
     result: Result<Result<T, E>, UpstreamError>,
     failure: impl FnOnce(&UpstreamError) -> E,
-) -> Result<(Result<T, E>, Option<UpstreamError>), UpstreamError> {
+) -> (Result<T, E>, Option<UpstreamError>) {
     match result {
-        Ok(result) => Ok((result, None)),
-        Err(UpstreamError::Interrupted) => Err(UpstreamError::Interrupted),
-        Err(error) => Ok((Err(failure(&error)), Some(error))),
+        Ok(result) => (result, None),
+        Err(error) => (Err(failure(&error)), Some(error)),
     }
 }

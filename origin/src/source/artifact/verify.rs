@@ -41,9 +41,7 @@ impl ArtifactSource {
         request: &PollRequest<'_>,
     ) -> Result<bool, UpstreamError> {
         let verified = self.verify_one(client, policy, chosen, *sha256, request.progress);
-        let (verified, ends) = split(verified, |error| not_fetched(chosen, error))?;
-        // A program may have been interrupted.
-        client.session().check_interrupt()?;
+        let (verified, ends) = split(verified, |error| not_fetched(chosen, error));
         let result = verified.as_ref().map_or_else(|not| not.error.as_str(), |_| "verified");
         self.shared.metrics.verifications.with_label_values(&[request.config.name.as_str(), result]).inc();
         let verified = verified.map_err(|NotVerified { error, retry_after }| NotFetched {
@@ -52,6 +50,8 @@ impl ArtifactSource {
         });
         let is_valid = verified.is_ok();
         self.state().signatures.checked(chosen, verified, request.config.poll_interval, Instant::now());
+        // A program may have been interrupted.
+        client.session().check_interrupt()?;
         ends.map_or(Ok(is_valid), Err)
     }
 
