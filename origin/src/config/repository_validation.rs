@@ -74,7 +74,8 @@ impl RepositoryConfig {
 
     fn errors_of_verify(&self) -> Option<ValidationError> {
         let verify = self.verify.as_ref()?;
-        let has = |key: &str| self.kind.has(&format!("verify.{key}")) && (key != "cosign_keys" || !self.url.is_http());
+        let is_of_kind = |key: &str| self.kind.has(&format!("verify.{key}"));
+        let has = |key: &str| is_of_kind(key) && (key != "cosign_keys" || !self.url.is_http());
         if verify.files().next().is_none() {
             let keys = ["ssh_allowed_signers", "pgp_keyring", "cosign_keys"].into_iter().filter(|key| has(key));
             let keys: Vec<String> = keys.map(|key| format!("`{key}`")).collect();
@@ -85,17 +86,13 @@ impl RepositoryConfig {
             let detail = format!("it must name at most {MAX_COSIGN_KEYS} files");
             return Some(ValidationError::new("verify.cosign_keys", detail));
         }
-        let is_http = self.url.is_http();
-        if !verify.cosign_keys.is_empty()
-            && self.kind.has("verify.cosign_keys")
-            && (is_http || verify.pgp_keyring.is_some() && has("pgp_keyring"))
-        {
-            let detail = if is_http {
-                "it is for `oci://` URLs: remove it"
-            } else {
-                "it cannot be used together with `pgp_keyring`"
+        if !verify.cosign_keys.is_empty() && is_of_kind("cosign_keys") {
+            let detail = match (has("cosign_keys"), verify.pgp_keyring.is_some() && has("pgp_keyring")) {
+                (false, _) => Some("it is for `oci://` URLs: remove it"),
+                (true, true) => Some("it cannot be used together with `pgp_keyring`"),
+                (true, false) => None,
             };
-            return Some(ValidationError::new("verify.cosign_keys", detail));
+            return detail.map(|detail| ValidationError::new("verify.cosign_keys", detail));
         }
         let is_missing = has("mode") && verify.mode.is_none();
         is_missing.then(|| ValidationError::new("verify.mode", "it must be `commit`, `tag` or `either`"))

@@ -35,8 +35,7 @@ pub(crate) struct Blob {
     pub(crate) max_bytes: u64,
     /// The configuration key of `max_bytes`: `max_chart`.
     pub(crate) max_bytes_key: &'static str,
-    /// In the order in which they are tried. Never empty.
-    pub(crate) at: Vec<Location>,
+    pub(crate) at: Location,
 }
 
 /// Where a blob is.
@@ -72,10 +71,10 @@ impl Blob {
 
     /// The registry and the repository in which it is.
     pub(super) fn in_registry(&self) -> Option<(&Url, &OciName)> {
-        self.at.iter().find_map(|location| match location {
+        match &self.at {
             Location::Blob { registry, name, .. } | Location::Chart { registry, name, .. } => Some((registry, name)),
             Location::Url(_) | Location::Tag(_) => None,
-        })
+        }
     }
 }
 

@@ -115,7 +115,7 @@ impl ArtifactSource {
         }
     }
 
-    /// Downloads from the first location that has the archive.
+    /// Downloads the archive.
     fn download(
         &self,
         client: &Client<'_>,
@@ -123,26 +123,14 @@ impl ArtifactSource {
         file: &mut File,
         progress: &FetchProgress,
     ) -> Result<Sha256, BodyError> {
-        let mut last = None;
-        for location in &chosen.blob.at {
-            let (response, expected) = match self.request(client, location) {
-                Ok(requested) => requested,
-                Err(error) if is_of_all(&error, client, chosen) => return Err(BodyError::Upstream(error)),
-                Err(error) => {
-                    last = Some(error);
-                    continue;
-                }
-            };
-            let sha256 = Body::new(client, response, chosen.blob.bound()).write_to(&mut Shown { file, progress })?;
-            if let Some(expected) = expected.filter(|expected| *expected != sha256) {
-                let cause = format!("its archive has the digest `{sha256}`, but its manifest says `{expected}`");
-                return Err(BodyError::Upstream(UpstreamError::Protocol { step: "fetch", cause }));
-            }
-            file.rewind().map_err(BodyError::Write)?;
-            return Ok(sha256);
+        let (response, expected) = self.request(client, &chosen.blob.at).map_err(BodyError::Upstream)?;
+        let sha256 = Body::new(client, response, chosen.blob.bound()).write_to(&mut Shown { file, progress })?;
+        if let Some(expected) = expected.filter(|expected| *expected != sha256) {
+            let cause = format!("its archive has the digest `{sha256}`, but its manifest says `{expected}`");
+            return Err(BodyError::Upstream(UpstreamError::Protocol { step: "fetch", cause }));
         }
-        let nowhere = || UpstreamError::NotFound { step: "fetch", cause: "it has no URL".to_owned() };
-        Err(BodyError::Upstream(last.unwrap_or_else(nowhere)))
+        file.rewind().map_err(BodyError::Write)?;
+        Ok(sha256)
     }
 
     /// Requests an archive. Returns its digest, too, if the listing does not have it.
@@ -187,14 +175,12 @@ pub(super) fn of_one(step: &'static str, error: RegistryError, name: &OciName) -
 /// Whether an error ends the poll: it was interrupted, or the server of the index, the registry or its token service demands
 /// a pause. Another host that does, such as a storage to which they redirect, stops only what was requested of it.
 pub(super) fn is_of_all(error: &UpstreamError, client: &Client<'_>, chosen: &Chosen) -> bool {
-    let is_own = |location: &Location| match location {
-        Location::Url(url) => same_host(&client.upstream_url, url),
-        Location::Blob { registry, .. }
-        | Location::Chart { registry, .. }
-        | Location::Tag(ChartTag { registry, .. }) => same_host(&client.upstream_url, registry),
-    };
+    let (Location::Url(server)
+    | Location::Blob { registry: server, .. }
+    | Location::Chart { registry: server, .. }
+    | Location::Tag(ChartTag { registry: server, .. })) = &chosen.blob.at;
     let is_pause = error.retry_after().is_some() && !error.is_of_other_host();
-    matches!(error, UpstreamError::Interrupted) || is_pause && chosen.blob.at.iter().any(is_own)
+    matches!(error, UpstreamError::Interrupted) || is_pause && same_host(&client.upstream_url, server)
 }
 
 /// Shows the received bytes.

@@ -109,7 +109,7 @@ fn chart_at(chart: &Chart, version: String, sha256: Option<Sha256>, at: Location
         chart: Some(chart.name.clone()),
         revision: sha256.map(|sha256| chart_revision(&version, &sha256)),
         version: Some(version),
-        blob: Blob { sha256, size: None, max_bytes, max_bytes_key: "max_chart", at: vec![at] },
+        blob: Blob { sha256, size: None, max_bytes, max_bytes_key: "max_chart", at },
         layout: Layout::StripTop,
         signed: None,
     }
@@ -167,7 +167,7 @@ fn list_artifacts(
 fn choose_artifact(artifact: Artifact, name: &OciName, client: &Client<'_>) -> Result<Chosen, ServiceFailure> {
     let (max_bytes, max_bytes_key) = (client.session().upstream.max_artifact, "max_artifact");
     let Artifact { label, tag, named, manifest, layer: sha256, size, layout } = artifact;
-    let at = vec![Location::Blob { registry: client.upstream_url.clone(), name: name.clone(), sha256 }];
+    let at = Location::Blob { registry: client.upstream_url.clone(), name: name.clone(), sha256 };
     within_limit(Chosen {
         label,
         chart: None,

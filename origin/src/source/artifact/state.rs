@@ -313,7 +313,7 @@ mod tests {
             chart: Some("shop".parse().unwrap()),
             revision: sha256.map(|sha256| chart_revision(version, &sha256)),
             version: Some(version.to_owned()),
-            blob: Blob { sha256, size: None, max_bytes: 100, max_bytes_key: "max_chart", at: vec![url] },
+            blob: Blob { sha256, size: None, max_bytes: 100, max_bytes_key: "max_chart", at: url },
             layout: Layout::StripTop,
             signed: None,
         };

@@ -127,23 +127,7 @@ impl ArtifactSource {
 
     /// Downloads the provenance of a chart.
     fn provenance(&self, client: &Client<'_>, chosen: &Chosen, progress: &FetchProgress) -> Result<Vec<u8>, BodyError> {
-        let mut last = None;
-        for location in &chosen.blob.at {
-            match self.provenance_at(client, location, progress) {
-                Err(BodyError::Upstream(error)) => last = Some(error),
-                other => return other,
-            }
-        }
-        Err(BodyError::Upstream(last.unwrap_or_else(|| nowhere("it has no URL"))))
-    }
-
-    fn provenance_at(
-        &self,
-        client: &Client<'_>,
-        location: &Location,
-        progress: &FetchProgress,
-    ) -> Result<Vec<u8>, BodyError> {
-        match location {
+        match &chosen.blob.at {
             Location::Url(archive) => {
                 let url = provenance_url(archive);
                 let response = client.download(&url, url.as_str(), &HashMap::new());
