@@ -71,28 +71,80 @@ async fn an_artifact_is_followed_to_an_agent_and_its_registry_may_be_down() -> a
     Ok(())
 }
 
-/// Runs cosign in a folder, without its public services. `None`: there is no cosign.
-fn cosign(folder: &Path, arguments: &[&str]) -> anyhow::Result<Option<()>> {
-    let mut command = Command::new("cosign");
+/// Runs a client of registries in a folder, without its public services. `None`: there is none.
+fn client(name: &str, folder: &Path, arguments: &[&str]) -> anyhow::Result<Option<()>> {
+    let mut command = Command::new(name);
     command.args(arguments).current_dir(folder).env("HOME", folder).env("COSIGN_PASSWORD", "");
     let Ok(ran) = command.output() else {
-        ensure!(std::env::var_os("WEIR_NIGHTLY").is_none(), "there is no cosign");
-        eprintln!("SKIPPED: there is no cosign, which `.ci/nightly` downloads");
+        ensure!(std::env::var_os("WEIR_NIGHTLY").is_none(), "there is no {name}");
+        eprintln!("SKIPPED: there is no {name}, which `.ci/nightly` downloads");
         return Ok(None);
     };
-    ensure!(ran.status.success(), "cosign {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    ensure!(ran.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
     Ok(Some(()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_oras_and_crane_push_is_followed() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let run = |name: &str, arguments: &[&str]| client(name, dir.path(), arguments);
+    let (Some(()), Some(())) = (run("oras", &["version"])?, run("crane", &["version"])?) else { return Ok(()) };
+    let Some(registry) = DockerRegistry::start().await? else { return Ok(()) };
+    let write = |contents: &str| fs::write(dir.path().join("map.yaml"), contents);
+    let at = |name: &str| format!("{}/acme/{name}", registry.address);
+
+    // A file, and the folder that has it.
+    write("a: 1")?;
+    let push = |tag: &str, what: &str| run("oras", &["push", "--plain-http", &at(tag), "--artifact-type", "x/y", what]);
+    push("file:v1", "map.yaml:application/yaml")?;
+    push("folder:v1", ".:application/vnd.oci.image.layer.v1.tar+gzip")?;
+    // Images for two platforms, and their index.
+    for platform in ["arm64", "amd64"] {
+        write(platform)?;
+        let packed = Command::new("tar").args(["-czf", "layer.tgz", "map.yaml"]).current_dir(dir.path()).status()?;
+        ensure!(packed.success(), "tar: {packed}");
+        let (image, of) = (at(&format!("images:{platform}")), format!("linux/{platform}"));
+        run("crane", &["append", "--insecure", "-t", &image, "-f", "layer.tgz"])?;
+        run("crane", &["mutate", "--insecure", "--set-platform", &of, &image, "-t", &image])?;
+    }
+    let (one, other, index) = (at("images:arm64"), at("images:amd64"), at("images:1.0.0"));
+    run("crane", &["index", "append", "--insecure", "-m", &one, "-m", &other, "-t", &index])?;
+
+    let repository = |name: &str, keys: serde_json::Value| -> anyhow::Result<RepositoryConfig> {
+        let mut document = json!({
+            "name": name, "kind": "oci", "url": format!("oci://{}", at(name)), "insecure": true,
+            "poll_interval": "1s", "min_poll_interval": "0s",
+        });
+        document.as_object_mut().context("an object")?.extend(keys.as_object().context("an object")?.clone());
+        Ok(serde_json::from_value(document)?)
+    };
+    let layer = "application/vnd.docker.image.rootfs.diff.tar.gzip";
+    let repositories = vec![
+        repository("file", json!({ "layer": { "operation": "copy" } }))?,
+        repository("folder", json!({}))?,
+        repository("images", json!({ "layer": { "media_type": layer }, "platform": "linux/arm64" }))?,
+    ];
+    let followed = [("file", "v1"), ("folder", "v1"), ("images", "semver:^1")];
+    let services =
+        followed.map(|(name, of)| serde_json::from_value(json!({ "name": name, "repository": name, "ref": of })));
+    let services = services.into_iter().collect::<Result<Vec<ServiceConfig>, _>>()?;
+    let cluster = Cluster::start(Plan { repositories, services, agents: 1, ..Plan::default() }).await?;
+    for (name, contents) in [("file", "a: 1"), ("folder", "a: 1"), ("images", "arm64")] {
+        let file = cluster.current(0, &name.parse()?).join("map.yaml");
+        until(name, async || fs::read_to_string(&file).is_ok_and(|it| it == contents)).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_artifacts_that_cosign_signed_are_followed() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let Some(()) = cosign(dir.path(), &["generate-key-pair"])? else { return Ok(()) };
+    let Some(()) = client("cosign", dir.path(), &["generate-key-pair"])? else { return Ok(()) };
     let Some(registry) = DockerRegistry::start().await? else { return Ok(()) };
     let sign = |digest: &str, formats: &[&str]| {
         let fixed = ["sign", "--yes", "--key", "cosign.key", "--tlog-upload=false", "--use-signing-config=false"];
         let artifact = format!("{}/{NAME}@{digest}", registry.address);
-        cosign(dir.path(), &[&fixed, formats, &["--allow-http-registry", artifact.as_str()]].concat())
+        client("cosign", dir.path(), &[&fixed, formats, &["--allow-http-registry", artifact.as_str()]].concat())
     };
     sign(&registry.push(NAME, "v1.0.0", &[("map.yaml", "a: 1")])?, &["--new-bundle-format=false"])?;
     let repository: RepositoryConfig = serde_json::from_value(json!({
