@@ -38,7 +38,7 @@ pub(crate) use self::replicas::{Replicas, Unreadable};
 pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::validity::{SessionEnd, Validity};
-pub(crate) use self::view::{Member, Owned, View};
+pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
 pub(crate) use self::withdrawals::{WithdrawError, Withdrawals};
 use crate::ownership::{Event, NodeState};
 use crate::store::Version;

@@ -33,7 +33,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::cluster::Owned;
+    use crate::cluster::{Owned, OwnedRepositories};
     use crate::ownership::{Digests, NodeState, SessionId};
 
     fn member(name: &str, session: u64) -> Member {
@@ -61,9 +61,10 @@ mod tests {
             has_session: true,
             is_name_taken: false,
             others: BTreeMap::from([(other.name.clone(), other.clone())]),
-            owned: BTreeMap::from([(mine.clone(), Owned { fence: 1, since: SystemTime::UNIX_EPOCH })]),
+            owned: OwnedRepositories::default(),
             agree: true,
         };
+        view.owned.insert(mine.clone(), Owned { fence: 1, since: SystemTime::UNIX_EPOCH });
         assert_eq!(owner(&view, &mine, None), Owner::Me);
         assert_eq!(owner(&view, &theirs, Some(&claim("origin-2", 20))), Owner::Other(other));
         for claim in [

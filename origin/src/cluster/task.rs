@@ -13,7 +13,9 @@ use weir_runtime::shutdown::Drain;
 
 use super::engine::Engine;
 use super::work::Work;
-use super::{Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, SessionEnd, Validity, View, run};
+use super::{
+    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, SessionEnd, Validity, View, run,
+};
 use crate::bounds::Bounds;
 use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
@@ -67,7 +69,7 @@ struct Task {
     /// When the last writes of the own record began, by both clocks.
     renewals: VecDeque<(Instant, SystemTime)>,
     me: Member,
-    owned: BTreeMap<RepositoryName, Owned>,
+    owned: OwnedRepositories,
     /// The repositories that are being claimed, and from whom.
     claimed: BTreeMap<RepositoryName, From>,
     drain: Drain,
@@ -111,7 +113,7 @@ impl Membership {
             has_session: false,
             is_name_taken: false,
             others: BTreeMap::new(),
-            owned: BTreeMap::new(),
+            owned: OwnedRepositories::default(),
             agree: false,
         };
         let (view, seen) = watch::channel(Arc::new(view));
@@ -150,7 +152,7 @@ impl Membership {
             timing: settings.timing.clone(),
             renewals: VecDeque::new(),
             me: Member::of(&settings),
-            owned: BTreeMap::new(),
+            owned: OwnedRepositories::default(),
             claimed: BTreeMap::new(),
             drain: drain.clone(),
         };
@@ -348,7 +350,7 @@ impl Task {
             members.set(i64::try_from(living.count()).unwrap_or(i64::MAX));
         }
         self.metrics.differing.set(i64::try_from(view.differing().count()).unwrap_or(i64::MAX));
-        self.metrics.owned.set(i64::try_from(view.owned.len()).unwrap_or(i64::MAX));
+        self.metrics.owned.set(i64::try_from(view.owned.size()).unwrap_or(i64::MAX));
         self.view.send_replace(Arc::new(view));
     }
 

@@ -1,11 +1,13 @@
 //! What a member knows about the cluster.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::SystemTime;
 
 use weir_protocol::members;
 use weir_protocol::name::{NodeName, RepositoryName};
 
+use crate::catalog::Map;
 use crate::ownership::{Digests, NodeState, SessionId, place};
 
 /// The members with living sessions, and what this one owns.
@@ -20,10 +22,50 @@ pub(crate) struct View {
     /// The other members.
     pub(crate) others: BTreeMap<NodeName, Member>,
     /// What this origin owns.
-    pub(crate) owned: BTreeMap<RepositoryName, Owned>,
+    pub(crate) owned: OwnedRepositories,
     /// All members have the same configured repositories and services, and the same signing keys.
     pub(crate) agree: bool,
 }
+
+/// The repositories that this origin owns. It may own ten thousand, and each event makes a view: clones share them, and two
+/// are equal if nothing has changed between them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnedRepositories {
+    by_name: Map<RepositoryName, Owned>,
+    changes: u64,
+}
+
+impl OwnedRepositories {
+    pub(crate) fn insert(&mut self, repository: RepositoryName, owned: Owned) {
+        self.by_name.insert_mut(repository, owned);
+        self.changes += 1;
+    }
+
+    pub(crate) fn remove(&mut self, repository: &RepositoryName) {
+        self.by_name.remove_mut(repository);
+        self.changes += 1;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self { by_name: Map::default(), changes: self.changes + 1 };
+    }
+}
+
+impl Deref for OwnedRepositories {
+    type Target = Map<RepositoryName, Owned>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.by_name
+    }
+}
+
+impl PartialEq for OwnedRepositories {
+    fn eq(&self, other: &Self) -> bool {
+        self.changes == other.changes
+    }
+}
+
+impl Eq for OwnedRepositories {}
 
 /// How this origin owns a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
