@@ -45,6 +45,8 @@ pub(crate) enum Fault {
     BreakOff,
     /// Half a body, and then nothing, on GET.
     Stall,
+    /// Half a body, and then a KiB each second, on GET.
+    Trickle,
     /// A body that never ends, on GET.
     Endless,
     /// The requested part of a body has one wrong bit, on GET.

@@ -2,7 +2,7 @@
 
 use http::{Method, StatusCode, Version};
 use weir_agent::Config;
-use weir_agent::config::HttpMode;
+use weir_agent::config::{HttpMode, ServiceConfig};
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::{Fault, Seen, TestEdge};
@@ -160,4 +160,37 @@ async fn a_part_that_was_not_requested_is_not_taken() {
         assert_eq!((resumed(&agent), agent.metric("weir_agent_verify_failures_total", &[])), ([0.0, 0.0], 0.0));
         agent.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_download_that_trickles_lets_another_one_go_first() {
+    if std::env::var_os("WEIR_NIGHTLY").is_none_or(|value| value != "1") {
+        eprintln!("SKIPPED: a download trickles for ten minutes; WEIR_NIGHTLY=1 runs it");
+        return;
+    }
+    let (world, bakery) = (World::new(), "bakery".parse().unwrap());
+    let edge = world.edge().await;
+    let services = vec![ServiceConfig::new(&shop()), ServiceConfig::new(&bakery)];
+    let config = Config { services, max_downloads: 1, ..config(&world, &[edge.url()]) };
+    let mut agent = Agent::start(config).await;
+    let mut other = agent.running.service(&bakery).unwrap();
+    agent.until("nothing is published", |status| status.polls > 0).await;
+    other.wait_for(|status| status.polls > 0).await.unwrap();
+
+    edge.answers.forget();
+    edge.answers.publish(&shop(), noise(1));
+    edge.answers.publish(&bakery, noise(2));
+    edge.answers.fail([Fault::Trickle]);
+    agent.running.poll_now(&shop());
+    while gets(&edge).is_empty() {
+        tokio::task::yield_now().await;
+    }
+    agent.running.poll_now(&bakery);
+    other.wait_for(|status| status.release.is_some()).await.unwrap();
+    agent.until("the rest is there", |status| status.release.is_some()).await;
+    assert_is_released(&world, 1);
+    let requests = gets(&edge);
+    let started: Vec<_> = requests.iter().map(|get| (get.path.contains("bakery"), start_of(get).is_some())).collect();
+    assert_eq!(started, [(false, false), (true, false), (false, true)]);
+    agent.stop().await;
 }

@@ -1,5 +1,7 @@
 //! The bodies of tarballs, whole or in part, good or bad.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{Request, Response, header};
@@ -79,6 +81,7 @@ pub(super) fn tarball(
     }
     let half = body.len() / 2;
     let (sent, tail) = match fault {
+        Some(Fault::Trickle) => (half, Tail::Slow(Bytes::copy_from_slice(&body[half..]))),
         Some(Fault::Truncate) => (half, Tail::End),
         Some(Fault::BreakOff) => (half, Tail::Error),
         Some(Fault::Stall) => (half, Tail::Nothing),
@@ -132,11 +135,12 @@ pub(super) fn manifest_response(tar: &[u8], state: &State, fault: Option<&Frames
 }
 
 /// How a body ends.
-#[derive(Clone, Copy)]
 pub(super) enum Tail {
     End,
     Error,
     Nothing,
+    /// The rest, a KiB each second.
+    Slow(Bytes),
     Endless,
 }
 
@@ -147,6 +151,12 @@ pub(super) fn in_parts(body: &[u8], tail: Tail) -> Body {
         Tail::End => stream::empty().boxed(),
         Tail::Error => stream::iter([Err(BoxError::from("broken off"))]).boxed(),
         Tail::Nothing => stream::pending().boxed(),
+        Tail::Slow(rest) => stream::unfold(rest, async |mut rest| {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let part = rest.split_to(rest.len().min(1 << 10));
+            (!part.is_empty()).then(|| (Ok(Frame::data(part)), rest))
+        })
+        .boxed(),
         Tail::Endless => stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[b' '; 64 << 10])))).boxed(),
     };
     Body::stream(StreamBody::new(stream::iter(parts).chain(end)))
