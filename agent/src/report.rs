@@ -80,6 +80,7 @@ fn row(
             HookState::Done => ReportedHook::Succeeded,
             HookState::Failed => ReportedHook::Failed,
         },
+        transfer: status.transfer,
         error: status.last_error.or(status.hook_error),
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::report::Transfer;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
@@ -62,6 +63,8 @@ pub enum HookState {
 pub struct ServiceStatus {
     /// The release in force; `None` before the first.
     pub release: Option<Release>,
+    /// How it arrived; `None`: before the start, or it was on disk.
+    pub transfer: Option<Transfer>,
     /// The revision of the last row of a batch poll or an event that offered one.
     pub offered: Option<RevisionId>,
     /// The pin, until `weir-agent unpin`.
@@ -124,6 +127,7 @@ impl ServiceStatus {
         let time = |time: Option<SystemTime>| time.map(|time| humantime::format_rfc3339_seconds(time).to_string());
         serde_json::json!({
             "release": self.release,
+            "transfer": self.transfer,
             "pinned": self.pinned.as_ref().map(|pinned| serde_json::json!({
                 "digest": pinned.digest,
                 "since": time(Some(pinned.since)),

@@ -10,9 +10,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
+use weir_protocol::report::{Transfer, TransferKind};
 
 use super::decode::{self, Coding};
-use super::{FetchError, Tarball, Transfer, TransferKind, is_too_slow, max_encoded_bytes, trickles};
+use super::{FetchError, Tarball, is_too_slow, max_encoded_bytes, trickles};
 use crate::edge_client::{BodyRange, ResponseBody};
 use crate::metrics::Metrics;
 
@@ -98,7 +99,7 @@ impl Download {
         if found != self.digest {
             return Err(FetchError::Mismatch { expected: self.digest, found });
         }
-        let transfer = Transfer { kind: self.kind, received: self.received, size };
+        let transfer = Transfer { kind: self.kind, received_bytes: self.received, tarball_bytes: size };
         Ok(Tarball { file, digest: self.digest, transfer })
     }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::report::Transfer;
 
 pub(crate) use decode::Coding;
 pub(crate) use delta::{Dictionary, is_delta};
@@ -53,35 +54,6 @@ pub(crate) struct Tarball {
     pub(crate) file: File,
     pub(crate) digest: TarballDigest,
     pub(crate) transfer: Transfer,
-}
-
-/// What an edge sent of a tarball.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TransferKind {
-    Full,
-    /// The difference to the release on disk.
-    Delta,
-    /// The frames that the release on disk lacks.
-    Frames,
-}
-
-impl TransferKind {
-    /// All values of [`as_str`](Self::as_str).
-    pub(crate) const KINDS: [&str; 3] = ["full", "delta", "frames"];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        Self::KINDS[self as usize]
-    }
-}
-
-/// How a tarball arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Transfer {
-    pub(crate) kind: TransferKind,
-    /// The bytes that edges sent.
-    pub(crate) received: u64,
-    /// The bytes of the tarball.
-    pub(crate) size: u64,
 }
 
 /// Why there is no verified tarball.

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_protocol::name::ServiceName;
+use weir_protocol::report::TransferKind;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
 
@@ -16,7 +17,6 @@ pub(crate) use self::edge_collector::register as register_edges;
 pub(crate) use self::service_gauge::ServiceGauge;
 use self::service_gauge::ServiceGauges;
 use crate::edge_client::Protocol;
-use crate::fetch::TransferKind;
 use crate::poll::PollError;
 use crate::verify::ProofError;
 
@@ -56,7 +56,7 @@ metric_families! {
         errors: IntCounterVec = "weir_agent_errors_total" { kind: PollError::KINDS };
         /// Bytes of tarballs as they were received: of whole bodies, of deltas, or of frames that the release on disk lacked, with
         /// their manifests.
-        fetched_bytes: IntCounterVec = "weir_agent_fetched_bytes_total" { kind: TransferKind::KINDS };
+        fetched_bytes: IntCounterVec = "weir_agent_fetched_bytes_total" { kind: TransferKind::LABELS };
         /// Downloads that were cut off and continued: an edge sent the rest.
         pub(crate) resumed_downloads: IntCounter = "weir_agent_resumed_downloads_total";
         /// Bytes that were not fetched again because downloads were continued.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::report::Transfer;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::shutdown::Drain;
 
@@ -14,7 +15,7 @@ use super::request::{LocalState, PollResult, Wanted};
 use super::row::{Held, Meaning, ReceivedRow, is_not_published, is_outdated, meaning, offered};
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
-use crate::fetch::{TarballHeaders, Transfer};
+use crate::fetch::TarballHeaders;
 use crate::generation::highest_credible;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
@@ -309,6 +310,7 @@ impl Follower {
             SwitchReason::First | SwitchReason::Changed | SwitchReason::RolledBack => {}
         }
         log_switch(self, &self.directory.state(), why, transfer);
+        self.status.send_modify(|status| status.transfer = transfer);
         self.show_release(1);
     }
 
@@ -412,8 +414,8 @@ fn log_switch(follower: &Follower, state: &State, why: SwitchReason, transfer: O
         revision_id = release.revision_id.as_ref().map(tracing::field::display),
         why = why.as_str(),
         transfer = transfer.map(|transfer| transfer.kind.as_str()),
-        received_bytes = transfer.map(|transfer| transfer.received),
-        tarball_bytes = transfer.map(|transfer| transfer.size),
+        received_bytes = transfer.map(|transfer| transfer.received_bytes),
+        tarball_bytes = transfer.map(|transfer| transfer.tarball_bytes),
         "switched to another release"
     );
 }

@@ -12,14 +12,13 @@ use weir_protocol::conditional::tarball_etag;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{MAX_OBJECT_BYTES, Manifest};
+use weir_protocol::report::{Transfer, TransferKind};
 use weir_protocol::route::Route;
 
 use super::poller::Poller;
 use super::request::EdgePoll;
 use crate::edge_client::{BodyRange, Protocol, TarballRequest};
-use crate::fetch::{
-    FetchError, Missing, Plan, Tarball, Transfer, TransferKind, compose, is_delta, is_too_slow, max_encoded_bytes,
-};
+use crate::fetch::{FetchError, Missing, Plan, Tarball, compose, is_delta, is_too_slow, max_encoded_bytes};
 use crate::release::ReleaseName;
 
 /// The smallest encoded body of which frames are requested: a smaller one is only a few frames.
@@ -151,7 +150,11 @@ impl Poller {
         }
         self.metrics.tarball_bytes.inc_by(size);
         self.metrics.reused_frames.inc_by(reused);
-        Ok(Tarball { file, digest, transfer: Transfer { kind: TransferKind::Frames, received, size } })
+        Ok(Tarball {
+            file,
+            digest,
+            transfer: Transfer { kind: TransferKind::Frames, received_bytes: received, tarball_bytes: size },
+        })
     }
 
     /// Requests some frames, and verifies each.

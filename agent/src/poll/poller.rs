@@ -9,6 +9,7 @@ use weir_protocol::access_list::AccessList;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::report::Transfer;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 
@@ -19,8 +20,8 @@ use super::request::{EdgePoll, LocalState, PollResult, Version, Wanted};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{
-    Coding, Download, FetchError, InvalidHeader, TarballHeaders, Transfer, coding, content_length, is_delta,
-    problem_detail, retry_after,
+    Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, content_length, is_delta, problem_detail,
+    retry_after,
 };
 use crate::generation::highest_credible;
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
@@ -116,14 +117,14 @@ impl Poller {
                     attempt.succeeded();
                     if let (PollResult::Fetched(tarball, _), service, edge) = (&found.0, &self.service, edge.url()) {
                         let duration_seconds = started.elapsed().as_micros() as f64 / 1e6;
-                        let Transfer { kind, received, size } = tarball.transfer;
+                        let Transfer { kind, received_bytes, tarball_bytes } = tarball.transfer;
                         tracing::info!(
                             %service,
                             %edge,
                             digest = %tarball.digest,
                             transfer = kind.as_str(),
-                            received_bytes = received,
-                            tarball_bytes = size,
+                            received_bytes,
+                            tarball_bytes,
                             duration_seconds,
                             %request_id,
                             "fetched a tarball"

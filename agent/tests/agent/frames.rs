@@ -7,6 +7,7 @@ use http::Method;
 use weir_agent::Config;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::manifest::{Frame, Manifest};
+use weir_protocol::report::TransferKind;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::{Fault, FramesFault, Seen, TestEdge};
@@ -92,6 +93,9 @@ async fn only_the_missing_frames_are_fetched() {
     assert_is_released(&world, &one);
     assert_eq!((manifests(&edge), ranges(&edge), whole(&edge)), (2, 1, 0), "neighbours are one range");
     assert!(fetched(&agent, "frames") < (3 * FRAME_BYTES) as f64, "{}", fetched(&agent, "frames"));
+    let transfer = agent.status.borrow().transfer.unwrap();
+    assert_eq!((transfer.kind, transfer.tarball_bytes), (TransferKind::Frames, one.len() as u64));
+    assert!(transfer.received_bytes as f64 <= fetched(&agent, "frames"));
     let range = gets(&edge).into_iter().find(|get| get.headers.contains_key("range")).unwrap();
     assert!(range.headers["if-range"].to_str().unwrap().contains("+zstd."));
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
 use weir_protocol::encoding::Encoding;
+use weir_protocol::report::TransferKind;
 use weir_runtime::metric_families;
 
 use crate::cache::{SentBytes, Source};
@@ -17,9 +18,9 @@ metric_families! {
             { route, method, cache: ["hit", "stale", "miss", "collapsed", "revalidated", "forced", "error"], status };
         /// Responses with a tarball, by the source of their first bytes. Hit ratio = 1 − origin / all.
         tarballs: IntCounterVec = "weir_edge_tarballs_served_total" { tier: TIERS };
-        /// Bytes of tarballs sent to agents, by content coding (`dcz`: a delta) and by the tier that each frame came from.
-        /// Byte hit ratio = 1 − origin / all.
-        sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: TIERS, encoding: ENCODINGS };
+        /// Bytes of tarballs sent to agents, by content coding, by the tier that each frame came from, and by `kind`: whole bodies,
+        /// deltas, or ranges, which are the frames that an agent lacks or the rest of a download. Byte hit ratio = 1 − origin / all.
+        sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: TIERS, encoding: ENCODINGS, kind: TransferKind::LABELS };
         /// Age of the publication when a response with its tarball started. Polls do not count.
         publication_age: Histogram = "weir_edge_served_publication_age_seconds"
             [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0];
@@ -38,8 +39,8 @@ pub(crate) struct ApiMetrics {
     full: IntCounter,
     /// Bodies by the tier of their first bytes, in the order of [`TIERS`].
     bodies: [IntCounter; TIERS.len()],
-    /// Their bytes, in the order of [`ENCODINGS`].
-    sent: [SentBytes; ENCODINGS.len()],
+    /// Their bytes, in the order of [`ENCODINGS`]: of whole bodies, and of ranges.
+    sent: [[SentBytes; 2]; ENCODINGS.len()],
 }
 
 /// The tiers that a body's bytes come from: values of a label, in the order of [`Tier`](crate::cache::Tier).
@@ -47,6 +48,15 @@ const TIERS: [&str; 3] = ["memory", "disk", "origin"];
 
 /// The content codings of bodies: values of a label, in the order of [`Encoding::PREFERENCE`].
 const ENCODINGS: [&str; 4] = ["dcz", "zstd", "gzip", "identity"];
+
+/// A range counts as frames, also if it is the rest of a download.
+fn kind(encoding: Encoding, is_range: bool) -> TransferKind {
+    match (encoding, is_range) {
+        (Encoding::Dcz, _) => TransferKind::Delta,
+        (_, true) => TransferKind::Frames,
+        (_, false) => TransferKind::Full,
+    }
+}
 
 impl ApiMetrics {
     pub(crate) fn register(registry: &Registry) -> prometheus::Result<Self> {
@@ -56,7 +66,10 @@ impl ApiMetrics {
             full: families.requests.with_label_values(&["tarball", "GET", "hit", "200"]),
             bodies: TIERS.map(|tier| families.tarballs.with_label_values(&[tier])),
             sent: Encoding::PREFERENCE.map(|encoding| {
-                Arc::new(TIERS.map(|tier| families.sent_bytes.with_label_values(&[tier, encoding.as_str()])))
+                [false, true].map(|is_range| {
+                    let labels = |tier| [tier, encoding.as_str(), kind(encoding, is_range).as_str()];
+                    Arc::new(TIERS.map(|tier| families.sent_bytes.with_label_values(&labels(tier))))
+                })
             }),
             families,
         })
@@ -76,10 +89,16 @@ impl ApiMetrics {
     }
 
     /// Counts a body that starts. Returns the counters of its bytes.
-    pub(crate) fn served(&self, source: &Source, encoding: Encoding, published_ago: Duration) -> &SentBytes {
+    pub(crate) fn served(
+        &self,
+        source: &Source,
+        encoding: Encoding,
+        is_range: bool,
+        published_ago: Duration,
+    ) -> &SentBytes {
         self.bodies[source.tier() as usize].inc();
         self.families.publication_age.observe(published_ago.as_secs_f64());
-        &self.sent[encoding as usize]
+        &self.sent[encoding as usize][usize::from(is_range)]
     }
 
     pub(crate) fn served_stale(&self, seconds: u64) {

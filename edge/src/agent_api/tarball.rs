@@ -211,7 +211,7 @@ impl Inner {
         let published_at = found.version.descriptor().publication().published_at;
         // Clocks may differ.
         let published_ago = SystemTime::now().duration_since(published_at).unwrap_or_default();
-        let sent = self.metrics.served(source, variant.encoding, published_ago);
+        let sent = self.metrics.served(source, variant.encoding, part.is_some(), published_ago);
         let status = body_cache_status(found.status, source);
         let tier = self.access_log.wants(StatusCode::OK).then(|| body.farthest_tier(source));
         let mut answer = self.answer(found, tarball, variant, status, body.into_body(sent));

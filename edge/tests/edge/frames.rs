@@ -42,6 +42,8 @@ async fn the_manifest_of_a_version_names_the_ranges_of_its_body() {
     let range = format!("bytes={start}-{}", start + manifest.frames()[1].size - 1);
     let frame = client.get(TARBALL, &[ZSTD, ("range", &range), ("if-range", whole.header("etag"))]).await;
     assert_eq!((frame.status, ObjectDigest::of(frame.bytes())), (206, manifest.frames()[1].digest));
+    let sent = |kind| site.metric("weir_edge_sent_bytes_total", &[("kind", kind)]);
+    assert_eq!((sent("frames"), sent("full")), (manifest.frames()[1].size as f64, 0.0));
 }
 
 #[tokio::test]

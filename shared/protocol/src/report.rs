@@ -75,9 +75,48 @@ pub struct ServiceReport {
     /// The hook of this release.
     #[serde(default)]
     pub hook: HookState,
+    /// How the release arrived; `None`: before this run of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
     /// Why the service is not as it should be. At most [`MAX_ERROR_BYTES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// How a release arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// What was sent of its tarball.
+    pub kind: TransferKind,
+    /// The bytes that edges sent.
+    pub received_bytes: u64,
+    /// The bytes of the tarball.
+    pub tarball_bytes: u64,
+}
+
+/// What is sent of a tarball.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransferKind {
+    /// The whole body.
+    Full,
+    /// The difference to an older tarball.
+    Delta,
+    /// The frames that the agent lacks.
+    Frames,
+    /// A kind of a later version.
+    #[serde(other)]
+    Other,
+}
+
+impl TransferKind {
+    /// The values of a metric's label.
+    pub const LABELS: [&str; 3] = ["full", "delta", "frames"];
+
+    /// The value of a metric's label, and of a field in logs.
+    pub fn as_str(self) -> &'static str {
+        Self::LABELS.get(self as usize).copied().unwrap_or("other")
+    }
 }
 
 /// The state of a hook.
@@ -145,10 +184,10 @@ impl Report {
     }
 
     /// The JSON document of a valid report. Errors are cut to fit: first to [`MAX_ERROR_BYTES`], then to shorter ones
-    /// until the whole is within [`MAX_REPORT_BYTES`], with none left at the end.
+    /// until the whole is within [`MAX_REPORT_BYTES`], with none left at the end. Transfers are left out before that.
     ///
     /// # Errors
-    /// It is too long without errors, has a service twice, or its version is too long.
+    /// It is too long without both, has a service twice, or its version is too long.
     pub fn to_json(&self) -> Result<Vec<u8>, ReportError> {
         let mut fitting = self.clone();
         let mut longest = MAX_ERROR_BYTES;
@@ -160,7 +199,9 @@ impl Report {
             if json.len() <= MAX_REPORT_BYTES || longest == 0 {
                 return Self::parse(&json).map(|_| json);
             }
-            longest /= 2;
+            if fitting.services.iter_mut().filter_map(|row| row.transfer.take()).count() == 0 {
+                longest /= 2;
+            }
         }
     }
 }
@@ -187,6 +228,7 @@ mod tests {
             since: humantime::parse_rfc3339("2026-11-20T09:30:00Z").unwrap(),
             pinned: false,
             hook: HookState::Succeeded,
+            transfer: None,
             error: None,
         }
     }
@@ -214,6 +256,21 @@ mod tests {
         assert_eq!(Report::parse(GOLDEN.trim_end().as_bytes()).unwrap(), example());
         let later = GOLDEN.replace("succeeded", "waiting").replace(r#""seq""#, r#""later":{},"seq""#);
         assert_eq!(Report::parse(later.as_bytes()).unwrap().services[1].hook, HookState::Other);
+    }
+
+    #[test]
+    fn a_transfer_is_left_out_before_an_error_is_cut() {
+        let transfer =
+            Some(Transfer { kind: TransferKind::Frames, received_bytes: 301_000, tarball_bytes: 417_000_000 });
+        let with = |count: usize| {
+            let row = |i: usize| ServiceReport { transfer, error: Some("503".to_owned()), ..row(&format!("{i:0>60}")) };
+            let many = Report { services: (0..count).map(row).collect(), ..example() };
+            Report::parse(&many.to_json().unwrap()).unwrap().services.pop().unwrap()
+        };
+        assert_eq!((with(10).transfer, with(800).transfer), (transfer, None));
+        assert_eq!(with(800).error.as_deref(), Some("503"));
+        let later = r#"{"kind":"peers","received_bytes":1,"tarball_bytes":2}"#;
+        assert_eq!(serde_json::from_str::<Transfer>(later).unwrap().kind, TransferKind::Other);
     }
 
     #[test]
