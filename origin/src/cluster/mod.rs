@@ -5,6 +5,7 @@
 //! starts and stops what this origin does for a repository. `run.rs` and `proved.rs` are what it remembers in the data
 //! directory.
 
+mod boot_clock;
 mod digests;
 mod engine;
 mod listing;
@@ -37,7 +38,7 @@ pub(crate) use self::proved::ensure_proved;
 pub(crate) use self::replicas::{Replicas, Unreadable};
 pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
-pub(crate) use self::validity::{SessionEnd, Validity};
+pub(crate) use self::validity::Validity;
 pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
 pub(crate) use self::withdrawals::{WithdrawError, Withdrawals};
 use crate::ownership::{Event, NodeState};

@@ -1,26 +1,26 @@
 //! The task that drives the core. It waits for nothing but the next event: requests, messages and work run beside it, and
 //! come back as events.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::{sleep, timeout};
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_runtime::shutdown::Drain;
 
 use super::engine::Engine;
 use super::work::Work;
 use super::{
-    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, SessionEnd, Validity, View, run,
+    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Validity, View, boot_clock, run,
 };
 use crate::bounds::Bounds;
 use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
 use crate::member_client::MemberClient;
-use crate::ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings, Timing};
+use crate::ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
 use crate::publish::Publisher;
 use crate::store::{RecordKey, Records, Version};
 
@@ -30,9 +30,6 @@ const QUEUE: usize = 256;
 /// A tick that is not due for this long is not waited for.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// The most writes of the own record whose times are known. An older one renews nothing.
-const MAX_RENEWALS: usize = 32;
-
 /// A member that has not joined yet.
 pub(crate) struct Membership {
     settings: Settings,
@@ -40,7 +37,7 @@ pub(crate) struct Membership {
     queue: mpsc::Sender<Order>,
     superseded: (mpsc::UnboundedSender<RepositoryName>, mpsc::UnboundedReceiver<RepositoryName>),
     view: watch::Sender<Arc<View>>,
-    session_end: watch::Sender<Option<SessionEnd>>,
+    valid_until: watch::Sender<Option<Instant>>,
 }
 
 /// What the task uses.
@@ -64,10 +61,7 @@ struct Task {
     /// At most one for each repository that is taken.
     superseded: mpsc::UnboundedReceiver<RepositoryName>,
     view: watch::Sender<Arc<View>>,
-    session_end: watch::Sender<Option<SessionEnd>>,
-    timing: Timing,
-    /// When the last writes of the own record began, by both clocks.
-    renewals: VecDeque<(Instant, SystemTime)>,
+    valid_until: watch::Sender<Option<Instant>>,
     me: Member,
     owned: OwnedRepositories,
     /// The repositories that are being claimed, and from whom.
@@ -117,14 +111,14 @@ impl Membership {
             agree: false,
         };
         let (view, seen) = watch::channel(Arc::new(view));
-        let (session_end, valid) = watch::channel(None);
+        let (valid_until, valid) = watch::channel(None);
         let (queue, orders) = mpsc::channel(QUEUE);
         let waiting = queue.downgrade();
         let in_use = move || waiting.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
         bounds.show("cluster_events", QUEUE, in_use);
         let cluster = Cluster { view: seen, orders: queue.clone(), validity: Validity::of_session(valid) };
         let superseded = mpsc::unbounded_channel();
-        Ok((cluster, Self { settings, orders, queue, superseded, view, session_end }))
+        Ok((cluster, Self { settings, orders, queue, superseded, view, valid_until }))
     }
 
     /// Where the publisher reports writers that found a record of another origin.
@@ -134,12 +128,12 @@ impl Membership {
 
     /// Joins the cluster.
     pub(crate) fn start(self, parts: Parts, drain: &Drain) {
-        let Self { settings, orders, queue, superseded: (_, superseded), view, session_end } = self;
+        let Self { settings, orders, queue, superseded: (_, superseded), view, valid_until } = self;
         let Parts { records, publisher, editor, members, mirrors, metrics } = parts;
         let events = queue.clone();
         let work = Work::new(publisher, editor, mirrors, events, view.subscribe(), metrics.clone(), drain.clone());
         let task = Task {
-            core: Core::new(&settings, Instant::now()),
+            core: Core::new(&settings, boot_clock::now()),
             engine: Engine::new(records),
             work,
             members,
@@ -148,9 +142,7 @@ impl Membership {
             queue,
             superseded,
             view,
-            session_end,
-            timing: settings.timing.clone(),
-            renewals: VecDeque::new(),
+            valid_until,
             me: Member::of(&settings),
             owned: OwnedRepositories::default(),
             claimed: BTreeMap::new(),
@@ -164,10 +156,10 @@ impl Task {
     async fn run(mut self) {
         let mut begun = self.drain.begun();
         loop {
-            let latest = Instant::now() + LONGEST_SLEEP;
-            let wake_at = self.core.wake_at().map_or(latest, |at| at.min(latest));
+            let rest = |at: Instant| at.saturating_duration_since(boot_clock::now());
+            let rest = self.core.wake_at().map_or(LONGEST_SLEEP, rest).min(LONGEST_SLEEP);
             let order = tokio::select! {
-                () = sleep_until(wake_at.into()) => Order::Event(Event::Tick),
+                () = sleep(rest) => Order::Event(Event::Tick),
                 Some(order) = self.orders.recv() => order,
                 Some(repository) = self.superseded.recv() => Order::Event(Event::Superseded { repository }),
                 // What was not handed over is taken over when the session has ended.
@@ -195,13 +187,7 @@ impl Task {
             }
             _ => {}
         }
-        // Read together: a request counts from here.
-        let now = (Instant::now(), SystemTime::now());
-        let actions = self.core.handle(now.0, event);
-        if actions.iter().any(|action| matches!(action, Action::WriteNode { .. })) {
-            self.renewals.truncate(MAX_RENEWALS - 1);
-            self.renewals.push_front(now);
-        }
+        let actions = self.core.handle(boot_clock::now(), event);
         actions.iter().for_each(|action| self.note(action));
         // Before anything starts: workers and writers check it.
         self.publish();
@@ -224,7 +210,9 @@ impl Task {
                 let Some(from) = self.claimed.remove(repository) else { return };
                 self.metrics.taken.with_label_values(&[from.as_str()]).inc();
                 if let From::Ended(Some(last_seen)) = from {
-                    self.metrics.without_owner.observe(last_seen.elapsed().as_secs_f64());
+                    self.metrics
+                        .without_owner
+                        .observe(boot_clock::now().saturating_duration_since(last_seen).as_secs_f64());
                 }
                 tracing::info!(%repository, fence, from = from.as_str(), "this origin owns the repository");
             }
@@ -302,7 +290,8 @@ impl Task {
     fn request(&self, request: Request, answer: impl Future<Output = Answer<Version>> + Send + 'static) {
         let Request { id, deadline } = request;
         self.spawn(async move {
-            let answer = timeout_at(deadline.into(), answer).await.unwrap_or(Answer::Unknown);
+            let rest = deadline.saturating_duration_since(boot_clock::now());
+            let answer = timeout(rest, answer).await.unwrap_or(Answer::Unknown);
             Some(Event::Answered { request: id, answer })
         });
     }
@@ -319,12 +308,10 @@ impl Task {
 
     /// Shows what has changed.
     fn publish(&mut self) {
-        let end = self.core.valid_until().and_then(|until| {
-            let mut ends = self.renewals.iter().map(|renewal| SessionEnd::after(self.timing.validity(), *renewal));
-            ends.find(|end| end.monotonic() == until)
-        });
-        self.session_end.send_if_modified(|before| std::mem::replace(before, end) != end);
-        let wall = end.and_then(|end| end.wall().duration_since(SystemTime::UNIX_EPOCH).ok());
+        let valid_until = self.core.valid_until();
+        self.valid_until.send_if_modified(|before| std::mem::replace(before, valid_until) != valid_until);
+        let wall = valid_until.map(|until| SystemTime::now() + until.saturating_duration_since(boot_clock::now()));
+        let wall = wall.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
         self.metrics.valid_until.set(wall.map_or(0.0, |until| until.as_secs_f64()));
 
         self.me.session = self.core.session();
@@ -332,7 +319,7 @@ impl Task {
         let others = self.core.others().iter().map(|(name, living)| (name.clone(), Member::living(name, living)));
         let mut view = View {
             me: self.me.clone(),
-            has_session: end.is_some(),
+            has_session: valid_until.is_some(),
             is_name_taken: self.core.is_name_taken(),
             others: others.collect(),
             owned: self.owned.clone(),

@@ -281,8 +281,9 @@ impl Drop for OpenStream {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
-    use crate::cluster::SessionEnd;
     use crate::config::ServiceConfig;
     use crate::event_log::tests::log;
     use crate::service::Service;
@@ -362,7 +363,7 @@ mod tests {
     }
 
     /// The streams of a member of a cluster whose session ends then, with the services and repositories of before.
-    fn of_member(events: Events, owned: &[&str], until: SessionEnd) -> (Events, watch::Sender<Option<SessionEnd>>) {
+    fn of_member(events: Events, owned: &[&str], until: Instant) -> (Events, watch::Sender<Option<Instant>>) {
         let owned = owned.iter().map(|name| (name.parse().unwrap(), ())).collect();
         let snapshot = Snapshot { owned: Some(owned), ..Snapshot::clone(&events.catalog.snapshot()) };
         let (until, session) = watch::channel(Some(until));
@@ -374,7 +375,7 @@ mod tests {
     async fn a_member_speaks_of_what_it_owns_while_its_session_is_valid() {
         let (events, service, _allow, _drain) = events(100, 10);
         publish(&events, &service, 'a');
-        let later = SessionEnd::after(Duration::from_secs(3600), (std::time::Instant::now(), SystemTime::now()));
+        let later = Instant::now() + Duration::from_secs(3600);
         let (elsewhere, _until) = of_member(events.clone(), &["blog"], later);
         assert_eq!(Reader::of(&elsewhere, "").kinds(3).await, ["resync", "snapshot_end", "heartbeat"]);
         let (owner, until) = of_member(events, &["shop"], later);

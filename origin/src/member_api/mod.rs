@@ -76,27 +76,21 @@ impl MemberApi {
         }
     }
 
-    /// A certificate alone makes no member: the trust domain may have several clusters.
+    /// Whether the origin that requests is of another cluster: its certificate alone does not say that. One of an earlier
+    /// version names none.
     fn refused(&self, request: &Request<RequestBody>, by: &NodeName) -> Option<Problem> {
-        let (own, named) = (self.publisher.cluster(), request.headers().get(CLUSTER));
-        if let Some((own, named)) = own.zip(named)
-            && named.as_bytes() != own.as_str().as_bytes()
-        {
-            let named = named.to_str().unwrap_or_default();
-            let title = "The origin that requests belongs to another cluster";
-            let detail = format!(
-                "{by} is of the cluster {named:?}, and this origin of {own}: it advertises a URL that leads here, or uses \
-                 another store than it should (`[cluster]`)."
-            );
-            return Some(Problem::new(StatusCode::FORBIDDEN, "another-cluster", title, detail));
-        }
-        if self.cluster.view().living().any(|member| member.name == *by) {
+        let (own, named) = self.publisher.cluster().zip(request.headers().get(CLUSTER))?;
+        if named == own.as_str() {
             return None;
         }
-        let detail =
-            format!("{by} has no session that this origin knows of: it has just joined, or does not belong here.");
-        let title = "The origin that requests is not a member";
-        Some(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-a-member", title, detail).retry_after(SOON))
+        let named = String::from_utf8_lossy(named.as_bytes());
+        let title = "The origin that requests belongs to another cluster";
+        let detail = format!(
+            "{by} is of the cluster `{named}`, and this origin of `{own}`: one of them advertises a wrong URL, or uses another \
+             store than it should (`[cluster]`)."
+        );
+        tracing::warn!(origin = %by, cluster = %named, "an origin of another cluster took this one for a member");
+        Some(Problem::new(StatusCode::MISDIRECTED_REQUEST, "another-cluster", title, detail))
     }
 
     /// Answers a request as if it came to the operators' listener.

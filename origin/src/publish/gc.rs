@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::sleep;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::{RepositoryName, ServiceName};
@@ -121,7 +121,7 @@ impl Publisher {
         };
         let is_due = |repository: &Arc<Repository>, oldest: Option<Instant>| {
             repository.is_dirty.load(Ordering::Relaxed)
-                || repository.protected.has_unreferenced(now, self.shared.grace_period)
+                || repository.protected.needs_mark(now, self.shared.grace_period)
                 || oldest.is_some_and(|oldest| is_too_old(oldest, now, self.retention.age))
         };
         let mut due: Vec<_> = self
@@ -258,10 +258,11 @@ impl Publisher {
         area: Area,
         digest: &ObjectDigest,
     ) -> Result<(), ObjectError> {
-        let deletes = self.objects().delete(repository, area, digest);
-        let Some(until) = self.shared.validity.until() else { return deletes.await };
         let ended = || ObjectError::Unavailable("the session of this origin ended during the deletion".to_owned());
-        timeout_at(until.into(), deletes).await.unwrap_or_else(|_| Err(ended()))
+        tokio::select! {
+            deleted = self.objects().delete(repository, area, digest) => deleted,
+            () = self.shared.validity.ended() => Err(ended()),
+        }
     }
 
     /// Deletes objects that were unreferenced for a grace period. Returns how many unreferenced objects remain, and

@@ -199,6 +199,8 @@ impl Writer {
             return Err(TakeError::Superseded);
         }
         self.repository.protected.forget_unreferenced();
+        // What was unreferenced here before has to be found again.
+        self.repository.is_dirty.store(true, Ordering::Relaxed);
         // An owner in between may have been asked for services.
         self.repository.withdrawals.fetch_add(1, Ordering::SeqCst);
         *self.repository.taken() = true;

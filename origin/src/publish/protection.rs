@@ -30,6 +30,8 @@ struct State {
     deleting: HashSet<ObjectDigest>,
     /// Since when every mark has found the object unreferenced.
     unreferenced_since: HashMap<ObjectDigest, Instant>,
+    /// An attempt has ended since the last mark began: nothing may reference its objects.
+    has_ended: bool,
 }
 
 impl State {
@@ -73,6 +75,7 @@ impl Drop for Protection {
     fn drop(&mut self) {
         let mut state = self.protected.lock();
         let digests = std::mem::take(self.digests.get_mut().unwrap_or_else(PoisonError::into_inner));
+        state.has_ended |= !digests.is_empty();
         for digest in digests {
             if let Some(attempts) = state.attempts.get_mut(&digest) {
                 *attempts -= 1;
@@ -93,7 +96,9 @@ pub(super) struct Collection<'a>(&'a Protected);
 impl Protected {
     /// Begins a collection; must precede reading the state to mark. One at a time.
     pub(super) fn begin_collection(&self) -> Collection<'_> {
-        self.lock().released = Some(HashSet::new());
+        let mut state = self.lock();
+        (state.released, state.has_ended) = (Some(HashSet::new()), false);
+        drop(state);
         Collection(self)
     }
 
@@ -102,9 +107,12 @@ impl Protected {
         self.lock().unreferenced_since.clear();
     }
 
-    /// Whether an object has been unreferenced for a grace period: another mark may delete it.
-    pub(super) fn has_unreferenced(&self, now: Instant, grace: Duration) -> bool {
-        self.lock().unreferenced_since.values().any(|since| now.saturating_duration_since(*since) >= grace)
+    /// Whether another mark would find objects of an ended attempt, or ones that it may delete: they have been unreferenced
+    /// for a grace period.
+    pub(super) fn needs_mark(&self, now: Instant, grace: Duration) -> bool {
+        let state = self.lock();
+        let mut since = state.unreferenced_since.values();
+        state.has_ended || since.any(|since| now.saturating_duration_since(*since) >= grace)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

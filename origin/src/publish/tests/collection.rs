@@ -89,7 +89,9 @@ async fn objects_of_an_attempt_stay_until_it_is_published_or_abandoned() {
         collector.collect(hours).await;
     }
     assert!(has(&store, "two").await);
+    assert!(!collector.is_due(9));
     drop(protection);
+    assert!(collector.is_due(9), "its objects are found without another publication");
     collector.collect(9).await;
     assert!(has(&store, "two").await, "from the end of the attempt on");
     collector.collect(13).await;

@@ -1,32 +1,27 @@
 //! Two members of a cluster on one store. The claims in the record are written as the core of ownership does.
 
 use std::collections::HashSet;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 use weir_protocol::token::SigningKey;
 
 use super::gc::Totals;
 use super::*;
-use crate::cluster::SessionEnd;
 use crate::ownership::{Claim, SessionId};
 use crate::store::{Expect, PutOutcome, Version};
 
 struct Member {
     publisher: Arc<Publisher>,
     /// The end of its session.
-    until: watch::Sender<Option<SessionEnd>>,
+    until: watch::Sender<Option<Instant>>,
     superseded: mpsc::UnboundedReceiver<RepositoryName>,
     events: Arc<EventLog>,
 }
 
-fn ends_in(seconds: u64) -> SessionEnd {
-    SessionEnd::after(Duration::from_secs(seconds), (Instant::now(), SystemTime::now()))
-}
-
 impl TestStore {
     async fn join(&self) -> Member {
-        let (until, receiver) = watch::channel(Some(ends_in(3600)));
+        let (until, receiver) = watch::channel(Some(Instant::now() + Duration::from_secs(3600)));
         let (sender, superseded) = mpsc::unbounded_channel();
         let events = Arc::new(crate::event_log::tests::log(1000, 1 << 20));
         let options = Options {
@@ -134,7 +129,7 @@ async fn nothing_is_written_or_trusted_after_the_end_of_the_session() {
     let shop_prod = service("shop-prod");
     one.take(&store, "one", 1).await;
     publish(&one.publisher, &shop_prod, 1, &["one"]).await.unwrap();
-    one.until.send_replace(Some(ends_in(0)));
+    one.until.send_replace(Some(Instant::now()));
     let record = store.record().await;
     assert!(is_refused(&publish(&one.publisher, &shop_prod, 2, &["two"]).await));
     assert_eq!(store.record().await, record);
@@ -292,6 +287,10 @@ async fn only_the_owner_collects_garbage() {
     assert!(store.objects.exists(&shop(), Area::Public, &frame).await.unwrap(), "the other may have stored it since");
     one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(15)).await;
     assert!(!store.objects.exists(&shop(), Area::Public, &frame).await.unwrap());
+    assert!(one.publisher.due(begun).is_empty());
+    one.publisher.release(&shop()).await;
+    one.take(&store, "one", 4).await;
+    assert!(!one.publisher.due(begun).is_empty(), "what is left of others is found");
 }
 
 #[tokio::test(start_paused = true)]
@@ -308,7 +307,7 @@ async fn a_deletion_ends_with_the_session() {
     let repository = one.publisher.repository(&shop()).unwrap();
     one.publisher.collect(&repository, &mut totals, begun).await;
     store.store.hang_deletes(true);
-    one.until.send_replace(Some(ends_in(60)));
+    one.until.send_replace(Some(Instant::now() + Duration::from_secs(60)));
     let collects = one.publisher.collect(&repository, &mut totals, begun + Duration::from_secs(5));
     assert!(tokio::time::timeout(Duration::from_secs(120), collects).await.is_ok(), "it goes on after the session");
 }
