@@ -248,6 +248,7 @@ impl Status {
             "commit": publication.and_then(|p| p.commit.as_ref()),
             "revision_id": publication.map(|p| &p.revision_id),
             "version": publication.and_then(|p| p.version.as_ref()),
+            "parts": publication.map(|p| &p.parts),
             "repository": publication.map(|p| p.repository.to_string()),
             "size": publication.map(|p| p.size),
             "seen": seen,

@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
             base: base.as_ref(),
             interrupt: &AtomicBool::new(false),
         };
-        let tree = GitTree { repository: repository.clone(), commit: &commit, selection: &selection, lfs: None };
+        let tree = GitTree { repository: repository.clone(), commit: commit.clone(), selection: &selection, lfs: None };
         let (built, cost) = measured(|| {
             let built = build(&tree, &selection, &context, &sink)?;
             sink.finish().map(|()| built)

@@ -10,9 +10,10 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
 
-use crate::config::ServiceConfig;
+use crate::config::{PartConfig, ServiceConfig};
+use crate::folder_path::FolderPath;
 use crate::source::{Followed, SourceKind};
-use crate::tarball::Selection;
+use crate::tarball::{self, Selection};
 
 /// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]
@@ -21,12 +22,25 @@ pub(crate) struct Service {
     pub(crate) repository: RepositoryName,
     pub(crate) followed: Followed,
     pub(crate) selection: Selection,
+    /// What it is composed of, in the order of the tarball. Empty: it follows its repository alone.
+    pub(crate) parts: Vec<Arc<Service>>,
+    /// Of a part, which is not published by itself. It has the name and the current version of the composed service.
+    pub(crate) part_of: Option<PartOf>,
     /// Its document is invalid: it follows no ref, and its published version stays.
     pub(crate) is_refused: bool,
     current: Arc<watch::Sender<Option<Arc<Descriptor>>>>,
     condition: Arc<watch::Sender<Condition>>,
     /// The service was deleted or redefined.
     withdrawn: AtomicBool,
+}
+
+/// Where a part is.
+#[derive(Debug)]
+pub(crate) struct PartOf {
+    /// The repository that publishes the composed service.
+    pub(crate) home: RepositoryName,
+    /// Its folder in the tarball.
+    pub(crate) to: FolderPath,
 }
 
 /// Whether a service follows its ref.
@@ -102,22 +116,40 @@ impl Condition {
 }
 
 impl Service {
-    /// Creates a service of a repository of this kind, with the version that was published before the start.
+    /// Creates a service of repositories of these kinds, with the version that was published before the start.
     pub(crate) fn new(
         config: &ServiceConfig,
-        kind: SourceKind,
+        kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>,
         current: Option<Descriptor>,
     ) -> Result<Self, ConfigError> {
-        Ok(Self {
+        let mut followed = config.followed(kind_of).map_err(|error| ConfigError::invalid(error.to_string()))?;
+        let (current, condition) =
+            (Arc::new(watch::Sender::new(current.map(Arc::new))), Arc::new(watch::Sender::new(Condition::Pending)));
+        let new = |repository: &RepositoryName, followed, selection| Self {
             name: config.name.clone(),
-            repository: config.repository.clone(),
-            followed: config.followed(kind).map_err(|error| ConfigError::invalid(error.to_string()))?,
-            selection: config.selection()?,
+            repository: repository.clone(),
+            followed,
+            selection,
+            parts: Vec::new(),
+            part_of: None,
             is_refused: false,
-            current: Arc::new(watch::Sender::new(current.map(Arc::new))),
-            condition: Arc::new(watch::Sender::new(Condition::Pending)),
+            current: current.clone(),
+            condition: condition.clone(),
             withdrawn: AtomicBool::new(false),
-        })
+        };
+        let (home, selection) = (config.home(), config.selection()?);
+        if config.parts.is_empty() {
+            return Ok(new(home, followed.remove(0), selection));
+        }
+        let part = |(part, followed): (&PartConfig, Followed)| {
+            let part_of = Some(PartOf { home: home.clone(), to: part.to.clone() });
+            Self { part_of, ..new(&part.repository, followed, part.selection()) }
+        };
+        let mut parts: Vec<Self> = config.parts.iter().zip(followed).map(part).collect();
+        parts.sort_by_cached_key(|part| part.part_of.as_ref().map(|part| tarball::position(&part.to)));
+        let followed =
+            Followed::parts(parts.iter().filter_map(|part| Some((&part.part_of.as_ref()?.to, &part.followed))));
+        Ok(Self { parts: parts.into_iter().map(Arc::new).collect(), ..new(home, followed, selection) })
     }
 
     /// Creates a service with an invalid document, with the version that was published before.
@@ -128,7 +160,7 @@ impl Service {
     ) -> Result<Self, ConfigError> {
         Ok(Self {
             is_refused: true,
-            ..Self::new(&ServiceConfig::new(name, repository), SourceKind::default(), current)?
+            ..Self::new(&ServiceConfig::new(name, repository), |_| Some(SourceKind::default()), current)?
         })
     }
 
@@ -137,7 +169,30 @@ impl Service {
         // Withdrawn first, so that its condition is final.
         before.withdraw();
         before.set_aside();
-        Self { current: before.current.clone(), condition: before.condition.clone(), ..self }
+        let of =
+            |service: Self| Self { current: before.current.clone(), condition: before.condition.clone(), ..service };
+        // Nothing else has them yet.
+        let parts = self.parts.into_iter().filter_map(Arc::into_inner).map(|part| Arc::new(of(part))).collect();
+        of(Self { parts, ..self })
+    }
+
+    /// The services that follow a ref each: its parts, or itself.
+    pub(crate) fn followers(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        let itself = self.parts.is_empty().then_some(self);
+        self.parts.iter().chain(itself)
+    }
+
+    /// The published revision of its repository. `None`: nothing of this repository is published.
+    pub(crate) fn published(&self) -> Option<RevisionId> {
+        let current = self.current()?;
+        let publication = current.publication();
+        match &self.part_of {
+            None => (publication.repository == self.repository).then(|| publication.revision_id.clone()),
+            Some(PartOf { to, .. }) => {
+                let part = publication.parts.iter().find(|part| part.to == to.as_str());
+                Some(part.filter(|part| part.repository == self.repository)?.revision_id.clone())
+            }
+        }
     }
 
     /// Stops publications of the service, including those being built.

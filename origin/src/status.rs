@@ -47,10 +47,11 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
             RawDocument::Valid(document) => json!({
                 "name": name,
                 "defined_by": by,
-                "repository": document.repository,
+                "repository": document.home(),
                 "chart": document.chart,
-                "ref": document.followed_ref,
-                "folder": document.folder,
+                "ref": document.parts.is_empty().then_some(&document.followed_ref),
+                "folder": document.parts.is_empty().then_some(&document.folder),
+                "parts": document.parts,
             }),
             RawDocument::Refused(refused) => json!({
                 "name": name,
@@ -59,6 +60,7 @@ fn services(snapshot: &Snapshot) -> Vec<Value> {
                 "chart": refused.field("chart"),
                 "ref": refused.field("ref"),
                 "folder": refused.field("folder"),
+                "parts": refused.field("parts"),
             }),
         };
         entry(about, state_of_service(snapshot, name, &defined.document))
@@ -99,7 +101,7 @@ pub(crate) fn state_of_service(
         })
     };
     let state = snapshot.services.get(name).map(|each| {
-        let mut state = service(each, snapshot.workers.get(&each.repository));
+        let mut state = service(each, snapshot);
         if !snapshot.owns(&each.repository) && !each.is_pinned() {
             state["condition"] = "elsewhere".into();
         }
@@ -181,8 +183,9 @@ fn progress(at: &FetchSnapshot) -> Value {
     json!({ "phase": at.phase, "done": at.done, "total": at.total, "bytes": at.bytes })
 }
 
-/// The state of a service. A failure is its own, or otherwise that of its repository.
-pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
+/// The state of a service. A failure is its own, or otherwise that of a repository that it follows.
+fn service(service: &Arc<Service>, snapshot: &Snapshot) -> Value {
+    let worker = snapshot.workers.get(&service.repository);
     let condition = service.condition();
     let current = service.current();
     let lfs = worker.and_then(|worker| worker.state().lfs);
@@ -199,12 +202,14 @@ pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
                 json!({ "of": "service", "since": time(*since), "step": "store", "reason": reason })
             }
             Condition::Pending | Condition::Following | Condition::Pinned { .. } => {
-                match worker.map(|worker| worker.state().health) {
-                    Some(Health::Unhealthy { since, failure: Failure { step, reason, .. } }) => {
-                        json!({ "of": "repository", "since": time(since), "step": step, "reason": reason })
-                    }
-                    _ => Value::Null,
-                }
+                let mut workers = service.followers().filter_map(|each| snapshot.workers.get(&each.repository));
+                workers.find_map(|worker| match worker.state().health {
+                    Health::Unhealthy { since, failure: Failure { step, reason, .. } } => Some(json!({
+                        "of": "repository", "repository": worker.config().name, "since": time(since),
+                        "step": step, "reason": reason,
+                    })),
+                    Health::Unknown | Health::Healthy { .. } => None,
+                }).unwrap_or(Value::Null)
             }
         },
         "seen": worker.and_then(|worker| worker.revision(&service.followed.to_string())).map(|seen| {
@@ -230,6 +235,7 @@ pub(crate) fn service(service: &Service, worker: Option<&Handle>) -> Value {
                 "commit": publication.commit,
                 "revision_id": publication.revision_id,
                 "version": publication.version,
+                "parts": publication.parts,
                 "size": publication.size,
                 "published_at": time(publication.published_at),
                 "omitted": publication.omitted.len(),

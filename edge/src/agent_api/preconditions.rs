@@ -96,6 +96,7 @@ mod tests {
                 size: 1000,
                 commit: Some("c".repeat(40).parse().unwrap()),
                 version: None,
+                parts: Vec::new(),
                 revision_id: format!("sha1:{}", "c".repeat(40)).parse().unwrap(),
                 selector: Selector,
                 published_at: std::time::UNIX_EPOCH,

@@ -290,6 +290,7 @@ pub(super) mod tests {
                 revision_id: RevisionId::from(&commit),
                 commit: Some(commit),
                 version: None,
+                parts: Vec::new(),
                 selector: Selector,
                 published_at: std::time::UNIX_EPOCH,
                 format: FORMAT,

@@ -14,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 use weir_loadtest::cluster::{Cluster, Plan};
+use weir_loadtest::git_repository::GitRepository;
+use weir_loadtest::git_server::{self, GitServer};
 use weir_loadtest::processes::until;
 use weir_loadtest::scrape;
 use weir_origin::config::{RepositoryConfig, ServiceConfig};
@@ -260,4 +262,91 @@ async fn charts_that_helm_signs_and_pushes_to_a_registry_are_followed_to_an_agen
     let reason = unsigned["failure"]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("has no provenance") && unsigned["published"].is_null(), "{unsigned}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_and_values_of_git_are_composed_and_follow_each_other_s_outages() -> anyhow::Result<()> {
+    let Some(charts) = Repository::start()? else { return Ok(()) };
+    // Several frames.
+    let mut large = vec![0; 3 << 20];
+    blake3::Hasher::new().finalize_xof().fill(&mut large);
+    fs::create_dir_all(charts.dir.path().join("shop/files"))?;
+    fs::write(charts.dir.path().join("shop/files/large"), large)?;
+    charts.publish("shop", "1.0.0", "one")?;
+    let dir = tempfile::tempdir()?;
+    let values = GitRepository::create(dir.path(), "config")?;
+    let push = |replicas: &str| -> anyhow::Result<String> {
+        values.write("prod/shop.yaml", replicas)?;
+        values.commit_and_push(replicas)
+    };
+    push("replicas: 1\n")?;
+    let git = GitServer::start(dir.path(), &dir.path().join("git-certificates")).await?;
+    fs::write(dir.path().join("git-password"), git_server::PASSWORD)?;
+    let polled = serde_json::json!({ "poll_interval": "1s", "min_poll_interval": "0s" });
+    let repository = |more: serde_json::Value| -> anyhow::Result<RepositoryConfig> {
+        let mut document = polled.clone();
+        document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Ok(serde_json::from_value(document)?)
+    };
+    let repositories = vec![
+        repository(serde_json::json!({
+            "name": "charts", "kind": "helm", "url": format!("http://{}", charts.address),
+        }))?,
+        repository(serde_json::json!({
+            "name": "config", "url": git.url("config"), "ca": git.ca(), "username": git_server::USERNAME,
+            "password_file": dir.path().join("git-password"),
+        }))?,
+    ];
+    let shop = serde_json::json!({ "name": "shop", "parts": [
+        { "repository": "charts", "chart": "shop", "ref": "semver:^1", "to": "chart" },
+        { "repository": "config", "ref": "main", "folder": "prod", "to": "values" },
+    ]});
+    let services = vec![serde_json::from_value(shop)?];
+    let cluster = Cluster::start(Plan { repositories, services, agents: 1, ..Plan::default() }).await?;
+    let read = |file: &str| {
+        let current = cluster.current(0, &"shop".parse().expect("a valid name"));
+        fs::read_to_string(current.join(file)).unwrap_or_default()
+    };
+    let has = |setting: &str, replicas: &str| {
+        read("chart/values.yaml") == format!("setting: {setting}\n") && read("values/shop.yaml") == replicas
+    };
+    until("the agent has both parts", async || has("one", "replicas: 1\n")).await?;
+    let published = async || Ok::<_, anyhow::Error>(status(&cluster, "shop").await?["published"].clone());
+    let first = published().await?;
+    assert!(first["revision_id"].as_str().is_some_and(|id| id.starts_with("parts:")), "{first}");
+    assert!(first["commit"].is_null() && first["version"].is_null(), "{first}");
+
+    // The values move alone: their frame is built, the chart is not downloaded again, and there is one publication.
+    let admin = cluster.origin.admin_address().context("it has an admin listener")?;
+    let frames = async |result: &str| {
+        let label = format!("result=\"{result}\"");
+        Ok::<_, anyhow::Error>(scrape::Metrics::read(admin).await?.sum("weir_origin_frames_total", &[&label]))
+    };
+    let (built, reused) = (frames("built").await?, frames("reused").await?);
+    let commit = push("replicas: 2\n")?;
+    until("the agent has the new values", async || has("one", "replicas: 2\n")).await?;
+    let second = published().await?;
+    assert_eq!(second["parts"][0], first["parts"][0]);
+    assert_eq!(second["parts"][1]["revision_id"], format!("sha1:{commit}"));
+    assert_eq!((frames("built").await?, frames("reused").await?), (built + 1.0, reused + 2.0));
+    let polls = charts.count("304 /index.yaml");
+    until("two more polls", async || charts.count("304 /index.yaml") >= polls + 2).await?;
+    assert_eq!(
+        (published().await?["generation"].clone(), charts.count("200 /shop-1.0.0.tgz")),
+        (second["generation"].clone(), 1)
+    );
+
+    // While one upstream is down, the other part goes on.
+    charts.is_down.store(true, Ordering::Relaxed);
+    until("the chart's repository is down", async || {
+        let failure = status(&cluster, "shop").await.map(|shop| shop["failure"]["repository"].clone());
+        failure.is_ok_and(|repository| repository == "charts")
+    })
+    .await?;
+    push("replicas: 3\n")?;
+    until("the agent has the values of the outage", async || has("one", "replicas: 3\n")).await?;
+    charts.is_down.store(false, Ordering::Relaxed);
+    git.stop().await;
+    charts.publish("shop", "1.1.0", "two")?;
+    until("the agent has the chart of the other outage", async || has("two", "replicas: 3\n")).await
 }

@@ -83,11 +83,10 @@ impl Definitions {
     /// Merges the definitions of one service.
     pub(super) fn update_service(&mut self, name: &ServiceName, file: &Documents, api: &Documents) {
         update(&mut self.services, name, &file.services, &api.services);
-        if let Some(defined) = self.services.get(name) {
-            let kind = self.kind_of(defined.document.repository());
-            if let Some(refused) = kind.and_then(|kind| defined.document.refused_for(kind)) {
-                self.services.insert_mut(name.clone(), Defined { by: defined.by, document: refused });
-            }
+        if let Some(defined) = self.services.get(name)
+            && let Some(refused) = defined.document.refused_for(|repository| self.kind_of(repository))
+        {
+            self.services.insert_mut(name.clone(), Defined { by: defined.by, document: refused });
         }
     }
 
@@ -98,8 +97,9 @@ impl Definitions {
 
     /// Services whose repository is not defined, with its name. Their published versions stay.
     pub(crate) fn without_repository(&self) -> impl Iterator<Item = (&ServiceName, &RepositoryName)> {
-        let services = self.services.iter().filter_map(|(name, each)| Some((name, &each.document.valid()?.repository)));
-        services.filter(|(_, repository)| !self.repositories.contains_key(*repository))
+        let services = self.services.iter().filter_map(|(name, each)| Some((name, each.document.valid()?)));
+        let repositories = services.flat_map(|(name, document)| document.repositories().map(move |of| (name, of)));
+        repositories.filter(|(_, repository)| !self.repositories.contains_key(*repository))
     }
 
     /// The invalid documents: kind and name, and the reason.
@@ -109,6 +109,12 @@ impl Definitions {
         let services = self.services.iter().filter_map(|(name, each)| Some((name.as_str(), each.document.refused()?)));
         let entry = |kind, (name, refused): (&str, &Arc<Refused>)| (format!("{kind} {name}"), refused.reason.clone());
         repositories.map(|each| entry("repository", each)).chain(services.map(|each| entry("service", each))).collect()
+    }
+
+    /// The names of services of other repositories with a part of this one.
+    pub(crate) fn composed_of<'a>(&'a self, repository: &'a RepositoryName) -> impl Iterator<Item = &'a ServiceName> {
+        let services = self.services.iter().filter(move |(_, each)| each.document.repository() != repository);
+        services.filter(move |(_, each)| each.document.names(|name| name == repository)).map(|(name, _)| name)
     }
 
     /// The names of a repository's services.

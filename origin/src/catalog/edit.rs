@@ -134,7 +134,7 @@ impl Edit {
         match self {
             Edit::PutRepository(document) => Some(&document.name),
             Edit::DeleteRepository { name, .. } => Some(name),
-            Edit::PutService(document) => Some(&document.repository),
+            Edit::PutService(document) => Some(document.home()),
             Edit::DeleteService(name) => Some(all.services.get(name)?.document.repository()),
         }
     }
@@ -144,8 +144,7 @@ impl Edit {
         let Edit::PutService(document) = self else { return None };
         let before = all.services.get(&document.name)?.document.repository();
         // Its number of objects stays, so no limit counts.
-        let is_allowed =
-            before != &document.repository && self.decide(precondition, all, &LimitsConfig::default()).is_ok();
+        let is_allowed = before != document.home() && self.decide(precondition, all, &LimitsConfig::default()).is_ok();
         is_allowed.then(|| before.clone())
     }
 
@@ -176,8 +175,8 @@ impl Edit {
             Edit::PutService(document) => {
                 let current = all.services.get(&document.name);
                 let outcome = put("service", document.name.as_str(), document, current, precondition)?;
-                if !all.repositories.contains_key(&document.repository) {
-                    return Err(Refusal::MissingRepository(document.name.clone(), document.repository.clone()));
+                if let Some(missing) = document.repositories().find(|name| !all.repositories.contains_key(*name)) {
+                    return Err(Refusal::MissingRepository(document.name.clone(), missing.clone()));
                 }
                 if outcome == Outcome::Created && all.services.size() >= limits.max_services {
                     return Err(Refusal::TooMany { kind: "services", key: "max_services", limit: limits.max_services });
@@ -188,8 +187,10 @@ impl Edit {
                 let current = all.repositories.get(name).ok_or_else(|| Refusal::NoSuchRepository(name.clone()))?;
                 changeable("repository", name.as_str(), now_at(Some(current)), precondition)?;
                 let services: Vec<ServiceName> = all.services_of(name).cloned().collect();
-                if !services.is_empty() && !cascade {
-                    return Err(Refusal::HasServices(name.clone(), services));
+                let composed = all.composed_of(name).cloned();
+                let in_use: Vec<ServiceName> = services.iter().cloned().chain(composed).collect();
+                if !in_use.is_empty() && !cascade {
+                    return Err(Refusal::HasServices(name.clone(), in_use));
                 }
                 let mut writes: Vec<Write> = services.into_iter().map(Write::DeleteService).collect();
                 writes.push(Write::DeleteRepository(name.clone()));

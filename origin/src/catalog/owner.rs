@@ -53,6 +53,8 @@ pub(super) struct Owner {
     pub(super) catalog: Arc<Catalog>,
     /// The services that each worker publishes.
     pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
+    /// The parts of composed services, by their own repositories.
+    pub(super) parts: BTreeMap<RepositoryName, BTreeMap<ServiceName, Vec<Arc<Service>>>>,
     /// Workers that were stopped and may still be running.
     pub(super) leaving: BTreeMap<RepositoryName, Terminated>,
     pub(super) drain: Drain,
@@ -75,6 +77,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
         context,
         catalog: catalog.clone(),
         assigned: BTreeMap::new(),
+        parts: BTreeMap::new(),
         leaving: BTreeMap::new(),
         drain: drain.clone(),
     };

@@ -99,20 +99,32 @@ impl RawDocument<ServiceConfig> {
     /// The service's repository.
     pub(crate) fn repository(&self) -> &RepositoryName {
         match self {
-            Self::Valid(document) => &document.repository,
+            Self::Valid(document) => document.home(),
             Self::Refused(refused) => &refused.repository,
+        }
+    }
+
+    /// Whether one of its sources is in a repository that `is_it` accepts.
+    pub(super) fn names(&self, is_it: impl Fn(&RepositoryName) -> bool) -> bool {
+        let of_part = |part: &Value| part["repository"].as_str().and_then(|name| name.parse().ok());
+        match self {
+            Self::Valid(document) => document.repositories().any(is_it),
+            Self::Refused(refused) => {
+                let parts = refused.field("parts").as_array().into_iter().flatten();
+                is_it(&refused.repository) || parts.filter_map(of_part).any(|name| is_it(&name))
+            }
         }
     }
 }
 
 impl RawDocument<ServiceConfig> {
-    /// The document as a refused one, if one of its keys has no meaning for this kind of repository.
-    pub(super) fn refused_for(&self, kind: SourceKind) -> Option<Self> {
-        let document = self.valid()?;
-        let reason = document.followed(kind).err()?.to_string();
+    /// The document as a refused one, if one of its keys has no meaning for the kind of its repository.
+    pub(super) fn refused_for(&self, kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>) -> Option<Self> {
+        let document = self.valid().filter(|document| document.repositories().all(|name| kind_of(name).is_some()))?;
+        let reason = document.followed(kind_of).err()?.to_string();
         let stored = serde_json::to_value(&**document).expect("a document is made of texts, numbers and lists");
         Some(Self::Refused(Arc::new(Refused {
-            repository: document.repository.clone(),
+            repository: document.home().clone(),
             stored: shown(document.name.as_str(), &stored),
             reason: reason.chars().take(LONGEST_REASON).collect(),
         })))

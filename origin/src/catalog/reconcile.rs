@@ -81,13 +81,14 @@ impl Owner {
             definitions.update_repository(name, &self.file, &self.api);
             // Its services may have another source now.
             changed_names.services.extend(self.assigned.get(name).into_iter().flat_map(|of| of.keys().cloned()));
+            changed_names.services.extend(self.parts.get(name).into_iter().flat_map(|of| of.keys().cloned()));
         }
         // What a `ref` means may have changed, also of a service that was refused for it.
         let kinds = |name: &&RepositoryName| before.definitions.kind_of(name) != definitions.kind_of(name);
         let other_kind: BTreeSet<_> = changed_names.repositories.iter().filter(kinds).collect();
         if !other_kind.is_empty() {
             let services = definitions.services.iter();
-            let concerned = services.filter(|(_, each)| other_kind.contains(each.document.repository()));
+            let concerned = services.filter(|(_, each)| each.document.names(|name| other_kind.contains(name)));
             changed_names.services.extend(concerned.map(|(name, _)| name.clone()));
         }
         changed_names.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
@@ -100,13 +101,13 @@ impl Owner {
             let known = before.services.get(name);
             let service = after.definitions.services.get(name).and_then(|defined| {
                 let is_alike = |document: &Arc<ServiceConfig>| {
-                    published_alike(&before.definitions, &after.definitions, &document.repository)
+                    document.repositories().all(|name| published_alike(&before.definitions, &after.definitions, name))
                 };
                 let was = before.definitions.services.get(name);
                 let stays = was.is_some_and(|was| was.document == defined.document)
                     && defined.document.valid().is_none_or(is_alike);
-                let kind = after.definitions.kind_of(defined.document.repository());
-                let service = service(name, &defined.document, kind, known, stays, started.current.remove(name));
+                let kinds = |name: &RepositoryName| after.definitions.kind_of(name);
+                let service = service(name, &defined.document, kinds, known, stays, started.current.remove(name));
                 let cannot_be = |error: &ConfigError| {
                     tracing::error!(service = %name, %error, "the service cannot be created");
                 };
@@ -127,6 +128,12 @@ impl Owner {
                     of.remove(name);
                 }
                 reassigned.insert(known.repository.clone());
+                for part in &known.parts {
+                    if let Some(of) = self.parts.get_mut(&part.repository) {
+                        of.remove(name);
+                    }
+                    reassigned.insert(part.repository.clone());
+                }
                 if known.is_withdrawn() {
                     withdrawn_from.insert(known.repository.clone());
                 }
@@ -141,6 +148,11 @@ impl Owner {
                         of.insert(name.clone(), service.clone());
                         reassigned.insert(service.repository.clone());
                     }
+                    for part in &service.parts {
+                        let of = self.parts.entry(part.repository.clone()).or_default();
+                        of.entry(name.clone()).or_default().push(part.clone());
+                        reassigned.insert(part.repository.clone());
+                    }
                     if known.is_none() {
                         created.insert(name.clone());
                     }
@@ -153,6 +165,7 @@ impl Owner {
             }
         }
         self.assigned.retain(|name, of| !of.is_empty() || !reassigned.contains(name));
+        self.parts.retain(|_, of| !of.is_empty());
         // Once the change is visible, no publication of the old service may follow.
         let publisher = self.context.publisher.clone();
         join_all(withdrawn_from.iter().map(|repository| publisher.wait_for_publications(repository))).await;
@@ -235,7 +248,9 @@ impl Owner {
         self.leaving.retain(|_, terminated| !terminated.is_over());
         let started_together = wanted.keys().filter(|name| !after.workers.contains_key(**name)).count();
         for (name, config) in wanted {
-            let own = self.assigned.get(name).map(|of| of.values().cloned().collect::<Vec<_>>()).unwrap_or_default();
+            let own = self.assigned.get(name).into_iter().flat_map(BTreeMap::values);
+            let parts = self.parts.get(name).into_iter().flat_map(BTreeMap::values).flatten();
+            let own: Vec<_> = own.chain(parts).cloned().collect();
             if let Some(worker) = after.workers.get(name) {
                 worker.reconfigure(config);
                 worker.assign(own);
@@ -343,7 +358,7 @@ fn published_alike(before: &Definitions, now: &Definitions, repository: &Reposit
 fn service(
     name: &ServiceName,
     document: &RawDocument<ServiceConfig>,
-    kind: Option<SourceKind>,
+    kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>,
     known: Option<&Arc<Service>>,
     stays: bool,
     published: Option<Descriptor>,
@@ -352,10 +367,7 @@ fn service(
         return Ok(service.clone());
     }
     let new = match document {
-        RawDocument::Valid(document) => {
-            let kind = kind.unwrap_or_else(|| SourceKind::assumed(&document.followed_ref, document.chart.as_ref()));
-            Service::new(document, kind, published)?
-        }
+        RawDocument::Valid(document) => Service::new(document, kind_of, published)?,
         RawDocument::Refused(refused) => Service::refused(name.clone(), refused.repository.clone(), published)?,
     };
     Ok(Arc::new(match known {

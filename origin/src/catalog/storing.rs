@@ -28,8 +28,8 @@ impl Plan {
                 Write::PutRepository(it) => plan.change(&it.name).repository = Some(Some(json(&**it))),
                 Write::DeleteRepository(name) => plan.change(name).repository = Some(None),
                 Write::PutService(it) => {
-                    plan.change(&it.repository).services.push((it.name.clone(), Some(json(&**it))));
-                    if let Some(before) = home(&it.name, stored).filter(|before| *before != it.repository) {
+                    plan.change(it.home()).services.push((it.name.clone(), Some(json(&**it))));
+                    if let Some(before) = home(&it.name, stored).filter(|before| before != it.home()) {
                         plan.cleanup = Self::removal(before, it.name.clone()).cleanup;
                     }
                 }

@@ -7,6 +7,7 @@ mod file_check;
 mod fleet;
 mod limits;
 mod operator;
+mod part;
 mod repository;
 mod repository_validation;
 mod retention;
@@ -38,6 +39,7 @@ pub use fleet::{AgentConfig, AssignmentConfig};
 pub(crate) use fleet::{EntryDocument, IssuerDocument};
 pub use limits::LimitsConfig;
 pub use operator::OperatorConfig;
+pub use part::PartConfig;
 pub use repository::RepositoryConfig;
 pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
@@ -262,13 +264,15 @@ impl Config {
                 wrong.push(format!("two services are called `{name}`: give each [[service]] its own name"));
             }
             let mut errors = service.errors();
-            match repositories.get(&service.repository) {
-                Some(kind) => errors.extend(service.followed(*kind).err()),
-                None => {
-                    let detail = format!("there is no [[repository]] `{}`", service.repository);
-                    errors.push(ValidationError::new("repository", detail));
-                }
+            let missing: Vec<_> = service.repositories().filter(|name| !repositories.contains_key(name)).collect();
+            errors.extend(missing.iter().map(|name| {
+                let field = if service.parts.is_empty() { "repository" } else { "parts" };
+                ValidationError::new(field, format!("there is no [[repository]] `{name}`"))
+            }));
+            if missing.is_empty() {
+                errors.extend(service.followed(|name| repositories.get(name).copied()).err());
             }
+            errors.extend(service.error_in_cluster().filter(|_| self.cluster.is_some()));
             if !errors.is_empty() {
                 wrong.push(format!("service `{name}`: {}", joined(&errors)));
             }

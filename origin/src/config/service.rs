@@ -4,19 +4,21 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
 
+use super::PartConfig;
 use super::validation_error::ValidationError;
 use crate::folder_path::FolderPath;
 use crate::source::{ChartName, Followed, RefText, SourceKind};
 use crate::tarball::{Filters, Selection};
 
-/// A service to publish: a ref and a folder of a repository.
+/// A service to publish: a ref and a folder of a repository, or several (`parts`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
     /// Name of the service. Agents request it.
     pub name: ServiceName,
-    /// Name of the `[[repository]]`.
-    pub repository: RepositoryName,
+    /// Name of the `[[repository]]`. Default: required without `parts`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<RepositoryName>,
     /// Chart of a repository of `kind = "helm"`, which needs it. In a registry it may be a path below the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chart: Option<ChartName>,
@@ -40,6 +42,9 @@ pub struct ServiceConfig {
     /// Fetch and publish files of Git LFS. Otherwise they are left out, and listed in `omitted`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub lfs: bool,
+    /// The sources of a composed service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartConfig>,
 }
 
 /// A key that earlier versions do not know is only written if it is set.
@@ -53,7 +58,7 @@ impl ServiceConfig {
     pub fn new(name: ServiceName, repository: RepositoryName) -> Self {
         Self {
             name,
-            repository,
+            repository: Some(repository),
             chart: None,
             followed_ref: RefText::default(),
             folder: FolderPath::default(),
@@ -61,7 +66,21 @@ impl ServiceConfig {
             exclude: Vec::new(),
             gzip: false,
             lfs: false,
+            parts: Vec::new(),
         }
+    }
+
+    /// The repositories of its sources. A valid document has one at least.
+    pub fn repositories(&self) -> impl Iterator<Item = &RepositoryName> {
+        self.repository.iter().chain(self.parts.iter().map(|part| &part.repository))
+    }
+
+    /// The repository whose worker publishes it: that of its first source.
+    ///
+    /// # Panics
+    /// The document is invalid: it names none.
+    pub fn home(&self) -> &RepositoryName {
+        self.repositories().next().expect("a valid document names a repository")
     }
 
     /// All validation errors.
@@ -72,19 +91,36 @@ impl ServiceConfig {
                 .filter_map(|text| Some(ValidationError::new(field, Filters::check(text).err()?.to_string())))
                 .collect()
         };
-        [patterns("include", &self.include), patterns("exclude", &self.exclude)].concat()
+        [self.errors_of_sources(), patterns("include", &self.include), patterns("exclude", &self.exclude)].concat()
     }
 
-    /// What it follows in a repository of this kind.
+    /// What it follows in its repository, or what each part follows in its own. A repository without a kind is not defined.
     ///
     /// # Errors
-    /// One of its keys has no meaning for that kind.
-    pub(crate) fn followed(&self, kind: SourceKind) -> Result<Followed, ValidationError> {
-        if self.lfs && !kind.has("lfs") {
-            return Err(ValidationError::new("lfs", kind.refused()));
+    /// A key has no meaning for the kind of its repository.
+    pub(crate) fn followed(
+        &self,
+        kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>,
+    ) -> Result<Vec<Followed>, ValidationError> {
+        let parse = |repository: &RepositoryName, text: &RefText, chart: Option<&ChartName>| {
+            let kind = kind_of(repository).unwrap_or_else(|| SourceKind::assumed(text, chart));
+            if self.lfs && !kind.has("lfs") {
+                return Err(("lfs", kind.refused()));
+            }
+            Followed::parse(kind, text, chart)
+        };
+        if let Some(repository) = &self.repository {
+            let followed = parse(repository, &self.followed_ref, self.chart.as_ref());
+            return followed
+                .map(|followed| vec![followed])
+                .map_err(|(field, reason)| ValidationError::new(field, reason));
         }
-        Followed::parse(kind, &self.followed_ref, self.chart.as_ref())
-            .map_err(|(field, reason)| ValidationError::new(field, reason))
+        let of_part = |part: &PartConfig| {
+            parse(&part.repository, &part.followed_ref, part.chart.as_ref()).map_err(|(field, reason)| {
+                ValidationError::new("parts", format!("part `{}`: `{field}`: {reason}", part.to))
+            })
+        };
+        self.parts.iter().map(of_part).collect()
     }
 
     /// The files of a commit that the tarball contains.

@@ -287,7 +287,6 @@ mod tests {
     use crate::config::ServiceConfig;
     use crate::event_log::tests::log;
     use crate::service::Service;
-    use crate::source::SourceKind;
     use http_body_util::BodyExt;
 
     use crate::catalog::Snapshot;
@@ -332,7 +331,7 @@ mod tests {
     /// Streams of a catalog with one unpublished and one retired service.
     fn events(kept: usize, limit: usize) -> (Events, Arc<Service>, watch::Sender<Option<Bytes>>, Drain) {
         let config = ServiceConfig::new("shop-prod".parse().unwrap(), "shop".parse().unwrap());
-        let service = Arc::new(Service::new(&config, SourceKind::default(), None).unwrap());
+        let service = Arc::new(Service::new(&config, |_| None, None).unwrap());
         let services = [(service.name.clone(), service.clone())].into_iter().collect();
         let snapshot = Snapshot { services, ..Snapshot::default() };
         let retired = Retired { repository: "shop".parse().unwrap(), service: "old".parse().unwrap(), generation: 7 };

@@ -52,18 +52,23 @@ impl EdgeApi {
         if !self.publisher.unheld(&service.repository, std::slice::from_ref(&name)).is_empty() {
             return None;
         }
-        let worker = snapshot.workers.get(&service.repository)?;
-        let unreachable = match worker.revision(current.followed_ref()) {
-            Some(RevisionSeen { upstream, .. }) => (!upstream.reachable).then_some(upstream.since),
-            None => match worker.state() {
-                // Not polled since the start: nobody knows.
-                RepositoryState { health: Health::Unknown, .. } => return None,
-                RepositoryState { health: Health::Unhealthy { since, .. }, consecutive_failures: 1.., .. } => {
-                    Some(since)
-                }
-                _ => None,
-            },
-        };
+        // Of a composed service the upstream of a part that is unreachable for the longest time.
+        let mut unreachable: Option<SystemTime> = None;
+        for follower in service.followers() {
+            let worker = snapshot.workers.get(&follower.repository)?;
+            let since = match worker.revision(current.followed_ref()) {
+                Some(RevisionSeen { upstream, .. }) => (!upstream.reachable).then_some(upstream.since),
+                None => match worker.state() {
+                    // Not polled since the start: nobody knows.
+                    RepositoryState { health: Health::Unknown, .. } => return None,
+                    RepositoryState { health: Health::Unhealthy { since, .. }, consecutive_failures: 1.., .. } => {
+                        Some(since)
+                    }
+                    _ => None,
+                },
+            };
+            unreachable = [unreachable, since].into_iter().flatten().min();
+        }
         Some(Freshness {
             service: name,
             selector: Selector,

@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use ring::rand::SystemRandom;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::query::{self, QueryError};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::admin;
@@ -18,7 +18,8 @@ use super::error::OperatorError;
 use crate::bounds::Bounds;
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::{LimitsConfig, ServiceConfig};
-use crate::reconcile::{PreviewError, PreviewRequest};
+use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
+use crate::service::Service;
 use crate::source::ListTarget;
 use crate::tarball::{Limits, ListedEntry, ListedKind};
 
@@ -135,26 +136,31 @@ impl DryRuns {
             Some(document) => document,
             None => defined(&snapshot, name)?,
         };
-        let worker = snapshot.workers.get(&document.repository);
-        let worker = worker.ok_or_else(|| OperatorError::NoSuchRepository(document.repository.clone()))?;
-        let selection = document.selection().map_err(|error| OperatorError::Malformed(error.to_string()))?;
-        let (target, skip) = match part.after {
-            None => {
-                let followed = document.followed(worker.config().kind);
-                let followed = followed.map_err(|error| OperatorError::Malformed(error.to_string()))?;
-                (ListTarget::Followed(followed), 0)
-            }
+        let repository = document.home();
+        let worker = snapshot.workers.get(repository);
+        let worker = worker.ok_or_else(|| OperatorError::NoSuchRepository(repository.clone()))?;
+        let kind_of = |repository: &RepositoryName| snapshot.definitions.kind_of(repository);
+        let service = Service::new(&document, kind_of, None);
+        let service = Arc::new(service.map_err(|error| OperatorError::Malformed(error.to_string()))?);
+        let selection = service.selection.clone();
+        let (at, skip) = match part.after {
+            None => (None, 0),
             Some(cursor) => {
                 let other =
                     "`page` is of another dry run, or the origin was restarted since: begin with the first page";
                 let cursor = cursor.checked(&self.key, &document).ok_or_else(|| QueryError::new(other))?;
-                (ListTarget::At(cursor.revision), cursor.entries)
+                (Some(cursor.revision), cursor.entries)
             }
+        };
+        let target = match at {
+            at if !service.parts.is_empty() => PreviewTarget::Parts { service, at },
+            None => PreviewTarget::Source(ListTarget::Followed(service.followed.clone())),
+            Some(at) => PreviewTarget::Source(ListTarget::At(at)),
         };
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
         let request = PreviewRequest { target, selection, limits: self.limits, skip, take: part.limit };
         let preview = worker.preview(request, slot, DEADLINE).await.map_err(|error| match error {
-            PreviewError::NotMirrored(failure) => OperatorError::NotMirrored(document.repository.clone(), failure),
+            PreviewError::NotMirrored(failure) => OperatorError::NotMirrored(repository.clone(), failure),
             PreviewError::NotPublishable { step, reason } => {
                 OperatorError::NotPublishable { service: name.clone(), step, reason }
             }
@@ -168,7 +174,7 @@ impl DryRuns {
         let omitted: Vec<_> = listing.omitted.iter().take(MAX_OMITTED).collect();
         let mut response = admin::json(&json!({
             "service": name,
-            "repository": document.repository,
+            "repository": repository,
             "ref": document.followed_ref,
             "folder": document.folder,
             "commit": preview.revision.commit(),

@@ -42,10 +42,19 @@ enum Subject {
     Service(ServiceName),
 }
 
-/// The repository in a document of a service.
+/// The repositories in a document of a service, or of one of its parts.
 #[derive(Deserialize)]
 struct NamedRepository {
-    repository: RepositoryName,
+    repository: Option<RepositoryName>,
+    #[serde(default)]
+    parts: Vec<NamedRepository>,
+}
+
+impl NamedRepository {
+    /// The repository that publishes the service.
+    fn home(mut self) -> Option<RepositoryName> {
+        self.repository.or_else(|| (!self.parts.is_empty()).then(|| self.parts.swap_remove(0))?.repository)
+    }
 }
 
 impl Subject {
@@ -67,7 +76,7 @@ impl Subject {
             }
             Route::Service(_) | Route::DryRun(_) if *method == Method::PUT || !body.is_empty() => {
                 let named = serde_json::from_slice::<NamedRepository>(body);
-                named.map_or(Self::Any, |named| Self::Repository(named.repository))
+                named.ok().and_then(NamedRepository::home).map_or(Self::Any, Self::Repository)
             }
             Route::Service(name)
             | Route::History(name)

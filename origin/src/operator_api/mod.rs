@@ -331,7 +331,7 @@ impl OperatorApi {
         let mut precondition = precondition(&head.headers)?;
         let ParsedDocument { document, based_on } = self.read_service(name, body).await?;
         precondition.based_on = based_on;
-        let to = document.repository.clone();
+        let to = document.home().clone();
         let edit = Edit::PutService(document.into());
         let mut before = None;
         if let Some(members) = &self.members
@@ -356,10 +356,19 @@ impl OperatorApi {
         body: Bytes,
     ) -> Result<ParsedDocument<ServiceConfig>, OperatorError> {
         let (text, definitions) = (name.to_string(), self.catalog.snapshot().definitions.clone());
-        let by_field = move |fields: &Map<String, Value>| {
-            validation::wrong_ref(fields, |repository| definitions.kind_of(repository)).into_iter().collect()
+        let is_in_cluster = self.members.is_some();
+        let read = move || {
+            let by_field = |fields: &Map<String, Value>| {
+                validation::wrong_ref(fields, |repository| definitions.kind_of(repository)).into_iter().collect()
+            };
+            let of_parts = |document: &ServiceConfig| {
+                let followed = document.followed(|repository| definitions.kind_of(repository));
+                let wrong = followed.err().filter(|_| !document.parts.is_empty());
+                wrong.into_iter().chain(document.error_in_cluster().filter(|_| is_in_cluster)).collect()
+            };
+            validation::read_with(&text, &body, by_field, of_parts)
         };
-        let read = spawn_blocking(move || validation::read_with(&text, &body, by_field, |_| Vec::new()));
+        let read = spawn_blocking(read);
         let wrong = |errors| OperatorError::InvalidDocument { kind: "service", name: name.to_string(), errors };
         read.await.map_err(|_| OperatorError::Failed)?.map_err(wrong)
     }

@@ -29,6 +29,9 @@ pub(super) trait Object: DeserializeOwned + Serialize + PartialEq {
     /// Required fields with valid sample values, as JSON.
     const REQUIRED: &'static [(&'static str, &'static str)];
 
+    /// A required field, and the one that may be there in its place.
+    const INSTEAD: Option<(&'static str, &'static str)> = None;
+
     /// Validation errors that concern several fields.
     fn check(&self) -> Vec<ValidationError>;
 }
@@ -44,6 +47,7 @@ impl Object for RepositoryConfig {
 
 impl Object for ServiceConfig {
     const REQUIRED: &'static [(&'static str, &'static str)] = &[("name", "\"x\""), ("repository", "\"x\"")];
+    const INSTEAD: Option<(&'static str, &'static str)> = Some(("repository", "parts"));
 
     fn check(&self) -> Vec<ValidationError> {
         self.errors()
@@ -125,7 +129,8 @@ pub(super) fn read_with<T: Object>(
     if fields.insert("name".to_owned(), name.into()).is_some_and(|found| found != name) {
         errors.push(ValidationError::new("name", format!("it must be the name in the path, `{name}`")));
     }
-    let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field));
+    let instead = |field: &str| T::INSTEAD.is_some_and(|(of, other)| of == field && fields.contains_key(other));
+    let missing = T::REQUIRED.iter().filter(|(field, _)| !fields.contains_key(*field) && !instead(field));
     errors.extend(missing.map(|(field, _)| ValidationError::new(*field, "it is missing")));
     errors.extend(fields.iter().filter_map(|(field, value)| field_error::<T>(field, value)).take(MAX_ERRORS + 1));
     errors.extend(by_field(&fields));

@@ -173,8 +173,9 @@ impl Webhooks {
             }
         }
         let snapshot = self.catalog.snapshot();
-        let services = || snapshot.services.values().filter(|each| each.repository == *name);
-        let result = delivery.finish(|moved| services().any(|service| service.followed.may_follow(moved)));
+        let followers = || snapshot.services.values().flat_map(|each| each.followers());
+        let followers = || followers().filter(|each| each.repository == *name);
+        let result = delivery.finish(|moved| followers().any(|each| each.followed.may_follow(moved)));
         if result != DeliveryResult::Refused {
             let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
             verified.entry(name.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));

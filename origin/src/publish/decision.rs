@@ -8,6 +8,7 @@ use weir_protocol::descriptor::{
 };
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
@@ -46,6 +47,7 @@ pub(super) struct PublishRequest {
     pub(super) repository: RepositoryName,
     pub(super) revision: RevisionId,
     pub(super) version: Option<SourceVersion>,
+    pub(super) parts: Vec<Part>,
     /// As in the service's definition.
     pub(super) followed_ref: String,
 }
@@ -91,6 +93,7 @@ pub(super) fn decide(
             commit: request.revision.commit(),
             revision_id: request.revision.clone(),
             version: request.version.clone(),
+            parts: request.parts.clone(),
             selector: Selector,
             published_at: whole_seconds(now),
             format: FORMAT,
@@ -196,6 +199,7 @@ pub(super) mod tests {
             repository: "shop".parse().unwrap(),
             revision: RevisionId::from(&commit.to_string().repeat(40).parse().unwrap()),
             version: None,
+            parts: Vec::new(),
             followed_ref: "main".to_owned(),
         }
     }

@@ -60,16 +60,10 @@ impl DeltaQueue {
 mod tests {
     use super::*;
     use crate::config::ServiceConfig;
-    use crate::source::SourceKind;
 
     fn service(name: &str) -> Arc<Service> {
         Arc::new(
-            Service::new(
-                &ServiceConfig::new(name.parse().unwrap(), "shop".parse().unwrap()),
-                SourceKind::default(),
-                None,
-            )
-            .unwrap(),
+            Service::new(&ServiceConfig::new(name.parse().unwrap(), "shop".parse().unwrap()), |_| None, None).unwrap(),
         )
     }
 

@@ -134,7 +134,7 @@ impl<'a> Draft<'a> {
         now: SystemTime,
     ) -> Result<(Outcome, Vec<VisibleChange>), PublishError> {
         let BuiltContent { candidate, content, recipe } = built;
-        let Candidate { service, revision, version, key } = candidate;
+        let Candidate { service, revision, version, parts, key } = candidate;
         if service.is_withdrawn() {
             return Ok((Outcome::Withdrawn, Vec::new()));
         }
@@ -158,6 +158,7 @@ impl<'a> Draft<'a> {
             repository: service.repository.clone(),
             revision,
             version,
+            parts,
             followed_ref: service.followed.to_string(),
         };
         let last = last_generation(&row, &service);
@@ -484,6 +485,7 @@ pub(super) mod tests {
             repository: "shop".parse().unwrap(),
             revision: format!("sha1:{number:040x}").parse().unwrap(),
             version: None,
+            parts: Vec::new(),
             followed_ref: "main".to_owned(),
         };
         let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_795_000_000 + number);

@@ -12,6 +12,7 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
@@ -54,6 +55,9 @@ pub struct Entry {
     /// The version of that revision, if its source names it by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<SourceVersion>,
+    /// What that revision is composed of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
     /// When it was published.
     pub published_at: Time,
     /// Why it was published.
@@ -132,6 +136,7 @@ impl Entry {
             commit: publication.commit.clone(),
             revision_id: publication.revision_id.clone(),
             version: publication.version.clone(),
+            parts: publication.parts.clone(),
             published_at: publication.published_at.into(),
             why,
             by,
@@ -178,6 +183,7 @@ enum LineEvent {
 struct Revision {
     id: RevisionId,
     version: Option<SourceVersion>,
+    parts: Vec<Part>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -188,29 +194,31 @@ struct WrittenRevision {
     revision_id: Option<RevisionId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<SourceVersion>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<Part>,
 }
 
 impl From<Revision> for WrittenRevision {
-    fn from(Revision { id, version }: Revision) -> Self {
+    fn from(Revision { id, version, parts }: Revision) -> Self {
         let commit = id.commit();
-        Self { revision_id: commit.is_none().then_some(id), commit, version }
+        Self { revision_id: commit.is_none().then_some(id), commit, version, parts }
     }
 }
 
 impl TryFrom<WrittenRevision> for Revision {
     type Error = &'static str;
 
-    fn try_from(WrittenRevision { commit, revision_id, version }: WrittenRevision) -> Result<Self, Self::Error> {
+    fn try_from(WrittenRevision { commit, revision_id, version, parts }: WrittenRevision) -> Result<Self, Self::Error> {
         let id = revision_id.or_else(|| commit.as_ref().map(RevisionId::from));
-        Ok(Self { id: id.ok_or("it has neither `revision_id` nor `commit`")?, version })
+        Ok(Self { id: id.ok_or("it has neither `revision_id` nor `commit`")?, version, parts })
     }
 }
 
 impl Line {
     pub(super) fn published(descriptor: &Descriptor, why: Why, by: Option<String>) -> Self {
-        let Entry { generation, digest, revision_id: id, version, published_at, why, by, .. } =
+        let Entry { generation, digest, revision_id: id, version, parts, published_at, why, by, .. } =
             Entry::new(descriptor, why, by);
-        let event = LineEvent::Published { digest, revision: Revision { id, version }, published_at, why, by };
+        let event = LineEvent::Published { digest, revision: Revision { id, version, parts }, published_at, why, by };
         Self { service: descriptor.publication().service.clone(), generation, event }
     }
 
@@ -287,9 +295,7 @@ impl Collected {
     }
 
     fn take(&mut self, Line { generation, event, .. }: Line) {
-        let LineEvent::Published { digest, revision: Revision { id: revision_id, version }, published_at, why, by } =
-            event
-        else {
+        let LineEvent::Published { digest, revision, published_at, why, by } = event else {
             return self.pins.entry(generation).or_default().push(event);
         };
         self.seen += 1;
@@ -297,12 +303,14 @@ impl Collected {
         if self.query.before.is_some_and(|before| generation >= before) || published_at.0 < self.query.since {
             return;
         }
+        let Revision { id: revision_id, version, parts } = revision;
         let mut entry = Entry {
             generation,
             digest,
             commit: revision_id.commit(),
             revision_id,
             version,
+            parts,
             published_at,
             why,
             by,

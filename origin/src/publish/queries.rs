@@ -95,8 +95,11 @@ impl Publisher {
             for row in read_page(self.objects(), repository, &page).await?.rows() {
                 let row = row.map_err(|error| PublishError::Object(error.to_string()))?;
                 for version in row.versions() {
-                    let revision = parsed(version)?.publication().revision_id.clone();
-                    revisions.insert((row.service.clone(), revision));
+                    let version = parsed(version)?;
+                    let publication = version.publication();
+                    let parts = publication.parts.iter().filter(|part| part.repository == *repository);
+                    let all = parts.map(|part| &part.revision_id).chain([&publication.revision_id]);
+                    revisions.extend(all.map(|revision| (row.service.clone(), revision.clone())));
                 }
             }
         }

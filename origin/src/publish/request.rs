@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::ServiceName;
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
@@ -20,6 +21,8 @@ pub(crate) struct Candidate {
     pub(crate) revision: RevisionId,
     /// The version of that revision, if its source names it by one.
     pub(crate) version: Option<SourceVersion>,
+    /// What that revision is composed of. Empty: of the service's repository alone.
+    pub(crate) parts: Vec<Part>,
     /// The key of its content at that revision.
     pub(crate) key: ContentKey,
 }

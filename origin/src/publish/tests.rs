@@ -32,7 +32,6 @@ use crate::data_dir::DataDir;
 use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
-use crate::source::SourceKind;
 use crate::store::{Area, FaultyEngine, FaultyStore, Objects, RecordKey, Records, StoreMetrics, WriteFault};
 use crate::tarball::{Built, ContentKey, FrameSink, Recipe};
 
@@ -82,11 +81,17 @@ fn service(service: &str) -> Arc<Service> {
 
 fn service_of(service: &str, repository: &str) -> Arc<Service> {
     let config = ServiceConfig::new(name(service), repository.parse().unwrap());
-    Arc::new(Service::new(&config, SourceKind::default(), None).unwrap())
+    Arc::new(Service::new(&config, |_| None, None).unwrap())
 }
 
 fn candidate(service: &Arc<Service>, number: u64) -> Candidate {
-    Candidate { service: service.clone(), revision: revision(number), version: None, key: key(number) }
+    Candidate {
+        service: service.clone(),
+        revision: revision(number),
+        version: None,
+        parts: Vec::new(),
+        key: key(number),
+    }
 }
 
 /// A tarball of these frames.

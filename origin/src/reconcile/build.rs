@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tokio::runtime::Handle;
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 
+use super::part_sources::PartSources;
 use crate::config::LimitsConfig;
 use crate::data_dir::DataDir;
 use crate::disk_watch;
@@ -46,6 +48,7 @@ impl From<PublishError> for ServiceFailure {
 /// The dependencies of a build.
 pub(super) struct Builder {
     pub(super) source: Arc<Source>,
+    pub(super) part_sources: Arc<PartSources>,
     pub(super) publisher: Arc<Publisher>,
     pub(super) options: BuildOptions,
     pub(super) data_dir: DataDir,
@@ -58,7 +61,7 @@ impl Builder {
     pub(super) fn build(
         &self,
         service: &Service,
-        revision: &RevisionId,
+        (revision, parts): (&RevisionId, &[Part]),
         recipe: Option<Recipe>,
         attempt: &Attempt,
         runtime: &Handle,
@@ -69,7 +72,11 @@ impl Builder {
             .map_err(|reason| ServiceFailure::transient("store", reason))?;
         let base = recipe.map(|recipe| self.base(service, recipe, runtime));
         let context = BuildContext { limits: &limits, threads, base: base.as_ref(), interrupt };
-        let built = self.source.build(service, revision, &context, attempt)?;
+        let built = if service.parts.is_empty() {
+            self.source.build(service, revision, &context, attempt)?
+        } else {
+            self.part_sources.build(service, parts, &context, attempt)?
+        };
         let reused = built.reused_frames;
         self.metrics.frames.with_label_values(&["reused"]).inc_by(reused as u64);
         self.metrics.frames.with_label_values(&["built"]).inc_by(built.zstd.len().saturating_sub(reused) as u64);

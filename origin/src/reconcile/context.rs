@@ -6,6 +6,7 @@ use tokio::sync::Semaphore;
 
 use super::build::BuildOptions;
 use super::limiter::Limiter;
+use super::part_sources::PartSources;
 use super::threads::Threads;
 use crate::cluster::{Validity, Withdrawals};
 use crate::config::{LimitsConfig, UpstreamsConfig};
@@ -51,6 +52,8 @@ pub(crate) struct Context {
     pub(super) withdrawals: Option<Withdrawals>,
     /// What the sources share.
     pub(crate) sources: Arc<source::SourceContext>,
+    /// The sources themselves, for composed services.
+    pub(super) part_sources: Arc<PartSources>,
 }
 
 impl Context {
@@ -81,6 +84,7 @@ impl Context {
             validity: Validity::always(),
             withdrawals: None,
             sources,
+            part_sources: Arc::default(),
             metrics,
         }
     }

@@ -10,6 +10,7 @@ use weir_protocol::digest::ObjectDigest;
 use weir_protocol::event::RevisionSeen;
 
 use super::bundles::Bundles;
+use super::part_sources::PartSources;
 use super::rebuild::RebuildRequest;
 use super::start::Handover;
 use super::state::RepositoryState;
@@ -59,6 +60,8 @@ pub(super) struct WorkerSignals {
     pub(super) resolve_all: Arc<Notify>,
     /// End all back-offs.
     pub(super) reset_back_offs: Arc<Notify>,
+    /// Resolve all composed services.
+    pub(super) parts_changed: Arc<Notify>,
 }
 
 /// The handle of a repository's worker. The worker also stops when its drain begins.
@@ -71,6 +74,7 @@ pub(crate) struct Handle {
     pub(super) publisher: Arc<Publisher>,
     pub(super) services: Arc<watch::Sender<Vec<Arc<Service>>>>,
     pub(super) source: Arc<Source>,
+    pub(super) part_sources: Arc<PartSources>,
     pub(super) bundles: Bundles,
     pub(super) data_dir: DataDir,
     pub(super) threads: Threads,
@@ -135,7 +139,7 @@ impl Handle {
         self.signals.resolve_all.notify_one();
     }
 
-    /// Assigns the services to publish. New ones are resolved at once.
+    /// Assigns the services to publish, which are resolved at once if they are new, and the parts that others publish.
     pub(crate) fn assign(&self, services: Vec<Arc<Service>>) {
         self.services.send_if_modified(|current| {
             let same = current.len() == services.len() && current.iter().zip(&services).all(|(a, b)| Arc::ptr_eq(a, b));
@@ -150,6 +154,7 @@ impl Handle {
 
     /// Stops the worker: its jobs are signalled to stop, and it starts nothing more.
     pub(crate) fn stop(&self, mirror: MirrorDisposal) -> Terminated {
+        self.part_sources.remove(&self.config.borrow().name, &self.source);
         self.remove_mirror.store(mirror == MirrorDisposal::Remove, Ordering::Relaxed);
         self.stop.cancel();
         self.terminated.clone()

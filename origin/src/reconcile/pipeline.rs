@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Semaphore;
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 
 use super::build::Builder;
@@ -49,7 +50,13 @@ impl Pipeline {
     pub(super) async fn resolve(&self, services: Vec<Arc<Service>>) -> Result<ResolvedServices, ServiceFailure> {
         let permit = self.context.ref_lookups.clone().acquire_owned().await.ok();
         let (source, config) = (self.poller.source.clone(), self.poller.config.borrow().clone());
-        let job = Job::start("resolve", &self.context.threads, move |stop| source.resolve(&config, &services, stop));
+        let part_sources = self.context.part_sources.clone();
+        let (composed, plain): (Vec<_>, Vec<_>) = services.into_iter().partition(|service| !service.parts.is_empty());
+        let job = Job::start("resolve", &self.context.threads, move |stop| {
+            let mut resolved = if plain.is_empty() { Vec::new() } else { source.resolve(&config, &plain, stop)? };
+            resolved.extend(part_sources.resolve(&composed, stop));
+            Ok(resolved)
+        });
         self.await_job("resolve", job, permit, self.build_timeout()).await
     }
 
@@ -59,14 +66,14 @@ impl Pipeline {
         candidate: &Candidate,
         policy: &LfsPolicy,
     ) -> Result<bool, ServiceFailure> {
-        let Candidate { service, revision, .. } = candidate;
+        let Candidate { service, revision, parts, .. } = candidate;
         if !self.fetch_lfs(service, revision, policy).await? {
             return Ok(false);
         }
         let _unpublished = self.unpublished.acquire().await;
         let start = Instant::now();
         let published = async {
-            let (built, attempt) = self.build(service, revision, true).await?;
+            let (built, attempt) = self.build(service, (revision, parts), true).await?;
             self.context.publisher.publish_built(candidate, built, attempt, SystemTime::now()).await?;
             service.followed(revision);
             Ok(true)
@@ -78,12 +85,12 @@ impl Pipeline {
         result
     }
 
-    /// Builds the content of a service at a revision, with a permit and a deadline. `reuse`: reuses frames of the current
+    /// Builds the content of a service at a revision, or at those of its parts, with a permit and a deadline. `reuse`: reuses frames of the current
     /// version.
     pub(super) async fn build(
         &self,
         service: &Arc<Service>,
-        revision: &RevisionId,
+        (revision, parts): (&RevisionId, &[Part]),
         reuse: bool,
     ) -> Result<(Built, Attempt), ServiceFailure> {
         let repository_permit = self.builds.clone().acquire_owned().await.ok();
@@ -93,9 +100,10 @@ impl Pipeline {
         // Read after the attempt began, which protects the current version's frames from garbage collection.
         let recipe = if reuse { self.recipe(service).await } else { None };
         let deadline = self.build_timeout().min(attempt.longest());
-        let (service, revision, runtime) = (service.clone(), revision.clone(), tokio::runtime::Handle::current());
+        let (service, runtime) = (service.clone(), tokio::runtime::Handle::current());
+        let (revision, parts) = (revision.clone(), parts.to_vec());
         let job = Job::start(&format!("build {}", service.name), &self.context.threads, move |stop| {
-            let built = builder.build(&service, &revision, recipe, &attempt, &runtime, stop)?;
+            let built = builder.build(&service, (&revision, &parts), recipe, &attempt, &runtime, stop)?;
             Ok((built, attempt))
         });
         self.await_job("build", job, permit, deadline).await
@@ -111,9 +119,10 @@ impl Pipeline {
     }
 
     fn builder(&self) -> Builder {
-        let Context { publisher, data_dir, metrics, build, .. } = &*self.context;
+        let Context { publisher, data_dir, metrics, build, part_sources, .. } = &*self.context;
         Builder {
             source: self.poller.source.clone(),
+            part_sources: part_sources.clone(),
             publisher: publisher.clone(),
             options: *build,
             data_dir: data_dir.clone(),

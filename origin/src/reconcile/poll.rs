@@ -148,7 +148,10 @@ impl Poller {
         listed_at: Instant,
     ) -> Result<Option<SuccessfulPoll>, Failure> {
         // Read after `listed_at`: a later service triggers another poll.
-        let (config, services) = (self.config.borrow().clone(), self.services.borrow().clone());
+        let config = self.config.borrow().clone();
+        // Of a composed service its parts are followed.
+        let services: Vec<_> =
+            self.services.borrow().iter().filter(|service| service.parts.is_empty()).cloned().collect();
         let (poll_timeout, stall_timeout) = (config.poll_timeout, config.stall_timeout);
         let limits = PollLimits { poll_timeout, stall_timeout, min_rate: self.min_rate };
         let mut watchdog = PollWatchdog::new(progress.snapshot(), limits, listed_at);

@@ -26,6 +26,7 @@ impl Worker {
         if poll.hydrated && result != "changed" {
             // Services without a version can be built, even if the upstream is down.
             self.mark_all_due(Cause::Changed);
+            self.context.part_sources.notify_publishers(&self.parts);
         }
         metrics.polls.with_label_values(&[name.as_str(), result]).inc();
         self.state.send_modify(|state| state.phase = Phase::Idle);
@@ -71,6 +72,9 @@ impl Worker {
             self.unapplied_polls.entry(name.clone()).or_insert(polls);
             self.revisions.set_published(name, None);
         }
+        if changed || std::mem::take(&mut self.owes_parts) {
+            self.context.part_sources.notify_publishers(&self.parts);
+        }
         self.revisions.poll_succeeded(healthy, now);
         self.unreported_results += 1;
         self.schedule.succeeded(Instant::now(), fastrand::f64());
@@ -89,10 +93,12 @@ impl Worker {
         self.maintenance.is_due |= step == "fetch";
         // Some refs may have changed before the failure, and the next poll does not report them as changed.
         self.needs_reconcile.extend(self.services.keys().cloned());
+        self.owes_parts = true;
         let mut is_new = false;
         self.state.send_modify(|state| is_new = state.poll_failed(failure, now));
         if is_new {
             tracing::warn!(repository = %self.config.name, step, reason, "the upstream cannot be polled");
+            self.context.part_sources.notify_publishers(&self.parts);
         }
         self.context.metrics.repository_healthy.with_label_values(&[self.config.name.as_str()]).set(0);
         if let Some(pause) = retry_after.filter(|pause| *pause > MAX_RETRY_AFTER) {

@@ -1,6 +1,7 @@
 //! Dry runs: lists what a service's tarball would contain, from the current mirror. The mirror is only read, concurrently
 //! with the worker.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,26 @@ use weir_protocol::revision_id::RevisionId;
 
 use super::handle::Handle;
 use super::job::Job;
+use super::part_sources::PartSources;
 use super::state::{Failure, Health};
 use super::threads::Threads;
+use crate::service::Service;
 use crate::source::{ListRequest, ListTarget, ServiceFailure, Source};
 use crate::tarball::{Limits, ListedEntry, Listing, Selection};
 
+/// What is previewed.
+pub(crate) enum PreviewTarget {
+    Source(ListTarget),
+    /// A composed service.
+    Parts {
+        service: Arc<Service>,
+        /// The revision of the first page.
+        at: Option<RevisionId>,
+    },
+}
+
 pub(crate) struct PreviewRequest {
-    pub(crate) target: ListTarget,
+    pub(crate) target: PreviewTarget,
     pub(crate) selection: Selection,
     pub(crate) limits: Limits,
     /// The number of entries before the page.
@@ -60,8 +74,8 @@ impl Handle {
         if !self.source.has_content() {
             return Err(self.not_mirrored());
         }
-        let source = self.source.clone();
-        let preview = move |stop: &AtomicBool| list(&source, &request, stop);
+        let (source, part_sources) = (self.source.clone(), self.part_sources.clone());
+        let preview = move |stop: &AtomicBool| list(&source, &part_sources, &request, stop);
         run_until(deadline, &self.threads, permit, preview).await?.map_err(|failure| {
             if self.source.needs_poll(Instant::now()) {
                 self.signals.poll.notify_one();
@@ -83,15 +97,24 @@ impl Handle {
     }
 }
 
-fn list(source: &Source, request: &PreviewRequest, stop: &AtomicBool) -> Result<Preview, ServiceFailure> {
+fn list(
+    source: &Source,
+    part_sources: &PartSources,
+    request: &PreviewRequest,
+    stop: &AtomicBool,
+) -> Result<Preview, ServiceFailure> {
     let PreviewRequest { target, selection, limits, skip, take } = request;
     let (mut listed, mut entries) = (0, Vec::new());
-    let (revision, listing) = source.list(&ListRequest { target, selection, limits }, stop, &mut |entry| {
+    let mut emit = |entry| {
         if listed >= *skip && entries.len() < *take {
             entries.push(entry);
         }
         listed += 1;
-    })?;
+    };
+    let (revision, listing) = match target {
+        PreviewTarget::Source(target) => source.list(&ListRequest { target, selection, limits }, stop, &mut emit)?,
+        PreviewTarget::Parts { service, at } => part_sources.list(service, at.as_ref(), limits, stop, &mut emit)?,
+    };
     Ok(Preview { revision, listing, entries })
 }
 
@@ -119,7 +142,6 @@ async fn run_until<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use std::sync::mpsc;
 

@@ -9,12 +9,14 @@ use tokio::task::JoinError;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 
 use super::lfs::{LfsPolicy, NeededObjects};
 use super::pipeline::Pipeline;
 use super::service_states::Cause;
 use super::worker::Worker;
+use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::{RetryPolicy, ServiceFailure};
 use crate::store::{Area, ObjectError};
@@ -192,12 +194,13 @@ impl Pipeline {
         let is_lost = matches!(read, Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)));
         let publication = version.publication();
         let is_current = service.current().is_some_and(|current| current.publication().digest == publication.digest);
-        let mut result = self.rebuild_from(&publication.revision_id, service, version).await;
+        let at = (&publication.revision_id, &publication.parts[..]);
+        let mut result = self.rebuild_from(at, service, version).await;
         if is_current
             && matches!(&result, Err(RebuildError::Failed(failure)) if failure.retry == RetryPolicy::NextPoll)
-            && let Some(revision) = self.current_revision(service).await
+            && let Some(Candidate { revision, parts, .. }) = self.current_candidate(service).await
             && revision != publication.revision_id
-            && self.rebuild_from(&revision, service, version).await.is_ok()
+            && self.rebuild_from((&revision, &parts), service, version).await.is_ok()
         {
             result = Ok(());
         }
@@ -210,14 +213,14 @@ impl Pipeline {
     /// Rebuilds a version from a revision.
     async fn rebuild_from(
         &self,
-        revision: &RevisionId,
+        (revision, parts): (&RevisionId, &[Part]),
         service: &Arc<Service>,
         version: &Descriptor,
     ) -> Result<(), RebuildError> {
         let policy = LfsPolicy { may_fetch: true, progress: None, needed_objects: NeededObjects::default() };
         self.fetch_lfs(service, revision, &policy).await?;
         // Without reuse, because frames of the current version may be missing too.
-        let (built, attempt) = self.build(service, revision, false).await?;
+        let (built, attempt) = self.build(service, (revision, parts), false).await?;
         match self.context.publisher.publish_rebuilt(service, version, built, attempt).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(RebuildError::OtherContent),
@@ -226,10 +229,10 @@ impl Pipeline {
     }
 
     /// The current revision of a service's ref, if it has the published content. The published revision itself may be gone.
-    async fn current_revision(&self, service: &Arc<Service>) -> Option<RevisionId> {
+    async fn current_candidate(&self, service: &Arc<Service>) -> Option<Candidate> {
         let resolved = self.resolve(vec![service.clone()]).await.ok()?;
         let candidate = resolved.into_iter().next()?.1.ok()?;
-        self.context.publisher.is_at(&candidate).then_some(candidate.revision)
+        self.context.publisher.is_at(&candidate).then_some(candidate)
     }
 
     async fn drop_version(&self, service: &Service, version: &Descriptor) {

@@ -22,7 +22,11 @@ impl Worker {
     /// Whether failures of a service are not recorded, and its build does not query the upstream: a poll follows, after a start
     /// or an assignment, and while the mirror is incomplete.
     pub(super) fn suppress_errors(&self, service: &ServiceName) -> bool {
-        self.states.last_cause(service) != Some(Cause::Changed) || !self.state.borrow().mirrored
+        let awaits_part = || {
+            let service = self.services.get(service);
+            service.is_some_and(|service| self.context.part_sources.awaits_first_poll(service))
+        };
+        self.states.last_cause(service) != Some(Cause::Changed) || !self.state.borrow().mirrored || awaits_part()
     }
 
     /// Records the published revision of a service, or why it does not follow its ref.
@@ -76,7 +80,8 @@ impl Worker {
             return;
         }
         (self.unreported_results, self.reported_at) = (0, Instant::now());
-        let services = self.services.values().filter(|service| !service.is_withdrawn());
+        // The revision of a composed service is of no ref of the repository.
+        let services = self.services.values().filter(|service| !service.is_withdrawn() && service.parts.is_empty());
         let changed = self.revisions.update(services.map(|service| (&service.name, service.followed.to_string())));
         for seen in changed {
             self.context.log.append(EventKind::Revision(seen));

@@ -12,6 +12,7 @@ use super::bundles::Bundles;
 use super::context::Context;
 use super::handle::{Handle, Terminated, WorkerSignals};
 use super::lfs::LfsFetches;
+use super::part_sources::PartSource;
 use super::pipeline::Pipeline;
 use super::poll::Poller;
 use super::rebuild::REBUILD_QUEUE;
@@ -67,6 +68,13 @@ pub(crate) fn start(
     let signals = WorkerSignals::default();
     let source = Arc::new(Source::open(&config, context.sources.clone()));
     let bundles = Bundles::new(&context, config_updates.clone(), source.clone());
+    let part_source = PartSource {
+        source: source.clone(),
+        config: config_updates.clone(),
+        state: state.subscribe(),
+        signals: signals.clone(),
+    };
+    context.part_sources.insert(config.name.clone(), part_source);
     let handle = Handle {
         state: state.subscribe(),
         signals: signals.clone(),
@@ -75,6 +83,7 @@ pub(crate) fn start(
         publisher: context.publisher.clone(),
         services: Arc::new(service_sender),
         source: source.clone(),
+        part_sources: context.part_sources.clone(),
         bundles: bundles.clone(),
         data_dir: context.data_dir.clone(),
         threads: context.threads.clone(),

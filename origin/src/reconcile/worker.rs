@@ -15,7 +15,7 @@
 //! | a back-off ended ([`BackOffs`]) | `run` | marks its service due |
 //! | a rebuild of a lost version was requested, or ended | `start_rebuild`, `handle_rebuild_end` | starts it, answers its waiters |
 //! | maintenance ended | `poll_if_needed` | triggers a poll that repairs the mirror |
-//! | a signal ([`WorkerSignals`]) | `run` | triggers a poll, marks all services due, or ends back-offs |
+//! | a signal ([`WorkerSignals`]) | `run` | triggers a poll, marks all or all composed services due, or ends back-offs |
 //! | a new configuration | `reconfigure` | changes the schedule, ends back-offs |
 //! | other services were assigned | `reassign` | forgets removed services, marks new ones due |
 //!
@@ -63,6 +63,10 @@ pub(super) struct Worker {
     pub(super) config: Arc<RepositoryConfig>,
     /// The services that it publishes.
     pub(super) services: Services,
+    /// The parts of its repository that services have, its own or others.
+    pub(super) parts: Vec<Arc<Service>>,
+    /// Whether the publishers of the parts resolve them after the next poll even if no ref changes.
+    pub(super) owes_parts: bool,
     pub(super) context: Arc<Context>,
     pub(super) source: Arc<Source>,
     pub(super) state: Arc<watch::Sender<RepositoryState>>,
@@ -118,8 +122,12 @@ impl Worker {
         revision_sender: watch::Sender<Vec<RevisionSeen>>,
     ) -> Self {
         let poller = pipeline.poller.clone();
+        let (services, parts) = split(services);
         Self {
-            services: by_name(services),
+            needs_reconcile: services.keys().cloned().collect(),
+            services,
+            parts,
+            owes_parts: true,
             context: pipeline.context.clone(),
             source: poller.source.clone(),
             state: poller.state.clone(),
@@ -140,7 +148,6 @@ impl Worker {
             builds: HashMap::new(),
             lfs_progress: mpsc::unbounded_channel(),
             back_offs: BackOffs::default(),
-            needs_reconcile: services.iter().map(|service| service.name.clone()).collect(),
             unapplied_polls: HashMap::new(),
             waits_for_lfs: BTreeMap::new(),
             revisions: Revisions::new(config.name.clone()),
@@ -193,6 +200,10 @@ impl Worker {
                 () = signals.poll.notified() => self.schedule.trigger(Instant::now()),
                 () = signals.reset_back_offs.notified() => self.reset_back_offs(),
                 () = signals.resolve_all.notified() => self.mark_all_due(Cause::Changed),
+                () = signals.parts_changed.notified() => {
+                    let composed = self.services.values().filter(|service| !service.parts.is_empty());
+                    composed.for_each(|service| self.states.mark_due(&service.name, Cause::Changed));
+                }
                 // The senders are dropped with the last handle, and the loop is stopped soon after.
                 Ok(()) = config_updates.changed() => self.reconfigure(config_updates.borrow_and_update().clone()),
                 Ok(()) = service_updates.changed() => {
@@ -264,7 +275,14 @@ impl Worker {
     /// Adopts the assigned services. New ones are resolved from the current mirror. If that fails, a poll follows, and only its
     /// failure is recorded.
     fn reassign(&mut self, assigned: &[Arc<Service>]) {
-        let before = std::mem::replace(&mut self.services, by_name(assigned));
+        let (services, parts) = split(assigned);
+        let before = std::mem::replace(&mut self.services, services);
+        let is_new = |part: &Arc<Service>| !self.parts.iter().any(|known| Arc::ptr_eq(known, part));
+        if parts.iter().any(is_new) {
+            self.owes_parts = true;
+            self.schedule.trigger(Instant::now());
+        }
+        self.parts = parts;
         for removed in difference(&before, &self.services) {
             self.states.remove(&removed.name);
             self.back_offs.remove(&removed.name);
@@ -327,8 +345,10 @@ impl Worker {
     }
 }
 
-fn by_name(services: &[Arc<Service>]) -> Services {
-    services.iter().map(|service| (service.name.clone(), service.clone())).collect()
+/// The services to publish, by name, and the parts.
+fn split(assigned: &[Arc<Service>]) -> (Services, Vec<Arc<Service>>) {
+    let (parts, services): (Vec<_>, Vec<_>) = assigned.iter().cloned().partition(|service| service.part_of.is_some());
+    (services.into_iter().map(|service| (service.name.clone(), service)).collect(), parts)
 }
 
 /// The services that `others` does not have with the same definition.

@@ -11,10 +11,11 @@ use super::git::GitSource;
 use super::kind::KindName;
 use super::{
     LeftOutRef, ListRequest, PollFailure, PollOutcome, PollRequest, ResolvedServices, ServiceFailure, SourceContext,
+    Tree,
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
+use crate::tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing, TarballError};
 
 /// Follows the upstream of one repository and stores its content. All methods block. Where there is a `stop`, setting it
 /// ends the method soon.
@@ -75,6 +76,22 @@ impl Source {
         match &self.0 {
             Kind::Git(git) => git.build(service, revision, context, sink),
             Kind::Artifacts(artifacts) => artifacts.build(service, revision, context, sink),
+        }
+    }
+
+    /// The contents of a service at a revision. What it needs must be stored; LFS files are left out.
+    pub(crate) fn tree<'a>(&self, service: &'a Service, revision: &RevisionId) -> Result<Tree<'a>, ServiceFailure> {
+        match &self.0 {
+            Kind::Git(git) => git.tree(service, revision).map(Tree::from),
+            Kind::Artifacts(artifacts) => artifacts.tree(service, revision).map(Tree::from),
+        }
+    }
+
+    /// The failure of a step that a tarball's error means. What it says about the stored content is recorded.
+    pub(crate) fn failure(&self, revision: &RevisionId, step: &'static str, error: &TarballError) -> ServiceFailure {
+        match &self.0 {
+            Kind::Git(git) => git.tarball_failure(step, error),
+            Kind::Artifacts(artifacts) => artifacts.failure(revision, step, error),
         }
     }
 

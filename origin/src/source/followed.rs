@@ -7,6 +7,7 @@ use super::git::revision::Revision;
 use super::helm::{Chart, ChartName};
 use super::kind::{KindName, SourceKind};
 use super::oci::ArtifactRef;
+use crate::folder_path::FolderPath;
 
 /// The longest `ref`, in bytes.
 const MAX_REF_BYTES: usize = 256;
@@ -61,9 +62,16 @@ enum Kind {
     Git(Revision),
     Chart(Chart),
     Artifact(ArtifactRef),
+    Parts(Box<str>),
 }
 
 impl Followed {
+    /// What a composed service follows, by the folder of each part.
+    pub(crate) fn parts<'a>(parts: impl Iterator<Item = (&'a FolderPath, &'a Self)>) -> Self {
+        let parts: Vec<String> = parts.map(|(to, followed)| format!("{to}={followed}")).collect();
+        Self(Kind::Parts(format!("parts:{}", parts.join(",")).into()))
+    }
+
     /// Reads the `ref` and the `chart` of a service for a repository of this kind.
     ///
     /// # Errors
@@ -95,7 +103,7 @@ impl Followed {
     pub(crate) fn may_follow(&self, moved: &str) -> bool {
         match &self.0 {
             Kind::Git(revision) => revision.may_follow(moved),
-            Kind::Chart(_) | Kind::Artifact(_) => true,
+            Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => true,
         }
     }
 
@@ -103,7 +111,7 @@ impl Followed {
     pub(super) fn revision(&self) -> Option<&Revision> {
         match &self.0 {
             Kind::Git(revision) => Some(revision),
-            Kind::Chart(_) | Kind::Artifact(_) => None,
+            Kind::Chart(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
         }
     }
 
@@ -111,7 +119,7 @@ impl Followed {
     pub(super) fn chart(&self) -> Option<&Chart> {
         match &self.0 {
             Kind::Chart(chart) => Some(chart),
-            Kind::Git(_) | Kind::Artifact(_) => None,
+            Kind::Git(_) | Kind::Artifact(_) | Kind::Parts(_) => None,
         }
     }
 
@@ -119,7 +127,7 @@ impl Followed {
     pub(super) fn artifact(&self) -> Option<&ArtifactRef> {
         match &self.0 {
             Kind::Artifact(artifact) => Some(artifact),
-            Kind::Git(_) | Kind::Chart(_) => None,
+            Kind::Git(_) | Kind::Chart(_) | Kind::Parts(_) => None,
         }
     }
 }
@@ -131,6 +139,7 @@ impl fmt::Display for Followed {
             Kind::Git(revision) => revision.fmt(f),
             Kind::Chart(chart) => write!(f, "{}@{chart}", chart.name),
             Kind::Artifact(artifact) => artifact.fmt(f),
+            Kind::Parts(parts) => f.write_str(parts),
         }
     }
 }

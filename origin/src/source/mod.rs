@@ -28,6 +28,7 @@ mod runtime;
 pub(crate) mod secret;
 mod shown;
 mod signatures;
+mod tree;
 mod upstream;
 
 pub use crate::clock::ServerClocks;
@@ -60,6 +61,7 @@ pub use oci::{LayerOperation, LayerSelector, PlatformName, PlatformNameError};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
 pub(crate) use signatures::PublicKey;
+pub(crate) use tree::Tree;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{
     DEFAULT_MAX_ARTIFACT, DEFAULT_MAX_CHART, DEFAULT_MAX_INDEX, DEFAULT_MAX_LFS_OBJECT, DEFAULT_MAX_MIRROR,

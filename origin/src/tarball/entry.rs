@@ -33,6 +33,16 @@ pub enum EntryKind<F> {
 }
 
 impl<F> Entry<F> {
+    /// The same entry, whose file is identified by `map`.
+    pub(super) fn map_file<T>(self, map: impl FnOnce(F) -> T) -> Entry<T> {
+        let kind = match self.kind {
+            EntryKind::File { file, size, executable } => EntryKind::File { file: map(file), size, executable },
+            EntryKind::Directory => EntryKind::Directory,
+            EntryKind::Symlink { target } => EntryKind::Symlink { target },
+        };
+        Entry { path: self.path, kind }
+    }
+
     /// Approximate bytes in the tar: exact except for long names and converted line ends.
     pub(super) fn tar_bytes(&self) -> u64 {
         let contents = match &self.kind {

@@ -85,6 +85,14 @@ pub enum TarballError {
         /// The error.
         cause: String,
     },
+    /// The source of a part failed.
+    #[error("{error}")]
+    Part {
+        /// The part's position among the paths of all parts, in the order of [`super::ComposedTree`].
+        part: usize,
+        /// The error.
+        error: Box<TarballError>,
+    },
     /// The sink failed.
     #[error("a frame of the tarball cannot be stored: {0}")]
     Write(#[source] std::io::Error),
@@ -96,6 +104,20 @@ pub enum TarballError {
 impl TarballError {
     pub(crate) fn object(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
         Self::Object { id: id.to_string(), cause: cause.to_string() }
+    }
+
+    /// The error as one of a part, if it is of the part's source and not of the tarball.
+    pub(super) fn of_part(self, part: usize) -> Self {
+        match self {
+            Self::FolderMissing(_)
+            | Self::NotAFolder(..)
+            | Self::AttributesTooLarge { .. }
+            | Self::Object { .. }
+            | Self::Malformed { .. }
+            | Self::Lfs { .. }
+            | Self::Spool { .. } => Self::Part { part, error: Box::new(self) },
+            other => other,
+        }
     }
 
     pub(crate) fn malformed(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {

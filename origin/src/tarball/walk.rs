@@ -39,6 +39,8 @@ pub struct Walk<'a, F> {
     interrupt: &'a AtomicBool,
     /// The path of the last visit, relative to the folder.
     path: Vec<u8>,
+    /// The length of the path of the part that is walked, with its slash. Symlinks may not lead out of it.
+    root: usize,
     inclusion: Inclusion,
     levels: Vec<Level>,
     counted: usize,
@@ -62,6 +64,7 @@ pub(crate) fn walk<C: Contents>(
         limits,
         interrupt,
         path: Vec::new(),
+        root: 0,
         inclusion: filters.root(),
         levels: Vec::new(),
         counted: 0,
@@ -143,6 +146,55 @@ impl<F> Walk<'_, F> {
         self.levels.pop();
     }
 
+    /// Walks a part of the contents in the last visited directory: `walk` visits the names in it. A symlink that leads out of
+    /// the part is omitted.
+    ///
+    /// # Errors
+    /// Those of `walk`.
+    pub(super) fn part(
+        &mut self,
+        walk: impl FnOnce(&mut Self) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        let (depth, root) = (self.levels.len(), self.root);
+        self.enter();
+        self.root = self.path.len();
+        let result = walk(self);
+        self.levels.truncate(depth);
+        self.root = root;
+        result
+    }
+
+    /// Lets contents with other files visit names: `file` converts them.
+    ///
+    /// # Errors
+    /// Those of `walk`.
+    pub(crate) fn convert<P>(
+        &mut self,
+        file: impl Fn(P) -> F,
+        walk: impl FnOnce(&mut Walk<'_, P>) -> Result<(), TarballError>,
+    ) -> Result<(), TarballError> {
+        let mut emit = |entry: Entry<P>| (self.emit)(entry.map_file(&file));
+        let mut inner = Walk {
+            filters: self.filters,
+            limits: self.limits,
+            interrupt: self.interrupt,
+            path: std::mem::take(&mut self.path),
+            root: self.root,
+            inclusion: self.inclusion,
+            levels: std::mem::take(&mut self.levels),
+            counted: self.counted,
+            bytes: self.bytes,
+            omission_bytes: self.omission_bytes,
+            walked: std::mem::take(&mut self.walked),
+            emit: &mut emit,
+        };
+        let result = walk(&mut inner);
+        let Walk { path, levels, counted, bytes, omission_bytes, walked, .. } = inner;
+        (self.path, self.levels, self.walked) = (path, levels, walked);
+        (self.counted, self.bytes, self.omission_bytes) = (counted, bytes, omission_bytes);
+        result
+    }
+
     /// Adds the last visited name as a file of `size` bytes.
     ///
     /// # Errors
@@ -157,7 +209,8 @@ impl<F> Walk<'_, F> {
     }
 
     /// Adds the last visited name as a symlink, unless it leads out of the folder or through another symlink.
-    /// `leads_through_link` returns whether there is a symlink at a path or above it, selected or not.
+    /// `leads_through_link` returns whether there is a symlink at a path or above it, selected or not. Within a part its
+    /// paths are relative to that.
     ///
     /// # Errors
     /// Those of [`Self::file`].
@@ -166,7 +219,7 @@ impl<F> Walk<'_, F> {
         target: Vec<u8>,
         mut leads_through_link: impl FnMut(&[u8]) -> Result<bool, TarballError>,
     ) -> Result<(), TarballError> {
-        let Some(turning_points) = entry_path::turning_points(&self.path, &target) else {
+        let Some(turning_points) = entry_path::turning_points(&self.path[self.root..], &target) else {
             return self.omit(OmissionReason::Symlink);
         };
         for path in turning_points {

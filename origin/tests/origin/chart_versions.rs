@@ -153,7 +153,7 @@ async fn a_change_of_one_file_costs_the_same_as_in_git() {
     let mut one = git.repositories[0].clone();
     one.name = "git".parse().unwrap();
     config.repositories.push(one);
-    config.services.push(ServiceConfig { repository: "git".parse().unwrap(), ..git.services[0].clone() });
+    config.services.push(ServiceConfig { repository: Some("git".parse().unwrap()), ..git.services[0].clone() });
     let node = home.start(config).await;
     let of = async |is: &dyn Fn(&Descriptor) -> bool| [node.published_of("shop", is).await, node.published(is).await];
     let before = of(&|_| true).await;

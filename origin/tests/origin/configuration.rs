@@ -80,6 +80,21 @@ fn origins_of_a_cluster_may_have_one_file() {
     let config = load(&text.replace("name = \"origin-1\"\n", "")).unwrap();
     assert_eq!(config.name, weir_runtime::host_name::host_name());
     assert_eq!(config.cluster.unwrap().advertise, format!("https://{}.example:7400", config.name));
+
+    // Each origin has the sources of its own repositories.
+    let parts =
+        "parts = [{ repository = \"shop\", to = \"a\" }, { repository = \"shop\", folder = \"x\", to = \"b\" }]";
+    let composed = format!("name = \"shop-prod\"\n{parts}");
+    let service = &text[text.find("name = \"shop-prod\"").unwrap()..];
+    load(&text.replace(service, &composed)).unwrap();
+    let of_two =
+        composed.replacen("\"shop\"", "\"blog\"", 1) + "\n[[repository]]\nname = \"blog\"\nurl = \"https://x/y\"";
+    let error = load(&text.replace(service, &of_two)).unwrap_err();
+    assert!(
+        error.contains("service `shop-prod`: `parts`: the repositories `blog`, `shop` may have different owners"),
+        "{error}"
+    );
+    load(&EXAMPLE.replace(service, &of_two)).unwrap();
 }
 
 #[test]

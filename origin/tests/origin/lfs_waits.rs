@@ -252,7 +252,7 @@ async fn a_slow_storage_loses_its_permit_to_others_of_its_host() {
     repository.stall_timeout = Duration::from_secs(3);
     config.repositories.push(repository);
     also(&mut config, drips_name).lfs = true;
-    config.services[1].repository = drips_name.parse().unwrap();
+    config.services[1].repository = Some(drips_name.parse().unwrap());
     let node = shop.home.start(config).await;
     shop.server.wait_for_slow_download().await;
 

@@ -17,6 +17,7 @@ mod charts;
 mod clock;
 mod cluster_check;
 mod commit_policy;
+mod composed;
 mod configuration;
 mod damage;
 mod deltas;

@@ -85,7 +85,7 @@ async fn a_start_with_many_repositories_opens_eight_mirrors_at_a_time() {
         one.name = name.clone();
         config.repositories.push(one);
         let name_of_service = name.as_str().parse().unwrap();
-        config.services.push(ServiceConfig { name: name_of_service, repository: name, ..service.clone() });
+        config.services.push(ServiceConfig { name: name_of_service, repository: Some(name), ..service.clone() });
         only_mirror(&folder).join("HEAD")
     });
     // Whoever opens a mirror reads its HEAD, and waits for what is written to the pipe.

@@ -201,8 +201,11 @@ impl Hub {
         let (repository, service) = (config.repositories.remove(0), config.services.remove(0));
         for number in 0..REPOSITORIES {
             let name: RepositoryName = format!("shop-{number}").parse().unwrap();
-            let of =
-                ServiceConfig { name: name.as_str().parse().unwrap(), repository: name.clone(), ..service.clone() };
+            let of = ServiceConfig {
+                name: name.as_str().parse().unwrap(),
+                repository: Some(name.clone()),
+                ..service.clone()
+            };
             let mut repository = repository.clone();
             repository.name = name;
             config.repositories.push(repository);

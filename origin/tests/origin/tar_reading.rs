@@ -171,7 +171,7 @@ pub(crate) fn build_into(
     let repository = gix::open_opts(repository, gix::open::Options::isolated()).unwrap();
     build_contents(
         frames,
-        &GitTree { repository, commit, selection, lfs: Some(&lfs) },
+        &GitTree { repository, commit: commit.clone(), selection, lfs: Some(&lfs) },
         selection,
         threads,
         limits,

@@ -121,7 +121,7 @@ fn a_sink_that_fails_and_a_request_to_stop_end_a_build() {
     let commit = several_frames(&git);
     let repository = gix::open_opts(&git.dir, gix::open::Options::isolated()).unwrap();
     let selection = Selection::default();
-    let tree = GitTree { repository, commit: &commit, selection: &selection, lfs: None };
+    let tree = GitTree { repository, commit, selection: &selection, lfs: None };
     let run = |room: usize, stop: bool| {
         let stop = AtomicBool::new(stop);
         let context = BuildContext { limits: &Limits::default(), threads: 2, base: None, interrupt: &stop };

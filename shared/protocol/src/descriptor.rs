@@ -16,6 +16,7 @@ use crate::digest::{ObjectDigest, Sha256, TarballDigest};
 use crate::encoding::Encoding;
 use crate::envelope::{Envelope, PUBLICATION_TYPE};
 use crate::name::{RepositoryName, ServiceName};
+use crate::part::Part;
 use crate::revision_id::RevisionId;
 use crate::source_version::SourceVersion;
 use crate::token::{PublicKey, SigningKey};
@@ -53,6 +54,9 @@ pub struct Publication {
     /// The version of that revision, if its source names it by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<SourceVersion>,
+    /// What it is composed of, in the order of the tarball. Empty: of the repository alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
     /// The clients it is for: all of them.
     #[serde(default)]
     pub selector: Selector,
@@ -340,9 +344,17 @@ mod tests {
         text.replace(&format!(r#""sha1:{commit}""#), &format!(r#""{revision_id}", "version": "1.2.3""#))
     }
 
+    /// The example as a chart and values.
+    fn composed() -> String {
+        let part = r#"{"to": "chart", "repository": "charts", "revision_id": "helm:1.2.3+sha256:dd", "later": 1}"#;
+        chart().replace(r#""version": "1.2.3""#, &format!(r#""parts": [{part}]"#))
+    }
+
     #[test]
     fn descriptors_round_trip() {
-        for text in [example(), chart()] {
+        let parts = Descriptor::parse(composed().into()).unwrap().publication().parts.clone();
+        assert_eq!((parts.len(), parts[0].to.as_str(), parts[0].repository.as_str()), (1, "chart", "charts"));
+        for text in [example(), chart(), composed()] {
             let parsed = Descriptor::parse(text.into()).unwrap();
             let written = Descriptor::new(parsed.fields.clone());
             assert_eq!(Descriptor::parse(written.bytes().clone()).unwrap().fields, parsed.fields);

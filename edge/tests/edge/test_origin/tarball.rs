@@ -163,6 +163,7 @@ impl Tarball {
                 commit: Some(commit.parse().unwrap()),
                 revision_id: format!("sha1:{commit}").parse().unwrap(),
                 version: None,
+                parts: Vec::new(),
                 selector: Selector,
                 published_at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_164_249),
                 format: FORMAT,

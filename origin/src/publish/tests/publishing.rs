@@ -39,7 +39,7 @@ async fn another_ref_of_the_same_content_is_a_revision() {
     publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
     let mut config = ServiceConfig::new(name("shop-prod"), shop());
     config.followed_ref = "release".parse().unwrap();
-    let moved = Arc::new(Service::new(&config, SourceKind::default(), Some(current(&shop_prod))).unwrap());
+    let moved = Arc::new(Service::new(&config, |_| None, Some(current(&shop_prod))).unwrap());
     let cached = publisher.publish_cached(&shop(), &[candidate(&moved, 1)], at(2)).await.unwrap();
     assert!(matches!(cached[..], [Cached::UpToDate]));
     let (before, after) = (current(&shop_prod), current(&moved));

@@ -119,7 +119,7 @@ async fn a_moved_service_is_removed_from_its_old_repository() {
     let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], current(&before), "until something is published where it is now");
     let config = ServiceConfig::new(name("shop-prod"), shop());
-    let moved = Arc::new(Service::new(&config, SourceKind::default(), Some(current(&before))).unwrap());
+    let moved = Arc::new(Service::new(&config, |_| None, Some(current(&before))).unwrap());
     assert_eq!(publish(&publisher, &moved, 0, &["one"]).await.unwrap(), Outcome::Published);
     assert!(current(&moved).publication().generation > current(&before).publication().generation);
     // Without a restart its objects are those of a superseded version.
@@ -138,7 +138,7 @@ async fn a_service_moved_back_continues_above_all_generations() {
     publish(&publisher, &first, 1, &["of shop"]).await.unwrap();
     publisher.pin(&first, None, change("ann", 1)).await.unwrap();
     let config = |repository: &str| ServiceConfig::new(name("shop-prod"), repository.parse().unwrap());
-    let moved = Arc::new(Service::new(&config("blog"), SourceKind::default(), Some(current(&first))).unwrap());
+    let moved = Arc::new(Service::new(&config("blog"), |_| None, Some(current(&first))).unwrap());
     // It was unpinned there.
     publish(&publisher, &moved, 2, &["of blog"]).await.unwrap();
     let in_blog = current(&moved);
@@ -147,7 +147,7 @@ async fn a_service_moved_back_continues_above_all_generations() {
     // Restarted before anything is published where it is again.
     let (publisher, started) = store.start(&["shop-prod"]).await;
     assert_eq!(started.current[&name("shop-prod")], in_blog, "its generation does not go back");
-    let back = Arc::new(Service::new(&config("shop"), SourceKind::default(), Some(in_blog.clone())).unwrap());
+    let back = Arc::new(Service::new(&config("shop"), |_| None, Some(in_blog.clone())).unwrap());
     let pinned = publisher.pin(&back, None, change("ann", 3)).await;
     assert!(matches!(pinned, Err(VersionChangeError::NothingPublished(_))), "{pinned:?}");
     let cached = publisher.publish_cached(&shop(), &[candidate(&back, 1)], at(3)).await.unwrap();

@@ -24,5 +24,6 @@ pub(crate) use contents::ArchiveTree;
 pub(crate) use error::ArchiveError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_archive;
+pub(crate) use index::SpooledFile;
 pub(crate) use layout::{Component, Layout};
 pub(crate) use store::{Spool, SpoolStore};

@@ -150,21 +150,28 @@ impl ArtifactSource {
                 key.field(name);
             });
             let version = chosen.version.as_ref().and_then(|version| version.parse().ok());
-            Ok(Candidate { service: service.clone(), revision, version, key })
+            Ok(Candidate { service: service.clone(), revision, version, parts: Vec::new(), key })
         };
         services.iter().map(|service| (service.clone(), resolve(service))).collect()
     }
 
+    /// The contents of a service at a revision.
+    pub(super) fn tree<'a>(
+        &self,
+        service: &'a Service,
+        revision: &RevisionId,
+    ) -> Result<ArchiveTree<'a>, ServiceFailure> {
+        self.open(&*self.spool(revision)?, revision, &service.selection.folder)
+    }
+
     pub(crate) fn build(
         &self,
-        Service { selection, .. }: &Service,
+        service: &Service,
         revision: &RevisionId,
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        let spool = self.spool(revision)?;
-        let tree = self.open(&spool, revision, &selection.folder)?;
-        let built = tarball::build(&tree, selection, context, sink);
+        let built = tarball::build(&self.tree(service, revision)?, &service.selection, context, sink);
         built.map_err(|error| self.failure(revision, "build", &error))
     }
 
@@ -227,7 +234,7 @@ impl ArtifactSource {
     }
 
     /// Converts a tarball error. Only those of the disk may pass by themselves.
-    fn failure(&self, revision: &RevisionId, step: &'static str, error: &TarballError) -> ServiceFailure {
+    pub(super) fn failure(&self, revision: &RevisionId, step: &'static str, error: &TarballError) -> ServiceFailure {
         use TarballError::{Empty, FolderMissing, Interrupted, NotAFolder, Spool, Write};
         if matches!(error, Spool { .. }) {
             return self.damaged(revision, error);

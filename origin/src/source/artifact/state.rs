@@ -269,10 +269,7 @@ fn pending(chosen: &Chosen) -> ServiceFailure {
 }
 
 fn is_published(service: &Service, revision: &RevisionId) -> bool {
-    service.current().is_some_and(|current| {
-        let publication = current.publication();
-        publication.repository == service.repository && publication.revision_id == *revision
-    })
+    service.published().is_some_and(|published| published == *revision)
 }
 
 #[cfg(test)]
@@ -294,14 +291,14 @@ mod tests {
     fn service() -> Arc<Service> {
         let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
         config.chart = Some("shop".parse().unwrap());
-        Arc::new(Service::new(&config, SourceKind::HELM, None).unwrap())
+        Arc::new(Service::new(&config, |_| Some(SourceKind::HELM), None).unwrap())
     }
 
     fn follow(followed: &str) -> Arc<Service> {
         let mut config = ServiceConfig::new("shop-prod".parse().unwrap(), "charts".parse().unwrap());
         config.chart = Some("shop".parse().unwrap());
         config.followed_ref = followed.parse().unwrap();
-        Arc::new(Service::new(&config, SourceKind::HELM, None).unwrap())
+        Arc::new(Service::new(&config, |_| Some(SourceKind::HELM), None).unwrap())
     }
 
     /// A listing in which the chart stands for this version, with an archive of this digest.

@@ -16,7 +16,7 @@ use crate::tarball::TarballError;
 
 impl GitSource {
     /// Converts a tarball error. If an object could not be read, the mirror is checked for it.
-    pub(super) fn tarball_failure(&self, step: &'static str, error: &TarballError) -> ServiceFailure {
+    pub(in crate::source) fn tarball_failure(&self, step: &'static str, error: &TarballError) -> ServiceFailure {
         // The mirror may be repaired and the disk may get space; other errors are in the commit or the configuration.
         let passing = match error {
             TarballError::Object { id, .. } => {
@@ -67,8 +67,7 @@ impl GitSource {
         if let VerifyError::Unreadable { object, .. } = error {
             self.mirror.check_object(&object.to_string());
         }
-        let published =
-            service.current().is_some_and(|current| current.publication().revision_id == RevisionId::from(&tip.commit));
+        let published = service.published().is_some_and(|published| published == RevisionId::from(&tip.commit));
         ServiceFailure::unverified(error, published)
     }
 }

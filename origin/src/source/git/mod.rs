@@ -127,10 +127,16 @@ impl GitSource {
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        let commit = &Self::commit_of(revision)?;
+        let commit = Self::commit_of(revision)?;
         let (repository, selection, lfs) = (self.open()?, &service.selection, self.mirror.lfs_objects());
         let tree = GitTree { repository, commit, selection, lfs: Some(&lfs) };
         tarball::build(&tree, selection, context, sink).map_err(|error| self.tarball_failure("build", &error))
+    }
+
+    /// The contents of a service at a revision, without LFS files.
+    pub(super) fn tree<'a>(&self, service: &'a Service, revision: &RevisionId) -> Result<GitTree<'a>, ServiceFailure> {
+        let commit = Self::commit_of(revision)?;
+        Ok(GitTree { repository: self.open()?, commit, selection: &service.selection, lfs: None })
     }
 
     pub(crate) fn list(
@@ -152,7 +158,7 @@ impl GitSource {
             }
         };
         let commit = found.map_err(|error| self.revision_failure(&error))?;
-        let tree = GitTree { repository, commit: &commit, selection, lfs: None };
+        let tree = GitTree { repository, commit: commit.clone(), selection, lfs: None };
         let listing = tarball::list(&tree, selection, limits, stop, emit)
             .map_err(|error| self.tarball_failure("select", &error))?;
         Ok((RevisionId::from(&commit), listing))

@@ -52,7 +52,8 @@ impl GitSource {
                 let reason = "the mirror may be older than the published version, until the upstream was polled";
                 return Err(ServiceFailure::transient("resolve", reason.to_owned()));
             }
-            Ok(Candidate { service: service.clone(), revision: RevisionId::from(&commit), version: None, key })
+            let (revision, parts) = (RevisionId::from(&commit), Vec::new());
+            Ok(Candidate { service: service.clone(), revision, version: None, parts, key })
         };
         Ok(services.iter().map(|service| (service.clone(), resolve(service))).collect())
     }
@@ -60,10 +61,9 @@ impl GitSource {
     /// Whether the service has published other content from this repository. A ref may have been moved to an older commit,
     /// so no order of commits tells which content is newer.
     fn may_be_older(&self, service: &Service, mirror: &gix::Repository, commit: &CommitId, key: &ContentKey) -> bool {
-        let current = service.current().filter(|current| current.publication().repository == self.repository);
         let is_pinned = service.followed.revision().is_some_and(|revision| revision.commit().is_some());
-        let Some(current) = current.filter(|_| !is_pinned) else { return false };
-        let Some(published) = current.publication().revision_id.commit() else { return true };
+        let Some(published) = service.published().filter(|_| !is_pinned) else { return false };
+        let Some(published) = published.commit() else { return true };
         let has_same_content = || {
             // `content_key` looks for trees only.
             revision::find_commit(mirror, &published).is_ok()

@@ -109,7 +109,8 @@ fn a_tarball_of_an_archive_is_that_of_the_same_files_in_git() {
     run(&chart, "git", &["init", "-q", "-b", "main"]);
     run(&chart, "git", &["add", "."]);
     run(&chart, "git", &["-c", "user.name=A", "-c", "user.email=a@example.com", "commit", "-q", "-m", "x"]);
-    let commit = String::from_utf8(run(&chart, "git", &["rev-parse", "HEAD"])).unwrap().trim().parse().unwrap();
+    let commit: weir_protocol::commit_id::CommitId =
+        String::from_utf8(run(&chart, "git", &["rev-parse", "HEAD"])).unwrap().trim().parse().unwrap();
     let repository = gix::open_opts(&chart, gix::open::Options::isolated()).unwrap();
     let archives = [
         run(&chart, "git", &["archive", "--prefix", "shop/", "HEAD"]),
@@ -127,7 +128,7 @@ fn a_tarball_of_an_archive_is_that_of_the_same_files_in_git() {
     ] {
         let filters = Filters::new(&patterns(include), &patterns(exclude)).unwrap();
         let selection = Selection { folder: folder.parse().unwrap(), filters, ..Selection::default() };
-        let tree = GitTree { repository: repository.clone(), commit: &commit, selection: &selection, lfs: None };
+        let tree = GitTree { repository: repository.clone(), commit: commit.clone(), selection: &selection, lfs: None };
         let (git, frames) = build(&tree, &selection).unwrap();
         for archive in &archives {
             let key = (Sha256::of(archive), Layout::StripTop);

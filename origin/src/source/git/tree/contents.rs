@@ -16,7 +16,7 @@ pub struct GitTree<'a> {
     /// The mirror.
     pub repository: Repository,
     /// The commit.
-    pub commit: &'a CommitId,
+    pub commit: CommitId,
     /// The folder, and whether LFS files are included.
     pub selection: &'a Selection,
     /// The LFS objects: needed to read files, but not to walk.

@@ -25,7 +25,7 @@ pub fn lfs_files(
     if !selection.lfs {
         return Ok(Vec::new());
     }
-    let tree = GitTree { repository: repo.clone(), commit, selection, lfs: None };
+    let tree = GitTree { repository: repo.clone(), commit: commit.clone(), selection, lfs: None };
     let mut files = HashMap::new();
     walk(&tree, selection, (limits, interrupt), &mut |entry| {
         if let EntryKind::File { file: GitFile::Lfs(pointer), .. } = entry.kind {

@@ -31,7 +31,7 @@ struct TreeWalk<'a, 'w> {
 
 /// Visits all entries in the order of the tarball.
 pub(super) fn walk(tree: &GitTree<'_>, into: &mut Walk<'_, GitFile>) -> Result<(), TarballError> {
-    let folder = folder::find(&tree.repository, tree.commit, &tree.selection.folder)?;
+    let folder = folder::find(&tree.repository, &tree.commit, &tree.selection.folder)?;
     if folder.export_ignored {
         return Ok(());
     }

@@ -1,0 +1,193 @@
+//! Composed services: resolves, builds and lists the parts, each by the source of its own repository.
+//!
+//! The worker of the first part's repository publishes the service. The workers of the other parts' repositories notify it
+//! when their content changes. All methods that take services block.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::watch;
+use weir_protocol::name::RepositoryName;
+use weir_protocol::part::{self, Part};
+use weir_protocol::revision_id::RevisionId;
+
+use super::handle::WorkerSignals;
+use super::state::RepositoryState;
+use crate::config::RepositoryConfig;
+use crate::folder_path::FolderPath;
+use crate::publish::Candidate;
+use crate::service::Service;
+use crate::source::{ResolvedServices, ServiceFailure, Source, Tree};
+use crate::tarball::{
+    self, BuildContext, Built, ComposedTree, ContentKey, FrameSink, Limits, ListedEntry, Listing, TarballError,
+};
+
+/// The sources of the origin's workers, by repository.
+#[derive(Default)]
+pub(crate) struct PartSources(Mutex<HashMap<RepositoryName, PartSource>>);
+
+/// The source of a running worker.
+#[derive(Clone)]
+pub(super) struct PartSource {
+    pub(super) source: Arc<Source>,
+    pub(super) config: watch::Receiver<Arc<RepositoryConfig>>,
+    pub(super) state: watch::Receiver<RepositoryState>,
+    pub(super) signals: WorkerSignals,
+}
+
+impl PartSources {
+    /// Adds the source of a worker that starts.
+    pub(super) fn insert(&self, repository: RepositoryName, source: PartSource) {
+        self.lock().insert(repository, source);
+    }
+
+    /// Removes the source of a worker that stops, unless the repository has another one by now.
+    pub(super) fn remove(&self, repository: &RepositoryName, source: &Arc<Source>) {
+        let mut all = self.lock();
+        if all.get(repository).is_some_and(|known| Arc::ptr_eq(&known.source, source)) {
+            all.remove(repository);
+        }
+    }
+
+    /// Has the publishers of these parts resolve them: the content of their repository may have changed.
+    pub(super) fn notify_publishers(&self, parts: &[Arc<Service>]) {
+        let homes: BTreeSet<_> = parts.iter().filter_map(|part| Some(&part.part_of.as_ref()?.home)).collect();
+        let all = self.lock();
+        homes.iter().filter_map(|home| all.get(*home)).for_each(|home| home.signals.parts_changed.notify_one());
+    }
+
+    /// Whether a repository of a service has not been polled since the start: its failures may pass by themselves.
+    pub(super) fn awaits_first_poll(&self, service: &Service) -> bool {
+        let all = self.lock();
+        let mut sources = service.parts.iter().filter_map(|part| all.get(&part.repository));
+        sources.any(|source| source.state.borrow().polls == 0)
+    }
+
+    /// Resolves composed services: all parts of each, or none. Each repository is read once.
+    pub(super) fn resolve(&self, services: &[Arc<Service>], stop: &AtomicBool) -> ResolvedServices {
+        let mut by_repository: BTreeMap<&RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
+        for part in services.iter().flat_map(|service| &service.parts) {
+            by_repository.entry(&part.repository).or_default().push(part.clone());
+        }
+        let mut resolved = HashMap::new();
+        for (repository, parts) in by_repository {
+            let found = self.get(repository).and_then(|PartSource { source, config, .. }| {
+                let config = config.borrow().clone();
+                source.resolve(&config, &parts, stop)
+            });
+            let found =
+                found.unwrap_or_else(|failure| parts.into_iter().map(|part| (part, Err(failure.clone()))).collect());
+            resolved.extend(found.into_iter().map(|(part, found)| (Arc::as_ptr(&part), found)));
+        }
+        let mut compose = |service: &Arc<Service>| {
+            let (mut parts, mut keys) = (Vec::new(), Vec::new());
+            for part in &service.parts {
+                let unknown = || Err(ServiceFailure::transient("resolve", "it was not resolved".to_owned()));
+                let found = resolved.remove(&Arc::as_ptr(part)).unwrap_or_else(unknown);
+                let Candidate { revision: revision_id, key, .. } = found.map_err(|failure| of_part(part, failure))?;
+                parts.push(Part { to: folder(part).to_string(), repository: part.repository.clone(), revision_id });
+                keys.push(key);
+            }
+            let key = ContentKey::new(&service.repository, &service.selection, |key| {
+                key.field(b"parts v1");
+                let parts = parts.iter().zip(&keys);
+                key.list(parts.flat_map(|(part, key)| [part.to.as_bytes(), key.as_bytes()]));
+            });
+            let revision = part::revision_of(&parts);
+            Ok(Candidate { service: service.clone(), revision, version: None, parts, key })
+        };
+        services.iter().map(|service| (service.clone(), compose(service))).collect()
+    }
+
+    /// Builds the tarball of a composed service at the revisions of its parts.
+    pub(super) fn build(
+        &self,
+        service: &Service,
+        parts: &[Part],
+        context: &BuildContext<'_>,
+        sink: &dyn FrameSink,
+    ) -> Result<Built, ServiceFailure> {
+        self.with_tree(service, parts, "build", |tree| tarball::build(tree, &service.selection, context, sink))
+    }
+
+    /// Lists what the tarball of a composed service would contain. Returns the revision, too, which is `at`.
+    pub(super) fn list(
+        &self,
+        service: &Arc<Service>,
+        at: Option<&RevisionId>,
+        limits: &Limits,
+        stop: &AtomicBool,
+        emit: &mut dyn FnMut(ListedEntry),
+    ) -> Result<(RevisionId, Listing), ServiceFailure> {
+        let resolved = self.resolve(std::slice::from_ref(service), stop);
+        let candidates: Result<Vec<Candidate>, _> = resolved.into_iter().map(|(_, found)| found).collect();
+        let Some(Candidate { revision, parts, .. }) = candidates?.pop() else { unreachable!("one was resolved") };
+        if at.is_some_and(|at| *at != revision) {
+            let reason = "a part has changed since the first page: begin with the first page";
+            return Err(ServiceFailure::transient("resolve", reason.to_owned()));
+        }
+        let list = |tree: &ComposedTree<'_, Tree<'_>>| tarball::list(tree, &service.selection, limits, stop, emit);
+        Ok((revision, self.with_tree(service, &parts, "select", list)?))
+    }
+
+    /// Composes the contents of the parts. If a repository must be polled for them, that is triggered.
+    fn with_tree<T>(
+        &self,
+        service: &Service,
+        at: &[Part],
+        step: &'static str,
+        work: impl FnOnce(&ComposedTree<'_, Tree<'_>>) -> Result<T, TarballError>,
+    ) -> Result<T, ServiceFailure> {
+        let open = |part| -> Result<_, ServiceFailure> {
+            let mut at = at.iter().filter(|at| at.to == folder(part).as_str() && at.repository == part.repository);
+            let other = || ServiceFailure::transient("build", "the version was composed of other parts".to_owned());
+            let at = at.next().ok_or_else(other)?;
+            let source = self.get(&part.repository).map_err(|failure| of_part(part, failure))?;
+            Ok((part, source, &at.revision_id))
+        };
+        let parts: Vec<_> = service.parts.iter().map(|part| open(part)).collect::<Result<_, _>>()?;
+        let trees = parts.iter().map(|(part, of, revision)| {
+            let tree = of.source.tree(part, revision).map_err(|failure| of_part(part, failure))?;
+            Ok((folder(part), tree))
+        });
+        let trees: Result<Vec<_>, ServiceFailure> = trees.collect();
+        let result = trees.and_then(|trees| {
+            work(&ComposedTree::new(trees)).map_err(|error| {
+                let (at, error) = match error {
+                    TarballError::Part { part, error } => (Some(part), *error),
+                    error => (None, error),
+                };
+                let (part, of, revision) = &parts[at.unwrap_or_default()];
+                let failure = of.source.failure(revision, step, &error);
+                if at.is_some() { of_part(part, failure) } else { failure }
+            })
+        });
+        if result.is_err() {
+            let needs_poll = |source: &&PartSource| source.source.needs_poll(Instant::now());
+            parts.iter().map(|(_, of, _)| of).filter(needs_poll).for_each(|of| of.signals.poll.notify_one());
+        }
+        result
+    }
+
+    fn get(&self, repository: &RepositoryName) -> Result<PartSource, ServiceFailure> {
+        let reason = || format!("repository `{repository}` is not followed by this origin: define it");
+        self.lock().get(repository).cloned().ok_or_else(|| ServiceFailure::transient("resolve", reason()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RepositoryName, PartSource>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The folder of a part.
+fn folder(part: &Service) -> &FolderPath {
+    &part.part_of.as_ref().expect("it is a part of a service").to
+}
+
+/// The failure of a composed service that one of its parts has.
+fn of_part(part: &Service, mut failure: ServiceFailure) -> ServiceFailure {
+    failure.reason = format!("part `{}` (repository `{}`): {}", folder(part), part.repository, failure.reason);
+    failure
+}

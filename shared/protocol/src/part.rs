@@ -1,0 +1,44 @@
+//! The parts of a composed publication.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Sha256;
+use crate::name::RepositoryName;
+use crate::revision_id::RevisionId;
+
+/// A part of a composed publication: a revision of a repository, in a folder of the tarball.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The folder, without a slash at either end.
+    pub to: String,
+    /// The repository.
+    pub repository: RepositoryName,
+    /// Its revision.
+    pub revision_id: RevisionId,
+}
+
+/// The revision id of a composed publication: `parts:<SHA-256 of the JSON of its parts>`.
+pub fn revision_of(parts: &[Part]) -> RevisionId {
+    let json = serde_json::to_vec(parts).expect("parts are plain data");
+    format!("parts:{}", Sha256::of(&json)).parse().expect("64 hexadecimal digits are a revision id")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_revision_id_is_of_the_documented_json() {
+        let part = |to: &str, revision_id: &str| Part {
+            to: to.to_owned(),
+            repository: "shop".parse().unwrap(),
+            revision_id: revision_id.parse().unwrap(),
+        };
+        let parts = [part("chart", "helm:1.0.0+sha256:aa"), part("values", "sha1:bb")];
+        let json = r#"[{"to":"chart","repository":"shop","revision_id":"helm:1.0.0+sha256:aa"},{"to":"values","repository":"shop","revision_id":"sha1:bb"}]"#;
+        let revision = revision_of(&parts);
+        assert_eq!(revision.as_str(), format!("parts:{}", Sha256::of(json.as_bytes())));
+        assert_eq!((revision.commit(), revision.short().len()), (None, "parts:".len() + 12));
+        assert_ne!(revision, revision_of(&parts[..1]));
+    }
+}
