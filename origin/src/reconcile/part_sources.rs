@@ -172,7 +172,11 @@ impl PartSources {
     }
 
     fn get(&self, repository: &RepositoryName) -> Result<PartSource, ServiceFailure> {
-        let reason = || format!("repository `{repository}` is not followed by this origin: define it");
+        let reason = || {
+            format!(
+                "repository `{repository}` is not followed by this origin: define it. In a cluster all parts are of one repository"
+            )
+        };
         self.lock().get(repository).cloned().ok_or_else(|| ServiceFailure::transient("resolve", reason()))
     }
 

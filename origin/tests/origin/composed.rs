@@ -144,6 +144,28 @@ async fn a_chart_and_values_are_published_together_and_each_change_costs_its_own
 }
 
 #[tokio::test]
+async fn an_archive_that_a_build_lacks_is_fetched_before_the_next_poll_of_its_repository() {
+    let (home, charts, upstream) = (Home::new(), Charts::start(), Upstream::small());
+    publish(&charts, "1.0.0", "a: 1");
+    let mut config = config(&home, &charts, &upstream);
+    config.services[0].parts.reverse();
+    let node = home.start(config.clone()).await;
+    assert_eq!(node.published(|_| true).await.publication().repository.as_str(), "shop", "that of the first part");
+    node.stop().await;
+
+    let node = home.start(config).await;
+    let mut of_charts = node.running.repository(&"charts".parse().unwrap()).unwrap();
+    in_time(of_charts.wait_for(|state| state.applied_polls > 0)).await.unwrap();
+    node.repository(|state| state.applied_polls > 0).await;
+    assert_eq!(archives(&charts), 1, "before the restart");
+    let head = format!("sha1:{}", upstream.push("deploy/app.yaml", b"replicas: 2\n"));
+    node.poll().await;
+    node.published(has_part("a/values", &head)).await;
+    assert_eq!(archives(&charts), 1);
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn operators_compose_services_and_are_told_which_part_is_wrong() {
     let (home, one, two) = (Home::new(), Upstream::small(), Upstream::small());
     two.push("deploy/app.yaml", b"replicas: 2\n");
