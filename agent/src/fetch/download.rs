@@ -13,7 +13,7 @@ use weir_protocol::manifest::MAX_OBJECT_BYTES;
 use weir_protocol::report::{Transfer, TransferKind};
 
 use super::decode::{self, Coding};
-use super::{FetchError, Tarball, is_too_slow, max_encoded_bytes, trickles};
+use super::{FetchError, Tarball, check_rate, max_encoded_bytes};
 use crate::edge_client::{BodyRange, ResponseBody};
 use crate::metrics::Metrics;
 
@@ -100,7 +100,7 @@ impl Download {
             return Err(FetchError::Mismatch { expected: self.digest, found });
         }
         let transfer = Transfer { kind: self.kind, received_bytes: self.received, tarball_bytes: size };
-        Ok(Tarball { file, digest: self.digest, transfer })
+        Ok(Tarball { file, digest: self.digest, transfer, manifest: None })
     }
 
     async fn append(
@@ -123,12 +123,7 @@ impl Download {
             }
             self.received += length;
             let coded = self.received - before;
-            if is_too_slow(coded, started.elapsed()) {
-                return Err(FetchError::Slow(coded, started.elapsed()));
-            }
-            if trickles(coded, started.elapsed()) && may_yield() && self.rest().is_some() {
-                return Err(FetchError::Yielded(coded, started.elapsed()));
-            }
+            check_rate(coded, started.elapsed(), || may_yield() && self.rest().is_some())?;
         }
         Ok(())
     }

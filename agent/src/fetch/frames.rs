@@ -45,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) missing: Vec<Missing>,
     /// The number of frames that are not fetched.
     pub(crate) reused: u64,
+    /// The bytes of the missing ones.
+    pub(crate) missing_bytes: u64,
 }
 
 impl Plan {
@@ -71,7 +73,7 @@ impl Plan {
             }
         }
         let is_worth_it = missing_bytes * 4 <= new.size() * 3 && missing.len() <= MAX_RANGES;
-        is_worth_it.then_some(Self { steps, missing, reused })
+        is_worth_it.then_some(Self { steps, missing, reused, missing_bytes })
     }
 }
 

@@ -6,20 +6,23 @@ mod download;
 mod frames;
 mod problem;
 mod tarball_headers;
+mod until_dropped;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::manifest::Manifest;
 use weir_protocol::report::Transfer;
 
-pub(crate) use decode::Coding;
+pub(crate) use decode::{Coding, digest_of};
 pub(crate) use delta::{Dictionary, is_delta};
 pub(crate) use download::Download;
 pub(crate) use frames::{Missing, Plan, compose};
 pub(crate) use problem::problem_detail;
 pub(crate) use tarball_headers::{InvalidHeader, TarballHeaders, coding, content_length, retry_after};
+pub(crate) use until_dropped::UntilDropped;
 
 use crate::edge_client::RequestError;
 
@@ -41,7 +44,7 @@ pub(crate) fn max_encoded_bytes(max_bytes: u64) -> u64 {
     max_bytes.saturating_add(max_bytes / 64).saturating_add(64 << 10)
 }
 
-pub(crate) fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
+fn is_too_slow(bytes: u64, elapsed: Duration) -> bool {
     elapsed > SLOW_START && bytes < MIN_RATE.saturating_mul(elapsed.as_secs())
 }
 
@@ -49,11 +52,24 @@ fn trickles(bytes: u64, elapsed: Duration) -> bool {
     elapsed >= TRICKLES_AFTER && bytes < TRICKLE_RATE.saturating_mul(elapsed.as_secs())
 }
 
+/// Whether a download is to be interrupted that has received so many bytes in this time. `may_yield`: now, for others that wait.
+pub(crate) fn check_rate(bytes: u64, elapsed: Duration, may_yield: impl FnOnce() -> bool) -> Result<(), FetchError> {
+    if is_too_slow(bytes, elapsed) {
+        return Err(FetchError::Slow(bytes, elapsed));
+    }
+    if trickles(bytes, elapsed) && may_yield() {
+        return Err(FetchError::Yielded(bytes, elapsed));
+    }
+    Ok(())
+}
+
 /// A verified tarball.
 pub(crate) struct Tarball {
     pub(crate) file: File,
     pub(crate) digest: TarballDigest,
     pub(crate) transfer: Transfer,
+    /// Its frames, if it was composed of some.
+    pub(crate) manifest: Option<Manifest>,
 }
 
 /// Why there is no verified tarball.
@@ -64,6 +80,9 @@ pub(crate) enum FetchError {
     Request(#[from] RequestError),
     #[error("the tarball cannot be decoded: {0}")]
     Decode(std::io::Error),
+    /// Another answer than the requested part of the body.
+    #[error("the edge did not send the requested frames")]
+    NoFrames,
     #[error("the tarball's digest is {found}, expected {expected}")]
     Mismatch { expected: TarballDigest, found: TarballDigest },
     /// The download is below the minimum rate.
@@ -115,6 +134,10 @@ mod tests {
         assert!(!trickles(1, TRICKLES_AFTER - Duration::from_secs(1)) && trickles(1, TRICKLES_AFTER));
         let hour = Duration::from_secs(3600);
         assert!(trickles(TRICKLE_RATE * 3600 - 1, hour) && !trickles(TRICKLE_RATE * 3600, hour));
+        let checked = |bytes, others_wait| check_rate(bytes, hour, || others_wait);
+        assert!(matches!(checked(MIN_RATE * 3600 - 1, true), Err(FetchError::Slow(..))));
+        assert!(matches!(checked(MIN_RATE * 3600, true), Err(FetchError::Yielded(..))));
+        assert!(checked(MIN_RATE * 3600, false).is_ok() && checked(TRICKLE_RATE * 3600, true).is_ok());
         assert!(max_encoded_bytes(0) >= 1 << 10 && max_encoded_bytes(u64::MAX) == u64::MAX);
     }
 }

@@ -66,9 +66,12 @@ metric_families! {
         /// Deltas (`dcz`) that edges sent. `modified`: the release on disk was changed, so the delta cannot be applied.
         /// `refused`: the result was wrong. After both the agent downloads the whole tarball.
         deltas: IntCounterVec = "weir_agent_deltas_total" { result: ["applied", "modified", "refused"] };
-        /// Updates for which only frames that the release on disk lacked were to be fetched. `abandoned`: they could not be had,
-        /// or the result was wrong, also because files on disk were changed. Then the agent downloads the whole tarball.
-        frame_updates: IntCounterVec = "weir_agent_frame_updates_total" { result: ["applied", "abandoned"] };
+        /// Updates for which only frames that the release on disk lacked were to be fetched. `abandoned`: a request failed, or
+        /// the bytes were wrong. After a request that failed the next edge is tried, or the same one later; all others, and a
+        /// second failure, end in a whole download. `unavailable`: the edge has no manifest. `modified`: files on disk were
+        /// changed.
+        frame_updates: IntCounterVec = "weir_agent_frame_updates_total"
+            { result: ["applied", "abandoned", "unavailable", "modified"] };
         /// Frames that were taken from the release on disk instead of an edge.
         pub(crate) reused_frames: IntCounter = "weir_agent_reused_frames_total";
         /// Responses rejected because their generation was lower than one seen before.

@@ -24,7 +24,7 @@ impl Follower {
         found: PollResult,
         changed: SwitchReason,
     ) -> Option<Result<Outcome, PollError>> {
-        let mut transfer = None;
+        let (mut transfer, mut manifest) = (None, None);
         let (prepared, answer) = match found {
             PollResult::Unchanged(answer) => {
                 // An edge that lags says nothing about the release that was refused.
@@ -44,9 +44,9 @@ impl Follower {
                 let first = self.directory.state().release.is_none();
                 (Prepared::Ready(name, if first { SwitchReason::First } else { SwitchReason::Changed }, None), answer)
             }
-            PollResult::Fetched(tarball, answer) => {
+            PollResult::Fetched(mut tarball, answer) => {
                 let expected = answer.clone();
-                transfer = Some(tarball.transfer);
+                (transfer, manifest) = (Some(tarball.transfer), tarball.manifest.take());
                 let max = self.poller.dictionaries.memory.max();
                 let prepared =
                     self.on_disk(move |directory| prepare(directory, &tarball, &expected, changed, max)).await;
@@ -74,6 +74,11 @@ impl Follower {
         }
         self.veto = None;
         let switched = self.on_disk(move |directory| directory.switch(&record)).await;
+        if let Some(manifest) = manifest.filter(|_| switched.is_ok())
+            && let Err(error) = self.on_disk(move |directory| directory.store_frames(digest, &manifest)).await
+        {
+            tracing::warn!(service = %self.poller.service, %error, "the frames of a release cannot be stored");
+        }
         Some(switched.map(|()| Outcome::Switched(why, transfer)).map_err(PollError::from))
     }
 

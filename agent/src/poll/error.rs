@@ -140,7 +140,7 @@ impl PollError {
             Self::InvalidHeader(_) => "answer",
             Self::Proof(_) => "signature",
             Self::Regressed { .. } | Self::Ahead(_) => "generation",
-            Self::Fetch(FetchError::Decode(_) | FetchError::Mismatch { .. }) => "verify",
+            Self::Fetch(FetchError::Decode(_) | FetchError::NoFrames | FetchError::Mismatch { .. }) => "verify",
             Self::Fetch(FetchError::Slow(..) | FetchError::Yielded(..)) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
             Self::Fetch(FetchError::Disk { .. }) => "disk",

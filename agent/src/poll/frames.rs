@@ -1,13 +1,17 @@
 //! Fetches the frames that the release on disk lacks of a new tarball, instead of the whole tarball.
 
 use std::io::{BufReader, Seek};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use http::{HeaderValue, Method, StatusCode};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use weir_protocol::conditional::tarball_etag;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::encoding::Encoding;
@@ -15,10 +19,13 @@ use weir_protocol::manifest::{MAX_OBJECT_BYTES, Manifest};
 use weir_protocol::report::{Transfer, TransferKind};
 use weir_protocol::route::Route;
 
-use super::poller::Poller;
+use super::error::PollError;
+use super::poller::{Poller, succeeded};
 use super::request::EdgePoll;
-use crate::edge_client::{BodyRange, Protocol, TarballRequest};
-use crate::fetch::{FetchError, Missing, Plan, Tarball, compose, is_delta, is_too_slow, max_encoded_bytes};
+use crate::edge_client::{BodyRange, Protocol, RequestError, TarballRequest};
+use crate::fetch::{
+    FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, digest_of, is_delta, max_encoded_bytes,
+};
 use crate::release::ReleaseName;
 
 /// The smallest encoded body of which frames are requested: a smaller one is only a few frames.
@@ -27,8 +34,12 @@ const MIN_BODY_BYTES: u64 = 2 << 20;
 /// Ranges that are requested at a time. Each is in memory until those before it have arrived.
 const RANGES_AT_ONCE: usize = 4;
 
+/// How often the rate of an update is looked at while nothing arrives.
+const RATE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The frames of a tarball, as an edge names them.
 struct Listed {
+    digest: TarballDigest,
     manifest: Manifest,
     /// The entity tag of the body that they make up.
     etag: HeaderValue,
@@ -37,48 +48,61 @@ struct Listed {
     protocol: Protocol,
 }
 
+/// Neighbouring frames, and what has arrived of them.
+struct Part {
+    missing: Missing,
+    bytes: BytesMut,
+}
+
+/// The version to which an update by frames failed last, and whether its tarball is to be fetched whole.
+#[derive(Default)]
+pub(super) struct FailedUpdate(Mutex<Option<(TarballDigest, bool)>>);
+
+impl FailedUpdate {
+    fn is_final(&self, digest: TarballDigest) -> bool {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) == Some((digest, true))
+    }
+
+    /// Records a failure; whether the tarball is to be fetched whole: what passes is tried once more.
+    fn add(&self, digest: TarballDigest, passes: bool) -> bool {
+        let mut failed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_final = !passes || failed.is_some_and(|(before, _)| before == digest);
+        *failed = Some((digest, is_final));
+        is_final
+    }
+}
+
 impl Poller {
     /// Composes a tarball of the release on disk and of the frames that it lacks. `body_bytes`: of the whole encoded body.
-    /// `None`: it is to be downloaded whole, because that costs less, or because anything went wrong.
+    /// `None`: it is to be downloaded whole.
+    ///
+    /// # Errors
+    /// A request failed, for the first time for this tarball.
     pub(super) async fn by_frames(
         &self,
         poll: EdgePoll<'_>,
         digest: TarballDigest,
         body_bytes: u64,
-    ) -> Option<(Tarball, Protocol)> {
-        let directory = &self.dictionaries.directory;
-        let base = directory.state().release?.directory;
-        let is_small = body_bytes < MIN_BODY_BYTES;
-        if is_small || self.interrupted.rest(Some(digest)).is_some() || self.has_delta(poll).await {
-            return None;
+    ) -> Result<Option<(Tarball, Protocol)>, PollError> {
+        let Some(release) = self.dictionaries.directory.state().release else { return Ok(None) };
+        if body_bytes < MIN_BODY_BYTES || self.failed_update.is_final(digest) || self.has_delta(poll).await {
+            return Ok(None);
         }
-        let _turn = self.downloads.turn().await;
-        let new = self.manifest(poll, digest).await?;
-        let stored = directory.clone();
-        let stored = spawn_blocking(move || stored.stored_frames(base.digest())).await.ok()?;
-        let old = match stored {
-            Some(manifest) => Some(manifest),
-            None => self.manifest(poll, base.digest()).await.map(|listed| listed.manifest),
+        let error = match self.update(poll, digest, release.directory, body_bytes).await {
+            Ok(updated) => return Ok(updated),
+            Err(error) => error,
         };
-        let old = old?;
-        let plan = Plan::new(&old, &new.manifest)?;
-        match self.compose(poll, digest, &new, (base, old.tar_size()), plan).await {
-            Ok(tarball) => {
-                self.metrics.frame_update("applied");
-                // The digest has proved it.
-                let (protocol, storing) = (new.protocol, directory.clone());
-                let stored = spawn_blocking(move || storing.store_frames(digest, &new.manifest)).await;
-                if let Ok(Err(error)) = stored {
-                    tracing::warn!(service = %self.service, %error, "the frames of a tarball cannot be stored");
-                }
-                Some((tarball, protocol))
-            }
-            Err(error) => {
-                self.metrics.frame_update("abandoned");
-                tracing::info!(service = %self.service, edge = %poll.edge.url(), %error, request_id = %poll.request_id, "a tarball cannot be composed of frames: downloading it whole");
-                None
-            }
+        self.metrics.frame_update("abandoned");
+        let (service, edge, request_id) = (&self.service, poll.edge.url(), poll.request_id);
+        if matches!(&error, PollError::Fetch(error) if error.is_corrupt()) {
+            self.service_metrics.verify_failures.inc();
+            tracing::warn!(%service, %edge, %error, %request_id, "the frames of a tarball failed to verify");
         }
+        if !self.failed_update.add(digest, error.is_retryable() || error.is_edge_failure()) {
+            return Err(error);
+        }
+        tracing::info!(%service, %edge, %error, %request_id, "a tarball cannot be composed of frames: downloading it whole");
+        Ok(None)
     }
 
     /// Whether the edge has a delta against the release on disk.
@@ -89,107 +113,212 @@ impl Poller {
         poll.edge.send(&request).await.is_ok_and(|response| is_delta(&response.headers))
     }
 
-    /// The frames of a tarball. `None`: the edge has no such tarball, or none of several frames, or does not know the request, or
-    /// the tarball is larger than this agent accepts.
-    async fn manifest(&self, poll: EdgePoll<'_>, digest: TarballDigest) -> Option<Listed> {
-        let route = Route::TarballFrames(self.service.clone(), digest);
-        let sent = poll.edge.document(&route, None, self.fetch_timeout, Some(poll.request_id)).await;
-        let mut response = sent.ok().filter(|response| response.status == StatusCode::OK)?;
-        let bytes = response.body.read(MAX_OBJECT_BYTES).await.ok()??;
-        let length = bytes.len() as u64;
-        self.metrics.fetched(TransferKind::Frames, length);
-        let manifest = Manifest::parse(&bytes).ok()?;
-        let max = self.max_tarball_bytes;
-        if manifest.tar_size() > max || manifest.size() > max_encoded_bytes(max) {
-            return None;
-        }
-        let etag = tarball_etag(&digest, Some((Encoding::Zstd, &ObjectDigest::of(&bytes))));
-        let etag = HeaderValue::try_from(etag).expect("digests are visible ASCII");
-        Some(Listed { manifest, etag, bytes: length, protocol: response.protocol })
-    }
-
-    /// `base`: the release on disk, and the size of its tar.
-    async fn compose(
+    async fn update(
         &self,
         poll: EdgePoll<'_>,
         digest: TarballDigest,
+        base: ReleaseName,
+        body_bytes: u64,
+    ) -> Result<Option<(Tarball, Protocol)>, PollError> {
+        let directory = self.dictionaries.directory.clone();
+        let turn = self.downloads.turn().await;
+        let Some(new) = self.manifest(poll, digest).await? else { return Ok(None) };
+        let stored = spawn_blocking(move || directory.stored_frames(base.digest())).await.ok().flatten();
+        let (old, mut received) = match stored {
+            Some(manifest) => (manifest, new.bytes),
+            None => match self.manifest(poll, base.digest()).await? {
+                Some(old) => (old.manifest, new.bytes + old.bytes),
+                None => return Ok(None),
+            },
+        };
+        // A download that was interrupted may lack less.
+        let rest = self.interrupted.rest(Some(digest)).map_or(body_bytes, |rest| rest.end - rest.start);
+        let Some(plan) = Plan::new(&old, &new.manifest).filter(|plan| plan.missing_bytes < rest) else {
+            return Ok(None);
+        };
+        if !self.is_intact(base, old.tar_size()).await {
+            self.metrics.frame_update("modified");
+            tracing::info!(service = %self.service, "the release on disk was modified: downloading the whole tarball instead of frames");
+            return Ok(None);
+        }
+        received += plan.missing_bytes;
+        let (spool, _turn) = self.fetch_missing(poll, &new, &plan, turn).await?;
+        let reused = plan.reused;
+        let (file, size) = self.compose(digest, plan, spool, base, old.tar_size()).await?;
+        self.interrupted.take();
+        self.metrics.frame_update("applied");
+        self.metrics.tarball_bytes.inc_by(size);
+        self.metrics.reused_frames.inc_by(reused);
+        let transfer = Transfer { kind: TransferKind::Frames, received_bytes: received, tarball_bytes: size };
+        Ok(Some((Tarball { file, digest, transfer, manifest: Some(new.manifest) }, new.protocol)))
+    }
+
+    /// The frames of a tarball. `None`: the edge has no such tarball, or none of several frames, or does not know the request, or
+    /// the tarball is larger than this agent accepts.
+    async fn manifest(&self, poll: EdgePoll<'_>, digest: TarballDigest) -> Result<Option<Listed>, PollError> {
+        let unavailable = |reason: &str| {
+            self.metrics.frame_update("unavailable");
+            tracing::debug!(service = %self.service, edge = %poll.edge.url(), %digest, reason, request_id = %poll.request_id, "an edge sends no manifest that can be used");
+            Ok(None)
+        };
+        let route = Route::TarballFrames(self.service.clone(), digest);
+        let response = poll.edge.document(&route, None, self.fetch_timeout, Some(poll.request_id)).await?;
+        if response.status == StatusCode::NOT_FOUND {
+            return unavailable("not found");
+        }
+        let mut response = succeeded(poll.edge, response).await?;
+        let Some(bytes) = response.body.read(MAX_OBJECT_BYTES).await? else { return unavailable("too long") };
+        let (length, max) = (bytes.len() as u64, self.max_tarball_bytes);
+        self.metrics.fetched(TransferKind::Frames, length);
+        let Ok(manifest) = Manifest::parse(&bytes) else { return unavailable("malformed") };
+        if manifest.tar_size() > max || manifest.size() > max_encoded_bytes(max) {
+            return unavailable("the tarball is larger than `max_tarball_bytes`");
+        }
+        let etag = tarball_etag(&digest, Some((Encoding::Zstd, &ObjectDigest::of(&bytes))));
+        let etag = HeaderValue::try_from(etag).expect("digests are visible ASCII");
+        Ok(Some(Listed { digest, manifest, etag, bytes: length, protocol: response.protocol }))
+    }
+
+    /// Whether nobody has changed the files of a release: what an edge sends for it is of use only then.
+    async fn is_intact(&self, release: ReleaseName, tar_size: u64) -> bool {
+        let (directory, waiting) = (self.dictionaries.directory.clone(), UntilDropped::default());
+        let awaited = waiting.awaited();
+        let hashed = spawn_blocking(move || digest_of(awaited.reader(directory.open_tar(release, tar_size)?)));
+        matches!(hashed.await, Ok(Ok(found)) if found == release.digest())
+    }
+
+    /// Requests the missing frames, and writes them to a file without gaps. Returns the turn that it has at the end.
+    async fn fetch_missing(
+        &self,
+        poll: EdgePoll<'_>,
         new: &Listed,
-        base: (ReleaseName, u64),
-        plan: Plan,
-    ) -> Result<Tarball, FetchError> {
+        plan: &Plan,
+        mut turn: OwnedSemaphorePermit,
+    ) -> Result<(std::fs::File, OwnedSemaphorePermit), PollError> {
         let cannot_write = FetchError::disk(&self.incoming);
         let spool = tempfile::tempfile_in(&self.incoming).map_err(&cannot_write)?;
         let mut spool = tokio::fs::File::from_std(spool);
-        let length = new.manifest.size();
-        let requests = plan.missing.iter().map(|missing| {
-            let (start, end) = (missing.bytes.start, missing.bytes.end);
-            self.missing(poll, BodyRange { digest, etag: new.etag.clone(), start, end, length }, missing).boxed()
-        });
-        let requests: Vec<_> = requests.collect();
-        let mut received = new.bytes;
-        let mut ranges = stream::iter(requests).buffered(RANGES_AT_ONCE);
-        while let Some(range) = ranges.try_next().await? {
-            received += range.len() as u64;
-            spool.write_all(&range).await.map_err(&cannot_write)?;
+        let parts = plan.missing.iter().map(|missing| Part { missing: missing.clone(), bytes: BytesMut::new() });
+        let mut parts: Vec<_> = parts.collect();
+        let mut written = 0;
+        loop {
+            let (started, received) = (Instant::now(), AtomicU64::new(0));
+            let requests = parts[written..].iter_mut().map(|part| self.receive(poll, new, part, &received).boxed());
+            let requests: Vec<_> = requests.collect();
+            let mut ranges = stream::iter(requests).buffered(RANGES_AT_ONCE);
+            let interrupted = loop {
+                // All ranges are one download, also while it waits for the head of a response.
+                match timeout(RATE_INTERVAL, ranges.try_next()).await {
+                    Ok(Ok(Some(part))) => {
+                        spool.write_all(&std::mem::take(&mut part.bytes)).await.map_err(&cannot_write)?;
+                        written += 1;
+                    }
+                    Ok(Ok(None)) => break None,
+                    Ok(Err(error)) => return Err(error),
+                    Err(_) => {}
+                }
+                let bytes = received.load(Ordering::Relaxed);
+                match check_rate(bytes, started.elapsed(), || self.downloads.are_wanted()) {
+                    Err(error @ FetchError::Yielded(..)) => break Some(error),
+                    checked => checked?,
+                }
+            };
+            drop(ranges);
+            let Some(error) = interrupted else { break };
+            tracing::info!(service = %self.service, edge = %poll.edge.url(), %error, "an update by frames was interrupted and continues later");
+            turn = self.downloads.yielded(turn).await;
         }
         spool.flush().await.map_err(&cannot_write)?;
-        drop(ranges);
         let mut spool = spool.into_std().await;
         spool.rewind().map_err(&cannot_write)?;
-        let (directory, incoming, max_bytes) =
-            (self.dictionaries.directory.clone(), self.incoming.clone(), self.max_tarball_bytes);
-        let reused = plan.reused;
+        Ok((spool, turn))
+    }
+
+    /// Requests what has not arrived of some frames, and verifies each.
+    async fn receive<'p>(
+        &self,
+        poll: EdgePoll<'_>,
+        new: &Listed,
+        part: &'p mut Part,
+        received: &AtomicU64,
+    ) -> Result<&'p mut Part, PollError> {
+        let (start, end) = (part.missing.bytes.start, part.missing.bytes.end);
+        let size = usize::try_from(end - start).map_err(|_| FetchError::NoFrames)?;
+        let mut avoid_http3 = false;
+        while part.bytes.len() < size {
+            let (digest, etag, length) = (new.digest, new.etag.clone(), new.manifest.size());
+            let range = BodyRange { digest, etag, start: start + part.bytes.len() as u64, end, length };
+            let (version, range) = (Some(digest), Some(range));
+            let request = self.tarball_request(poll, Method::GET, None, false);
+            let request = TarballRequest { version, range, avoid_http3, ..request };
+            let mut response = poll.edge.send(&request).await?;
+            if response.status != StatusCode::PARTIAL_CONTENT {
+                succeeded(poll.edge, response).await?;
+                return Err(FetchError::NoFrames.into());
+            }
+            if !request.range.is_some_and(|range| range.is_in(&response.headers)) {
+                return Err(FetchError::NoFrames.into());
+            }
+            part.bytes.reserve(size - part.bytes.len());
+            let ended = loop {
+                let chunk = match response.body.chunk().await {
+                    Ok(Some(chunk)) => chunk,
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                };
+                self.metrics.fetched(TransferKind::Frames, chunk.len() as u64);
+                received.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+                if part.bytes.len() + chunk.len() > size {
+                    return Err(FetchError::NoFrames.into());
+                }
+                part.bytes.extend_from_slice(&chunk);
+            };
+            match ended {
+                // Other errors say nothing about UDP.
+                Some(RequestError::Silent(_)) if response.protocol == Protocol::H3 && !avoid_http3 => {
+                    avoid_http3 = true
+                }
+                Some(error) => return Err(error.into()),
+                None if part.bytes.len() < size => return Err(FetchError::NoFrames.into()),
+                None => {}
+            }
+        }
+        let mut rest = &part.bytes[..];
+        for frame in &part.missing.frames {
+            let size = usize::try_from(frame.size).ok();
+            let one = size.and_then(|size| rest.split_off(..size)).ok_or(FetchError::NoFrames)?;
+            if ObjectDigest::of(one) != frame.digest {
+                let error = std::io::Error::other("a frame has another digest than the manifest says");
+                return Err(FetchError::Decode(error).into());
+            }
+        }
+        Ok(part)
+    }
+
+    /// Composes the tar in a file; returns it with its size.
+    async fn compose(
+        &self,
+        digest: TarballDigest,
+        plan: Plan,
+        spool: std::fs::File,
+        base: ReleaseName,
+        base_size: u64,
+    ) -> Result<(std::fs::File, u64), FetchError> {
+        let directory = self.dictionaries.directory.clone();
+        let (incoming, max_bytes) = (self.incoming.clone(), self.max_tarball_bytes);
+        let waiting = UntilDropped::default();
+        let awaited = waiting.awaited();
         let composed = spawn_blocking(move || {
-            let base = directory.open_tar(base.0, base.1).map_err(FetchError::Decode)?;
-            compose(plan, base, BufReader::new(spool), &incoming, max_bytes)
+            let base = directory.open_tar(base, base_size).map_err(FetchError::Decode)?;
+            let (base, spool) = (awaited.reader(base), awaited.reader(BufReader::new(spool)));
+            compose(plan, base, spool, &incoming, max_bytes)
         });
-        let composed = composed.await.map_err(|error| cannot_write(std::io::Error::other(error)))?;
+        let composed =
+            composed.await.map_err(|error| FetchError::disk(&self.incoming)(std::io::Error::other(error)))?;
         let (file, found, size) = composed?;
         if found != digest {
             return Err(FetchError::Mismatch { expected: digest, found });
         }
-        self.metrics.tarball_bytes.inc_by(size);
-        self.metrics.reused_frames.inc_by(reused);
-        Ok(Tarball {
-            file,
-            digest,
-            transfer: Transfer { kind: TransferKind::Frames, received_bytes: received, tarball_bytes: size },
-        })
-    }
-
-    /// Requests some frames, and verifies each.
-    async fn missing(&self, poll: EdgePoll<'_>, range: BodyRange, missing: &Missing) -> Result<Bytes, FetchError> {
-        let wrong = |what: &str| FetchError::Decode(std::io::Error::other(what.to_owned()));
-        let size = usize::try_from(range.end - range.start).map_err(|_| wrong("a range is too large"))?;
-        let request = TarballRequest {
-            version: Some(range.digest),
-            range: Some(range.clone()),
-            ..self.tarball_request(poll, Method::GET, None, false)
-        };
-        let mut response = poll.edge.send(&request).await?;
-        if response.status != StatusCode::PARTIAL_CONTENT || !range.is_in(&response.headers) {
-            return Err(wrong("the edge did not send the requested frames"));
-        }
-        let (started, mut bytes) = (Instant::now(), BytesMut::with_capacity(size));
-        while let Some(part) = response.body.chunk().await? {
-            self.metrics.fetched(TransferKind::Frames, part.len() as u64);
-            if bytes.len() + part.len() > size {
-                return Err(wrong("the edge sent more than the requested frames"));
-            }
-            bytes.extend_from_slice(&part);
-            if is_too_slow(bytes.len() as u64, started.elapsed()) {
-                return Err(FetchError::Slow(bytes.len() as u64, started.elapsed()));
-            }
-        }
-        let bytes = bytes.freeze();
-        let mut rest = &bytes[..];
-        for frame in &missing.frames {
-            let size = usize::try_from(frame.size).ok();
-            let one = size.and_then(|size| rest.split_off(..size)).ok_or_else(|| wrong("the frames end early"))?;
-            if ObjectDigest::of(one) != frame.digest {
-                return Err(wrong("a frame has another digest than the manifest says"));
-            }
-        }
-        Ok(bytes)
+        Ok((file, size))
     }
 }

@@ -43,6 +43,13 @@ impl DownloadLimits {
         self.running.clone().acquire_owned().await.expect("the semaphore is never closed")
     }
 
+    /// Gives a turn back to those that wait, and waits for another one; not if there is no room to keep what has arrived.
+    pub(crate) async fn yielded(&self, turn: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
+        let Ok(_room) = self.interrupted.try_acquire() else { return turn };
+        drop(turn);
+        self.turn().await
+    }
+
     /// Whether a download that trickles is to be interrupted: others wait, and there is room to keep it.
     pub(crate) fn are_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0 && self.interrupted.available_permits() > 0
@@ -123,6 +130,7 @@ fn lock(slot: &Mutex<Option<Kept>>) -> MutexGuard<'_, Option<Kept>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     #[tokio::test]
     async fn few_interrupted_downloads_wait_and_not_for_ever() {
@@ -154,8 +162,12 @@ mod tests {
         let slow = Interrupted::new(&limits);
         slow.keep(Download::interrupted(TarballDigest::of(b"one"), dir.path()), true);
         assert!(!limits.are_wanted(), "another one would be lost");
-        drop((slow.take(), turn));
+        let turn = limits.yielded(turn).now_or_never().expect("the turn stays");
+        drop(slow.take());
+        let mut yielding = Box::pin(limits.yielded(turn));
+        assert!(futures_util::poll!(&mut yielding).is_pending());
         drop(next.await);
+        drop(yielding.await);
         assert!(!limits.are_wanted(), "none waits");
     }
 }

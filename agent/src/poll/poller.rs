@@ -15,6 +15,7 @@ use weir_protocol::route::Route;
 
 use super::dictionary::Dictionaries;
 use super::error::{AllEdgesFailed, PollError};
+use super::frames::FailedUpdate;
 use super::interrupted::{DownloadLimits, Interrupted};
 use super::request::{EdgePoll, LocalState, PollResult, Version, Wanted};
 use crate::config::Config;
@@ -44,6 +45,7 @@ pub(crate) struct Poller {
     pub(crate) fetch_timeout: Duration,
     pub(crate) downloads: DownloadLimits,
     pub(super) interrupted: Interrupted,
+    pub(super) failed_update: FailedUpdate,
     pub(crate) dictionaries: Dictionaries,
     pub(crate) metrics: Metrics,
     pub(crate) service_metrics: ServiceMetrics,
@@ -85,6 +87,7 @@ impl Poller {
             request_timeout: config.request_timeout,
             fetch_timeout: config.fetch_timeout,
             interrupted: Interrupted::new(&downloads),
+            failed_update: FailedUpdate::default(),
             downloads,
             service_metrics: metrics.service(&service),
             metrics,
@@ -261,7 +264,7 @@ impl Poller {
     ) -> Result<(PollResult, Protocol), PollError> {
         let Some(proofs) = &self.proofs else {
             if let Some((answer, body_bytes)) = offer
-                && let Some((tarball, protocol)) = self.by_frames(poll, answer.require_digest()?, body_bytes).await
+                && let Some((tarball, protocol)) = self.by_frames(poll, answer.require_digest()?, body_bytes).await?
             {
                 return Ok((PollResult::Fetched(tarball, answer), protocol));
             }
@@ -274,7 +277,7 @@ impl Poller {
                 return Err(PollError::RejectedBefore);
             }
             if let Some(body_bytes) = body_bytes.take()
-                && let Some((tarball, protocol)) = self.by_frames(poll, signed.digest, body_bytes).await
+                && let Some((tarball, protocol)) = self.by_frames(poll, signed.digest, body_bytes).await?
             {
                 return Ok((PollResult::Fetched(tarball, headers(signed)), protocol));
             }

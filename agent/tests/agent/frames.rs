@@ -1,10 +1,12 @@
 //! Updates by frames: only what the release on disk lacks is fetched, and whatever goes wrong ends in a whole download.
 
 use std::fs;
+use std::time::Duration;
 
 use bytesize::ByteSize;
-use http::Method;
+use http::{Method, Version};
 use weir_agent::Config;
+use weir_agent::config::ServiceConfig;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::manifest::{Frame, Manifest};
 use weir_protocol::report::TransferKind;
@@ -160,6 +162,7 @@ async fn changed_files_end_in_a_whole_download() {
         &|| fs::write(current("file-00-more"), "another file").unwrap(),
         &|| fs::remove_file(current("file-23")).unwrap(),
     ];
+    let mut ranges_ever = 0;
     for (number, change) in (1..).zip(changes) {
         change();
         edge.answers.forget();
@@ -167,8 +170,11 @@ async fn changed_files_end_in_a_whole_download() {
         edge.answers.publish(&shop(), next.clone());
         assert_eq!(agent.poll().await.last_error, None);
         assert_is_released(&world, &next);
-        assert_eq!((whole(&edge), results(&agent)), (1, [0.0, f64::from(number)]));
+        assert_eq!((whole(&edge), results(&agent)), (1, [0.0, 0.0]));
+        assert_eq!(agent.metric("weir_agent_frame_updates_total", &[("result", "modified")]), f64::from(number));
+        ranges_ever += ranges(&edge);
     }
+    assert_eq!(ranges_ever, 0, "the release is proved before anything is requested for it");
     assert_eq!(agent.metric("weir_agent_verify_failures_total", &[]), 0.0, "the edge has sent nothing wrong");
     agent.stop().await;
 }
@@ -189,13 +195,11 @@ async fn no_wrong_frame_or_manifest_makes_a_wrong_release() {
         let frame = Frame { digest: ObjectDigest::of(b"tiny"), size: 1, tar_size: 1 };
         Manifest::new(vec![frame; count]).unwrap().to_bytes().unwrap().to_vec()
     };
-    let faults: [(&str, Make); 14] = [
+    let faults: [(&str, Make); 11] = [
         ("a wrong frame", |_, _| FramesFault::InRange(Fault::WrongPart)),
         ("another part", |_, _| FramesFault::InRange(Fault::OtherPart)),
         ("a short range", |_, _| FramesFault::InRange(Fault::Truncate)),
         ("an endless range", |_, _| FramesFault::InRange(Fault::Endless)),
-        ("a broken range", |_, _| FramesFault::InRange(Fault::BreakOff)),
-        ("no range", |_, _| FramesFault::InRange(Fault::Status(503, None))),
         ("the manifest before", |old, _| FramesFault::Manifest(old.to_bytes().unwrap().to_vec())),
         ("a manifest that is none", |_, _| FramesFault::Manifest(b"[]".to_vec())),
         ("a range of another tarball", |_, _| FramesFault::InRange(Fault::WrongDigest)),
@@ -206,7 +210,6 @@ async fn no_wrong_frame_or_manifest_makes_a_wrong_release() {
             FramesFault::Manifest(with_frame(new, 6, |frame| frame.tar_size -= 1))
         }),
         ("an endless manifest", |_, _| FramesFault::InManifest(Fault::Endless)),
-        ("a manifest that stalls", |_, _| FramesFault::InManifest(Fault::Stall)),
         ("half a manifest", |_, _| FramesFault::InManifest(Fault::Truncate)),
     ];
     let huge: [(&str, Vec<u8>); 2] = [("many frames", tiny(70_000)), ("two frames", tiny(2))];
@@ -225,6 +228,7 @@ async fn no_wrong_frame_or_manifest_makes_a_wrong_release() {
         before = manifest;
     }
     assert_eq!(results(&agent)[0], 0.0);
+    assert!(agent.metric("weir_agent_verify_failures_total", &[]) > 0.0, "an edge that sends wrong bytes is reported");
     edge.answers.fail_frames(None);
     let last = version(100, &[9]);
     edge.answers.publish(&shop(), last.clone());
@@ -251,5 +255,174 @@ async fn what_an_origin_signed_is_composed_of_frames() {
     assert_eq!((status.last_error, status.release.map(|release| release.generation)), (None, Some(6)));
     assert_is_released(&world, &one);
     assert_eq!((ranges(&edge), results(&agent)), (1, [1.0, 0.0]));
+    agent.stop().await;
+}
+
+/// Two edges that have the same, and an agent that has version 0.
+async fn two_edges() -> (World, [TestEdge; 2], Agent) {
+    let world = World::new();
+    let edges = [world.edge().await, world.edge().await];
+    edges.iter().for_each(|edge| edge.answers.cut_frames(FRAME_BYTES));
+    publish(&edges, &version(0, &[]));
+    let agent = Agent::with_release(config(&world, &edges.each_ref().map(TestEdge::url))).await;
+    edges.iter().for_each(|edge| edge.answers.forget());
+    (world, edges, agent)
+}
+
+fn publish(edges: &[TestEdge], tar: &[u8]) {
+    for edge in edges {
+        edge.answers.publish(&shop(), tar.to_vec());
+    }
+}
+
+#[tokio::test]
+async fn the_next_edge_sends_the_frames_that_one_could_not() {
+    let faults = [
+        FramesFault::InRange(Fault::BreakOff),
+        FramesFault::InRange(Fault::Stall),
+        FramesFault::InRange(Fault::Status(503, Some(1))),
+        FramesFault::InRange(Fault::Status(429, None)),
+        FramesFault::InManifest(Fault::Stall),
+        FramesFault::InManifest(Fault::BreakOff),
+    ];
+    for fault in faults {
+        let (world, edges, mut agent) = two_edges().await;
+        let one = version(1, &[9]);
+        publish(&edges, &one);
+        edges[0].answers.fail_frames(fault.clone());
+        assert_eq!(agent.poll().await.last_error, None, "{fault:?}");
+        assert_is_released(&world, &one);
+        assert_eq!(edges.each_ref().map(whole), [0, 0], "{fault:?}");
+        assert_eq!((ranges(&edges[1]), results(&agent)[0]), (1, 1.0), "{fault:?}");
+        assert_eq!(agent.metric("weir_agent_verify_failures_total", &[]), 0.0);
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_failure_of_an_update_ends_in_a_whole_download() {
+    let (world, edge, mut agent) = with_release().await;
+    edge.answers.fail_frames(FramesFault::InRange(Fault::Status(503, Some(3600))));
+    let one = version(1, &[9]);
+    edge.answers.publish(&shop(), one.clone());
+    let error = agent.poll().await.last_error;
+    assert!(error.as_ref().is_some_and(|error| error.contains("503")), "{error:?}");
+    assert_eq!((ranges(&edge), whole(&edge)), (1, 0), "the edge is left alone as long as it asks for");
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_is_released(&world, &one);
+    assert_eq!((ranges(&edge), whole(&edge), results(&agent)), (2, 1, [0.0, 2.0]));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn frames_are_preferred_to_the_rest_of_a_whole_download() {
+    let (world, edges, mut agent) = two_edges().await;
+    let one = version(1, &[9]);
+    publish(&edges, &one);
+    // The first edge has no frames, and its whole body stalls.
+    edges[0].answers.fail_frames(FramesFault::Manifest(b"[]".to_vec()));
+    edges[0].answers.fail([Fault::Late(Duration::ZERO), Fault::Stall, Fault::Stall]);
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_is_released(&world, &one);
+    assert_eq!((whole(&edges[0]), whole(&edges[1]), ranges(&edges[1])), (1, 0, 1));
+    assert_eq!((results(&agent)[0], manifests(&edges[1])), (1.0, 2));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_range_that_stalls_over_http3_is_continued_over_http2() {
+    let (world, edge, mut agent) = with_release().await;
+    agent.until_http3().await;
+    edge.answers.forget();
+    let one = version(1, &[9]);
+    edge.answers.publish(&shop(), one.clone());
+    // Two manifests are before the range.
+    edge.answers.fail([Fault::Late(Duration::ZERO), Fault::Late(Duration::ZERO), Fault::Stall]);
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_is_released(&world, &one);
+    let ranges: Vec<_> = gets(&edge).into_iter().filter(|get| get.headers.contains_key("range")).collect();
+    let versions: Vec<_> = ranges.iter().map(|get| get.version).collect();
+    assert_eq!((versions, whole(&edge)), (vec![Version::HTTP_3, Version::HTTP_2], 0));
+    assert_ne!(ranges[0].headers["range"], ranges[1].headers["range"], "no byte twice");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_manifest_of_the_release_in_force_stays_when_a_check_refuses_the_next_one() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.cut_frames(FRAME_BYTES);
+    edge.answers.publish(&shop(), version(0, &[]));
+    let mut config = config(&world, &[edge.url()]);
+    let refused = world.path().join("refused");
+    config.services[0].check = Some(format!("! test -e {}", refused.display()).into());
+    let mut agent = Agent::with_release(config).await;
+    edge.answers.publish(&shop(), version(1, &[9]));
+    assert_eq!(agent.poll().await.last_error, None);
+    fs::write(&refused, "").unwrap();
+    edge.answers.publish(&shop(), version(2, &[10]));
+    assert!(agent.poll().await.last_error.is_some());
+    fs::remove_file(&refused).unwrap();
+    edge.answers.forget();
+    let three = version(3, &[11]);
+    edge.answers.publish(&shop(), three.clone());
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_is_released(&world, &three);
+    assert_eq!((manifests(&edge), whole(&edge)), (1, 0));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_update_that_trickles_lets_another_one_go_first() {
+    if std::env::var_os("WEIR_NIGHTLY").is_none_or(|value| value != "1") {
+        eprintln!("SKIPPED: ranges trickle for ten minutes; WEIR_NIGHTLY=1 runs it");
+        return;
+    }
+    let (world, bakery) = (World::new(), "bakery".parse().unwrap());
+    let edge = world.edge().await;
+    // Half a range arrives at once, and ten minutes of a KiB each second are less than the other half.
+    edge.answers.cut_frames(3 << 19);
+    edge.answers.publish(&shop(), version(0, &[]));
+    let services = vec![ServiceConfig::new(&shop()), ServiceConfig::new(&bakery)];
+    let config = Config { services, max_downloads: 1, ..config(&world, &[edge.url()]) };
+    let mut agent = Agent::with_release(config).await;
+    let mut other = agent.running.service(&bakery).unwrap();
+    other.wait_for(|status| status.polls > 0).await.unwrap();
+    let [one, two] = [version(1, &[0]), version(2, &[5])];
+    edge.answers.publish(&shop(), one.clone());
+    edge.answers.publish(&bakery, two);
+    edge.answers.forget();
+    edge.answers.fail_frames(FramesFault::InRange(Fault::Trickle));
+    agent.running.poll_now(&shop());
+    while ranges(&edge) == 0 {
+        tokio::task::yield_now().await;
+    }
+    agent.running.poll_now(&bakery);
+    other.wait_for(|status| status.release.is_some()).await.unwrap();
+    assert_eq!(results(&agent), [0.0, 0.0]);
+    edge.answers.fail_frames(None);
+    agent.until("the rest is there", |status| status.switches == 2).await;
+    assert_is_released(&world, &one);
+    assert_eq!((ranges(&edge), results(&agent)), (2, [1.0, 0.0]));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_update_whose_ranges_come_too_slowly_fails() {
+    if std::env::var_os("WEIR_NIGHTLY").is_none_or(|value| value != "1") {
+        eprintln!("SKIPPED: a minute passes before the minimum rate applies; WEIR_NIGHTLY=1 runs it");
+        return;
+    }
+    let (world, edges, mut agent) = two_edges().await;
+    let one = version(1, &[9]);
+    publish(&edges, &one);
+    let late = Fault::Late(Duration::from_secs(110));
+    edges[0].answers.fail([Fault::Late(Duration::ZERO), Fault::Late(Duration::ZERO), late]);
+    agent.running.poll_now(&shop());
+    while agent.status.borrow().switches < 2 {
+        tokio::time::timeout(Duration::from_secs(100), agent.status.changed()).await.expect("it fails").unwrap();
+    }
+    assert_is_released(&world, &one);
+    assert_eq!((edges.each_ref().map(whole), results(&agent)), ([0, 0], [1.0, 1.0]));
     agent.stop().await;
 }
