@@ -61,6 +61,8 @@ pub use oci::{LayerOperation, LayerSelector, PlatformName, PlatformNameError};
 pub use progress::{FetchProgress, FetchSnapshot};
 pub use redirects::Redirects;
 pub(crate) use signatures::PublicKey;
+#[cfg(feature = "fuzzing")]
+pub use signatures::fuzz_cosign;
 pub(crate) use tree::Tree;
 pub(crate) use upstream::without_user_info;
 pub use upstream::{

@@ -42,6 +42,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("signed_object", weir_origin::fuzz_signed_object),
     ("upstream_words", weir_origin::source::fuzz_upstream_words),
     ("registry_words", weir_origin::source::fuzz_registry_words),
+    ("cosign", weir_origin::source::fuzz_cosign),
     ("helm_index", weir_origin::source::fuzz_helm_index),
     ("archive", weir_origin::source::fuzz_archive),
     ("lfs_pointer", lfs::pointer),

@@ -38,6 +38,7 @@ nQIDAQAB
 };
 
 /// Of the variant Ed25519ph, which `cosign verify` does not accept either.
+#[cfg(test)]
 pub(super) const ED25519_PH: Signed = Signed {
     key: "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEA/bhRIUMyBHFhNJ0sd2Wyx/kWln3ZoUBQhOufildmCvY=
@@ -49,15 +50,18 @@ MCowBQYDK2VwAyEA/bhRIUMyBHFhNJ0sd2Wyx/kWln3ZoUBQhOufildmCvY=
 };
 
 /// By `cosign sign-blob`: of the payload of the last, and of its envelope.
+#[cfg(test)]
 pub(super) const ED25519: [&str; 2] = [
     "n4/4M/AOLrDQAP9tW8XbZeDk+OR4Z9QWP811V0nemZ9HuJV8bTaZXOGKpz5NWPWc5mb3f6jkvMxsvJaTreQEBg==",
     "ccnLAPNz7ANmI3KIy7KkU+nMkDaK8O5b3UGP663hwk7yv8Atz7rv9SCd0uTEUxOuf6PdZDfCoCqb2rMcSYOjCw==",
 ];
 
 /// By the first key: of its payload with the type "another type".
+#[cfg(test)]
 pub(super) const OTHER_TYPE: &str =
     "MEYCIQD9CMULkZXREUwAeiefWoGZedAzeL3YQPr8g3Xz9IOJTQIhAIE9ac8mdLxmc+mITHLDk0eUjP+IIfii1fRUVLupDQJZ";
 
 /// By the first key: of an envelope with the predicate `https://spdx.dev/Document`.
+#[cfg(test)]
 pub(super) const ATTESTATION: &str =
     "MEUCID4Lz9I7BQhlWepYvWr4WEe95kibIqQpr6LazXhj+MIDAiEAjbgwMpgYkpWszfvdEuYTxjREPLWfdwGlw04J/YZ/MLY=";

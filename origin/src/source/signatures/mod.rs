@@ -3,8 +3,10 @@
 
 mod clear_signed;
 mod cosign;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod cosign_data;
+#[cfg(feature = "fuzzing")]
+mod fuzz;
 pub(crate) mod gpgv;
 mod packet;
 mod public_key;
@@ -17,6 +19,8 @@ use std::time::Duration;
 
 pub(crate) use clear_signed::ClearSigned;
 pub(crate) use cosign::{SIGNED, Seen, Verdict, verify_bundle, verify_payload};
+#[cfg(feature = "fuzzing")]
+pub use fuzz::fuzz_cosign;
 pub(crate) use public_key::PublicKey;
 pub(crate) use signature_file::{PREFIX as SIGNATURE_FILE_PREFIX, SignatureFile};
 
