@@ -20,6 +20,9 @@ use super::{OciName, link};
 /// The largest manifest, and the least bound of a page of tags.
 const MAX_MANIFEST_BYTES: u64 = 4 << 20;
 
+/// The greatest bound of a page of tags: it is in memory.
+const MAX_PAGE_BYTES: u64 = 64 << 20;
+
 /// The most bytes of a page of tags for each of `max_tags`: some registries list manifests with them.
 const MAX_BYTES_PER_TAG: u64 = 1 << 10;
 
@@ -143,7 +146,7 @@ impl<'a> Registry<'a> {
     /// All tags of a repository, as the registry sorts them. What cannot be a tag is left out.
     pub(crate) fn tags(&self, name: &OciName) -> Result<Vec<String>, RegistryError> {
         let max_tags = self.client.session().upstream.max_tags;
-        let max_page = MAX_MANIFEST_BYTES.max(MAX_BYTES_PER_TAG.saturating_mul(max_tags as u64));
+        let max_page = (MAX_BYTES_PER_TAG * max_tags as u64).clamp(MAX_MANIFEST_BYTES, MAX_PAGE_BYTES);
         let invalid = |cause| RegistryError::from(UpstreamError::InvalidList { name: "tags/list", cause });
         let mut page = self.url_of(name, &["tags", "list"]);
         page.query_pairs_mut().append_pair("n", TAGS_PER_PAGE);
