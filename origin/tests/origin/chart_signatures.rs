@@ -153,6 +153,38 @@ async fn a_new_policy_keeps_published_charts_and_reports_it() {
 }
 
 #[tokio::test]
+async fn a_removed_key_does_not_count_even_while_the_index_cannot_be_read() {
+    let ((desk, keyring), home, charts) = (desk(), Home::new(), Charts::start());
+    publish(&charts, "shop", "1.0.0", "a: 1");
+    sign(&desk, "alice", &charts, "shop-1.0.0", &statement(&charts));
+    let node = home.start(config(&charts, &home, &["shop"], Some(&keyring))).await;
+    node.published_of("shop", |_| true).await;
+    export(&desk, "mallory", &keyring);
+    charts.answer_with("index.yaml", "500");
+    node.poll().await;
+    // Another service follows the same chart.
+    let service = |name: &str| {
+        format!("[[service]]\nname = {name:?}\nrepository = \"shop\"\nchart = \"shop\"\nref = \"semver:^1\"\n")
+    };
+    let file = home.write_config(&format!(
+        "[[repository]]\nname = \"shop\"\nkind = \"helm\"\nurl = {:?}\npoll_interval = \"1h\"\n\
+         verify = {{ pgp_keyring = {keyring:?} }}\n{}{}",
+        charts.url(),
+        service("shop"),
+        service("too")
+    ));
+    node.running.reload_file(&file).await.unwrap();
+    node.poll().await;
+    let condition = node.running.condition(&"too".parse().unwrap()).unwrap().borrow().clone();
+    assert!(!matches!(condition, Condition::Following), "{condition:?}");
+    fs::remove_file(charts.dir.path().join("index.yaml.status")).unwrap();
+    node.poll().await;
+    let reason = failure(&node, "too").await;
+    assert!(reason.starts_with("[verify] ") && reason.contains("is not in `pgp_keyring`"), "{reason}");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn without_a_digest_in_the_index_the_signed_one_counts() {
     let ((desk, keyring), home, charts) = (desk(), Home::new(), Charts::start());
     publish(&charts, "shop", "1.0.0", "a: 1");

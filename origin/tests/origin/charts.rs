@@ -130,6 +130,25 @@ async fn one_bad_chart_stops_no_other_service_of_its_repository() {
 }
 
 #[tokio::test]
+async fn a_pause_that_the_server_demands_ends_the_poll_and_what_came_before_is_published() {
+    let (home, charts) = (Home::new(), Charts::start());
+    for chart in ["a", "b", "c"] {
+        charts.publish(chart, "1.0.0", &[(&format!("{chart}/values.yaml"), b"a: 1")]);
+    }
+    charts.answer_with("b-1.0.0.tgz", "429");
+    let node = home.start(charts.config(&home, &["a", "b", "c"])).await;
+    node.published_of("a", |_| true).await;
+    let failed = node.metric("weir_origin_poll_failures_total{kind=\"rate_limit\"}").await;
+    assert_eq!(failed, 0.0, "the poll that published something is no failure");
+    node.poll().await;
+    node.published_of("c", |_| true).await;
+    let answers = charts.answers();
+    assert_eq!(answers[..3], ["200 /index.yaml", "200 /a-1.0.0.tgz", "429 /b-1.0.0.tgz"], "{answers:?}");
+    assert_eq!(answers[3..5], ["304 /index.yaml", "200 /c-1.0.0.tgz"], "what failed is the last of the next poll");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_lost_object_is_rebuilt_of_an_archive_that_is_fetched_for_it() {
     let (home, charts) = (Home::new(), Charts::start());
     publish(&charts, "1.0.0", "a: 1");

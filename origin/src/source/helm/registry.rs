@@ -362,6 +362,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_registry_writes_is_cut_in_messages() {
+        let hostile = format!("\u{1b}[31m{}", "x".repeat(1000));
+        for document in [manifest(&hostile, &[]), manifest(CONFIG, &[(&hostile, 1)])] {
+            let script = vec![ok(r#"{"tags":["1.0.0"]}"#), head(&document), ok(&document)];
+            let reason = list(&[("shop", "HEAD")], 1, script).0.remove(0).remove(0);
+            assert!(reason.contains("[31mxxx") && reason.len() < 500 && !reason.contains('\u{1b}'), "{reason}");
+        }
+    }
+
+    #[test]
     fn the_layer_of_an_old_helm_is_a_chart() {
         let chart = manifest(CONFIG, &[(PROVENANCE, 1), ("application/tar+gzip", 2)]);
         let (results, _) = list(&[("shop", "HEAD")], 1, vec![ok(r#"{"tags":["1.0.0"]}"#), head(&chart), ok(&chart)]);

@@ -261,6 +261,9 @@ mod tests {
             |title: Option<&str>| choose_layer(&manifest("c", &[("a", title)]), &copy).map(|layer| layer.layout);
         assert_eq!(choose(Some("policy.json")), Ok(Layout::OneFile(Component::new("policy.json").unwrap())));
         assert!(choose(None).unwrap_err().contains("without the annotation `org.opencontainers.image.title`"));
+        let hostile = format!("\u{1b}[31m/{}", "x".repeat(1000));
+        let error = choose(Some(&hostile)).unwrap_err();
+        assert!(error.contains("[31m/xxx") && error.len() < 300 && !error.contains('\u{1b}'), "{error}");
         for title in ["../x", "a/b", "", "."] {
             assert!(choose(Some(title)).unwrap_err().contains("cannot be the name of a file"), "{title}");
         }

@@ -3,6 +3,7 @@
 use std::sync::mpsc::Receiver;
 
 use prometheus::IntCounter;
+use serde_json::json;
 use weir_protocol::digest::Sha256;
 
 use super::super::egress_policy::Hosts;
@@ -469,5 +470,30 @@ fn a_manifest_that_was_sent_for_a_tag_is_not_requested_again() {
     with_registry(10, vec![ok(""), ok(&manifest)], |registry, name, requests| {
         assert_eq!(list(&Artifacts::default(), registry, name, &["v1"]).unwrap(), [Ok(layer)]);
         assert_eq!(requests.try_iter().count(), 2);
+    });
+}
+
+#[test]
+fn what_a_registry_writes_is_cut_in_messages() {
+    let (hostile, digest) = (format!("\u{1b}[31m{}", "x".repeat(1000)), format!("sha256:{}", "ab".repeat(32)));
+    let layer = |media_type: &str, digest: &str| json!({ "mediaType": media_type, "digest": digest, "size": 1 });
+    let is_cut = |reason: &str| reason.contains("[31mxxx") && reason.len() < 600 && !reason.contains('\u{1b}');
+    let mut image = layer("m", &digest);
+    image["platform"] = json!({ "os": hostile, "architecture": "x" });
+    for document in [
+        json!({ "layers": hostile }),
+        json!({ "layers": [layer("m", &hostile)] }),
+        json!({ "layers": [layer(&hostile, &digest), layer("m", &digest)] }),
+        json!({ "manifests": [image] }),
+        json!({ "mediaType": hostile }),
+    ] {
+        with_registry(10, vec![ok(""), ok(&document.to_string())], |registry, name, _| {
+            let found = list(&Artifacts::default(), registry, name, &["v1"]).unwrap();
+            assert!(is_cut(found[0].as_ref().unwrap_err()), "{found:?}");
+        });
+    }
+    with_registry(10, vec![ok(&json!({ "tags": hostile }).to_string())], |registry, name, _| {
+        let shown = message(registry.tags(name));
+        assert!(is_cut(&shown), "{shown}");
     });
 }
