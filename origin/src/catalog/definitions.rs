@@ -167,6 +167,21 @@ mod tests {
     }
 
     #[test]
+    fn a_part_without_a_meaning_is_refused_while_the_repository_of_another_one_is_missing() {
+        let parts = serde_json::json!([
+            { "repository": "charts", "chart": "shop", "ref": "semver:^1", "to": "chart" },
+            { "repository": "config", "ref": "main", "to": "values" },
+        ]);
+        let service: ServiceConfig =
+            serde_json::from_value(serde_json::json!({ "name": "shop-prod", "parts": parts })).unwrap();
+        let api = Documents::new(&[repository("charts", "https://api/x.git")], std::slice::from_ref(&service));
+        let all = Definitions::of(&Documents::default(), &api);
+        let document = &all.services.get(&service.name).unwrap().document;
+        let refused = document.refused().expect("`chart` has no meaning for Git");
+        assert!(refused.reason.contains("part `chart`"), "{}", refused.reason);
+    }
+
+    #[test]
     fn a_name_in_the_file_is_the_file_s() {
         let file = Documents::new(&[repository("shop", "https://file/x")], &[]);
         let api = Documents::new(&[repository("shop", "https://api/x"), repository("blog", "https://api/y")], &[]);

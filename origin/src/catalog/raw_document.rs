@@ -118,9 +118,10 @@ impl RawDocument<ServiceConfig> {
 }
 
 impl RawDocument<ServiceConfig> {
-    /// The document as a refused one, if one of its keys has no meaning for the kind of its repository.
+    /// The document as a refused one, if one of its keys has no meaning for the kind of its repository. One that is not defined
+    /// has the kind that the keys suggest.
     pub(super) fn refused_for(&self, kind_of: impl Fn(&RepositoryName) -> Option<SourceKind>) -> Option<Self> {
-        let document = self.valid().filter(|document| document.repositories().all(|name| kind_of(name).is_some()))?;
+        let document = self.valid()?;
         let reason = document.followed(kind_of).err()?.to_string();
         let stored = serde_json::to_value(&**document).expect("a document is made of texts, numbers and lists");
         Some(Self::Refused(Arc::new(Refused {

@@ -1,6 +1,6 @@
 //! Reads of the published state: versions, history, references.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -85,21 +85,26 @@ impl Publisher {
         Ok(collected.page(current.as_ref(), |digest| row.as_ref().is_some_and(|row| row.version(digest).is_some())))
     }
 
-    /// The revisions of all current and retained versions, which a rebuild may need.
+    /// The revisions of a repository in all current and retained versions, which a rebuild may need. `homes`: the other
+    /// repositories whose composed services have parts in it.
     pub(crate) async fn revisions(
         &self,
         repository: &RepositoryName,
+        homes: &BTreeSet<RepositoryName>,
     ) -> Result<Vec<(ServiceName, RevisionId)>, PublishError> {
         let mut revisions = HashSet::new();
-        for page in self.page_digests(repository) {
-            for row in read_page(self.objects(), repository, &page).await?.rows() {
-                let row = row.map_err(|error| PublishError::Object(error.to_string()))?;
-                for version in row.versions() {
-                    let version = parsed(version)?;
-                    let publication = version.publication();
-                    let parts = publication.parts.iter().filter(|part| part.repository == *repository);
-                    let all = parts.map(|part| &part.revision_id).chain([&publication.revision_id]);
-                    revisions.extend(all.map(|revision| (row.service.clone(), revision.clone())));
+        for home in homes.iter().chain([repository]) {
+            for page in self.page_digests(home) {
+                for row in read_page(self.objects(), home, &page).await?.rows() {
+                    let row = row.map_err(|error| PublishError::Object(error.to_string()))?;
+                    for version in row.versions() {
+                        let version = parsed(version)?;
+                        let publication = version.publication();
+                        let parts = publication.parts.iter().filter(|part| part.repository == *repository);
+                        let own = (home == repository).then_some(&publication.revision_id);
+                        let all = parts.map(|part| &part.revision_id).chain(own);
+                        revisions.extend(all.map(|revision| (row.service.clone(), revision.clone())));
+                    }
                 }
             }
         }

@@ -207,14 +207,23 @@ async fn publish(
     number: u64,
     frames: &[&str],
 ) -> Result<Outcome, PublishError> {
-    let attempt = publisher.begin_attempt(&service.repository);
+    publish_candidate(publisher, &candidate(service, number), number, frames).await
+}
+
+async fn publish_candidate(
+    publisher: &Publisher,
+    candidate: &Candidate,
+    number: u64,
+    frames: &[&str],
+) -> Result<Outcome, PublishError> {
+    let attempt = publisher.begin_attempt(&candidate.service.repository);
     let frames_to_put: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame.as_bytes())).collect();
     // The frame sink blocks, so it must not run on the runtime.
     let put = tokio::task::spawn_blocking(move || {
         frames_to_put.into_iter().try_for_each(|frame| attempt.put(frame).map(drop)).map(|()| attempt)
     });
     let attempt = put.await.unwrap().map_err(|error| PublishError::Object(error.to_string()))?;
-    publisher.publish_built(&candidate(service, number), built(frames), attempt, at(number)).await
+    publisher.publish_built(candidate, built(frames), attempt, at(number)).await
 }
 
 fn current(service: &Service) -> Descriptor {

@@ -3,7 +3,7 @@
 //! Services of a repository fetch concurrently. An object that several need is fetched once, and the others wait for it. If an
 //! object cannot be fetched, the step fails and backs off.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -182,7 +182,7 @@ impl Pipeline {
             });
         }
         let deadline = poller.config.borrow().poll_timeout;
-        let published = self.context.publisher.revisions(&poller.name).await;
+        let published = self.context.publisher.revisions(&poller.name, &BTreeSet::new()).await;
         let (stored, reader) = (self.context.publisher.stored_lfs(&poller.name).await, poller.bundles.reader());
         let (fetcher, needed_objects) = (poller.clone(), policy.needed_objects.clone());
         let job = Job::start("lfs", &poller.threads, move |stop| {

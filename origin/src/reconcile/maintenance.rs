@@ -1,12 +1,13 @@
 //! Maintenance of the mirror, after polls that changed it, and at least daily. Polls and builds run concurrently.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
 
 use super::context::Context;
@@ -93,12 +94,18 @@ impl Worker {
         let services = sweep_lfs.then(|| self.services.values().cloned().collect());
         let candidates = self.builds.values().map(|build| &build.candidate);
         let candidates = candidates.chain(&self.candidates).chain(&self.cached_candidates);
-        let in_progress =
-            candidates.map(|candidate| (candidate.service.name.clone(), candidate.revision.clone())).collect();
+        let name = &self.poller.name;
+        let in_progress = candidates.flat_map(|candidate| {
+            let parts = candidate.parts.iter().filter(|part| part.repository == *name).map(|part| &part.revision_id);
+            parts.chain([&candidate.revision]).map(|revision| (candidate.service.name.clone(), revision.clone()))
+        });
+        let in_progress = in_progress.collect();
+        let homes = self.parts.iter().filter_map(|part| Some(part.part_of.as_ref()?.home.clone()));
+        let homes = homes.filter(|home| home != name).collect();
         self.maintenance.running = Some(Box::pin(maintain(
             self.poller.clone(),
             services,
-            in_progress,
+            (in_progress, homes),
             self.context.clone(),
             (permit, bundle),
         )));
@@ -110,13 +117,13 @@ impl Worker {
 async fn maintain(
     poller: Arc<Poller>,
     services: Option<Vec<Arc<Service>>>,
-    in_progress: Vec<(ServiceName, RevisionId)>,
+    (in_progress, homes): (Vec<(ServiceName, RevisionId)>, BTreeSet<RepositoryName>),
     context: Arc<Context>,
     (permit, bundle): (OwnedSemaphorePermit, bool),
 ) -> MaintenanceEnd {
     let permit = Arc::new(permit);
     let held = permit.clone();
-    let (source, mut published) = (poller.source.clone(), context.publisher.revisions(&poller.name).await);
+    let (source, mut published) = (poller.source.clone(), context.publisher.revisions(&poller.name, &homes).await);
     published.iter_mut().for_each(|published| published.extend_from_slice(&in_progress));
     let job = Job::start("maintenance", &context.threads, move |stop| {
         // Released when the thread ends, even if the worker has stopped before.

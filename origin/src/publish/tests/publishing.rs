@@ -1,5 +1,9 @@
 //! What publishing does when nothing fails.
 
+use std::collections::BTreeSet;
+
+use weir_protocol::part::{Part, revision_of};
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -159,13 +163,33 @@ async fn versions_and_their_objects_are_found_again() {
         let found = publisher.find_reference(&shop(), &ObjectDigest::of(object.as_bytes())).await.unwrap();
         assert_eq!(found.as_ref(), expected.map(|number: usize| &versions[number]), "{object}");
     }
-    let mut revisions = publisher.revisions(&shop()).await.unwrap();
+    let mut revisions = publisher.revisions(&shop(), &BTreeSet::new()).await.unwrap();
     revisions.sort_by_key(|(_, revision)| revision.to_string());
     assert_eq!(revisions, [1, 2].map(|number| (name("shop-prod"), revision(number))));
     let recipe = publisher.recipe(&shop_prod).await.unwrap();
     assert!(Recipe::parse(&recipe).is_ok());
     publisher.drop_version(&shop_prod, &first.publication().digest).await.unwrap();
     assert_eq!(version(first.publication().digest).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn revisions_of_parts_are_found_in_the_versions_of_other_repositories() {
+    let store = TestStore::new();
+    let (publisher, composed) = (store.open().await, service("composed"));
+    let part = |to: &str, repository: &str, number| Part {
+        to: to.to_owned(),
+        repository: repository.parse().unwrap(),
+        revision_id: revision(number),
+    };
+    let parts = vec![part("chart", "shop", 1), part("values", "config", 2)];
+    let candidate = Candidate { revision: revision_of(&parts), parts, ..candidate(&composed, 1) };
+    publish_candidate(&publisher, &candidate, 1, &["one"]).await.unwrap();
+    let config = "config".parse().unwrap();
+    let found = publisher.revisions(&config, &BTreeSet::from([shop()])).await.unwrap();
+    assert_eq!(found, [(name("composed"), revision(2))]);
+    let mut found = publisher.revisions(&shop(), &BTreeSet::new()).await.unwrap();
+    found.sort_by_key(|(_, revision)| revision.to_string());
+    assert_eq!(found, [candidate.revision, revision(1)].map(|revision| (name("composed"), revision)));
 }
 
 #[tokio::test(start_paused = true)]
