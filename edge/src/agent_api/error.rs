@@ -60,6 +60,8 @@ pub(crate) enum ApiError {
         length: u64,
     },
     NoSuchVersion(ServiceName, TarballDigest),
+    /// The body of the version is one frame, which has no manifest.
+    OneFrame(ServiceName),
     Lookup(ServiceName, LookupError),
     Body(ServiceName, FillError),
     NoSlot(ServiceName),
@@ -124,6 +126,10 @@ impl ApiError {
             ApiError::NoSuchVersion(service, digest) => {
                 let detail = format!("`{service}` has no version {digest}, or this client may not read the service.");
                 problem(NO_VERSION, detail).about("tarball", &digest)
+            }
+            ApiError::OneFrame(service) => {
+                problem(NO_VERSION, "The body of this version is one frame, which has no manifest: request the body.")
+                    .about("service", &service)
             }
             ApiError::Lookup(service, error) => lookup(&service, error),
             ApiError::Body(service, error) => {

@@ -28,7 +28,7 @@ impl Inner {
         let mut retried = false;
         loop {
             let stored = found.version.descriptor().representation(Encoding::Zstd).filter(|stored| stored.frames > 1);
-            let stored = stored.ok_or_else(|| tarball.absent())?;
+            let stored = stored.ok_or_else(|| ApiError::OneFrame(tarball.service().clone()))?;
             let tag = format!("\"{}\"", stored.digest);
             if !if_match_holds(request.headers(), &tag) {
                 return Err(ApiError::PreconditionFailed);
@@ -40,7 +40,7 @@ impl Inner {
             if is_cached {
                 // The client has the bytes of this digest, whatever is cached here.
                 *response.status_mut() = StatusCode::NOT_MODIFIED;
-                self.common_headers.caching(response.headers_mut(), &found, &found.status, CacheLifetime::Immutable);
+                self.common_headers.caching(response.headers_mut(), &found, &found.status, CacheLifetime::Revalidated);
                 return Ok(ApiResponse { response, status: found.status, tier: None });
             }
             match self.cache.manifest(&stored_body(request, &found, stored), is_forced(request)).await {
@@ -49,7 +49,7 @@ impl Inner {
                     let status = body_cache_status(found.status, &source);
                     let headers = response.headers_mut();
                     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                    self.common_headers.caching(headers, &found, &status, CacheLifetime::Immutable);
+                    self.common_headers.caching(headers, &found, &status, CacheLifetime::Revalidated);
                     if let Source::Origin { upstream: Some(upstream), .. } = &source {
                         self.common_headers.append_to(upstream, headers, &status);
                     }

@@ -29,6 +29,8 @@ pub(super) enum CacheLifetime {
     Current,
     /// A version addressed by its digest.
     Immutable,
+    /// The frames of a version, which are others after its body was built again.
+    Revalidated,
 }
 
 /// Header values that are the same in every response of this edge.
@@ -36,6 +38,7 @@ pub(super) struct CommonHeaders {
     name: String,
     pub(super) alt_svc: HeaderValue,
     immutable: HeaderValue,
+    no_cache: HeaderValue,
     vary: HeaderValue,
     hit: HeaderValue,
 }
@@ -51,6 +54,7 @@ impl CommonHeaders {
             } else {
                 "max-age=31536000, immutable"
             }),
+            no_cache: HeaderValue::from_static(if private { "private, no-cache" } else { "no-cache" }),
             vary: HeaderValue::from_static("Accept-Encoding, Available-Dictionary"),
             hit: value(CacheStatus::Hit { stale_for: 0 }.header(name.as_str())),
             name: name.to_string(),
@@ -102,6 +106,7 @@ impl CommonHeaders {
         let lifetime = match life {
             CacheLifetime::Current => &found.policy.cache_control,
             CacheLifetime::Immutable => &self.immutable,
+            CacheLifetime::Revalidated => &self.no_cache,
         };
         headers.insert(header::CACHE_CONTROL, lifetime.clone());
         self.age_and_cache_status(headers, found.age, status);

@@ -16,12 +16,12 @@ metric_families! {
         /// Requests of agents. `cache` is what the cache did. Polls that changed nothing have the status 304.
         requests: IntCounterVec = "weir_edge_requests_total"
             { route, method, cache: ["hit", "stale", "miss", "collapsed", "revalidated", "forced", "error"], status };
-        /// Responses with a tarball, by the source of their first bytes. Hit ratio = 1 − origin / all.
+        /// Responses with a whole tarball or a delta, by the source of their first bytes. Hit ratio = 1 − origin / all.
         tarballs: IntCounterVec = "weir_edge_tarballs_served_total" { tier: TIERS };
         /// Bytes of tarballs sent to agents, by content coding, by the tier that each frame came from, and by `kind`: whole bodies,
         /// deltas, or ranges, which are the frames that an agent lacks or the rest of a download. Byte hit ratio = 1 − origin / all.
         sent_bytes: IntCounterVec = "weir_edge_sent_bytes_total" { tier: TIERS, encoding: ENCODINGS, kind: TransferKind::LABELS };
-        /// Age of the publication when a response with its tarball started. Polls do not count.
+        /// Age of the publication when a response with its tarball or a delta started. Polls and ranges do not count.
         publication_age: Histogram = "weir_edge_served_publication_age_seconds"
             [0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86_400.0, 604_800.0];
         /// How long stale responses had been stale when they were served.
@@ -88,7 +88,7 @@ impl ApiMetrics {
         }
     }
 
-    /// Counts a body that starts. Returns the counters of its bytes.
+    /// Counts a body that starts; a range is only a part of one. Returns the counters of its bytes.
     pub(crate) fn served(
         &self,
         source: &Source,
@@ -96,8 +96,10 @@ impl ApiMetrics {
         is_range: bool,
         published_ago: Duration,
     ) -> &SentBytes {
-        self.bodies[source.tier() as usize].inc();
-        self.families.publication_age.observe(published_ago.as_secs_f64());
+        if !is_range {
+            self.bodies[source.tier() as usize].inc();
+            self.families.publication_age.observe(published_ago.as_secs_f64());
+        }
         &self.sent[encoding as usize][usize::from(is_range)]
     }
 

@@ -20,7 +20,7 @@ async fn the_manifest_of_a_version_names_the_ranges_of_its_body() {
         let reply = client.get(&path(&tarball), &[]).await;
         assert_eq!((reply.status, reply.header("content-type")), (200, "application/json"), "{version}");
         assert_eq!(reply.header("etag"), format!("\"{}\"", tarball.named()), "it is named by its bytes");
-        assert_eq!(reply.header("cache-control"), "max-age=31536000, immutable");
+        assert_eq!(reply.header("cache-control"), "no-cache", "a body that is built again has another one");
         assert_eq!(ObjectDigest::of(reply.bytes()), tarball.named());
         let manifest = Manifest::parse(reply.bytes()).unwrap();
         let names: Vec<_> = manifest.frames().iter().map(|frame| frame.digest).collect();
@@ -44,6 +44,10 @@ async fn the_manifest_of_a_version_names_the_ranges_of_its_body() {
     assert_eq!((frame.status, ObjectDigest::of(frame.bytes())), (206, manifest.frames()[1].digest));
     let sent = |kind| site.metric("weir_edge_sent_bytes_total", &[("kind", kind)]);
     assert_eq!((sent("frames"), sent("full")), (manifest.frames()[1].size as f64, 0.0));
+    let tarballs = |site: &Site| site.metric("weir_edge_tarballs_served_total", &[]);
+    assert_eq!(tarballs(&site), 0.0, "a range is no tarball");
+    client.get(TARBALL, &[ZSTD]).await;
+    assert_eq!(tarballs(&site), 1.0);
 }
 
 #[tokio::test]
@@ -55,6 +59,8 @@ async fn one_frame_and_an_unknown_digest_have_no_manifest() {
     for tarball in [&one, &unknown] {
         let reply = client.get(&path(tarball), &[]).await;
         assert_eq!((reply.status, reply.header("content-type")), (404, "application/problem+json"));
+        let says_one_frame = String::from_utf8_lossy(reply.bytes()).contains("one frame");
+        assert_eq!(says_one_frame, tarball.digest() == one.digest());
     }
     let malformed = client.get("/v1/services/shop/tarballs/b3-0/frames", &[]).await;
     assert_eq!(malformed.status, 400);
