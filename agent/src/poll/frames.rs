@@ -184,7 +184,14 @@ impl Poller {
         let (directory, waiting) = (self.dictionaries.directory.clone(), UntilDropped::default());
         let awaited = waiting.awaited();
         let hashed = spawn_blocking(move || digest_of(awaited.reader(directory.open_tar(release, tar_size)?)));
-        matches!(hashed.await, Ok(Ok(found)) if found == release.digest())
+        match hashed.await {
+            Ok(Ok(found)) => found == release.digest(),
+            Ok(Err(error)) => {
+                tracing::debug!(digest = %release.digest(), %error, "the tar of the release cannot be rebuilt");
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     /// Requests the missing frames, and writes them to a file without gaps. Returns the turn that it has at the end.
@@ -276,7 +283,7 @@ impl Poller {
             match ended {
                 // Other errors say nothing about UDP.
                 Some(RequestError::Silent(_)) if response.protocol == Protocol::H3 && !avoid_http3 => {
-                    avoid_http3 = true
+                    avoid_http3 = true;
                 }
                 Some(error) => return Err(error.into()),
                 None if part.bytes.len() < size => return Err(FetchError::NoFrames.into()),

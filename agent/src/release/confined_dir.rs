@@ -173,11 +173,7 @@ impl ConfinedDir {
             for entry in list(self.directory(&path)?)? {
                 let (name, file_type) = entry?;
                 let child = join(&path, &name);
-                let is_directory = match file_type {
-                    // Some file systems do not report the type in listings.
-                    FileType::Unknown => self.stat(&child)?.is_some_and(|stat| is_type(&stat, FileType::Directory)),
-                    file_type => file_type == FileType::Directory,
-                };
+                let is_directory = self.is_directory(&child, file_type)?;
                 if !visit(&child, is_directory) {
                     return Ok(());
                 }
@@ -187,6 +183,33 @@ impl ConfinedDir {
             }
         }
         Ok(())
+    }
+
+    /// The names in a directory in the order of a tarball: by their bytes, those of directories with a `/` at the end; with
+    /// the bytes that they take, which must not be more than `most`.
+    pub(super) fn sorted_names(&mut self, path: &[u8], most: usize) -> io::Result<(Vec<Vec<u8>>, usize)> {
+        let (mut names, mut bytes) = (Vec::new(), 0);
+        for entry in list(self.directory(path)?)? {
+            let (mut name, file_type) = entry?;
+            if self.is_directory(&join(path, &name), file_type)? {
+                name.push(b'/');
+            }
+            bytes += name.len() + size_of::<Vec<u8>>();
+            if bytes > most {
+                return Err(io::Error::other("a folder has too many names"));
+            }
+            names.push(name);
+        }
+        names.sort_unstable();
+        Ok((names, bytes))
+    }
+
+    /// Some file systems do not report the type in listings.
+    fn is_directory(&mut self, path: &[u8], file_type: FileType) -> io::Result<bool> {
+        match file_type {
+            FileType::Unknown => Ok(self.stat(path)?.is_some_and(|stat| is_type(&stat, FileType::Directory))),
+            file_type => Ok(file_type == FileType::Directory),
+        }
     }
 
     /// Removes all contents. Subdirectories are moved to the top before they are emptied, so that depth costs nothing.

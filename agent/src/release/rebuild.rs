@@ -5,9 +5,12 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, Stat};
-use weir_protocol::tar_writer::{BLOCK, END, HeaderKind, padding, write_header};
+use weir_protocol::tar_writer::{END, HeaderKind, padding, write_header};
 
 use super::confined_dir::{ConfinedDir, is_type};
+
+/// The most bytes of the names in folders that are in memory: a release with more is not rebuilt.
+const MAX_NAME_BYTES: usize = 16 << 20;
 
 /// The tar of a release, which has at most `size` bytes: it is as large as that, unless somebody has changed the files.
 ///
@@ -19,11 +22,13 @@ pub(super) fn rebuild(release: &Path, size: u64) -> io::Result<Vec<u8>> {
     Ok(tar)
 }
 
-/// The same as a stream: no more of it is in memory than the paths of all entries and one header.
+/// The same as a stream: no more of it is in memory than the names in the folders above an entry, and one header.
 pub(crate) struct RebuiltTar {
     dir: ConfinedDir,
-    /// The paths of the entries that follow.
-    paths: std::vec::IntoIter<Vec<u8>>,
+    /// The path of the last entry: of a directory with a `/` at the end.
+    path: Vec<u8>,
+    /// The folders above it.
+    folders: Vec<Folder>,
     /// A header, padding or the end, of which `head_at` bytes were read.
     head: Vec<u8>,
     head_at: usize,
@@ -35,12 +40,47 @@ pub(crate) struct RebuiltTar {
     has_ended: bool,
 }
 
+struct Folder {
+    /// The length of its path.
+    length: usize,
+    /// The names that follow.
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// The bytes of all names.
+    bytes: usize,
+}
+
 impl RebuiltTar {
     pub(super) fn open(release: &Path, size: u64) -> io::Result<Self> {
-        let mut dir = ConfinedDir::open(release)?;
-        let paths = sorted_paths(&mut dir, size / BLOCK as u64)?.into_iter();
+        let (dir, path, folders) = (ConfinedDir::open(release)?, Vec::new(), Vec::new());
         let (head, file) = (Vec::new(), None);
-        Ok(Self { dir, paths, head, head_at: 0, file, padding: 0, left: size, has_ended: false })
+        let mut tar = Self { dir, path, folders, head, head_at: 0, file, padding: 0, left: size, has_ended: false };
+        tar.enter()?;
+        Ok(tar)
+    }
+
+    /// Lists the folder that was the last entry.
+    fn enter(&mut self) -> io::Result<()> {
+        let path = self.path.strip_suffix(b"/").unwrap_or(&self.path);
+        let most = self.folders.iter().fold(MAX_NAME_BYTES, |most, folder| most - folder.bytes);
+        let (names, bytes) = self.dir.sorted_names(path, most)?;
+        self.folders.push(Folder { length: self.path.len(), names: names.into_iter(), bytes });
+        Ok(())
+    }
+
+    /// Goes to the next entry in the order of format 1; `false` after the last one.
+    fn advance(&mut self) -> io::Result<bool> {
+        if self.path.ends_with(b"/") {
+            self.enter()?;
+        }
+        while let Some(folder) = self.folders.last_mut() {
+            self.path.truncate(folder.length);
+            if let Some(name) = folder.names.next() {
+                self.path.extend_from_slice(&name);
+                return Ok(true);
+            }
+            self.folders.pop();
+        }
+        Ok(false)
     }
 
     /// Begins the next entry, or the end; `false` after the end.
@@ -48,17 +88,18 @@ impl RebuiltTar {
         self.head.clear();
         self.head_at = 0;
         let mut contents = 0;
-        if let Some(name) = self.paths.next() {
-            let path = name.strip_suffix(b"/").unwrap_or(&name);
+        if self.advance()? {
+            let name = &self.path[..];
+            let path = name.strip_suffix(b"/").unwrap_or(name);
             let stat = self.dir.stat(path)?.ok_or_else(changed)?;
             if is_type(&stat, FileType::Directory) {
-                write_header(&mut self.head, &name, HeaderKind::Directory);
+                write_header(&mut self.head, name, HeaderKind::Directory);
             } else if is_type(&stat, FileType::Symlink) {
-                write_header(&mut self.head, &name, HeaderKind::Symlink { target: &self.dir.read_link(path)? });
+                write_header(&mut self.head, name, HeaderKind::Symlink { target: &self.dir.read_link(path)? });
             } else if is_type(&stat, FileType::RegularFile) {
                 contents = u64::try_from(stat.st_size).map_err(io::Error::other)?;
                 let (executable, size) = (is_executable(&stat), contents);
-                write_header(&mut self.head, &name, HeaderKind::File { executable, size });
+                write_header(&mut self.head, name, HeaderKind::File { executable, size });
                 self.padding = padding(contents);
                 self.file = Some((self.dir.open_file(path)?, contents));
             } else {
@@ -106,20 +147,6 @@ impl Read for RebuiltTar {
             }
         }
     }
-}
-
-/// The paths of all entries in the order of format 1: by their bytes, those of directories with a `/` at the end.
-fn sorted_paths(dir: &mut ConfinedDir, most: u64) -> io::Result<Vec<Vec<u8>>> {
-    let mut paths = Vec::new();
-    dir.walk(|path, is_directory| {
-        paths.push(if is_directory { [path, b"/"].concat() } else { path.to_vec() });
-        paths.len() as u64 <= most
-    })?;
-    if paths.len() as u64 > most {
-        return Err(changed());
-    }
-    paths.sort_unstable();
-    Ok(paths)
 }
 
 fn is_executable(stat: &Stat) -> bool {
@@ -188,6 +215,28 @@ mod tests {
             let rebuilt = rebuild(unpacked(&golden).path(), golden.len() as u64).unwrap();
             assert!(rebuilt == golden, "{name}");
         }
+    }
+
+    #[test]
+    fn few_names_are_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b-c", "b/a", "b/d", "bb"] {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let names = |path: &[u8], most| ConfinedDir::open(dir.path()).unwrap().sorted_names(path, most);
+        let (found, bytes) = names(b"", 1000).unwrap();
+        assert_eq!(found, [&b"b-c"[..], b"b/", b"bb"]);
+        assert!(names(b"", bytes).is_ok() && names(b"", bytes - 1).is_err());
+        assert_eq!(names(b"b", bytes).unwrap().0, [b"a", b"d"]);
+        let mut tar = RebuiltTar::open(dir.path(), 1 << 20).unwrap();
+        let mut most = 0;
+        while tar.next().unwrap() {
+            tar.file = None;
+            most = most.max(tar.folders.len());
+        }
+        assert_eq!((most, tar.folders.len()), (2, 0), "a folder is forgotten after its last entry");
     }
 
     #[test]
