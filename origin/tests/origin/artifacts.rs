@@ -210,7 +210,7 @@ async fn a_repository_that_is_hidden_from_the_public_is_followed_with_credential
     let config = config(&home, &registry.url(NAME), &keys, &[("shop", "v1"), ("none", "v2")]);
     for behavior in [
         RegistryBehavior { hides: true, basic: robot.clone(), ..RegistryBehavior::default() },
-        RegistryBehavior { hides: true, token: Some(robot), ..RegistryBehavior::default() },
+        RegistryBehavior { hides: true, token: Some(robot.clone()), ..RegistryBehavior::default() },
     ] {
         registry.set(|it| *it = behavior);
         registry.requests();
@@ -226,6 +226,18 @@ async fn a_repository_that_is_hidden_from_the_public_is_followed_with_credential
         assert!(requests.iter().all(|it| it.ends_with(" +")), "what was accepted is remembered: {requests:?}");
         node.stop().await;
     }
+    // What its root answers while it fails says nothing about credentials.
+    let failing = Some(("/v2/ ", 503));
+    registry.set(|it| {
+        *it = RegistryBehavior { hides: true, basic: robot, refused: failing, ..RegistryBehavior::default() }
+    });
+    let node = home.start(config.clone()).await;
+    node.repository(|state| matches!(state.health, Health::Unhealthy { .. })).await;
+    registry.set(|it| it.refused = None);
+    registry.requests();
+    node.poll().await;
+    assert!(registry.requests().iter().any(|it| *it == "200 HEAD /v2/acme/shop/manifests/v1 +"));
+    node.stop().await;
     // A registry that everybody may read is asked once.
     registry.set(|it| *it = RegistryBehavior::default());
     let node = home.start(config).await;

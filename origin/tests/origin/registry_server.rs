@@ -51,7 +51,7 @@ pub(crate) struct RegistryBehavior {
     pub(crate) page: Option<usize>,
     /// The registry that has the blobs.
     pub(crate) storage: Option<String>,
-    /// Answers requests with this in their target with this status.
+    /// Answers requests with this in their target, which a blank follows, with this status.
     pub(crate) refused: Option<(&'static str, u16)>,
     /// Answers all requests with this status, and a pause of an hour.
     pub(crate) status: Option<u16>,
@@ -204,8 +204,9 @@ impl RegistryServer {
         let has = |(user, password): &(String, String)| {
             authorization == Some(&format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
         };
-        if let Some((_, status)) = behavior.refused.filter(|(part, _)| target.contains(part)) {
-            return none(status, "");
+        if let Some((_, status)) = behavior.refused.filter(|(part, _)| format!("{target} ").contains(part)) {
+            let to = if (300..400).contains(&status) { "location: https://pages.example/\r\n" } else { "" };
+            return none(status, to);
         }
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         if path == "/token" {
@@ -238,6 +239,9 @@ impl RegistryServer {
             let realm = behavior.realm.unwrap_or_else(|| format!("{}/token", self.base()));
             let challenge = format!("Bearer realm=\"{realm}\",service=\"r\",scope=\"repository:{name}:pull\"");
             return none(401, &format!("www-authenticate: {challenge}\r\n"));
+        }
+        if rest.is_empty() {
+            return none(200, "");
         }
         let found = match kind {
             "/manifests/" if method == "HEAD" && behavior.has_no_head => return none(405, ""),

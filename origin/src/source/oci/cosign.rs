@@ -2,7 +2,7 @@
 
 use weir_protocol::digest::Sha256;
 
-use super::super::error::UpstreamError;
+use super::super::error::{Server, UpstreamError};
 use super::super::signatures::{PublicKey, SIGNED, Seen, Verdict, verify_bundle, verify_payload};
 use super::manifest::{Descriptor, Document};
 use super::{OciName, Registry, RegistryError};
@@ -128,7 +128,11 @@ impl Search<'_> {
             Err(RegistryError::Unusable(reason)) => _ = self.unusable.get_or_insert(reason),
             Err(
                 error @ (RegistryError::Denied { .. }
-                | RegistryError::Upstream(UpstreamError::HttpStatus { retry_after: None, .. })),
+                | RegistryError::Upstream(
+                    UpstreamError::Redirected { .. }
+                    | UpstreamError::HttpStatus { retry_after: None, .. }
+                    | UpstreamError::HttpStatus { server: Server::Other(_), .. },
+                )),
             ) => _ = self.failed.get_or_insert(error),
             Err(error) => return Err(error),
         }

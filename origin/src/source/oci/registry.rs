@@ -8,7 +8,7 @@ use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 use weir_protocol::digest::Sha256;
 
-use super::super::error::UpstreamError;
+use super::super::error::{Server, UpstreamError};
 use super::super::http::{Body, Client, follow_redirects, same_host, same_origin};
 use super::super::shown::shown;
 use super::challenge::{self, Challenge, TokenService};
@@ -192,7 +192,12 @@ impl<'a> Registry<'a> {
             Err(
                 RegistryError::NotFound
                 | RegistryError::Unusable(_)
-                | RegistryError::Upstream(UpstreamError::HttpStatus { status: 501, .. }),
+                // GHCR redirects to a page.
+                | RegistryError::Upstream(
+                    UpstreamError::Redirected { .. }
+                    | UpstreamError::HttpStatus { status: 501, .. }
+                    | UpstreamError::HttpStatus { server: Server::Other(_), .. },
+                ),
             ) => match self.list_of_referrers(name, &["manifests", &format!("sha256-{digest}")]) {
                 Err(RegistryError::NotFound) => Ok(Vec::new()),
                 other => other,
@@ -304,12 +309,19 @@ impl<'a> Registry<'a> {
         let challenge = match response.status() {
             StatusCode::UNAUTHORIZED => challenge::read(response.headers()),
             StatusCode::FORBIDDEN | StatusCode::NOT_FOUND if may_be_hidden => {
-                let challenge = self.challenge_of_root()?;
-                if challenge.is_none() {
-                    self.tokens.put(key, None, Some(RECHECK_ROOT), Instant::now());
-                    return Ok(response);
+                let root = self.root()?;
+                match root.status() {
+                    StatusCode::UNAUTHORIZED => challenge_of_root(&root),
+                    StatusCode::OK => {
+                        self.tokens.put(key, None, Some(RECHECK_ROOT), Instant::now());
+                        return Ok(response);
+                    }
+                    // It does not say whether credentials are demanded.
+                    status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                        return Err(self.client.response_error(&root).into());
+                    }
+                    _ => return Ok(response),
                 }
-                challenge
             }
             status => {
                 if status == StatusCode::FORBIDDEN {
@@ -347,19 +359,12 @@ impl<'a> Registry<'a> {
         Ok(response)
     }
 
-    /// What the registry demands for its root. Some hide from the public what it may not read, and demand nothing there.
-    fn challenge_of_root(&self) -> Result<Option<Challenge>, UpstreamError> {
+    /// Requests the root without credentials. Some registries hide from the public what it may not read, and demand nothing
+    /// there.
+    fn root(&self) -> Result<Response, UpstreamError> {
         let mut root = self.url.clone();
         root.set_path("/v2/");
-        let response = self.client.send_as(&Method::GET, &root, HeaderMap::new(), None)?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            return Ok(None);
-        }
-        Ok(challenge::read(response.headers()).map(|challenge| match challenge {
-            // Its scope is not of the repository.
-            Challenge::Bearer(service) => Challenge::Bearer(TokenService { scope: None, ..service }),
-            Challenge::Basic => Challenge::Basic,
-        }))
+        self.client.send_as(&Method::GET, &root, HeaderMap::new(), None)
     }
 
     /// The error for a status.
@@ -395,6 +400,15 @@ impl<'a> Registry<'a> {
         }
         url
     }
+}
+
+/// What a registry demands for its root.
+fn challenge_of_root(root: &Response) -> Option<Challenge> {
+    challenge::read(root.headers()).map(|challenge| match challenge {
+        // Its scope is not of the repository.
+        Challenge::Bearer(service) => Challenge::Bearer(TokenService { scope: None, ..service }),
+        Challenge::Basic => Challenge::Basic,
+    })
 }
 
 fn unusable(reason: String) -> RegistryError {
