@@ -2,11 +2,23 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde::Deserialize;
 use weir_protocol::digest::Sha256;
 
 use super::cosign_data::{DIGEST, P256, RSA};
 use super::{PublicKey, Verdict, verify_bundle, verify_payload};
+
+/// What is signed of a bundle. Whatever else it has may be odd.
+#[derive(Deserialize)]
+struct Bundle {
+    #[serde(rename = "dsseEnvelope")]
+    envelope: Envelope,
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    payload: String,
+}
 
 /// A bundle; or a signature, and below it the payload; or a public key. Nobody has the private keys, so nothing is valid but
 /// what cosign signed with them.
@@ -17,8 +29,8 @@ pub fn fuzz_cosign(bytes: &[u8]) {
     let decoded = |text: &str| STANDARD.decode(text).ok();
 
     let payload = |bundle: &[u8]| {
-        let bundle: Value = serde_json::from_slice(bundle).ok()?;
-        bundle["dsseEnvelope"]["payload"].as_str().and_then(decoded)
+        let bundle: Bundle = serde_json::from_slice(bundle).ok()?;
+        decoded(&bundle.envelope.payload)
     };
     let is_known = known.iter().any(|signed| payload(bytes) == payload(signed.bundle.as_bytes()));
     assert!(is_known || verify_bundle(bytes, &digest, &keys) != Verdict::Valid);
