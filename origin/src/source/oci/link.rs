@@ -3,16 +3,17 @@
 use reqwest::Url;
 use reqwest::header::{HeaderMap, LINK};
 
+const UNUSABLE: &str = "its `Link` to the next page cannot be used";
+
 /// The next page of a list: the same path with the query of the link. Some registries name another host, or `http://`.
 /// `None`: it was the last page.
 ///
 /// # Errors
 /// There is another page, and the link does not say which.
 pub(super) fn next_page(page: &Url, headers: &HeaderMap) -> Result<Option<Url>, &'static str> {
-    const UNUSABLE: &str = "its `Link` to the next page cannot be used";
     let mut target = None;
     for value in headers.get_all(LINK) {
-        target = target.or(next_target(value.to_str().map_err(|_| UNUSABLE)?));
+        target = target.or(next_target(value.to_str().map_err(|_| UNUSABLE)?)?);
     }
     let Some(target) = target else { return Ok(None) };
     let linked = page.join(target).map_err(|_| UNUSABLE)?;
@@ -22,15 +23,16 @@ pub(super) fn next_page(page: &Url, headers: &HeaderMap) -> Result<Option<Url>, 
 }
 
 /// The target of the link with the relation `next`.
-fn next_target(mut rest: &str) -> Option<&str> {
-    loop {
-        let (target, after) = rest.split_once('<')?.1.split_once('>')?;
+fn next_target(mut rest: &str) -> Result<Option<&str>, &'static str> {
+    while let Some((_, link)) = rest.split_once('<') {
+        let (target, after) = link.split_once('>').ok_or(UNUSABLE)?;
         let (parameters, others) = after.split_at(end_of_link(after));
         if parameters.split(';').any(is_next) {
-            return Some(target.trim());
+            return Ok(Some(target.trim()));
         }
         rest = others;
     }
+    Ok(None)
 }
 
 /// Where the comma before another link is. Commas in quotes are none.
@@ -74,10 +76,10 @@ mod tests {
         ] {
             assert_eq!(next(value), page(query), "{value}");
         }
-        for value in ["", "</x?a=1>", "</x?a=1>; rel=prev", "</x; rel=next"] {
+        for value in ["", "</x?a=1>", "</x?a=1>; rel=prev"] {
             assert_eq!(next(value), Ok(None), "{value}");
         }
-        for value in ["</x>; rel=next", "<http://[?a=1>; rel=next"] {
+        for value in ["</x>; rel=next", "</x?a=1; rel=next", "<http://[?a=1>; rel=next"] {
             assert!(next(value).is_err(), "a part of a list is not a list: {value}");
         }
     }
