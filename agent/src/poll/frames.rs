@@ -54,7 +54,8 @@ struct Part {
     bytes: BytesMut,
 }
 
-/// The version to which an update by frames failed last, and whether its tarball is to be fetched whole.
+/// The version to which an update by frames failed since the last one succeeded, and whether its tarball is to be fetched
+/// whole.
 #[derive(Default)]
 pub(super) struct FailedUpdate(Mutex<Option<(TarballDigest, bool)>>);
 
@@ -63,10 +64,14 @@ impl FailedUpdate {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) == Some((digest, true))
     }
 
-    /// Records a failure; whether the tarball is to be fetched whole: what passes is tried once more.
+    fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Records a failure; whether the tarball is to be fetched whole: what passes is tried once more, of whatever version.
     fn add(&self, digest: TarballDigest, passes: bool) -> bool {
         let mut failed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_final = !passes || failed.is_some_and(|(before, _)| before == digest);
+        let is_final = !passes || failed.is_some();
         *failed = Some((digest, is_final));
         is_final
     }
@@ -89,7 +94,12 @@ impl Poller {
             return Ok(None);
         }
         let error = match self.update(poll, digest, release.directory, body_bytes).await {
-            Ok(updated) => return Ok(updated),
+            Ok(updated) => {
+                if updated.is_some() {
+                    self.failed_update.clear();
+                }
+                return Ok(updated);
+            }
             Err(error) => error,
         };
         self.metrics.frame_update("abandoned");

@@ -130,12 +130,11 @@ impl Read for RebuiltTar {
             }
             match self.file.take() {
                 Some((mut file, left)) if left > 0 => {
-                    let read = file.by_ref().take(left).read(buffer)?;
-                    if read == 0 {
-                        return Err(changed());
-                    }
-                    self.file = Some((file, left - read as u64));
-                    return Ok(read);
+                    let read = file.by_ref().take(left).read(buffer);
+                    let rest = left - read.as_ref().map_or(0, |read| *read as u64);
+                    // A read that was interrupted is repeated.
+                    self.file = Some((file, rest));
+                    return if matches!(read, Ok(0)) { Err(changed()) } else { read };
                 }
                 Some(_) => {
                     self.head.clear();
