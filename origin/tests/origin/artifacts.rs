@@ -269,6 +269,21 @@ async fn a_bearer_token_of_a_file_is_for_the_registry_alone() {
 }
 
 #[tokio::test]
+async fn a_manifest_that_the_registry_cannot_read_stops_no_other() {
+    let (home, registry) = (Home::new(), RegistryServer::start(None));
+    for tag in ["good", "lost"] {
+        registry.push_archive(NAME, tag, &[("map.yaml", tag)]);
+    }
+    registry.set(|it| it.refused = Some(("/manifests/lost", 500)));
+    let services = [("lost", "lost"), ("good", "good")];
+    let node = home.start(config(&home, &registry.url(NAME), &insecure(), &services)).await;
+    node.published_of("good", |_| true).await;
+    let reason = failure(&node, "lost").await;
+    assert!(reason.contains("artifact `lost`: the upstream answered 500"), "{reason}");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_no_artifact_is_refused_and_stops_no_other_service() {
     let (home, registry) = (Home::new(), RegistryServer::start(None));
     let archive = |contents: &str| registry.blob(FLUX_CONTENT, &gzip_tar(&[("map.yaml", contents)]));

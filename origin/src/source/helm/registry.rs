@@ -10,7 +10,8 @@ use weir_protocol::digest::Sha256;
 use super::super::endpoint::{Address, Endpoint, OciAddress};
 use super::super::error::UpstreamError;
 use super::super::oci::{
-    Descriptor, Document, Named, OciName, Registry, RegistryError, Resolved, denied, is_reference, parse_digest,
+    Descriptor, Document, Failures, Named, OciName, Registry, RegistryError, Resolved, denied, is_reference,
+    parse_digest,
 };
 use super::super::shown::shown;
 use super::chart::Chart;
@@ -127,13 +128,19 @@ impl ChartRegistry {
         charts: &[Chart],
     ) -> Result<Vec<Result<ChartVersion, NoChart>>, UpstreamError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut listing = Listing { registry, known: &known, current: HashMap::new(), tags: HashMap::new() };
+        let (current, failures) = (HashMap::new(), Failures::default());
+        let mut listing = Listing { registry, known: &known, current, tags: HashMap::new(), failures };
         let found = charts.iter().map(|chart| listing.find(address, chart));
         let found = found.collect::<Result<Vec<_>, UpstreamError>>()?;
         if let Some(Err((_, reason))) = found.first()
             && found.iter().all(|each| matches!(each, Err(("authenticate", _))))
         {
             return Err(UpstreamError::Authenticate(reason.clone()));
+        }
+        if found.iter().all(Result::is_err)
+            && let Some(error) = listing.failures.first()
+        {
+            return Err(error);
         }
         *known = listing.current;
         Ok(found)
@@ -147,6 +154,7 @@ struct Listing<'a> {
     current: Manifests,
     /// Several services may follow one chart.
     tags: HashMap<OciName, Rc<Result<Vec<String>, NoChart>>>,
+    failures: Failures,
 }
 
 impl Listing<'_> {
@@ -169,7 +177,7 @@ impl Listing<'_> {
             match named.and_then(|named| self.layers(&name, tag, named)) {
                 Ok((manifest, Ok(layers))) => return Ok(Ok(ChartVersion { version, name, manifest, layers })),
                 Ok((_, Err(reason))) => _ = not_a_chart.get_or_insert(format!("{label} {reason}")),
-                Err(error) => return Ok(Err(no_chart(error, &label)?)),
+                Err(error) => return Ok(Err(self.no_chart(error, &label)?)),
             }
         }
         let reason = not_a_chart.unwrap_or_default();
@@ -182,11 +190,15 @@ impl Listing<'_> {
         }
         let tags = match self.registry.tags(name) {
             Ok(tags) => Ok(tags),
-            Err(error) => Err(no_chart(error, &format!("`{name}`"))?),
+            Err(error) => Err(self.no_chart(error, &format!("`{name}`"))?),
         };
         let tags = Rc::new(tags);
         self.tags.insert(name.clone(), tags.clone());
         Ok(tags)
+    }
+
+    fn no_chart(&mut self, error: RegistryError, what: &str) -> Result<NoChart, UpstreamError> {
+        self.failures.of_one(error, what).or_else(|error| no_chart(error, what))
     }
 
     /// The digest and the layers of a manifest, or why it is not a chart.

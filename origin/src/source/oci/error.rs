@@ -45,6 +45,39 @@ impl RegistryError {
     }
 }
 
+/// The most failures of one listing that each may be about one artifact. After them the registry counts as failing.
+const MAX_FAILURES: usize = 4;
+
+/// The failures of one listing that may each be about one artifact: a manifest that the registry cannot read, for example.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Vec<UpstreamError>);
+
+impl Failures {
+    /// The step and the reason for which a service cannot have `what`.
+    ///
+    /// # Errors
+    /// It is another error, or there were too many.
+    pub(crate) fn of_one(&mut self, error: RegistryError, what: &str) -> Result<(&'static str, String), RegistryError> {
+        match error {
+            RegistryError::Upstream(
+                error @ (UpstreamError::Protocol { .. }
+                | UpstreamError::Redirected { .. }
+                | UpstreamError::HttpStatus { status: 500..=599, retry_after: None, .. }),
+            ) if self.0.len() < MAX_FAILURES => {
+                let reason = (error.step(), format!("{what}: {error}"));
+                self.0.push(error);
+                Ok(reason)
+            }
+            error => Err(error),
+        }
+    }
+
+    /// The error of the listing, if nothing was found: the registry fails.
+    pub(crate) fn first(self) -> Option<UpstreamError> {
+        self.0.into_iter().next()
+    }
+}
+
 /// The reason for which nothing of a repository can be had.
 pub(crate) fn denied(name: &OciName) -> String {
     format!(

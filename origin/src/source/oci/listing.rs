@@ -14,7 +14,7 @@ use super::platform::PlatformName;
 use super::registry::{Named, Registry, Resolved};
 use super::selection::{Layer, choose_layer, choose_manifest};
 use super::selector::LayerSelector;
-use super::{OciName, RegistryError};
+use super::{Failures, OciName, RegistryError};
 
 /// Which manifest and which layer a repository follows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -76,12 +76,18 @@ impl Artifacts {
             }
             Err(error) => return Err(error.of_all(name)),
         };
-        let mut listing = Listing { registry, name, selector, tags, resolved: HashMap::new() };
+        let failures = Failures::default();
+        let mut listing = Listing { registry, name, selector, tags, resolved: HashMap::new(), failures };
         let mut selected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut current = HashMap::new();
         let mut found = Vec::new();
         for each in refs {
             found.push(listing.find(each, &selected, &mut current)?);
+        }
+        if found.iter().all(Result::is_err)
+            && let Some(error) = listing.failures.first()
+        {
+            return Err(error);
         }
         *selected = current;
         if let Some(Err((_, reason))) = found.first()
@@ -119,6 +125,7 @@ struct Listing<'a> {
     tags: Result<Vec<String>, NoArtifact>,
     /// What tags name.
     resolved: HashMap<String, Result<Named, NoArtifact>>,
+    failures: Failures,
 }
 
 impl Listing<'_> {
@@ -149,7 +156,7 @@ impl Listing<'_> {
             Some(selected) => (named.0, selected.clone()),
             None => match self.select(tag.as_deref(), named) {
                 Ok(found) => found,
-                Err(error) => return Ok(Err(no_artifact(error, &label)?)),
+                Err(error) => return Ok(Err(self.no_artifact(error, &label)?)),
             },
         };
         current.insert((named, self.selector.clone()), selected.clone());
@@ -175,10 +182,14 @@ impl Listing<'_> {
                     self.name
                 ),
             )),
-            Err(error) => Err(no_artifact(error, &format!("artifact `{tag}`"))?),
+            Err(error) => Err(self.no_artifact(error, &format!("artifact `{tag}`"))?),
         };
         self.resolved.insert(tag.to_owned(), resolved.clone());
         Ok(resolved)
+    }
+
+    fn no_artifact(&mut self, error: RegistryError, label: &str) -> Result<NoArtifact, UpstreamError> {
+        self.failures.of_one(error, label).or_else(|error| no_artifact(error, label))
     }
 
     /// The manifest and the layer of what is named, and its digest.

@@ -24,7 +24,7 @@ mod token;
 pub(crate) use super::endpoint::OciName;
 pub(crate) use artifact_ref::ArtifactRef;
 pub(crate) use cosign::verify as verify_cosign;
-pub(crate) use error::{RegistryError, denied};
+pub(crate) use error::{Failures, RegistryError, denied};
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_registry_words;
 pub(crate) use listing::{Artifact, Artifacts, Selector};
