@@ -3,8 +3,10 @@
 use weir_origin::config::{ClusterConfig, EngineName, StoreConfig};
 use weir_protocol::descriptor::Generation;
 
+use crate::artifacts;
 use crate::node::Edge;
 use crate::prelude::*;
+use crate::registry_server::RegistryServer;
 use crate::several_origins::address;
 use crate::test_server::TestServer;
 
@@ -411,4 +413,38 @@ async fn a_single_member_follows_its_file() {
     until(async || generation("shop").await.is_ok()).await;
     assert!(generation("shop").await.unwrap() > before);
     node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_owner_of_an_artifact_asks_for_its_manifest_alone() {
+    let Some(server) = TestServer::moto() else { return };
+    let registry = RegistryServer::start(None);
+    registry.push_archive("acme/shop", "v1", &[("map.yaml", "a: 1")]);
+    let keys = json!({ "insecure": true });
+    let of_one = artifacts::config(&Home::new(), &registry.url("acme/shop"), &keys, &[("shop", "v1")]);
+    let define = |_: u8, config: &mut Config| {
+        let Config { repositories, services, upstreams, .. } = of_one.clone();
+        (config.repositories, config.services, config.upstreams) = (repositories, services, upstreams);
+    };
+    let pair = Box::pin(Pair::with(6, &server, define)).await;
+    let name = of_one.repositories[0].name.to_string();
+    let owns = async |node: &Node| {
+        let status = node.status().await;
+        status["cluster"]["owned"].as_array().unwrap().iter().any(|owned| owned["repository"] == name.as_str())
+    };
+    until(async || owns(&pair.nodes[0]).await || owns(&pair.nodes[1]).await).await;
+    let owner = pair.owner(&name).await;
+    pair.nodes[owner].published_of("shop", |_| true).await;
+    assert!(registry.requests().iter().any(|request| request.contains("/blobs/")));
+
+    let Pair { nodes: [first, second], .. } = pair;
+    let (stopping, staying) = if owner == 0 { (first, second) } else { (second, first) };
+    stopping.stop().await;
+    until(async || owns(&staying).await).await;
+    staying.repository(|state| state.applied_polls > 0).await;
+    let requests = registry.requests();
+    let manifests = ["200 HEAD /v2/acme/shop/manifests/v1", "200 GET /v2/acme/shop/manifests/sha256:"];
+    assert_eq!(requests.len(), 2, "what is published is not downloaded again: {requests:?}");
+    assert!(requests.iter().zip(manifests).all(|(request, expected)| request.starts_with(expected)), "{requests:?}");
+    staying.stop().await;
 }
