@@ -16,7 +16,7 @@ use weir_runtime::shutdown::Drain;
 
 use super::batch_schedule::BatchSchedule;
 use super::error::PollError;
-use super::poller::succeeded;
+use super::response_status::succeeded;
 use super::row::ReceivedRow;
 use crate::edge_client::{Asked, Edge, Edges, Protocol};
 use crate::metrics::Metrics;

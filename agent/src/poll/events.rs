@@ -12,7 +12,7 @@ use weir_protocol::route::Route;
 use weir_runtime::shutdown::Drain;
 
 use super::error::PollError;
-use super::poller::succeeded;
+use super::response_status::succeeded;
 use super::row::ReceivedRow;
 use super::schedule::back_off;
 use crate::edge_client::{Asked, Edge, Edges, RequestError, Response};

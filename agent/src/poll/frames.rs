@@ -20,8 +20,9 @@ use weir_protocol::report::{Transfer, TransferKind};
 use weir_protocol::route::Route;
 
 use super::error::PollError;
-use super::poller::{Poller, succeeded};
+use super::poller::Poller;
 use super::request::EdgePoll;
+use super::response_status::succeeded;
 use crate::edge_client::{BodyRange, Protocol, RequestError, TarballRequest};
 use crate::fetch::{
     FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, digest_of, is_delta, max_encoded_bytes,
@@ -82,7 +83,7 @@ impl Poller {
     /// `None`: it is to be downloaded whole.
     ///
     /// # Errors
-    /// A request failed, for the first time for this tarball.
+    /// A request failed, for the first time since such an update succeeded.
     pub(super) async fn by_frames(
         &self,
         poll: EdgePoll<'_>,

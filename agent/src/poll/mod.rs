@@ -15,6 +15,7 @@ mod interrupted;
 mod pinned;
 mod poller;
 mod request;
+mod response_status;
 mod row;
 mod schedule;
 

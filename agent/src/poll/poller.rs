@@ -1,6 +1,6 @@
 //! Polls the edges for one service: HEAD, and GET when something changed. Writes to `incoming` only.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,12 +18,10 @@ use super::error::{AllEdgesFailed, PollError};
 use super::frames::FailedUpdate;
 use super::interrupted::{DownloadLimits, Interrupted};
 use super::request::{EdgePoll, LocalState, PollResult, Version, Wanted};
+use super::response_status::{needs_problem_body, succeeded};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
-use crate::fetch::{
-    Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, content_length, is_delta, problem_detail,
-    retry_after,
-};
+use crate::fetch::{Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, content_length, is_delta};
 use crate::generation::highest_credible;
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
 use crate::release::ReleaseRecord;
@@ -490,38 +488,8 @@ fn check_ahead(offered: u64) -> Result<(), PollError> {
     if offered > highest_credible(SystemTime::now()) { Err(PollError::Ahead(offered)) } else { Ok(()) }
 }
 
-/// The response, if its status is a success or `304`.
-pub(super) async fn succeeded(edge: &Edge, response: Response) -> Result<Response, PollError> {
-    if response.status == StatusCode::UNAUTHORIZED {
-        let detail = problem_detail(&response.headers, response.body).await;
-        return Err(PollError::Unauthorized { detail, advice: advice(edge.token_file()) });
-    }
-    if !matches!(response.status, StatusCode::OK | StatusCode::NOT_MODIFIED) {
-        return Err(PollError::Status {
-            status: response.status,
-            retry_after: retry_after(&response.headers),
-            detail: problem_detail(&response.headers, response.body).await,
-        });
-    }
-    Ok(response)
-}
-
 /// What was signed, in place of what the edge's headers say.
 fn headers(signed: SignedPublication) -> TarballHeaders {
     let SignedPublication { generation, digest, commit, revision_id, version, .. } = signed;
     TarballHeaders { digest: Some(digest), generation, commit, revision_id, version }
-}
-
-/// What an operator can do about a `401`.
-fn advice(token_file: Option<&Path>) -> String {
-    match token_file {
-        Some(path) => format!("Put a token that it accepts into {}: it is read for each request", path.display()),
-        None => "Give this agent a token (`token_file`), or a client certificate that the edge accepts".to_owned(),
-    }
-}
-
-/// Whether to request the problem document with a GET; not when the edge is overloaded.
-fn needs_problem_body(status: StatusCode) -> bool {
-    (status.is_client_error() || status.is_server_error())
-        && !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
