@@ -172,7 +172,7 @@ impl DryRuns {
         let next = || Cursor::new(&self.key, &document, preview.revision.clone(), named).to_string();
         let next_page = (named < listing.entries).then(next);
         let omitted: Vec<_> = listing.omitted.iter().take(MAX_OMITTED).collect();
-        let mut response = admin::json(&json!({
+        let mut answer = json!({
             "service": name,
             "repository": repository,
             "ref": document.followed_ref,
@@ -185,7 +185,12 @@ impl DryRuns {
             "omitted": omitted,
             "entries": preview.entries.into_iter().map(entry).collect::<Vec<_>>(),
             "next_page": next_page,
-        }));
+        });
+        if !document.parts.is_empty() {
+            // Each part has its own.
+            (answer["ref"], answer["folder"], answer["parts"]) = (Value::Null, Value::Null, json!(document.parts));
+        }
+        let mut response = admin::json(&answer);
         *response.status_mut() = StatusCode::OK;
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)

@@ -227,6 +227,7 @@ async fn operators_compose_services_and_are_told_which_part_is_wrong() {
         (&json!(first.publication().revision_id), Some(4)),
         "{page:?}"
     );
+    assert_eq!((&page.body["parts"], &page.body["ref"]), (&document["parts"], &Value::Null));
     let next = format!("?page={}", page.body["next_page"].as_str().unwrap());
     assert_eq!(dry_run(&next).await.body["entries"][0]["path"], "b/app.yaml");
     one.push("deploy/app.yaml", b"replicas: 5\n");
