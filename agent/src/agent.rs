@@ -236,6 +236,7 @@ impl Composition {
     }
 
     /// Starts the tasks of a service. `hooks`: what they run. `within`: the first poll is spread over this.
+    #[expect(clippy::too_many_lines, reason = "composition: a list of steps")]
     pub(crate) fn follow(
         &self,
         name: &ServiceName,

@@ -142,6 +142,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     started
 }
 
+#[expect(clippy::too_many_lines, reason = "composition: a list of steps")]
 async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let started = SystemTime::now();
     let registry = Registry::new();

@@ -81,6 +81,7 @@ pub struct Running {
 /// # Errors
 /// The configuration is invalid, the data directory cannot be used or is in use, a certificate cannot be read, or an
 /// address cannot be bound.
+#[expect(clippy::too_many_lines, reason = "composition: a list of steps")]
 pub async fn start(config: Config) -> anyhow::Result<Running> {
     config.validate()?;
     let started = SystemTime::now();

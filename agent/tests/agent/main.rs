@@ -1,5 +1,8 @@
 //! The agent against a small edge of the tests' own: real TLS, real QUIC, real disk.
 
+#![allow(clippy::too_many_lines, reason = "a scenario is told in one piece")]
+#![allow(clippy::disallowed_methods, reason = "queues of tests end with the test")]
+
 mod agent_under_test;
 mod deltas;
 mod edge;

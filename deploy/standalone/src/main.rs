@@ -4,6 +4,8 @@ mod hub;
 #[cfg(test)]
 mod reference;
 mod repository;
+#[cfg(test)]
+mod structure;
 mod token;
 mod up;
 

@@ -63,6 +63,7 @@ impl Catalog {
         outcomes
     }
 
+    #[expect(clippy::too_many_lines, reason = "waits for the redesign of the catalog")]
     fn apply_to(self: &Arc<Self>, queue: &mut WriteQueue, service: ServiceName, update: Update) -> UpdateOutcome {
         let stored = queue.pending.get(&service).cloned().or_else(|| self.entries.get(&service));
         let floor = queue.floors.get(&service);

@@ -162,6 +162,7 @@ mod tests {
     }
 
     fn stream() -> (mpsc::UnboundedSender<Part>, Stream<impl Body<Data = Bytes, Error = BoxError> + Unpin>) {
+        #[expect(clippy::disallowed_methods, reason = "ends with the test")]
         let (parts, received) = mpsc::unbounded_channel::<Part>();
         let parts_of = |mut received: mpsc::UnboundedReceiver<Part>| {
             futures_util::stream::poll_fn(move |context| received.poll_recv(context))

@@ -1,5 +1,8 @@
 //! An edge before a test origin: real TLS, real QUIC, real disk. One module per subject.
 
+#![allow(clippy::too_many_lines, reason = "a scenario is told in one piece")]
+#![allow(clippy::disallowed_methods, reason = "queues of tests end with the test")]
+
 mod access;
 mod agent_self;
 mod catalog;

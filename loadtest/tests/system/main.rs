@@ -1,5 +1,7 @@
 //! Weir as a whole: a real Git server, real TLS and QUIC, the real binaries, real signals.
 
+#![allow(clippy::too_many_lines, reason = "a scenario is told in one piece")]
+
 mod access;
 mod artifacts;
 mod assignments;

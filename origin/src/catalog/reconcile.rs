@@ -73,6 +73,7 @@ impl Owner {
     /// the start.
     ///
     /// In a cluster another member may still define a service that the file does not: only an edit retires it at once.
+    #[expect(clippy::too_many_lines, reason = "one pass over the changed names")]
     pub(super) async fn reconcile(&mut self, mut changed_names: ChangedNames, mut started: Started, cause: Cause) {
         let before = self.catalog.snapshot();
         let mut after = Snapshot::clone(&before);

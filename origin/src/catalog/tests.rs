@@ -93,6 +93,7 @@ async fn start_as(
 
 /// A member of a cluster, on a folder in place of a bucket.
 async fn member(store: &Path, node: &str, drain: &Drain) -> TestCatalog {
+    #[expect(clippy::disallowed_methods, reason = "nothing is sent")]
     let (superseded, _) = mpsc::unbounded_channel();
     let data_dir = store.join(node);
     std::fs::create_dir(&data_dir).unwrap();

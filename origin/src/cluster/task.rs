@@ -117,6 +117,7 @@ impl Membership {
         let in_use = move || waiting.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
         bounds.show("cluster_events", QUEUE, in_use);
         let cluster = Cluster { view: seen, orders: queue.clone(), validity: Validity::of_session(valid) };
+        #[expect(clippy::disallowed_methods, reason = "at most one message for each repository that is owned")]
         let superseded = mpsc::unbounded_channel();
         Ok((cluster, Self { settings, orders, queue, superseded, view, valid_until }))
     }

@@ -47,6 +47,7 @@ pub(crate) struct Handover {
 }
 
 /// Starts the worker of a repository.
+#[expect(clippy::too_many_lines, reason = "composition: a list of steps")]
 pub(crate) fn start(
     config: RepositoryConfig,
     services: &[Arc<Service>],

@@ -123,6 +123,8 @@ impl Worker {
     ) -> Self {
         let poller = pipeline.poller.clone();
         let (services, parts) = split(services);
+        #[expect(clippy::disallowed_methods, reason = "a running build sends two")]
+        let lfs_progress = mpsc::unbounded_channel();
         Self {
             needs_reconcile: services.keys().cloned().collect(),
             services,
@@ -146,7 +148,7 @@ impl Worker {
             cached_task: None,
             build_tasks: JoinSet::new(),
             builds: HashMap::new(),
-            lfs_progress: mpsc::unbounded_channel(),
+            lfs_progress,
             back_offs: BackOffs::default(),
             unapplied_polls: HashMap::new(),
             waits_for_lfs: BTreeMap::new(),

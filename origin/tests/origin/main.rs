@@ -2,6 +2,8 @@
 //!
 //! `WEIR_NIGHTLY=1` runs the long form of tests that have two: more random cases, all steps to be killed at, larger trees.
 
+#![allow(clippy::too_many_lines, reason = "a scenario is told in one piece")]
+
 mod access;
 mod artifact_signatures;
 mod artifacts;

@@ -86,6 +86,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Seconds of a histogram.
 const SHOWN: usize = 45;
 
+#[expect(clippy::too_many_lines, reason = "a run in order")]
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();

@@ -22,6 +22,7 @@ struct Member {
 impl TestStore {
     async fn join(&self) -> Member {
         let (until, receiver) = watch::channel(Some(Instant::now() + Duration::from_secs(3600)));
+        #[expect(clippy::disallowed_methods, reason = "as the cluster's task has it")]
         let (sender, superseded) = mpsc::unbounded_channel();
         let events = Arc::new(crate::event_log::tests::log(1000, 1 << 20));
         let options = Options {

@@ -1,5 +1,8 @@
 //! Listeners, against peers that write HTTP/2 frames and QUIC streams by hand and may violate the protocol.
 
+#![allow(clippy::too_many_lines, reason = "a scenario is told in one piece")]
+#![allow(clippy::disallowed_methods, reason = "queues of tests end with the test")]
+
 mod access_log;
 mod bounds;
 mod control_streams;

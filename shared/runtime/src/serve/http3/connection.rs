@@ -34,6 +34,7 @@ const MAX_BATCH: usize = 64;
 ///
 /// All requests run concurrently in this one task: most of what a poll costs is passing it between tasks. A handler must not
 /// block or compute for long here, as everywhere in an async program.
+#[expect(clippy::too_many_lines, reason = "one arm for each event of the connection")]
 pub(super) async fn serve<H: Handler>(
     connection: &Connection,
     mut control: ControlSender,
