@@ -1,8 +1,10 @@
 //! Fetches the frames that the release on disk lacks of a new tarball, instead of the whole tarball.
 
-use std::io::{BufReader, Seek};
+use std::fs::File;
+use std::io::{self, BufReader, Seek};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -25,7 +27,7 @@ use super::request::EdgePoll;
 use super::response_status::succeeded;
 use crate::edge_client::{BodyRange, Protocol, RequestError, TarballRequest};
 use crate::fetch::{
-    FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, digest_of, is_delta, max_encoded_bytes,
+    FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, digest_of, max_encoded_bytes,
 };
 use crate::release::ReleaseName;
 
@@ -55,26 +57,63 @@ struct Part {
     bytes: BytesMut,
 }
 
-/// The version to which an update by frames failed since the last one succeeded, and whether its tarball is to be fetched
-/// whole.
+/// Missing frames, of which the first `written` parts are in an unnamed file without gaps.
+struct Spool {
+    missing: Vec<Missing>,
+    written: usize,
+    file: tokio::fs::File,
+}
+
+impl Spool {
+    fn new(plan: &Plan, incoming: &Path) -> Result<Self, FetchError> {
+        let file = tempfile::tempfile_in(incoming).map_err(FetchError::disk(incoming))?.into();
+        Ok(Self { missing: plan.missing.clone(), written: 0, file })
+    }
+
+    /// The file, from its start.
+    async fn reader(&self) -> io::Result<BufReader<File>> {
+        let mut file = self.file.try_clone().await?.into_std().await;
+        file.rewind()?;
+        Ok(BufReader::new(file))
+    }
+}
+
+/// The version to which an update by frames failed since the last one succeeded.
 #[derive(Default)]
-pub(super) struct FailedUpdate(Mutex<Option<(TarballDigest, bool)>>);
+pub(super) struct FailedUpdate(Mutex<Option<Failed>>);
+
+struct Failed {
+    digest: TarballDigest,
+    /// The tarball is to be fetched whole.
+    is_final: bool,
+    /// What had arrived, for the next edge.
+    spool: Option<Spool>,
+}
 
 impl FailedUpdate {
+    fn lock(&self) -> MutexGuard<'_, Option<Failed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_final(&self, digest: TarballDigest) -> bool {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) == Some((digest, true))
+        self.lock().as_ref().is_some_and(|failed| failed.digest == digest && failed.is_final)
     }
 
     fn clear(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.lock() = None;
     }
 
     /// Records a failure; whether the tarball is to be fetched whole: what passes is tried once more, of whatever version.
-    fn add(&self, digest: TarballDigest, passes: bool) -> bool {
-        let mut failed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn add(&self, digest: TarballDigest, passes: bool, spool: Option<Spool>) -> bool {
+        let mut failed = self.lock();
         let is_final = !passes || failed.is_some();
-        *failed = Some((digest, is_final));
+        *failed = Some(Failed { digest, is_final, spool: spool.filter(|_| !is_final) });
         is_final
+    }
+
+    /// Takes what has arrived of these frames.
+    fn take(&self, missing: &[Missing]) -> Option<Spool> {
+        self.lock().as_mut()?.spool.take().filter(|spool| spool.missing == missing)
     }
 }
 
@@ -91,10 +130,11 @@ impl Poller {
         body_bytes: u64,
     ) -> Result<Option<(Tarball, Protocol)>, PollError> {
         let Some(release) = self.dictionaries.directory.state().release else { return Ok(None) };
-        if body_bytes < MIN_BODY_BYTES || self.failed_update.is_final(digest) || self.has_delta(poll).await {
+        if body_bytes < MIN_BODY_BYTES || self.failed_update.is_final(digest) {
             return Ok(None);
         }
-        let error = match self.update(poll, digest, release.directory, body_bytes).await {
+        let mut spool = None;
+        let error = match self.update(poll, digest, release.directory, body_bytes, &mut spool).await {
             Ok(updated) => {
                 if updated.is_some() {
                     self.failed_update.clear();
@@ -109,19 +149,11 @@ impl Poller {
             self.service_metrics.verify_failures.inc();
             tracing::warn!(%service, %edge, %error, %request_id, "the frames of a tarball failed to verify");
         }
-        if !self.failed_update.add(digest, error.is_retryable() || error.is_edge_failure()) {
+        if !self.failed_update.add(digest, error.is_retryable() || error.is_edge_failure(), spool) {
             return Err(error);
         }
         tracing::info!(%service, %edge, %error, %request_id, "a tarball cannot be composed of frames: downloading it whole");
         Ok(None)
-    }
-
-    /// Whether the edge has a delta against the release on disk.
-    async fn has_delta(&self, poll: EdgePoll<'_>) -> bool {
-        let Some(offered) = self.dictionaries.offer() else { return false };
-        let mut request = self.tarball_request(poll, Method::HEAD, None, false);
-        request.dictionary = Some(offered.sha256);
-        poll.edge.send(&request).await.is_ok_and(|response| is_delta(&response.headers))
     }
 
     async fn update(
@@ -130,6 +162,7 @@ impl Poller {
         digest: TarballDigest,
         base: ReleaseName,
         body_bytes: u64,
+        kept: &mut Option<Spool>,
     ) -> Result<Option<(Tarball, Protocol)>, PollError> {
         let directory = self.dictionaries.directory.clone();
         let turn = self.downloads.turn().await;
@@ -153,7 +186,11 @@ impl Poller {
             return Ok(None);
         }
         received += plan.missing_bytes;
-        let (spool, _turn) = self.fetch_missing(poll, &new, &plan, turn).await?;
+        let spool = kept.insert(match self.failed_update.take(&plan.missing) {
+            Some(spool) => spool,
+            None => Spool::new(&plan, &self.incoming)?,
+        });
+        let _turn = self.fetch_missing(poll, &new, spool, turn).await?;
         let reused = plan.reused;
         let (file, size) = self.compose(digest, plan, spool, base, old.tar_size()).await?;
         self.interrupted.take();
@@ -205,31 +242,31 @@ impl Poller {
         }
     }
 
-    /// Requests the missing frames, and writes them to a file without gaps. Returns the turn that it has at the end.
+    /// Requests the frames that a spool lacks. Returns the turn that it has at the end.
     async fn fetch_missing(
         &self,
         poll: EdgePoll<'_>,
         new: &Listed,
-        plan: &Plan,
+        spool: &mut Spool,
         mut turn: OwnedSemaphorePermit,
-    ) -> Result<(std::fs::File, OwnedSemaphorePermit), PollError> {
+    ) -> Result<OwnedSemaphorePermit, PollError> {
         let cannot_write = FetchError::disk(&self.incoming);
-        let spool = tempfile::tempfile_in(&self.incoming).map_err(&cannot_write)?;
-        let mut spool = tokio::fs::File::from_std(spool);
-        let parts = plan.missing.iter().map(|missing| Part { missing: missing.clone(), bytes: BytesMut::new() });
+        let parts = spool.missing.iter().map(|missing| Part { missing: missing.clone(), bytes: BytesMut::new() });
         let mut parts: Vec<_> = parts.collect();
-        let mut written = 0;
         loop {
             let (started, received) = (Instant::now(), AtomicU64::new(0));
-            let requests = parts[written..].iter_mut().map(|part| self.receive(poll, new, part, &received).boxed());
+            let requests =
+                parts[spool.written..].iter_mut().map(|part| self.receive(poll, new, part, &received).boxed());
             let requests: Vec<_> = requests.collect();
             let mut ranges = stream::iter(requests).buffered(RANGES_AT_ONCE);
             let interrupted = loop {
                 // All ranges are one download, also while it waits for the head of a response.
                 match timeout(RATE_INTERVAL, ranges.try_next()).await {
                     Ok(Ok(Some(part))) => {
-                        spool.write_all(&std::mem::take(&mut part.bytes)).await.map_err(&cannot_write)?;
-                        written += 1;
+                        spool.file.write_all(&std::mem::take(&mut part.bytes)).await.map_err(&cannot_write)?;
+                        // Nothing is written when another edge continues.
+                        spool.file.flush().await.map_err(&cannot_write)?;
+                        spool.written += 1;
                     }
                     Ok(Ok(None)) => break None,
                     Ok(Err(error)) => return Err(error),
@@ -246,10 +283,7 @@ impl Poller {
             tracing::info!(service = %self.service, edge = %poll.edge.url(), %error, "an update by frames was interrupted and continues later");
             turn = self.downloads.yielded(turn).await;
         }
-        spool.flush().await.map_err(&cannot_write)?;
-        let mut spool = spool.into_std().await;
-        spool.rewind().map_err(&cannot_write)?;
-        Ok((spool, turn))
+        Ok(turn)
     }
 
     /// Requests what has not arrived of some frames, and verifies each.
@@ -306,7 +340,7 @@ impl Poller {
             let size = usize::try_from(frame.size).ok();
             let one = size.and_then(|size| rest.split_off(..size)).ok_or(FetchError::NoFrames)?;
             if ObjectDigest::of(one) != frame.digest {
-                let error = std::io::Error::other("a frame has another digest than the manifest says");
+                let error = io::Error::other("a frame has another digest than the manifest says");
                 return Err(FetchError::Decode(error).into());
             }
         }
@@ -318,21 +352,21 @@ impl Poller {
         &self,
         digest: TarballDigest,
         plan: Plan,
-        spool: std::fs::File,
+        spool: &Spool,
         base: ReleaseName,
         base_size: u64,
-    ) -> Result<(std::fs::File, u64), FetchError> {
+    ) -> Result<(File, u64), FetchError> {
         let directory = self.dictionaries.directory.clone();
         let (incoming, max_bytes) = (self.incoming.clone(), self.max_tarball_bytes);
+        let spool = spool.reader().await.map_err(FetchError::disk(&incoming))?;
         let waiting = UntilDropped::default();
         let awaited = waiting.awaited();
         let composed = spawn_blocking(move || {
             let base = directory.open_tar(base, base_size).map_err(FetchError::Decode)?;
-            let (base, spool) = (awaited.reader(base), awaited.reader(BufReader::new(spool)));
+            let (base, spool) = (awaited.reader(base), awaited.reader(spool));
             compose(plan, base, spool, &incoming, max_bytes)
         });
-        let composed =
-            composed.await.map_err(|error| FetchError::disk(&self.incoming)(std::io::Error::other(error)))?;
+        let composed = composed.await.map_err(|error| FetchError::disk(&self.incoming)(io::Error::other(error)))?;
         let (file, found, size) = composed?;
         if found != digest {
             return Err(FetchError::Mismatch { expected: digest, found });

@@ -156,13 +156,16 @@ impl Poller {
         let mut offer = None;
         // Without a release the tarball is needed in any case.
         if local.digest.is_some() || local.rejected.is_some() || local.unpacked.is_some() {
-            let mut response = edge.send(&self.tarball_request(poll, Method::HEAD, local.digest, false)).await?;
+            let mut request = self.tarball_request(poll, Method::HEAD, local.digest, false);
+            request.dictionary = self.dictionaries.offer().map(|offered| offered.sha256);
+            let mut response = edge.send(&request).await?;
             if needs_problem_body(response.status) {
                 // A response to HEAD has no body: a GET gets the problem document.
                 response = edge.send(&self.tarball_request(poll, Method::GET, local.digest, false)).await?;
             }
             let (status, protocol) = (response.status, response.protocol);
-            let body_bytes = content_length(&response.headers);
+            // Of a delta no frames are requested.
+            let body_bytes = if is_delta(&response.headers) { 0 } else { content_length(&response.headers) };
             let (answer, _) = self.answer(poll, response, Version::Current).await?;
             let offered = match status {
                 // A `304` without a digest confirms the digest of the request.

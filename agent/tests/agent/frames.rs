@@ -7,11 +7,12 @@ use bytesize::ByteSize;
 use http::{Method, Version};
 use weir_agent::Config;
 use weir_agent::config::ServiceConfig;
-use weir_protocol::digest::{ObjectDigest, TarballDigest};
+use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::{Frame, Manifest};
 use weir_protocol::report::TransferKind;
 
 use crate::agent_under_test::{Agent, World, shop};
+use crate::deltas;
 use crate::edge::{Fault, FramesFault, Seen, TestEdge};
 use crate::tarball::Written;
 use crate::trust;
@@ -94,6 +95,8 @@ async fn only_the_missing_frames_are_fetched() {
     assert_eq!(agent.poll().await.last_error, None);
     assert_is_released(&world, &one);
     assert_eq!((manifests(&edge), ranges(&edge), whole(&edge)), (2, 1, 0), "neighbours are one range");
+    let heads = edge.answers.seen().len() - gets(&edge).len();
+    assert_eq!(heads, 1, "the poll says that there is no delta");
     assert!(fetched(&agent, "frames") < (3 * FRAME_BYTES) as f64, "{}", fetched(&agent, "frames"));
     let transfer = agent.status.borrow().transfer.unwrap();
     assert_eq!((transfer.kind, transfer.tarball_bytes), (TransferKind::Frames, one.len() as u64));
@@ -123,6 +126,24 @@ async fn only_the_missing_frames_are_fetched() {
     edge.answers.forget();
     while agent.refresh().await.refreshes == 0 {}
     assert_eq!((manifests(&edge), ranges(&edge), whole(&edge)), (0, 0, 1), "a refresh proves the disk");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_delta_is_preferred() {
+    let world = World::new();
+    let edge = world.edge().await;
+    edge.answers.cut_frames(FRAME_BYTES);
+    let (old, new) = (version(0, &[]), version(1, &(0..20).collect::<Vec<_>>()));
+    edge.answers.publish(&shop(), old.clone());
+    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
+    edge.answers.publish(&shop(), new.clone());
+    let body = deltas::delta(&old, &new);
+    assert!(body.len() > 2 << 20, "one that is as large as a body of frames");
+    edge.answers.send_delta(Sha256::of(&old), body);
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_is_released(&world, &new);
+    assert_eq!((manifests(&edge), agent.metric("weir_agent_deltas_total", &[("result", "applied")])), (0, 1.0));
     agent.stop().await;
 }
 
@@ -297,6 +318,21 @@ async fn the_next_edge_sends_the_frames_that_one_could_not() {
         assert_eq!(agent.metric("weir_agent_verify_failures_total", &[]), 0.0);
         agent.stop().await;
     }
+}
+
+#[tokio::test]
+async fn the_next_edge_sends_only_the_ranges_that_have_not_arrived() {
+    let (world, edges, mut agent) = two_edges().await;
+    let one = version(1, &[0, 12, 23]);
+    publish(&edges, &one);
+    // Two manifests and two ranges come first.
+    let first = [const { Fault::Late(Duration::ZERO) }; 4];
+    edges[0].answers.fail(first.into_iter().chain([Fault::BreakOff]));
+    assert_eq!(agent.poll().await.last_error, None);
+    assert_is_released(&world, &one);
+    assert_eq!((edges.each_ref().map(ranges), edges.each_ref().map(whole)), ([3, 1], [0, 0]));
+    assert_eq!(results(&agent), [1.0, 1.0]);
+    agent.stop().await;
 }
 
 #[tokio::test]

@@ -52,7 +52,8 @@ pub(super) fn tarball(
     }
     let offered = text("available-dictionary".parse().expect("a name"));
     if let Some((_, body)) = state.delta.as_ref().filter(|(sha256, _)| offered == Some(&available_dictionary(sha256))) {
-        let response = response.header("content-encoding", "dcz").header("content-type", "application/x-tar");
+        let response = response.header("content-encoding", "dcz").header("content-length", body.len());
+        let response = response.header("content-type", "application/x-tar");
         return response.body(in_parts(body, Tail::End)).expect("a response");
     }
     let length = good.len() as u64;
