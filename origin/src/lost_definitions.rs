@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::catalog::Snapshot;
 use crate::publish::Publisher;
 
 /// A store counts as new for this long while operators have defined nothing in it.
@@ -24,8 +23,8 @@ impl LostDefinitions {
     }
 
     /// Whether the store is suspiciously new: a lost or emptied volume looks like a first installation.
-    pub(crate) fn is_store_new(&self, snapshot: &Snapshot, now: SystemTime) -> bool {
-        self.operators && is_new(self.publisher.store_created_at(), snapshot, now)
+    pub(crate) fn is_store_new(&self, now: SystemTime) -> bool {
+        self.operators && is_young(self.publisher.store_created_at(), now) && !self.publisher.operators_have_defined()
     }
 
     /// How many repositories have objects but no record.
@@ -34,8 +33,8 @@ impl LostDefinitions {
     }
 
     /// Why a service that is not in the catalog may still be defined.
-    pub(crate) fn why(&self, snapshot: &Snapshot, now: SystemTime) -> Option<&'static str> {
-        if self.is_store_new(snapshot, now) {
+    pub(crate) fn why(&self, now: SystemTime) -> Option<&'static str> {
+        if self.is_store_new(now) {
             Some("the origin's store is new and operators have defined nothing in it: its data may have been lost")
         } else if self.publisher.may_have_unknown_definitions() {
             Some("some definitions of operators cannot be read: the origin's log has the reason")
@@ -45,8 +44,8 @@ impl LostDefinitions {
     }
 }
 
-fn is_new(created_at: SystemTime, snapshot: &Snapshot, now: SystemTime) -> bool {
-    now.duration_since(created_at).unwrap_or_default() < NEW_FOR && !snapshot.operators_have_defined
+fn is_young(created_at: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(created_at).unwrap_or_default() < NEW_FOR
 }
 
 #[cfg(test)]
@@ -54,13 +53,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_store_without_any_definition_is_suspect() {
+    fn a_store_is_new_for_a_day() {
         let created_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let suspect = |operators_have_defined, age| {
-            is_new(created_at, &Snapshot { operators_have_defined, ..Snapshot::default() }, created_at + age)
-        };
-        assert!(suspect(false, Duration::ZERO) && suspect(false, NEW_FOR / 2));
-        assert!(!suspect(true, Duration::ZERO));
-        assert!(!suspect(false, NEW_FOR));
+        assert!(is_young(created_at, created_at) && is_young(created_at, created_at + NEW_FOR / 2));
+        assert!(!is_young(created_at, created_at + NEW_FOR));
     }
 }

@@ -175,7 +175,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     ));
     let lost_definitions = LostDefinitions::new(publisher.clone(), config.operator_listen.is_some());
     CatalogCollector::register(&registry, catalog.clone(), lost_definitions.clone())?;
-    if lost_definitions.is_store_new(&catalog.snapshot(), SystemTime::now()) {
+    if lost_definitions.is_store_new(SystemTime::now()) {
         let store = match &config.cluster {
             None => config.data_dir.display().to_string(),
             Some(cluster) => format!("the {} of [cluster]", cluster.engine),
@@ -253,7 +253,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
                     clock: clocks.problem(now, Instant::now()),
                     access_files_unreadable: access_files.get() == 0,
                     certificates_have_expired: seen.have_expired(now),
-                    store_is_new: lost_definitions.is_store_new(&shown.snapshot(), now),
+                    store_is_new: lost_definitions.is_store_new(now),
                     without_record: lost_definitions.without_record(),
                     suspended: publisher.suspended().len(),
                     outside_cluster: view.as_ref().and_then(|view| view.outside()),

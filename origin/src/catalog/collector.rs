@@ -68,7 +68,7 @@ impl CatalogCollector {
             .unhealthy
             .set(number(services.values().filter(|service| is_unhealthy(service.condition())).count()));
         let lost = &self.lost_definitions;
-        let missing = lost.is_store_new(snapshot, SystemTime::now()) || lost.without_record() > 0;
+        let missing = lost.is_store_new(SystemTime::now()) || lost.without_record() > 0;
         self.metrics.definitions_missing.set(missing.into());
     }
 }

@@ -59,8 +59,6 @@ pub(crate) struct Catalog {
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) definitions: Definitions,
-    /// Whether operators ever defined anything, even if it was deleted since.
-    pub(crate) operators_have_defined: bool,
     /// The workers of the mirrored repositories.
     pub(crate) workers: Map<RepositoryName, Handle>,
     /// Repositories without a worker.

@@ -64,7 +64,7 @@ pub(super) struct Owner {
 pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drain: &Drain) -> (Arc<Catalog>, Editor) {
     let Dependencies { file, stored, secrets_dir, limits, context } = dependencies;
     let owned = context.publisher.is_in_cluster().then(Map::default);
-    let begins = Snapshot { operators_have_defined: stored.had_any, owned, ..Snapshot::default() };
+    let begins = Snapshot { owned, ..Snapshot::default() };
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
     let metrics = context.metrics.clone();
     let mut owner = Owner {

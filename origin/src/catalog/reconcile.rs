@@ -94,8 +94,6 @@ impl Owner {
         }
         changed_names.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
 
-        after.operators_have_defined |= !(self.api.repositories.is_empty() && self.api.services.is_empty());
-
         let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), changed_names.repositories.clone());
         let (mut withdrawn_from, mut moved_from) = (BTreeSet::new(), BTreeSet::new());
         for name in &changed_names.services {

@@ -35,7 +35,7 @@ pub(crate) use self::metrics::ClusterMetrics;
 pub(crate) use self::mirrors::Source as MirrorSource;
 pub(crate) use self::owner::{Owner, owner};
 pub(crate) use self::proved::ensure_proved;
-pub(crate) use self::replicas::{Replicas, Unreadable};
+pub(crate) use self::replicas::{MAX_AGE, Replicas, Unreadable};
 pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::validity::Validity;

@@ -9,9 +9,10 @@ use weir_protocol::name::RepositoryName;
 use super::{Cluster, Owner, owner};
 use crate::catalog::Editor;
 use crate::publish::{PublishError, Publisher};
+use crate::store::Version;
 
 /// The greatest age of a copy that is used. It is read once for all that wait for it.
-const MAX_AGE: Duration = Duration::from_secs(1);
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The records cannot be read now; the log has the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +45,7 @@ impl Replicas {
             // Any name may be requested: what is not known is looked up for all such names together.
             None => self.refresh_all().await?,
             Some(Owner::Me) => return Ok(Some(Owner::Me)),
-            Some(owner) => match self.refresh(repository, MAX_AGE).await {
+            Some(owner) => match self.read(repository, MAX_AGE).await {
                 Err(Unreadable) if owner == Owner::Nobody => return Err(Unreadable),
                 _ => {}
             },
@@ -52,31 +53,45 @@ impl Replicas {
         Ok(known())
     }
 
+    /// The version of the record that this origin knows.
+    pub(crate) fn version(&self, repository: &RepositoryName) -> Option<Version> {
+        self.publisher.record_version(repository)
+    }
+
     /// Reads the copy of a repository again, after another member changed it.
     pub(crate) async fn read_again(&self, repository: &RepositoryName) -> Result<(), Unreadable> {
-        self.refresh(repository, Duration::ZERO).await
+        self.read(repository, Duration::ZERO).await
+    }
+
+    /// Brings the copy of a repository up to date.
+    pub(crate) async fn refresh(&self, repository: &RepositoryName) -> Result<(), Unreadable> {
+        if self.publisher.knows(repository) {
+            self.read(repository, MAX_AGE).await
+        } else {
+            // Any name may be requested: those that have no record are looked up together, and cost no memory.
+            self.refresh_all().await
+        }
     }
 
     /// Reads all that has changed, and finds new repositories: for operators, who see what they have just changed elsewhere.
     pub(crate) async fn read_all_again(&self) -> Result<(), Unreadable> {
-        let read = self.read_of_all.run(Duration::ZERO, self.publisher.refresh_all()).await;
-        self.applied(read).await
+        self.read_of_all.run(Duration::ZERO, self.publisher.refresh_all()).await?;
+        self.apply().await
     }
 
     /// Brings all copies up to date, and finds new repositories.
     pub(crate) async fn refresh_all(&self) -> Result<(), Unreadable> {
-        let read = self.read_of_all.run(MAX_AGE, self.publisher.refresh_all()).await;
-        self.applied(read).await
+        self.read_of_all.run(MAX_AGE, self.publisher.refresh_all()).await?;
+        self.apply().await
     }
 
-    async fn refresh(&self, repository: &RepositoryName, max_age: Duration) -> Result<(), Unreadable> {
-        let read = self.publisher.refresh(repository, max_age).await;
-        self.applied(read.map_err(|error| unreadable(&error))).await
+    async fn read(&self, repository: &RepositoryName, max_age: Duration) -> Result<(), Unreadable> {
+        self.publisher.refresh(repository, max_age).await.map_err(|error| unreadable(&error))?;
+        if self.publisher.is_applied(repository) { Ok(()) } else { self.apply().await }
     }
 
     /// Waits until the catalog shows what was read.
-    async fn applied(&self, read: Result<(), Unreadable>) -> Result<(), Unreadable> {
-        read?;
+    async fn apply(&self) -> Result<(), Unreadable> {
         if self.editor.apply_reloads().await { Ok(()) } else { Err(Unreadable) }
     }
 }

@@ -1,7 +1,7 @@
 //! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use weir_protocol::conditional;
@@ -15,9 +15,6 @@ use super::{EdgeApi, InCluster};
 use crate::catalog::Snapshot;
 use crate::cluster::Unreadable;
 use crate::service::Service;
-
-/// The state of another origin's repository is read again when the last read is older.
-const MAX_VIEW_AGE: Duration = Duration::from_secs(1);
 
 impl EdgeApi {
     /// The current descriptor, from memory.
@@ -41,11 +38,11 @@ impl EdgeApi {
         request: &Request<RequestBody>,
         name: &ServiceName,
     ) -> Result<Response<Body>, Failure> {
+        let before = self.service(name).await?;
+        self.refresh(&before.repository).await?;
+        // It may have been deleted.
         let service = self.service(name).await?;
-        self.refresh(&service.repository).await?;
-        // The catalog may not have applied yet what was read.
-        let read = self.publisher.published(&service.repository, name);
-        match read.into_iter().chain(service.current()).max_by_key(|descriptor| descriptor.version()) {
+        match service.current() {
             Some(descriptor) => Ok(answer(request, &descriptor)),
             None => Err(self.not_published(&service)),
         }
@@ -61,14 +58,8 @@ impl EdgeApi {
         if self.is_owner(&self.catalog.snapshot(), repository) {
             return Ok(());
         }
-        // Any name may be requested: those that have no record are looked up together, and cost no memory.
-        if let Some(InCluster { replicas, .. }) = self.cluster.as_ref().filter(|_| !self.publisher.knows(repository)) {
-            return replicas.refresh_all().await.map_err(|Unreadable| Failure::Unreadable);
-        }
-        self.publisher.refresh(repository, MAX_VIEW_AGE).await.map_err(|error| {
-            tracing::warn!(%repository, %error, "the state of a repository of another origin cannot be read");
-            Failure::Unreadable
-        })
+        let Some(InCluster { replicas, .. }) = &self.cluster else { return Ok(()) };
+        replicas.refresh(repository).await.map_err(|Unreadable| Failure::Unreadable)
     }
 
     /// The descriptor of a retained version.
@@ -102,26 +93,23 @@ impl EdgeApi {
         if let Some(service) = self.catalog.service(name) {
             return Ok(service);
         }
-        if let Some(why) = self.lost_definitions.why(&self.catalog.snapshot(), SystemTime::now()) {
-            return Err(Failure::DefinitionsMissing(name.clone(), why));
-        }
-        if let Some(InCluster { cluster, replicas, .. }) = &self.cluster {
+        if let Some(InCluster { replicas, .. }) = &self.cluster {
             // Another member may have defined it.
             replicas.refresh_all().await.map_err(|Unreadable| Failure::Unreadable)?;
-            if !cluster.view().agree && self.catalog.service(name).is_none() {
-                let why = "the configuration of this origin differs from that of others, which may define it";
-                return Err(Failure::DefinitionsMissing(name.clone(), why));
+            if let Some(service) = self.catalog.service(name) {
+                return Ok(service);
             }
         }
-        // The definition may have arrived in between.
-        if let Some(service) = self.catalog.service(name) {
-            return Ok(service);
-        }
-        if self.publisher.is_in_cluster() && !self.publisher.repositories_of(name).is_empty() {
-            let why = "it is published: the configuration of this origin may differ from that of others";
-            return Err(Failure::DefinitionsMissing(name.clone(), why));
-        }
-        Err(Failure::NoSuchService(name.clone()))
+        let why = if let Some(why) = self.lost_definitions.why(SystemTime::now()) {
+            why
+        } else if self.cluster.as_ref().is_some_and(|cluster| !cluster.cluster.view().agree) {
+            "the configuration of this origin differs from that of others, which may define it"
+        } else if self.publisher.is_in_cluster() && !self.publisher.repositories_of(name).is_empty() {
+            "it is published: the configuration of this origin may differ from that of others"
+        } else {
+            return Err(Failure::NoSuchService(name.clone()));
+        };
+        Err(Failure::DefinitionsMissing(name.clone(), why))
     }
 
     fn not_published(&self, service: &Service) -> Failure {

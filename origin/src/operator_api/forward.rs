@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, header};
 use serde::Deserialize;
+use tokio::time::timeout;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_runtime::serve::Body;
 
@@ -16,7 +18,7 @@ use super::audit;
 use super::error::OperatorError;
 use super::route::Route;
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
-use crate::cluster::{Cluster, Member, Owner, Replicas, View, WithdrawError, Withdrawals};
+use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, View, WithdrawError, Withdrawals};
 use crate::member_client::{MemberClient, MemberError};
 use crate::ownership::Event;
 
@@ -116,15 +118,23 @@ impl Subject {
     }
 }
 
+/// Where a request is answered.
+pub(super) enum Answerer {
+    /// Here, about this repository.
+    Me(Option<RepositoryName>),
+    /// By the owner of the repository, like this.
+    Other(Response<Body>),
+}
+
 impl Members {
-    /// Passes the request of an operator on, if another member owns its repository. `None`: it is answered here.
+    /// Passes the request of an operator on, if another member owns its repository.
     pub(super) async fn forward(
         &self,
         at: impl Fn() -> Arc<Snapshot>,
         route: &Route,
         (head, body): (&Parts, &Bytes),
         caller: &Caller,
-    ) -> Result<Option<Response<Body>>, OperatorError> {
+    ) -> Result<Answerer, OperatorError> {
         let subject = Subject::of(route, &head.method, body);
         let is_known = || match &subject {
             Subject::Service(name) => at().definitions.services.contains_key(name),
@@ -144,12 +154,12 @@ impl Members {
             let view = self.cluster.view();
             let members: Vec<_> = other_files(&view).map(|member| member.name.to_string()).collect();
             return if members.is_empty() {
-                Ok(None)
+                Ok(Answerer::Me(None))
             } else {
                 Err(OperatorError::NotInThisFile { kind, name, members })
             };
         }
-        let Some(repository) = subject.repository(&at()) else { return Ok(None) };
+        let Some(repository) = subject.repository(&at()) else { return Ok(Answerer::Me(None)) };
         if !is_known() {
             match route {
                 Route::Service(name) => {
@@ -164,11 +174,8 @@ impl Members {
         }
         let creates = matches!(route, Route::Repository(_)) && head.method == Method::PUT;
         let is_forwarded = caller.forwarded_by.is_some();
-        let Some(member) = self.destination(&repository, &at, creates, is_forwarded).await? else { return Ok(None) };
-        // Where the service was until now, if the request moves it.
-        let before = match route {
-            Route::Service(name) => Subject::Service(name.clone()).repository(&at()),
-            _ => None,
+        let Some(member) = self.destination(&repository, &at, creates, is_forwarded).await? else {
+            return Ok(Answerer::Me(Some(repository)));
         };
         let changes = audit::is_audited(route, &head.method);
         let no_answer = if changes { OperatorError::OutcomeUnknown } else { OperatorError::OwnerUnreachable };
@@ -181,13 +188,20 @@ impl Members {
                 self.ensure_listed(&subject, of_document.as_deref(), &repository, &member, &at).await?;
             }
         }
-        if changes && answer.status().is_success() {
-            // A read right after a write sees it, here too. The change is made, whether or not it can be read now.
-            for changed in before.iter().chain([&repository]) {
-                let _ = self.replicas.read_again(changed).await;
+        Ok(Answerer::Other(answer))
+    }
+
+    /// Has all other members read a repository again, before a change of it is acknowledged. A copy of a member that does
+    /// not do so is too old to be used when this returns.
+    pub(super) async fn announce(&self, repository: &RepositoryName) {
+        let view = self.cluster.view();
+        let announced = view.others.values().map(|member| async move {
+            if let Err(error) = self.client.changed(&member.url, repository).await {
+                tracing::warn!(member = %member.name, %repository, %error, "a member was not notified of a change");
+                std::future::pending::<()>().await;
             }
-        }
-        Ok(Some(answer))
+        });
+        let _ = timeout(MAX_AGE, join_all(announced)).await;
     }
 
     /// An error if the owner has another version of a document than this origin lists: their configuration files differ.
@@ -265,30 +279,17 @@ impl Members {
     }
 
     /// Has the owner of the repository from which a service moves publish it no more, before the new definition is written.
-    /// Returns that member. `None`: this origin owns both.
-    pub(super) async fn withdraw(
-        &self,
-        from: RepositoryName,
-        service: &ServiceName,
-    ) -> Result<Option<Member>, OperatorError> {
+    pub(super) async fn withdraw(&self, from: RepositoryName, service: &ServiceName) -> Result<(), OperatorError> {
         self.replicas.read_again(&from).await?;
-        let member = match self.replicas.owner(&from).await? {
-            Some(Owner::Other(member)) => member,
+        match self.replicas.owner(&from).await? {
+            Some(Owner::Other(_)) => {}
             Some(Owner::Nobody) => return Err(OperatorError::NoOwner(from)),
-            Some(Owner::Me) | None => return Ok(None),
-        };
+            Some(Owner::Me) | None => return Ok(()),
+        }
         match self.withdrawals.withdraw(&from, service).await {
-            Ok(_) => Ok(Some(member)),
+            Ok(_) => Ok(()),
             Err(WithdrawError::NoOwner) => Err(OperatorError::NoOwner(from)),
             Err(error) => Err(OperatorError::NotWithdrawn { service: service.clone(), from, error }),
-        }
-    }
-
-    /// Has the owner of a service's old repository give the service up: it reads the newer document, and publishes the
-    /// service no more. A lost message costs the time until it lists the records.
-    pub(super) async fn moved(&self, member: &Member, to: &RepositoryName) {
-        if let Err(error) = self.client.changed(&member.url, to).await {
-            tracing::warn!(member = %member.name, repository = %to, %error, "the owner of the old repository of a moved service was not notified");
         }
     }
 
@@ -300,7 +301,7 @@ impl Members {
             return Ok(());
         }
         self.cluster.send(Event::Defined(vec![repository.clone()])).await;
-        let owned = tokio::time::timeout(CLAIM_TIMEOUT, catalog.wait_for(owns)).await;
+        let owned = timeout(CLAIM_TIMEOUT, catalog.wait_for(owns)).await;
         owned.ok().and_then(Result::ok).map(drop).ok_or_else(|| OperatorError::NoOwner(repository.clone()))
     }
 }

@@ -49,6 +49,7 @@ use self::conditions::precondition;
 use self::document::{Document, listing};
 use self::dry_run::{DryRuns, Part};
 use self::error::OperatorError;
+use self::forward::Answerer;
 pub(crate) use self::forward::Members;
 pub(crate) use self::metrics::OperatorMetrics;
 use self::page::Page;
@@ -241,12 +242,21 @@ impl OperatorApi {
     ) -> Result<Response<Body>, OperatorError> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
         let body = if reads { Bytes::new() } else { body.read(MAX_DOCUMENT_BYTES).await? };
-        if let Some(members) = &self.members
-            && let Some(answer) = members.forward(|| self.catalog.snapshot(), route, (&head, &body), caller).await?
+        let Some(members) = &self.members else {
+            return self.admitted(route, head, body, caller.name.clone()).await;
+        };
+        let repository = match members.forward(|| self.catalog.snapshot(), route, (&head, &body), caller).await? {
+            Answerer::Other(answer) => return Ok(answer),
+            Answerer::Me(repository) => repository.filter(|_| audit::is_audited(route, &head.method)),
+        };
+        let before = repository.as_ref().map(|name| members.replicas.version(name));
+        let answer = self.admitted(route, head, body, caller.name.clone()).await;
+        if let Some((name, before)) = repository.zip(before)
+            && before != members.replicas.version(&name)
         {
-            return Ok(answer);
+            members.announce(&name).await;
         }
-        self.admitted(route, head, body, caller.name.clone()).await
+        answer
     }
 
     /// Answers an authenticated operator.
@@ -333,19 +343,15 @@ impl OperatorApi {
         precondition.based_on = based_on;
         let to = document.home().clone();
         let edit = Edit::PutService(document.into());
-        let mut before = None;
         if let Some(members) = &self.members
             && let Some(from) = edit.moves_from(&precondition, &self.catalog.snapshot().definitions)
         {
-            before = members.withdraw(from, name).await?;
+            members.withdraw(from, name).await?;
         }
         let AppliedEdit { outcome, snapshot } = self.editor.edit(edit, precondition).await?;
         // A move that failed may have marked the service here: it is taken back.
         if let Some(worker) = self.catalog.repository(&to).filter(|_| outcome == Outcome::Unchanged) {
             worker.resolve_all();
-        }
-        if let Some((members, before)) = self.members.as_ref().zip(before) {
-            members.moved(&before, &to).await;
         }
         service(&snapshot, name, status_of(outcome), head)
     }

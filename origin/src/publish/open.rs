@@ -162,7 +162,6 @@ impl Publisher {
                 tracing::error!(repository = %name, reason, "publishing is suspended for the repository");
                 shared.metrics.suspended_repositories.inc();
             }
-            definitions.stored.had_any |= known.record.operators_have_defined;
             definitions.add(&name, known.record.definition.clone(), of_services);
             shared.metrics.retained_versions.add(i64::try_from(known.retained()).unwrap_or(i64::MAX));
             publisher.add(Repository::new(name, known, !publisher.is_in_cluster()));

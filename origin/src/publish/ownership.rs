@@ -4,13 +4,12 @@
 //! [`Publisher::release`]; before and after, its state in memory is a view that [`Publisher::refresh`] reads again.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::oneshot;
-use weir_protocol::descriptor::{Descriptor, Generation};
+use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::PublishError;
@@ -171,11 +170,6 @@ impl Publisher {
     /// The version of a repository's record that this origin knows.
     pub(crate) fn record_version(&self, repository: &RepositoryName) -> Option<Version> {
         self.existing(repository)?.repository.known().version.clone()
-    }
-
-    /// The stored descriptor of a service, which the catalog may not have applied yet.
-    pub(crate) fn published(&self, repository: &RepositoryName, service: &ServiceName) -> Option<Arc<Descriptor>> {
-        self.known_service(repository, service, |known| Some(known.current.as_ref()?.descriptor.clone()))?
     }
 
     /// The deleted services of a repository, with their last generations. Those that have moved are not deleted.

@@ -15,8 +15,6 @@ pub(crate) struct StoredDefinitions {
     pub(crate) repositories: BTreeMap<RepositoryName, Value>,
     /// Each document with the repository whose record holds it.
     pub(crate) services: BTreeMap<ServiceName, (RepositoryName, Value)>,
-    /// Whether operators ever defined anything, even if it was deleted since.
-    pub(crate) had_any: bool,
     /// Moved services whose old repository still has a document, which must be removed there.
     pub(crate) outdated: Vec<(RepositoryName, ServiceName)>,
 }

@@ -53,6 +53,12 @@ impl Publisher {
         unknown || self.without_record() > 0
     }
 
+    /// Whether operators ever defined anything, even if it was deleted since.
+    pub(crate) fn operators_have_defined(&self) -> bool {
+        let repositories = self.repositories.read().unwrap_or_else(PoisonError::into_inner);
+        repositories.values().any(|handle| handle.repository.known().record.operators_have_defined)
+    }
+
     /// How many repositories have objects but still no record.
     pub(crate) fn without_record(&self) -> usize {
         let has_none = |name: &&RepositoryName| {
@@ -121,6 +127,14 @@ impl Publisher {
             }
         }
         outdated
+    }
+
+    /// Whether the catalog has applied all reloads of a repository.
+    pub(crate) fn is_applied(&self, repository: &RepositoryName) -> bool {
+        self.existing(repository).is_none_or(|handle| {
+            let Repository { reloads, applied_reloads, .. } = &*handle.repository;
+            reloads.load(Ordering::SeqCst) == applied_reloads.load(Ordering::SeqCst)
+        })
     }
 
     /// Called when the catalog has applied the definitions of a reload.

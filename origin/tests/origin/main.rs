@@ -5,6 +5,7 @@
 #![allow(clippy::too_many_lines, reason = "a scenario is told in one piece")]
 
 mod access;
+mod any_origin;
 mod artifact_signatures;
 mod artifacts;
 mod assignments;

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 use weir_protocol::token::SigningKey;
 
 use super::gc::Totals;
+use super::known::KnownService;
 use super::*;
 use crate::ownership::{Claim, SessionId};
 use crate::store::{Expect, PutOutcome, Version};
@@ -61,8 +62,9 @@ impl Member {
     }
 
     fn published(&self) -> Descriptor {
-        let published = self.publisher.published(&shop(), &name("shop-prod"));
-        Descriptor::clone(&published.expect("it is published"))
+        let current = |known: &KnownService| Some(Descriptor::clone(&known.current.as_ref()?.descriptor));
+        let published = self.publisher.known_service(&shop(), &name("shop-prod"), current);
+        published.flatten().expect("it is published")
     }
 }
 
