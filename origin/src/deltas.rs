@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::publish::{DeltaPlan, Publisher};
 use crate::service::Service;
 use crate::tar_reader::TarReader;
-use crate::tarball::delta;
+use weir_tarball::delta;
 
 /// The smallest zstd body for which deltas are made: of less nobody saves what a write of the record and an event to each
 /// edge cost.

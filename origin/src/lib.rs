@@ -2,7 +2,7 @@
 //! all parts.
 //!
 //! The path of a commit: [`reconcile`] polls, [`source`] fetches, resolves the commit and tree of each service and reads
-//! its contents, [`tarball`] builds them, `publish` puts objects into the `store` and makes the publication visible, and
+//! its contents, `weir_tarball` builds them, `publish` puts objects into the `store` and makes the publication visible, and
 //! `edge_api` answers edges.
 
 mod access;
@@ -20,7 +20,6 @@ mod edge_api;
 mod event_log;
 mod failpoint;
 mod fleet;
-pub mod folder_path;
 mod lost_definitions;
 mod member_api;
 mod member_client;
@@ -39,7 +38,6 @@ mod status;
 mod store;
 mod stored_documents;
 mod tar_reader;
-pub mod tarball;
 pub mod versions;
 pub mod webhook;
 

@@ -11,9 +11,9 @@ use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
 
 use crate::config::{PartConfig, ServiceConfig};
-use crate::folder_path::FolderPath;
 use crate::source::{Followed, SourceKind};
-use crate::tarball::{self, Selection};
+use weir_tarball::FolderPath;
+use weir_tarball::Selection;
 
 /// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Service {
             Self { part_of, ..new(&part.repository, followed, part.selection()) }
         };
         let mut parts: Vec<Self> = config.parts.iter().zip(followed).map(part).collect();
-        parts.sort_by_cached_key(|part| part.part_of.as_ref().map(|part| tarball::position(&part.to)));
+        parts.sort_by_cached_key(|part| part.part_of.as_ref().map(|part| weir_tarball::position(&part.to)));
         let followed =
             Followed::parts(parts.iter().filter_map(|part| Some((&part.part_of.as_ref()?.to, &part.followed))));
         Ok(Self { parts: parts.into_iter().map(Arc::new).collect(), ..new(home, followed, selection) })

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree, token_stream};
 
 /// The folders of the crates, and of their tests.
-const CRATES: [&str; 7] =
-    ["shared/protocol", "shared/runtime", "origin", "edge", "agent", "loadtest", "deploy/standalone"];
+const CRATES: [&str; 8] =
+    ["shared/protocol", "shared/runtime", "origin/tarball", "origin", "edge", "agent", "loadtest", "deploy/standalone"];
 
 const MAX_LINES: usize = 500;
 
@@ -55,7 +55,7 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/src/store", &["metrics", "records"], "the engine is a label"),
     ("origin/src/store", &["object_writer", "objects"], "one type in two files"),
     ("origin/src/store/records", &["bucket", "engine", "proof"], "the engine is proved by writing"),
-    ("origin/src/tarball", &["contents", "walk"], "one walk in two files"),
+    ("origin/tarball/src", &["contents", "walk"], "one walk in two files"),
     ("edge/src", &["agent_api", "heartbeats", "self_api"], "agents and edges of theirs share answers"),
     ("edge/src/access", &["decision", "key_set"], "a decision reads the key set, which keeps its answers"),
     ("edge/src/access/issuers", &["key_owners", "table"], "one table in two files"),

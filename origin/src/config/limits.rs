@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
 
-use crate::tarball::Limits;
+use weir_tarball::Limits;
 
 /// Concurrency, and the largest tarball. Counts are 1 to 100,000,000.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -5,9 +5,9 @@ use weir_protocol::name::RepositoryName;
 
 use super::ServiceConfig;
 use super::validation_error::ValidationError;
-use crate::folder_path::FolderPath;
 use crate::source::{ChartName, RefText};
-use crate::tarball::{Filters, Selection, position};
+use weir_tarball::FolderPath;
+use weir_tarball::{Filters, Selection, position};
 
 /// The most parts of a service. Each is opened for a build.
 const MAX_PARTS: usize = 16;

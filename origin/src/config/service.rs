@@ -6,9 +6,9 @@ use weir_runtime::config::ConfigError;
 
 use super::PartConfig;
 use super::validation_error::ValidationError;
-use crate::folder_path::FolderPath;
 use crate::source::{ChartName, Followed, RefText, SourceKind};
-use crate::tarball::{Filters, Selection};
+use weir_tarball::FolderPath;
+use weir_tarball::{Filters, Selection};
 
 /// A service to publish: a ref and a folder of a repository, or several (`parts`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ use crate::config::{LimitsConfig, ServiceConfig};
 use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
 use crate::service::Service;
 use crate::source::ListTarget;
-use crate::tarball::{Limits, ListedEntry, ListedKind};
+use weir_tarball::{Limits, ListedEntry, ListedKind};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;

@@ -11,7 +11,7 @@ use super::error::PublishError;
 use super::metrics::PublishMetrics;
 use super::protection::Protection;
 use crate::store::ObjectWriter;
-use crate::tarball::FrameSink;
+use weir_tarball::FrameSink;
 
 /// An attempt may take this fraction of the grace period. The frames that it reuses were referenced when it began,
 /// and nothing deletes them before the whole grace period has passed.

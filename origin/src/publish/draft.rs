@@ -21,7 +21,7 @@ use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
 use crate::clock::ServerClocks;
 use crate::service::Service;
 use crate::signing::Signer;
-use crate::tarball::ContentKey;
+use weir_tarball::ContentKey;
 
 /// Options that apply to every change.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use weir_protocol::name::ServiceName;
 use super::record::RepositoryRecord;
 use super::row::{Row, from_unix};
 use crate::store::Version;
-use crate::tarball::ContentKey;
+use weir_tarball::ContentKey;
 
 /// Why and since when nothing new is published for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use super::publisher::{Handle, Publisher};
 use super::request::{Cached, Candidate, Outcome};
 use crate::service::Service;
 use crate::store::Area;
-use crate::tarball::{Built, ContentKey};
+use weir_tarball::{Built, ContentKey};
 
 impl Publisher {
     /// Publishes candidates whose content is stored: in the service's versions, or as the current version of another

@@ -12,7 +12,7 @@ use weir_protocol::source_version::SourceVersion;
 
 use super::error::PublishError;
 use crate::service::Service;
-use crate::tarball::ContentKey;
+use weir_tarball::ContentKey;
 
 /// A service at the current revision of its ref.
 #[derive(Debug, Clone)]

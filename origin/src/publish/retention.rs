@@ -106,11 +106,11 @@ mod tests {
     use super::super::draft::tests::descriptor;
     use super::super::history::Why;
     use super::*;
-    use crate::tarball::ContentKey;
     use proptest::prelude::*;
     use std::collections::HashSet;
     use weir_protocol::descriptor::{Descriptor, Omission, OmissionReason};
     use weir_protocol::digest::TarballDigest;
+    use weir_tarball::ContentKey;
 
     fn version(number: u64) -> StoredVersion {
         StoredVersion::new(&descriptor("a", number), ContentKey::from_bytes([0; 32]), None, Why::Followed, None)

@@ -11,7 +11,7 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
 
 use super::history::Why;
-use crate::tarball::ContentKey;
+use weir_tarball::ContentKey;
 
 /// Everything that is stored for one service. Without a current version it is a tombstone, or the service was never
 /// published.
@@ -159,7 +159,7 @@ pub(super) fn from_unix(milliseconds: u64) -> SystemTime {
 mod content_key {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    use crate::tarball::ContentKey;
+    use weir_tarball::ContentKey;
 
     pub(super) fn serialize<S: Serializer>(key: &ContentKey, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&blake3::Hash::from_bytes(*key.as_bytes()))

@@ -33,7 +33,7 @@ use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
 use crate::store::{Area, FaultyEngine, FaultyStore, Objects, RecordKey, Records, StoreMetrics, WriteFault};
-use crate::tarball::{Built, ContentKey, FrameSink, Recipe};
+use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

@@ -10,7 +10,7 @@ use weir_protocol::name::ServiceName;
 
 use super::back_off::{back_off, bounded_retry_after, jittered};
 use crate::source::{RetryPolicy, ServiceFailure};
-use crate::tarball::ContentKey;
+use weir_tarball::ContentKey;
 
 /// The last failed content of each service, while it must not be tried.
 #[derive(Debug, Default)]

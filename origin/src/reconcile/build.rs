@@ -17,7 +17,7 @@ use crate::publish::{Attempt, PublishError, Publisher};
 use crate::service::Service;
 use crate::source::{RetryPolicy, ServiceFailure, Source};
 use crate::store::Area;
-use crate::tarball::{Base, BuildContext, Built, Limits, Recipe};
+use weir_tarball::{Base, BuildContext, Built, Limits, Recipe};
 
 /// The limits of builds.
 #[derive(Debug, Clone, Copy)]

@@ -16,11 +16,11 @@ use weir_protocol::revision_id::RevisionId;
 use super::handle::WorkerSignals;
 use super::state::RepositoryState;
 use crate::config::RepositoryConfig;
-use crate::folder_path::FolderPath;
 use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::{ResolvedServices, ServiceFailure, Source, Tree};
-use crate::tarball::{
+use weir_tarball::FolderPath;
+use weir_tarball::{
     self, BuildContext, Built, ComposedTree, ContentKey, FrameSink, Limits, ListedEntry, Listing, TarballError,
 };
 
@@ -109,7 +109,7 @@ impl PartSources {
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        self.with_tree(service, parts, "build", |tree| tarball::build(tree, &service.selection, context, sink))
+        self.with_tree(service, parts, "build", |tree| weir_tarball::build(tree, &service.selection, context, sink))
     }
 
     /// Lists what the tarball of a composed service would contain. Returns the revision, too, which is `at`.
@@ -128,7 +128,7 @@ impl PartSources {
             let reason = "a part has changed since the first page: begin with the first page";
             return Err(ServiceFailure::transient("resolve", reason.to_owned()));
         }
-        let list = |tree: &ComposedTree<'_, Tree<'_>>| tarball::list(tree, &service.selection, limits, stop, emit);
+        let list = |tree: &ComposedTree<'_, Tree<'_>>| weir_tarball::list(tree, &service.selection, limits, stop, emit);
         Ok((revision, self.with_tree(service, &parts, "select", list)?))
     }
 

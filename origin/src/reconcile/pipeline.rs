@@ -18,7 +18,7 @@ use super::poll::Poller;
 use crate::publish::{Attempt, Candidate};
 use crate::service::Service;
 use crate::source::{ResolvedServices, RetryPolicy, ServiceFailure};
-use crate::tarball::{Built, Recipe};
+use weir_tarball::{Built, Recipe};
 
 /// The most contents of a repository that are being built or published. The writer of its record publishes all waiting ones
 /// in one write. While the store stalls, each may have a few frames in memory.

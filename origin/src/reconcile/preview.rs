@@ -15,7 +15,7 @@ use super::state::{Failure, Health};
 use super::threads::Threads;
 use crate::service::Service;
 use crate::source::{ListRequest, ListTarget, ServiceFailure, Source};
-use crate::tarball::{Limits, ListedEntry, Listing, Selection};
+use weir_tarball::{Limits, ListedEntry, Listing, Selection};
 
 /// What is previewed.
 pub(crate) enum PreviewTarget {

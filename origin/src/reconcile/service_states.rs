@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_protocol::name::ServiceName;
 
-use crate::tarball::ContentKey;
+use weir_tarball::ContentKey;
 
 /// Why a service is due. Of several causes the greatest counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::source::git::mirror::FetchMemory;
-use crate::tarball::Limits;
+use weir_tarball::Limits;
 
 /// What all sources of one origin share.
 pub(crate) struct SourceContext {

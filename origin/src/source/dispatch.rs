@@ -15,7 +15,7 @@ use super::{
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing, TarballError};
+use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing, TarballError};
 
 /// Follows the upstream of one repository and stores its content. All methods block. Where there is a `stop`, setting it
 /// ends the method soon.

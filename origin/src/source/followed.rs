@@ -7,7 +7,7 @@ use super::git::revision::Revision;
 use super::helm::{Chart, ChartName};
 use super::kind::{KindName, SourceKind};
 use super::oci::ArtifactRef;
-use crate::folder_path::FolderPath;
+use weir_tarball::FolderPath;
 
 /// The longest `ref`, in bytes.
 const MAX_REF_BYTES: usize = 256;

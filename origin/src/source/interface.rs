@@ -9,7 +9,7 @@ use super::{FetchProgress, Followed, ServiceFailure};
 use crate::config::RepositoryConfig;
 use crate::publish::{Candidate, PublishError};
 use crate::service::Service;
-use crate::tarball::{Limits, Selection};
+use weir_tarball::{Limits, Selection};
 
 /// The result of resolving services: for each its revision and key, or why there is none.
 pub(crate) type ResolvedServices = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;

@@ -2,7 +2,7 @@
 
 use super::archive::{ArchiveTree, SpooledFile};
 use super::git::tree::{GitFile, GitTree};
-use crate::tarball::{Contents, KeyWriter, TarballError, Walk};
+use weir_tarball::{Contents, KeyWriter, TarballError, Walk};
 
 /// The contents of a revision, of a source of any kind.
 #[derive(Clone)]
@@ -75,9 +75,9 @@ mod tests {
     use weir_protocol::digest::{ObjectDigest, Sha256};
 
     use super::*;
-    use crate::folder_path::FolderPath;
     use crate::source::archive::{Bounds, Layout, SpoolStore};
-    use crate::tarball::{self, BuildContext, Built, ComposedTree, Filters, FrameSink, Limits, Selection};
+    use weir_tarball::FolderPath;
+    use weir_tarball::{BuildContext, Built, ComposedTree, Filters, FrameSink, Limits, Selection};
 
     static RUN: AtomicBool = AtomicBool::new(false);
 
@@ -92,7 +92,7 @@ mod tests {
     fn build(contents: &impl Contents, filters: &Filters, limits: &Limits) -> Result<Built, TarballError> {
         let selection = Selection { filters: filters.clone(), ..Selection::default() };
         let context = BuildContext { limits, threads: 2, base: None, interrupt: &RUN };
-        tarball::build(contents, &selection, &context, &NoFrames)
+        weir_tarball::build(contents, &selection, &context, &NoFrames)
     }
 
     fn git(dir: &Path, arguments: &[&str]) -> Vec<u8> {

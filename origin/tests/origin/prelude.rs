@@ -17,7 +17,6 @@ pub(crate) use weir_origin::source::git::mirror::{FetchMemory, Mirror, MirrorErr
 pub(crate) use weir_origin::source::git::revision::RevisionError;
 pub(crate) use weir_origin::source::{DEFAULT_MAX_OBJECT, EgressPolicy, Hosts};
 pub(crate) use weir_origin::source::{FetchProgress, Redirects, UpstreamError};
-pub(crate) use weir_origin::tarball::{Base, Built, Filters, Limits, Selection, TarballError};
 pub(crate) use weir_protocol::commit_id::CommitId;
 pub(crate) use weir_protocol::descriptor::{Descriptor, OmissionReason};
 pub(crate) use weir_protocol::digest::{ObjectDigest, TarballDigest};
@@ -26,6 +25,7 @@ pub(crate) use weir_protocol::event::EventKind;
 pub(crate) use weir_protocol::manifest::Manifest;
 pub(crate) use weir_protocol::name::RepositoryName;
 pub(crate) use weir_runtime::{certificates, tls};
+pub(crate) use weir_tarball::{Base, Built, Filters, Limits, Selection, TarballError};
 
 pub(crate) use crate::events::Reader;
 pub(crate) use crate::git_fixture::{Git, git_command};

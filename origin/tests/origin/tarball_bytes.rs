@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use weir_origin::source::git::tree::{GitTree, content_key};
-use weir_origin::tarball::{BuildContext, FrameSink, build};
+use weir_tarball::{BuildContext, FrameSink, build};
 
 use crate::prelude::*;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use weir_protocol::entry_path::percent_encode;
 
 use super::index::{EntryKind, Index, SpooledFile};
-use crate::folder_path::FolderPath;
-use crate::tarball::{Contents, KeyWriter, TarballError, Walk};
+use weir_tarball::FolderPath;
+use weir_tarball::{Contents, KeyWriter, TarballError, Walk};
 
 /// A folder of an archive.
 #[derive(Debug, Clone)]

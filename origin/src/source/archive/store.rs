@@ -17,7 +17,7 @@ use super::index::{Index, SpooledFile};
 use super::layout::Layout;
 use super::unpack::unpack;
 use crate::data_dir::{remove_siblings, without_path};
-use crate::folder_path::FolderPath;
+use weir_tarball::FolderPath;
 
 /// An unpacked archive: the contents of its files, and then its index. The file is removed with the last reference.
 #[derive(Debug)]

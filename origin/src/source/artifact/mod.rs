@@ -33,10 +33,10 @@ use super::{
     SourceContext, Upstream,
 };
 use crate::config::RepositoryConfig;
-use crate::folder_path::FolderPath;
 use crate::publish::Candidate;
 use crate::service::Service;
-use crate::tarball::{self, BuildContext, Built, ContentKey, FrameSink, ListedEntry, Listing, TarballError};
+use weir_tarball::FolderPath;
+use weir_tarball::{BuildContext, Built, ContentKey, FrameSink, ListedEntry, Listing, TarballError};
 
 /// A repository of archives as a source.
 pub(crate) struct ArtifactSource {
@@ -171,7 +171,7 @@ impl ArtifactSource {
         context: &BuildContext<'_>,
         sink: &dyn FrameSink,
     ) -> Result<Built, ServiceFailure> {
-        let built = tarball::build(&self.tree(service, revision)?, &service.selection, context, sink);
+        let built = weir_tarball::build(&self.tree(service, revision)?, &service.selection, context, sink);
         built.map_err(|error| self.failure(revision, "build", &error))
     }
 
@@ -187,7 +187,7 @@ impl ArtifactSource {
         };
         let spool = self.spool(&revision)?;
         let tree = self.open(&spool, &revision, &selection.folder)?;
-        let listing = tarball::list(&tree, selection, limits, stop, emit);
+        let listing = weir_tarball::list(&tree, selection, limits, stop, emit);
         let listing = listing.map_err(|error| self.failure(&revision, "select", &error))?;
         Ok((revision, listing))
     }

@@ -12,7 +12,7 @@ use super::mirror::MirrorError;
 use super::revision::{Revision, RevisionError, Tip};
 use crate::service::Service;
 use crate::source::{Followed, LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
-use crate::tarball::TarballError;
+use weir_tarball::TarballError;
 
 impl GitSource {
     /// Converts a tarball error. If an object could not be read, the mirror is checked for it.

@@ -16,7 +16,7 @@ use super::revision::{self, ReachabilityCache, RevisionError};
 use super::tree::{content_key, lfs_files};
 use crate::service::Service;
 use crate::source::{RetainedRevisions, ServiceFailure};
-use crate::tarball::TarballError;
+use weir_tarball::TarballError;
 
 /// Partial downloads above this age belong to a killed process.
 const PARTIAL_MAX_AGE: Duration = Duration::from_secs(24 * 3600);

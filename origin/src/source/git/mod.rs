@@ -40,7 +40,7 @@ use super::{
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use crate::tarball::{self, BuildContext, Built, FrameSink, ListedEntry, Listing};
+use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub(crate) struct GitSource {
@@ -130,7 +130,7 @@ impl GitSource {
         let commit = Self::commit_of(revision)?;
         let (repository, selection, lfs) = (self.open()?, &service.selection, self.mirror.lfs_objects());
         let tree = GitTree { repository, commit, selection, lfs: Some(&lfs) };
-        tarball::build(&tree, selection, context, sink).map_err(|error| self.tarball_failure("build", &error))
+        weir_tarball::build(&tree, selection, context, sink).map_err(|error| self.tarball_failure("build", &error))
     }
 
     /// The contents of a service at a revision, without LFS files.
@@ -159,7 +159,7 @@ impl GitSource {
         };
         let commit = found.map_err(|error| self.revision_failure(&error))?;
         let tree = GitTree { repository, commit: commit.clone(), selection, lfs: None };
-        let listing = tarball::list(&tree, selection, limits, stop, emit)
+        let listing = weir_tarball::list(&tree, selection, limits, stop, emit)
             .map_err(|error| self.tarball_failure("select", &error))?;
         Ok((RevisionId::from(&commit), listing))
     }

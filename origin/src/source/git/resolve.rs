@@ -15,7 +15,7 @@ use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::{ResolvedServices, ServiceFailure};
-use crate::tarball::ContentKey;
+use weir_tarball::ContentKey;
 
 impl GitSource {
     /// Resolves the commits of services, and the keys of their tarballs.

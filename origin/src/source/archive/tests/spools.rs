@@ -7,9 +7,9 @@ use std::path::Path;
 use weir_protocol::digest::Sha256;
 
 use super::*;
-use crate::folder_path::FolderPath;
 use crate::source::archive::SpoolStore;
-use crate::tarball::{Contents, TarballError};
+use weir_tarball::FolderPath;
+use weir_tarball::{Contents, TarballError};
 
 fn key(archive: &[u8]) -> (Sha256, Layout) {
     (Sha256::of(archive), Layout::AsIs)

@@ -14,7 +14,7 @@ use weir_protocol::digest::{ObjectDigest, Sha256};
 use super::*;
 use crate::source::archive::{Component, SpoolStore};
 use crate::source::git::tree::GitTree;
-use crate::tarball::{self, BuildContext, Built, Contents, Filters, FrameSink, Limits, Selection, TarballError};
+use weir_tarball::{BuildContext, Built, Contents, Filters, FrameSink, Limits, Selection, TarballError};
 
 #[test]
 fn records_hard_links_and_old_directories_are_read() {
@@ -61,7 +61,7 @@ impl FrameSink for Frames {
 fn build(contents: &impl Contents, selection: &Selection) -> Result<(Built, usize), TarballError> {
     let context = BuildContext { limits: &Limits::default(), threads: 2, base: None, interrupt: &RUN };
     let frames = Frames::default();
-    let built = tarball::build(contents, selection, &context, &frames)?;
+    let built = weir_tarball::build(contents, selection, &context, &frames)?;
     let frames = frames.0.into_inner().unwrap().len();
     Ok((built, frames))
 }

@@ -8,7 +8,7 @@ use super::attributes::LineEnds;
 use super::folder::read_blob;
 use super::walk::walk;
 use crate::source::git::lfs::{LfsObjects, Pointer};
-use crate::tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
+use weir_tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
 
 /// A selection at a commit.
 #[derive(Debug, Clone)]

@@ -10,9 +10,9 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
 
 use super::attributes::{Attributes, FILE_NAME, MAX_BYTES};
-use crate::folder_path::FolderPath;
 use crate::source::git::commit::Commit;
-use crate::tarball::TarballError;
+use weir_tarball::FolderPath;
+use weir_tarball::TarballError;
 
 /// A folder of a commit.
 pub(super) struct Folder {

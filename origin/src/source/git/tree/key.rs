@@ -5,7 +5,7 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::RepositoryName;
 
 use super::folder;
-use crate::tarball::{ContentKey, Selection, TarballError};
+use weir_tarball::{ContentKey, Selection, TarballError};
 
 /// The key of a selection at a commit. Reads one tree per component of the folder's path, which takes microseconds.
 ///

@@ -9,12 +9,12 @@ use weir_protocol::entry_path;
 
 use super::contents::{GitFile, GitTree};
 use crate::source::git::lfs::LfsFile;
-use crate::tarball::{EntryKind, Limits, Selection, TarballError, walk};
+use weir_tarball::{EntryKind, Limits, Selection, TarballError, walk};
 
 /// The LFS objects of a selection at a commit, each once. Empty if the selection excludes LFS.
 ///
 /// # Errors
-/// Those of [`crate::tarball::build`]: a tarball that exceeds its limits is refused before any object is fetched.
+/// Those of [`weir_tarball::build`]: a tarball that exceeds its limits is refused before any object is fetched.
 pub fn lfs_files(
     repo: &Repository,
     commit: &CommitId,

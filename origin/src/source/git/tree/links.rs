@@ -8,7 +8,7 @@ use gix::objs::tree::EntryRef;
 use gix::{ObjectId, Repository};
 
 use super::folder::{self, TreeEntry};
-use crate::tarball::TarballError;
+use weir_tarball::TarballError;
 
 /// The most cached trees. Many links share directories.
 const MAX_TREES: usize = 16;

@@ -10,7 +10,7 @@ use super::contents::{GitFile, GitTree};
 use super::folder::{self, TreeEntry};
 use super::links::Links;
 use crate::source::git::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
-use crate::tarball::{TarballError, Walk};
+use weir_tarball::{TarballError, Walk};
 
 /// A directory that the walk has entered.
 struct Level {

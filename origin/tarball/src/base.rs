@@ -34,12 +34,12 @@ impl Base {
     }
 
     /// The run at this position if it has this key.
-    pub(super) fn run_at(&self, position: usize, key: &RunKey) -> Option<&RecipeRun> {
+    pub fn run_at(&self, position: usize, key: &RunKey) -> Option<&RecipeRun> {
         self.recipe.runs.get(position).filter(|run| run.key == *key)
     }
 
     /// The run with this key, at any position, and its tar.
-    pub(super) fn read(&self, key: &RunKey, decompressor: &mut Decompressor<'_>) -> Option<(&RecipeRun, Vec<Vec<u8>>)> {
+    pub fn read(&self, key: &RunKey, decompressor: &mut Decompressor<'_>) -> Option<(&RecipeRun, Vec<Vec<u8>>)> {
         let run = self.recipe.runs.get(*self.positions.get(key)?)?;
         let tar = run.frames.iter().map(|frame| {
             // Recipes are parsed with bounded sizes, so the cast is safe.

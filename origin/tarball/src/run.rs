@@ -15,7 +15,7 @@ use super::key::KeyWriter;
 use super::recipe::RunKey;
 use super::{Contents, Selection, TarballError};
 
-pub(super) struct Run<C: Contents> {
+pub(crate) struct Run<C: Contents> {
     entries: Vec<Entry<C::File>>,
     /// Approximate bytes of tar.
     bytes: u64,
@@ -32,30 +32,30 @@ impl<C: Contents> Default for Run<C> {
 }
 
 impl<C: Contents> Run<C> {
-    pub(super) fn first() -> Self {
+    pub(crate) fn first() -> Self {
         Self { is_first: true, ..Self::default() }
     }
 
-    pub(super) fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         self.is_first
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(super) fn mark_last(&mut self) {
+    pub(crate) fn mark_last(&mut self) {
         self.is_last = true;
     }
 
-    pub(super) fn add(&mut self, entry: Entry<C::File>) {
+    pub(crate) fn add(&mut self, entry: Entry<C::File>) {
         self.bytes += entry.tar_bytes();
         self.entries.push(entry);
     }
 
     /// Everything that determines the run's frames. Attributes, filters and the folder are already reflected in the
     /// entries.
-    pub(super) fn key(&self, selection: &Selection) -> RunKey {
+    pub(crate) fn key(&self, selection: &Selection) -> RunKey {
         let mut key = KeyWriter::new("weir run key v1");
         key.field(CODEC.as_bytes());
         // Another version of the library may write other frames, and a body must not depend on when it was built.
@@ -77,7 +77,7 @@ impl<C: Contents> Run<C> {
     }
 
     /// Reads the files and writes the tar.
-    pub(super) fn tar(self, contents: &C, interrupt: &AtomicBool) -> Result<Vec<u8>, TarballError> {
+    pub(crate) fn tar(self, contents: &C, interrupt: &AtomicBool) -> Result<Vec<u8>, TarballError> {
         let mut tar = Vec::with_capacity(self.bytes.min(MAX_RUN_BYTES) as usize + tar_writer::END.len());
         let mut buffer = Vec::new();
         for Entry { path, kind } in self.entries {

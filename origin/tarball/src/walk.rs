@@ -14,9 +14,9 @@ const MAX_OMISSION_BYTES: usize = 8 << 20;
 
 /// The totals of a walk.
 #[derive(Debug, Default)]
-pub(crate) struct Walked {
-    pub(super) entries: u64,
-    pub(super) omitted: Vec<Omission>,
+pub struct Walked {
+    pub entries: u64,
+    pub omitted: Vec<Omission>,
 }
 
 /// A directory on the current path.
@@ -52,7 +52,7 @@ pub struct Walk<'a, F> {
 }
 
 /// Walks through contents and passes the entries on in tarball order, within the limits.
-pub(crate) fn walk<C: Contents>(
+pub fn walk<C: Contents>(
     contents: &C,
     selection: &Selection,
     (limits, interrupt): (&Limits, &AtomicBool),
@@ -80,7 +80,7 @@ pub(crate) fn walk<C: Contents>(
 
 impl<F> Walk<'_, F> {
     /// The most entries in the folder.
-    pub(crate) fn max_entries(&self) -> usize {
+    pub fn max_entries(&self) -> usize {
         self.limits.max_entries
     }
 
@@ -151,10 +151,7 @@ impl<F> Walk<'_, F> {
     ///
     /// # Errors
     /// Those of `walk`.
-    pub(super) fn part(
-        &mut self,
-        walk: impl FnOnce(&mut Self) -> Result<(), TarballError>,
-    ) -> Result<(), TarballError> {
+    pub fn part(&mut self, walk: impl FnOnce(&mut Self) -> Result<(), TarballError>) -> Result<(), TarballError> {
         let (depth, root) = (self.levels.len(), self.root);
         self.enter();
         self.root = self.path.len();
@@ -168,7 +165,7 @@ impl<F> Walk<'_, F> {
     ///
     /// # Errors
     /// Those of `walk`.
-    pub(crate) fn convert<P>(
+    pub fn convert<P>(
         &mut self,
         file: impl Fn(P) -> F,
         walk: impl FnOnce(&mut Walk<'_, P>) -> Result<(), TarballError>,

@@ -13,7 +13,7 @@ use weir_protocol::digest::{self, TarballDigest};
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
-pub(super) struct TarDigests {
+pub struct TarDigests {
     size: u64,
     sha256: Sha256,
     blake3: TreeHasher,
@@ -29,7 +29,7 @@ impl Eq for TarDigests {}
 
 impl TarDigests {
     /// Hashes these parts one after another.
-    pub(super) fn update(&mut self, parts: &[Vec<u8>]) {
+    pub fn update(&mut self, parts: &[Vec<u8>]) {
         for part in parts {
             self.size += part.len() as u64;
             self.sha256.update(part);
@@ -38,7 +38,7 @@ impl TarDigests {
     }
 
     /// Returns BLAKE3 and SHA-256.
-    pub(super) fn finish(self) -> (TarballDigest, digest::Sha256) {
+    pub fn finish(self) -> (TarballDigest, digest::Sha256) {
         (self.blake3.finish().into(), digest::Sha256::from_bytes(self.sha256.finalize().into()))
     }
 }

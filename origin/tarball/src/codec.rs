@@ -10,7 +10,7 @@ use zstd::zstd_safe::compress_bound;
 
 /// Identifies the encoder and the splitting rules. It is part of the content key and of every run's key. Change it
 /// with the code, and when a golden test shows that a library's output has changed.
-pub(super) const CODEC: &str = "first 0.25 MiB, runs by paths and sizes v4, larger ones by FastCDC 2020 (0.25, 1, 4 MiB), \
+pub(crate) const CODEC: &str = "first 0.25 MiB, runs by paths and sizes v4, larger ones by FastCDC 2020 (0.25, 1, 4 MiB), \
     zstd level 3, gzip level 6 of zlib-rs";
 
 /// The window is at most 2 MiB; readers must support 8 MiB.
@@ -20,27 +20,27 @@ const ZSTD_LEVEL: i32 = 3;
 const GZIP_LEVEL: u32 = 6;
 
 /// Compresses and decompresses frames. Reuse it: its tables take some megabytes.
-pub(super) struct Codec {
+pub(crate) struct Codec {
     compressor: Compressor<'static>,
-    pub(super) decompressor: Decompressor<'static>,
+    pub decompressor: Decompressor<'static>,
     buffer: Vec<u8>,
 }
 
 impl Codec {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let compressor = Compressor::new(ZSTD_LEVEL).expect("the level is one of the library's");
         let buffer = Vec::with_capacity(compress_bound(MAX_FRAME_BYTES as usize));
         Self { compressor, decompressor: Decompressor::default(), buffer }
     }
 
     /// One zstd frame with its content size and without a checksum.
-    pub(super) fn zstd(&mut self, tar: &[u8]) -> io::Result<Bytes> {
+    pub(crate) fn zstd(&mut self, tar: &[u8]) -> io::Result<Bytes> {
         self.compressor.compress_to_buffer(tar, &mut self.buffer)?;
         Ok(Bytes::copy_from_slice(&self.buffer))
     }
 
     /// One gzip member whose header has no time and no name.
-    pub(super) fn gzip(&mut self, tar: &[u8]) -> io::Result<Bytes> {
+    pub(crate) fn gzip(&mut self, tar: &[u8]) -> io::Result<Bytes> {
         self.buffer.clear();
         let mut member = GzBuilder::new().mtime(0).write(&mut self.buffer, Compression::new(GZIP_LEVEL));
         member.write_all(tar)?;

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 ///
 /// A run that exceeds the whole budget waits until it is the only one.
 #[derive(Debug)]
-pub(super) struct MemoryBudget {
+pub(crate) struct MemoryBudget {
     max_bytes: u64,
     state: Mutex<State>,
     changed: Condvar,
@@ -19,12 +19,12 @@ struct State {
 }
 
 impl MemoryBudget {
-    pub(super) fn new(max_bytes: u64) -> Self {
+    pub(crate) fn new(max_bytes: u64) -> Self {
         Self { max_bytes, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Waits until there is room for a run. Returns `false` after [`Self::close`].
-    pub(super) fn enter(&self, bytes: u64) -> bool {
+    pub(crate) fn enter(&self, bytes: u64) -> bool {
         let mut state = self.lock();
         while !state.closed && !self.has_room(&state, bytes) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -34,13 +34,13 @@ impl MemoryBudget {
     }
 
     /// Frees the bytes of a run.
-    pub(super) fn leave(&self, bytes: u64) {
+    pub(crate) fn leave(&self, bytes: u64) {
         self.lock().bytes -= bytes;
         self.changed.notify_all();
     }
 
     /// Wakes all waiting callers and rejects later ones.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }

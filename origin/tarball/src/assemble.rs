@@ -39,29 +39,29 @@ pub struct Built {
 }
 
 /// A processed run, or its error.
-pub(super) struct ProcessedRun {
-    pub(super) position: usize,
+pub(crate) struct ProcessedRun {
+    pub position: usize,
     /// The bytes to return to the memory budget.
-    pub(super) admitted: Option<u64>,
-    pub(super) result: Result<FinishedRun, TarballError>,
+    pub admitted: Option<u64>,
+    pub result: Result<FinishedRun, TarballError>,
 }
 
 /// A run whose frames are in the sink.
-pub(super) struct FinishedRun {
-    pub(super) run: RecipeRun,
-    pub(super) tar: Tar,
-    pub(super) reused: bool,
+pub(crate) struct FinishedRun {
+    pub run: RecipeRun,
+    pub tar: Tar,
+    pub reused: bool,
 }
 
 /// The input for the tar's digests.
-pub(super) enum Tar {
+pub(crate) enum Tar {
     /// The tar of the run, in parts.
     Bytes(Vec<Vec<u8>>),
     /// No bytes: this run or a later one carries the state of the digests after it.
     Skipped,
 }
 
-pub(super) struct Assembler<'a> {
+pub(crate) struct Assembler<'a> {
     context: &'a BuildContext<'a>,
     budget: &'a MemoryBudget,
     /// Bytes of tar so far.
@@ -72,13 +72,13 @@ pub(super) struct Assembler<'a> {
 }
 
 impl<'a> Assembler<'a> {
-    pub(super) fn new(context: &'a BuildContext<'a>, budget: &'a MemoryBudget) -> Self {
+    pub(crate) fn new(context: &'a BuildContext<'a>, budget: &'a MemoryBudget) -> Self {
         let (digests, recipe) = (TarDigests::default(), Recipe::default());
         Self { context, budget, size: 0, digests, recipe, reused_frames: 0 }
     }
 
     /// Takes runs in any order until the channel closes.
-    pub(super) fn take_all(&mut self, finished: &Receiver<ProcessedRun>) -> Result<(), TarballError> {
+    pub(crate) fn take_all(&mut self, finished: &Receiver<ProcessedRun>) -> Result<(), TarballError> {
         let mut early = BTreeMap::new();
         for done in finished {
             early.insert(done.position, done);
@@ -116,7 +116,7 @@ impl<'a> Assembler<'a> {
     }
 
     /// Finishes the tarball. All runs must have been taken.
-    pub(super) fn into_built(self, walked: Walked) -> Built {
+    pub(crate) fn into_built(self, walked: Walked) -> Built {
         let Self { size, digests, recipe, reused_frames, .. } = self;
         let (digest, sha256) = digests.finish();
         let Walked { entries, omitted } = walked;

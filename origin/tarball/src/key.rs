@@ -43,7 +43,8 @@ impl ContentKey {
 pub struct KeyWriter(blake3::Hasher);
 
 impl KeyWriter {
-    pub(super) fn new(purpose: &str) -> Self {
+    /// `purpose` keeps keys of different kinds apart.
+    pub fn new(purpose: &str) -> Self {
         Self(blake3::Hasher::new_derive_key(purpose))
     }
 
@@ -59,7 +60,8 @@ impl KeyWriter {
         items.iter().for_each(|item| self.field(item));
     }
 
-    pub(super) fn finish(&self) -> [u8; 32] {
+    /// The key of everything that was written.
+    pub fn finish(&self) -> [u8; 32] {
         *self.0.finalize().as_bytes()
     }
 }

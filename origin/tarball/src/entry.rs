@@ -34,7 +34,7 @@ pub enum EntryKind<F> {
 
 impl<F> Entry<F> {
     /// The same entry, whose file is identified by `map`.
-    pub(super) fn map_file<T>(self, map: impl FnOnce(F) -> T) -> Entry<T> {
+    pub fn map_file<T>(self, map: impl FnOnce(F) -> T) -> Entry<T> {
         let kind = match self.kind {
             EntryKind::File { file, size, executable } => EntryKind::File { file: map(file), size, executable },
             EntryKind::Directory => EntryKind::Directory,
@@ -44,7 +44,7 @@ impl<F> Entry<F> {
     }
 
     /// Approximate bytes in the tar: exact except for long names and converted line ends.
-    pub(super) fn tar_bytes(&self) -> u64 {
+    pub fn tar_bytes(&self) -> u64 {
         let contents = match &self.kind {
             EntryKind::File { size, .. } => size.saturating_add(tar_writer::padding(*size) as u64),
             EntryKind::Symlink { target } => target.len() as u64,

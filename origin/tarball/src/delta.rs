@@ -17,13 +17,7 @@ const LEVEL: i32 = 6;
 ///
 /// # Errors
 /// The tar cannot be read, or does not have `size` bytes.
-pub(crate) fn encode(
-    old: &[u8],
-    old_sha256: &Sha256,
-    mut new: impl Read,
-    size: u64,
-    max: u64,
-) -> io::Result<Option<Vec<u8>>> {
+pub fn encode(old: &[u8], old_sha256: &Sha256, mut new: impl Read, size: u64, max: u64) -> io::Result<Option<Vec<u8>>> {
     let mut body = Bounded { bytes: Vec::new(), max, is_full: false };
     let encoded = body.write_all(&dcz::header(old_sha256)).and_then(|()| {
         let mut encoder = Encoder::with_ref_prefix(&mut body, LEVEL, old)?;

@@ -13,11 +13,12 @@ mod chunker;
 mod codec;
 mod composed;
 mod contents;
-pub(crate) mod delta;
+pub mod delta;
 mod digests;
 mod entry;
 mod error;
 mod filters;
+mod folder_path;
 mod frame_sink;
 mod key;
 mod listing;
@@ -28,7 +29,7 @@ mod run;
 mod walk;
 mod worker;
 
-use crate::folder_path::FolderPath;
+pub use folder_path::{FolderPath, FolderPathError};
 
 pub use assemble::Built;
 pub use base::Base;
@@ -44,7 +45,7 @@ pub use key::{ContentKey, KeyWriter};
 pub use listing::{ListedEntry, ListedKind, Listing, list};
 pub use recipe::{Recipe, RecipeError};
 pub use walk::Walk;
-pub(crate) use walk::walk;
+pub use walk::walk;
 
 /// The part of a revision that goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

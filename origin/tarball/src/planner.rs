@@ -13,14 +13,14 @@ use super::walk::{Walked, walk};
 use super::{Contents, Entry, Selection, TarballError};
 
 /// A run and its position in the tarball.
-pub(super) struct Job<C: Contents> {
-    pub(super) position: usize,
-    pub(super) key: RunKey,
-    pub(super) run: Run<C>,
+pub(crate) struct Job<C: Contents> {
+    pub position: usize,
+    pub key: RunKey,
+    pub run: Run<C>,
 }
 
 /// Why a walk ended early.
-pub(super) enum Stop {
+pub(crate) enum Stop {
     Failed(TarballError),
     /// The assembler has failed and returns the error.
     AssemblerFailed,
@@ -33,7 +33,7 @@ impl From<TarballError> for Stop {
 }
 
 /// Walks everything. Runs go to the workers, or directly to the assembler if their bytes are not needed.
-pub(super) fn plan<C: Contents>(
+pub(crate) fn plan<C: Contents>(
     contents: &C,
     selection: &Selection,
     context: &BuildContext<'_>,

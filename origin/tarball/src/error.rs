@@ -102,12 +102,13 @@ pub enum TarballError {
 }
 
 impl TarballError {
-    pub(crate) fn object(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
+    /// An object cannot be read, for now.
+    pub fn object(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
         Self::Object { id: id.to_string(), cause: cause.to_string() }
     }
 
     /// The error as one of a part, if it is of the part's source and not of the tarball.
-    pub(super) fn of_part(self, part: usize) -> Self {
+    pub fn of_part(self, part: usize) -> Self {
         match self {
             Self::FolderMissing(_)
             | Self::NotAFolder(..)
@@ -120,7 +121,8 @@ impl TarballError {
         }
     }
 
-    pub(crate) fn malformed(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
+    /// An object was read, and is wrong.
+    pub fn malformed(id: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
         Self::Malformed { id: id.to_string(), cause: cause.to_string() }
     }
 }

@@ -29,7 +29,7 @@ struct Glob {
 
 /// The filters' decision for a directory, which its entries inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Inclusion {
+pub enum Inclusion {
     /// No include pattern has matched yet; one may match below.
     Undecided,
     /// Everything below is included, unless an exclude pattern matches.
@@ -60,17 +60,17 @@ impl Filters {
     }
 
     /// The include and exclude patterns as written.
-    pub(super) fn texts(&self) -> [Vec<&str>; 2] {
+    pub fn texts(&self) -> [Vec<&str>; 2] {
         [&self.include, &self.exclude].map(|globs| globs.iter().map(|glob| glob.text.as_str()).collect())
     }
 
     /// The decision for the folder itself. Patterns are relative to it, so none can match it.
-    pub(super) fn root(&self) -> Inclusion {
+    pub fn root(&self) -> Inclusion {
         if self.include.is_empty() { Inclusion::Included } else { Inclusion::Undecided }
     }
 
     /// The decision for a path inside a directory, whose own decision is `parent`.
-    pub(super) fn descend(&self, parent: Inclusion, path: &[u8], is_directory: bool) -> Inclusion {
+    pub fn descend(&self, parent: Inclusion, path: &[u8], is_directory: bool) -> Inclusion {
         let matches = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(path, is_directory));
         match parent {
             Inclusion::Excluded => Inclusion::Excluded,

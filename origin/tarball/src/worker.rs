@@ -17,7 +17,7 @@ use super::run::Run;
 use super::{Contents, Selection, TarballError};
 
 /// One of the threads of a build.
-pub(super) struct Worker<'a, C> {
+pub(crate) struct Worker<'a, C> {
     contents: C,
     selection: &'a Selection,
     context: &'a BuildContext<'a>,
@@ -26,7 +26,7 @@ pub(super) struct Worker<'a, C> {
 }
 
 impl<'a, C: Contents> Worker<'a, C> {
-    pub(super) fn new(
+    pub(crate) fn new(
         contents: C,
         selection: &'a Selection,
         context: &'a BuildContext<'a>,
@@ -36,7 +36,7 @@ impl<'a, C: Contents> Worker<'a, C> {
     }
 
     /// Runs until there are no more jobs or the assembler is gone.
-    pub(super) fn work(mut self, jobs: &Mutex<Receiver<Job<C>>>, done: &Sender<ProcessedRun>) {
+    pub(crate) fn work(mut self, jobs: &Mutex<Receiver<Job<C>>>, done: &Sender<ProcessedRun>) {
         loop {
             // Holding the lock while waiting is intended: one worker waits for a job, the others for the lock.
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -10,14 +10,14 @@ use weir_protocol::manifest::{Frame, MAX_FRAME_BYTES, MAX_FRAME_TAR_BYTES, MAX_O
 use super::digests::TarDigests;
 
 /// Determines a run's frames: equal keys mean equal frames.
-pub(super) type RunKey = [u8; 32];
+pub(crate) type RunKey = [u8; 32];
 
 /// The interval of stored digest states, each 1 to 2 KiB. A build reads at most this many unchanged runs before its
 /// first change.
 const STATE_INTERVAL_RUNS: usize = 16;
 
 /// Whether the recipe has a digest state after the run at this position.
-pub(super) fn has_digests(position: usize) -> bool {
+pub(crate) fn has_digests(position: usize) -> bool {
     position % STATE_INTERVAL_RUNS == STATE_INTERVAL_RUNS - 1
 }
 
@@ -27,30 +27,30 @@ const VERSION: u8 = 1;
 /// The runs of a tarball, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recipe {
-    pub(super) runs: Vec<RecipeRun>,
+    pub(crate) runs: Vec<RecipeRun>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RecipeRun {
-    pub(super) key: RunKey,
+pub struct RecipeRun {
+    pub key: RunKey,
     /// At least one. The first run, and runs of more than [`MAX_FRAME_TAR_BYTES`], may have several.
-    pub(super) frames: Vec<RecipeFrame>,
+    pub frames: Vec<RecipeFrame>,
     /// The digest state after this run, if [`has_digests`].
-    pub(super) digests: Option<TarDigests>,
+    pub digests: Option<TarDigests>,
 }
 
 /// One part of the tar in each encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RecipeFrame {
-    pub(super) tar_size: u64,
-    pub(super) zstd: Coded,
+pub struct RecipeFrame {
+    pub tar_size: u64,
+    pub zstd: Coded,
     /// Set for every frame if the selection includes gzip.
-    pub(super) gzip: Option<Coded>,
+    pub gzip: Option<Coded>,
 }
 
 /// The object of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Coded {
+pub struct Coded {
     digest: [u8; 32],
     size: u64,
 }
@@ -97,12 +97,12 @@ impl Recipe {
         postcard::to_extend(&self.runs, vec![VERSION]).expect("runs are plain data, and memory does not end")
     }
 
-    pub(super) fn zstd(&self) -> Vec<Frame> {
+    pub(crate) fn zstd(&self) -> Vec<Frame> {
         self.frames().map(|frame| frame.zstd.frame(frame.tar_size)).collect()
     }
 
     /// The frames of the gzip representation, if there is one.
-    pub(super) fn gzip(&self) -> Option<Vec<Frame>> {
+    pub fn gzip(&self) -> Option<Vec<Frame>> {
         self.frames().map(|frame| Some(frame.gzip?.frame(frame.tar_size))).collect()
     }
 
@@ -118,7 +118,7 @@ impl RecipeRun {
             && self.digests.is_some() == has_digests(position)
     }
 
-    pub(super) fn tar_size(&self) -> u64 {
+    pub fn tar_size(&self) -> u64 {
         self.frames.iter().map(|frame| frame.tar_size).sum()
     }
 }
@@ -131,11 +131,11 @@ impl RecipeFrame {
 }
 
 impl Coded {
-    pub(super) fn new(digest: &ObjectDigest, size: u64) -> Self {
+    pub fn new(digest: &ObjectDigest, size: u64) -> Self {
         Self { digest: *digest.as_bytes(), size }
     }
 
-    pub(super) fn digest(&self) -> ObjectDigest {
+    pub fn digest(&self) -> ObjectDigest {
         blake3::Hash::from_bytes(self.digest).into()
     }
 

@@ -18,7 +18,7 @@ const MIN_RUN_BYTES: u64 = 512 << 10;
 const MEAN_REST_BYTES: u64 = 512 << 10;
 
 /// The approximate largest run in bytes of tar, unless it is a single file.
-pub(super) const MAX_RUN_BYTES: u64 = MAX_FRAME_TAR_BYTES;
+pub(crate) const MAX_RUN_BYTES: u64 = MAX_FRAME_TAR_BYTES;
 
 /// The minimum (except for the last), average and maximum bytes of tar in a frame of a large run.
 const SLICE_BYTES: [usize; 3] = [256 << 10, 1 << 20, MAX_FRAME_TAR_BYTES as usize];
@@ -28,7 +28,7 @@ const HEAD_BYTES: usize = 256 << 10;
 
 /// Decides where runs begin, one entry after another.
 #[derive(Debug, Default)]
-pub(super) struct Chunker {
+pub(crate) struct Chunker {
     /// Bytes of the current run.
     bytes: u64,
     /// The last entry ended its run.
@@ -37,7 +37,7 @@ pub(super) struct Chunker {
 
 impl Chunker {
     /// Whether a run begins with this entry. `bytes` is its approximate size in the tar.
-    pub(super) fn begins(&mut self, path: &[u8], bytes: u64) -> bool {
+    pub(crate) fn begins(&mut self, path: &[u8], bytes: u64) -> bool {
         let begins = self.bytes > 0 && (self.ended || self.bytes + bytes > MAX_RUN_BYTES);
         if begins {
             self.bytes = 0;
@@ -58,7 +58,7 @@ fn may_end(path: &[u8], bytes: u64) -> bool {
 /// The byte ranges of a run's frames. A run that fits into one frame is not split. A larger one, with a large file or
 /// with expanded line ends, is split by content, so that a change moves few boundaries. In the first run of a tarball
 /// this applies after the small first frame.
-pub(super) fn frames(tar: &[u8], is_first: bool) -> Vec<Range<usize>> {
+pub(crate) fn frames(tar: &[u8], is_first: bool) -> Vec<Range<usize>> {
     let head = if is_first && tar.len() >= 2 * HEAD_BYTES { HEAD_BYTES } else { 0 };
     let mut frames: Vec<_> = (head > 0).then_some(0..head).into_iter().collect();
     let [min, mean, max] = SLICE_BYTES;
