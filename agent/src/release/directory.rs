@@ -17,6 +17,7 @@ use weir_protocol::name::ServiceName;
 use super::changes::{Changes, changes};
 use super::compare::{Difference, compare};
 use super::error::{ReleaseError, disk};
+use super::layout::{INCOMING, RELEASES};
 use super::lock::RootLock;
 use super::modes::Modes;
 use super::name::ReleaseName;
@@ -30,9 +31,6 @@ use super::tree::{make_directory, remove_tree, sync_directory};
 use super::unpack::{Limits, unpack};
 use super::{frames_file, prune, rebuild, state_file, switch};
 use crate::generation::highest_credible;
-
-pub(crate) const RELEASES: &str = "releases";
-pub(super) const INCOMING: &str = "incoming";
 
 /// The directory of one service.
 pub(crate) struct ServiceDirectory {

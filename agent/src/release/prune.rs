@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::directory::{INCOMING, RELEASES};
 use super::error::{ReleaseError, disk};
+use super::layout::{INCOMING, RELEASES};
 use super::name::ReleaseName;
 use super::tree::remove_tree;
 

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::directory::RELEASES;
 use super::error::{ReleaseError, disk};
+use super::layout::RELEASES;
 use super::name::ReleaseName;
 use super::tree::{remove_file, sync_directory};
 

@@ -9,6 +9,7 @@ use weir_runtime::serve::Peer;
 
 use super::credential::Credential;
 use super::key_set::KeySet;
+use super::refusal::Refusal;
 use crate::config::CertificateRule;
 
 /// The decision on a request.
@@ -28,29 +29,6 @@ pub(crate) enum AuthMethod {
     None,
     Token,
     Certificate,
-}
-
-/// Why a client is not authenticated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// It sent neither a token nor an agent's certificate.
-    NoCredential,
-    /// The token is malformed.
-    Malformed,
-    /// The key of the token is unknown.
-    UnknownKey,
-    /// The key of the token is revoked.
-    RevokedKey,
-    BadSignature,
-    /// The token is for another audience.
-    WrongAudience,
-    /// The issuer's tokens are not accepted for this subject.
-    WrongSubject,
-    /// The claims make no name of an agent.
-    NoAgent,
-    Expired,
-    NotYetValid,
-    Denied,
 }
 
 impl AccessDecision {
@@ -89,42 +67,6 @@ impl AccessDecision {
             AccessDecision::Allowed(AuthMethod::Certificate) => "certificate",
             AccessDecision::OutOfScope => "out_of_scope",
             AccessDecision::Unauthorized(refusal) => refusal.as_str(),
-        }
-    }
-}
-
-impl Refusal {
-    /// The value of a metric's label.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Refusal::NoCredential => "no_credential",
-            Refusal::Malformed => "malformed",
-            Refusal::UnknownKey => "unknown_key",
-            Refusal::RevokedKey => "revoked_key",
-            Refusal::BadSignature => "bad_signature",
-            Refusal::WrongAudience => "wrong_audience",
-            Refusal::WrongSubject => "wrong_subject",
-            Refusal::NoAgent => "no_agent",
-            Refusal::Expired => "expired",
-            Refusal::NotYetValid => "not_yet_valid",
-            Refusal::Denied => "denied",
-        }
-    }
-
-    /// The reason as a sentence, fit for clients and for a quoted string of RFC 9110.
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Refusal::NoCredential => "This edge needs a bearer token or a client certificate of an agent.",
-            Refusal::Malformed => "The token cannot be read.",
-            Refusal::UnknownKey => "The token is signed with an unknown key.",
-            Refusal::RevokedKey => "The token is signed with a key that was revoked: use a new token.",
-            Refusal::BadSignature => "The signature of the token is invalid.",
-            Refusal::WrongAudience => "The token is for another audience.",
-            Refusal::WrongSubject => "Tokens of this subject are not accepted here.",
-            Refusal::NoAgent => "The claims of the token do not form the name of an agent.",
-            Refusal::Expired => "The token or the certificate has expired: use a new one.",
-            Refusal::NotYetValid => "The token is not valid yet.",
-            Refusal::Denied => "The token was revoked: use a new one.",
         }
     }
 }

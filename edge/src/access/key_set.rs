@@ -10,8 +10,8 @@ use weir_protocol::token::{
     Claims, KeyId, MAX_TOKEN_BYTES, PublicKey, TokenError, TokenId, UnixSeconds, UnverifiedToken, ValidityError,
 };
 
-use super::decision::Refusal;
 use super::issuers::{IssuerTable, KeyRequest};
+use super::refusal::Refusal;
 
 /// The keys and denials of all lists; immutable.
 pub(super) struct KeySet {

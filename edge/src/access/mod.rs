@@ -9,6 +9,7 @@ mod issuers;
 mod key_set;
 mod metrics;
 mod origin_lists;
+mod refusal;
 mod session;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +28,10 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::serve::Peer;
 use weir_runtime::shutdown::Drain;
 
-pub(crate) use decision::{AccessDecision, Refusal};
+pub(crate) use decision::AccessDecision;
 pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
+pub(crate) use refusal::Refusal;
 pub(crate) use session::{Agent, Session};
 
 use self::credential::Credential;

@@ -12,7 +12,7 @@ use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Peer, until};
 
 use super::credential::Credential;
-use super::decision::Refusal;
+use super::refusal::Refusal;
 use super::{Access, Inner};
 
 /// An agent, as its credential proves it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use weir_runtime::metric_families;
 
-use super::disk::DiskFailure;
+use super::disk_failure::DiskFailure;
 
 /// What becomes of fills, as values of a label.
 const FILL_RESULTS: [&str; 7] = ["ok", "not_found", "origin_failed", "broken", "slow", "corrupt", "abandoned"];

@@ -7,6 +7,7 @@
 mod body;
 mod budget;
 mod disk;
+mod disk_failure;
 mod fill;
 mod in_flight;
 mod manifests;

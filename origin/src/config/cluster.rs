@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::etcd::EtcdConfig;
+use super::etcd::{EtcdConfig, has_only_host};
 use super::store::{StoreConfig, StoreLocation};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
@@ -134,12 +134,6 @@ impl ClusterConfig {
 /// Whether the text is `https://`, a host and perhaps a port.
 fn is_origin(text: &str) -> bool {
     Url::parse(text).is_ok_and(|url| url.scheme() == "https" && has_only_host(&url))
-}
-
-/// Whether a URL has nothing but its scheme, a host and perhaps a port.
-pub(super) fn has_only_host(url: &Url) -> bool {
-    let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
-    is_bare && url.has_host() && url.username().is_empty() && url.password().is_none()
 }
 
 #[cfg(test)]

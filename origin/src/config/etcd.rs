@@ -7,7 +7,6 @@ use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use weir_runtime::tls;
 
-use super::cluster::has_only_host;
 use super::file_check::FileCheck;
 
 const MAX_PREFIX_BYTES: usize = 100;
@@ -93,6 +92,12 @@ impl EtcdConfig {
     pub(super) fn check_files(&self, check: &mut FileCheck) {
         check.errors.extend(self.tls().err());
     }
+}
+
+/// Whether a URL has nothing but its scheme, a host and perhaps a port.
+pub(super) fn has_only_host(url: &Url) -> bool {
+    let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    is_bare && url.has_host() && url.username().is_empty() && url.password().is_none()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Checks the files that a configuration names, and collects all errors.
+//! What is wrong with the files that a configuration names.
 
 use std::fmt::Display;
 use std::fs;
@@ -6,12 +6,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
-use weir_runtime::access_files::AccessFiles;
-use weir_runtime::identity::Role;
-use weir_runtime::tls::{self, Purpose, TlsError};
-use weir_runtime::{key_pair, secret_file, writable_directory};
+use weir_runtime::tls::{self, Purpose};
 
-use super::{Config, EtcdConfig, TlsConfig};
+use super::TlsConfig;
 
 /// The result of the check, for people.
 #[derive(Debug, Default)]
@@ -45,84 +42,10 @@ impl FileCheck {
         }
     }
 
-    fn check_tls(&mut self, what: &str, TlsConfig { certificate, key, client_ca }: &TlsConfig) {
+    pub(super) fn check_tls(&mut self, what: &str, TlsConfig { certificate, key, client_ca }: &TlsConfig) {
         let errors = tls::check_pair(certificate, key, Purpose::Server, SystemTime::now());
         for error in errors.into_iter().chain(tls::read_roots(client_ca).err()) {
             self.record(what, Some(error));
         }
-    }
-}
-
-impl Config {
-    /// Reads the files that the configuration names, for `--check-config`. If there are no errors, the origin can start.
-    pub fn check_files(&self) -> FileCheck {
-        let mut check = FileCheck::default();
-        check.check_tls("[tls]", &self.tls);
-        check.record("[cluster] needs another [tls] certificate", self.check_member_certificate().err());
-        let of_operators = self.operator.tls(&self.tls);
-        if self.operator_listen.is_some() && of_operators != self.tls {
-            check.check_tls("[operator]", &of_operators);
-        }
-        check.record("[operator]", self.operator.token().err());
-        if let Some(dir) = self.operator.secrets_dir.as_ref().filter(|dir| !dir.is_dir()) {
-            check.missing.push(format!("[operator] `secrets_dir` {} does not exist (yet)", dir.display()));
-        }
-        let access = self.access.files();
-        let keys = access.keys.iter().map(|key| AccessFiles { keys: vec![key.clone()], deny: None });
-        let deny = AccessFiles { keys: Vec::new(), deny: access.deny.clone() };
-        let each = keys.chain([deny]).map(|file| check.record("[access]", file.read().err()));
-        // Counted, so that every file is read.
-        if each.filter(|good| !good).count() == 0 {
-            check.record("[access]", access.read().err());
-        }
-        let keys = self.signing.keys.iter();
-        let each = keys.map(|key| check.record("[signing] keys", key_pair::read_private(key).err()));
-        // Counted, so that every file is read.
-        if each.filter(|good| !good).count() == 0 {
-            check.errors.extend(self.signing.read().err().map(|error| error.to_string()));
-        }
-        let data_dir = writable_directory::check(&self.data_dir).err();
-        check.record(&format!("data_dir = \"{}\"", self.data_dir.display()), data_dir);
-        self.store.check_files(&mut check);
-        if let Some(etcd) = self.etcd() {
-            etcd.check_files(&mut check);
-        }
-        for repository in &self.repositories {
-            repository.check_files(&mut check);
-        }
-        check.warnings = self.secret_warnings();
-        check
-    }
-
-    /// Checks that the certificate of `listen` opens the other origins of the cluster too.
-    ///
-    /// # Errors
-    /// It does not, or cannot be read.
-    pub(crate) fn check_member_certificate(&self) -> Result<(), TlsError> {
-        match self.cluster {
-            Some(_) => tls::check_role(&self.tls.certificate, Role::Origin, Some(&self.trust_domain)),
-            None => Ok(()),
-        }
-    }
-
-    fn etcd(&self) -> Option<&EtcdConfig> {
-        self.cluster.as_ref()?.etcd.as_ref()
-    }
-
-    /// The files of secrets that others can read or change.
-    pub fn secret_warnings(&self) -> Vec<String> {
-        let own = [
-            ("[tls] `key`", Some(&self.tls.key)),
-            ("[operator] `key`", self.operator.key.as_ref()),
-            ("[operator] `operator_token_file`", self.operator.operator_token_file.as_ref()),
-            ("[store] `secret_access_key_file`", self.store.secret_access_key_file.as_ref()),
-            ("[cluster] `etcd.key`", self.etcd().and_then(|etcd| etcd.key.as_ref())),
-        ];
-        let own = own.into_iter().filter_map(|(key, file)| secret_file::mode_warning(key, file?));
-        let warnings = own.chain(self.repositories.iter().flat_map(|repository| {
-            let what = move |key| format!("repository `{}`: `{key}`", repository.name);
-            repository.secrets().filter_map(move |(key, file)| secret_file::mode_warning(&what(key), file))
-        }));
-        warnings.collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration of an origin: listeners, repositories and services.
 
 mod access;
+mod check_files;
 mod cluster;
 mod etcd;
 mod file_check;

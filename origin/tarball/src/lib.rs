@@ -12,7 +12,6 @@ mod build_context;
 mod chunker;
 mod codec;
 mod composed;
-mod contents;
 pub mod delta;
 mod digests;
 mod entry;
@@ -36,7 +35,6 @@ pub use base::Base;
 pub use build::build;
 pub use build_context::BuildContext;
 pub use composed::{ComposedTree, PartFile, position};
-pub use contents::Contents;
 pub use entry::{Entry, EntryKind};
 pub use error::TarballError;
 pub use filters::{FilterError, Filters};
@@ -44,8 +42,8 @@ pub use frame_sink::FrameSink;
 pub use key::{ContentKey, KeyWriter};
 pub use listing::{ListedEntry, ListedKind, Listing, list};
 pub use recipe::{Recipe, RecipeError};
-pub use walk::Walk;
 pub use walk::walk;
+pub use walk::{Contents, Walk};
 
 /// The part of a revision that goes into a tarball.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -7,10 +7,33 @@ use weir_protocol::entry_path;
 
 use super::entry::{Entry, EntryKind};
 use super::filters::{Filters, Inclusion};
-use super::{Contents, Limits, Selection, TarballError};
+use super::{KeyWriter, Limits, Selection, TarballError};
 
 /// The longest list of omissions in bytes of JSON, well below the limit of a descriptor.
 const MAX_OMISSION_BYTES: usize = 8 << 20;
+
+/// The files and symlinks of a tarball, from any source. Each thread of a build has its own clone.
+pub trait Contents: Clone + Send {
+    /// Locates the bytes of a file, and the filters to apply. Keep it small: all files of the runs in progress are in
+    /// memory.
+    type File: Send;
+
+    /// Visits all entries.
+    ///
+    /// # Errors
+    /// Those of the walk and of the source.
+    fn walk(&self, into: &mut Walk<'_, Self::File>) -> Result<(), TarballError>;
+
+    /// Writes everything that determines a file's bytes and mode. The output for two different files must differ, and
+    /// neither may be a prefix of the other.
+    fn identify(file: &Self::File, executable: bool, key: &mut KeyWriter);
+
+    /// Reads a file into `buffer` and replaces its contents. `path` is for errors.
+    ///
+    /// # Errors
+    /// Those of the source.
+    fn read(&self, path: &[u8], file: &Self::File, buffer: &mut Vec<u8>) -> Result<(), TarballError>;
+}
 
 /// The totals of a walk.
 #[derive(Debug, Default)]

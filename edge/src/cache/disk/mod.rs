@@ -2,7 +2,6 @@
 //!
 //! The files are the only state. A damaged file is removed and counts as a miss, as does a missing one.
 
-mod failure;
 mod index;
 mod layout;
 mod read;
@@ -21,14 +20,12 @@ use weir_protocol::digest::ObjectDigest;
 use weir_runtime::directory_lock::DirectoryLock;
 use weir_runtime::shutdown::Drain;
 
-use self::failure::Backoff;
 use self::index::Index;
 use self::layout::Layout;
 use super::budget::MemoryBudget;
+use super::disk_failure::{Backoff, DiskFailure};
 use super::metrics::{CacheMetrics, NotStored, RemovalReason, Tier};
 use crate::clock::Clock;
-
-pub(crate) use self::failure::DiskFailure;
 
 /// The timeout of a read; the object is fetched instead.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

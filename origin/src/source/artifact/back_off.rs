@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::{RetryPolicy, ServiceFailure};
-use super::fetch::NotFetched;
+use super::not_fetched::NotFetched;
 
 /// The first back-off, unless the poll interval is shorter. It doubles with each failure.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(5);

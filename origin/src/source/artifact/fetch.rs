@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::time::Duration;
 
 use reqwest::{Response, Url};
 use weir_protocol::digest::Sha256;
@@ -14,6 +13,7 @@ use super::super::helm::{ChartLayers, ChartTag};
 use super::super::http::{Body, BodyError, Client, same_host};
 use super::super::oci::{OciName, Registry, RegistryError};
 use super::super::{FetchProgress, RetryPolicy, ServiceFailure};
+use super::not_fetched::NotFetched;
 use super::signatures::not_as_signed;
 use super::{ArtifactSource, Chosen, Location};
 use crate::data_dir::without_path;
@@ -21,22 +21,6 @@ use crate::disk_watch;
 
 /// The SHA-256 of an archive that is unpacked now, or why it is not.
 pub(super) type Fetched = Result<Sha256, NotFetched>;
-
-#[derive(Debug)]
-pub(super) struct NotFetched {
-    pub(super) failure: ServiceFailure,
-    /// What a host that has only archives demands.
-    pub(super) retry_after: Option<Duration>,
-}
-
-impl NotFetched {
-    /// For an error of the upstream.
-    pub(super) fn by(chosen: &Chosen, step: &'static str, error: &UpstreamError) -> Self {
-        let failure = ServiceFailure::transient(step, format!("{} cannot be fetched: {error}", chosen.label));
-        let failure = ServiceFailure { retry: RetryPolicy::BackOff, ..failure };
-        Self { failure, retry_after: error.retry_after() }
-    }
-}
 
 impl ArtifactSource {
     /// Fetches one archive. The outer error ends the poll: nothing else can be fetched either.

@@ -7,6 +7,7 @@ mod back_off;
 mod chosen;
 mod fetch;
 mod listing;
+mod not_fetched;
 mod signatures;
 mod state;
 mod verify;
@@ -19,8 +20,8 @@ use weir_protocol::revision_id::RevisionId;
 
 pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
 
-use self::fetch::NotFetched;
 use self::listing::Listing as UpstreamListing;
+use self::not_fetched::NotFetched;
 use self::signatures::Policy;
 use self::state::{Needed, State};
 use super::archive::{ArchiveTree, Layout, Spool, SpoolStore};

@@ -8,7 +8,7 @@ use weir_protocol::digest::Sha256;
 use super::super::PublicKey;
 use super::Chosen;
 use super::back_off::Failed;
-use super::fetch::NotFetched;
+use super::not_fetched::NotFetched;
 use crate::config::VerifyConfig;
 
 const COSIGN_KEYS: &str = "cosign_keys";

@@ -276,7 +276,7 @@ fn is_published(service: &Service, revision: &RevisionId) -> bool {
 mod tests {
     use reqwest::Url;
 
-    use super::super::fetch::NotFetched;
+    use super::super::not_fetched::NotFetched;
     use super::super::signatures::Policy;
     use super::super::{Blob, Location};
     use super::*;

@@ -10,6 +10,9 @@ use super::super::range::{SEMVER, VersionRange, parse_version};
 /// The longest name of a chart, in bytes, as of `helm lint`.
 const MAX_NAME_BYTES: usize = 250;
 
+/// The longest version, in bytes: a revision id contains it.
+pub(super) const MAX_VERSION_BYTES: usize = 120;
+
 /// The `ref` of a service that names none.
 const DEFAULT_REF: &str = "HEAD";
 

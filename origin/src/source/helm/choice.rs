@@ -6,11 +6,8 @@ use semver::Version;
 use weir_protocol::digest::Sha256;
 
 use super::super::range::parse_version;
-use super::chart::Chart;
+use super::chart::{Chart, MAX_VERSION_BYTES};
 use super::registry::ChartTag;
-
-/// The longest version, in bytes: a revision id contains it.
-pub(super) const MAX_VERSION_BYTES: usize = 120;
 
 /// The longest URL of a chart, in bytes.
 const MAX_URL_BYTES: usize = 4096;

@@ -3,8 +3,7 @@
 use semver::Version;
 
 use super::super::range::parse_version;
-use super::chart::Chart;
-use super::choice::MAX_VERSION_BYTES;
+use super::chart::{Chart, MAX_VERSION_BYTES};
 
 /// The tags of the followed version, each with the version as the chart has it: the highest one, with the highest build.
 /// Images may have the same version, mostly with `v`, so tags without come first.

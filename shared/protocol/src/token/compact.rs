@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::claims::Claims;
+use super::error::TokenError;
 use super::issuer_policy::IssuerPolicy;
 use super::jwk_set::VerifyingKey;
 use super::public_key::PublicKey;
@@ -13,32 +14,6 @@ use super::{MAX_TOKEN_BYTES, UnixSeconds};
 
 /// The algorithm of Weir's own tokens (RFC 8037 section 3.1); with our keys it is Ed25519.
 pub(super) const ALGORITHM: &str = "EdDSA";
-
-/// Why a token is rejected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TokenError {
-    /// More than [`MAX_TOKEN_BYTES`].
-    #[error("the token has {0} bytes, more than the limit of {MAX_TOKEN_BYTES}")]
-    TooLong(usize),
-    /// Malformed, or of a form that is not accepted. The text does not repeat the token.
-    #[error("the token cannot be read: {0}")]
-    Malformed(String),
-    /// The token names another key.
-    #[error("the token is signed with the key {0}, which is not known")]
-    UnknownKey(String),
-    /// The signature does not match.
-    #[error("the token's signature is invalid")]
-    BadSignature,
-    /// `aud` does not name the audience.
-    #[error("the token is for another audience")]
-    WrongAudience,
-    /// `sub` is not one of the issuer's allowed subjects.
-    #[error("the subject of the token is not allowed")]
-    WrongSubject,
-    /// The claims do not make the name of an agent.
-    #[error("the token names no agent: {0}")]
-    NoAgent(String),
-}
 
 /// A parsed token whose signature has not been verified.
 #[derive(Debug, Clone)]

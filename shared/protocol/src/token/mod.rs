@@ -11,6 +11,7 @@
 mod agent_template;
 mod claims;
 mod compact;
+mod error;
 mod id;
 mod issuer_policy;
 mod jwk_set;
@@ -22,7 +23,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use agent_template::{AgentTemplate, AgentTemplateError};
 pub(crate) use claims::has_expired;
 pub use claims::{Claims, ValidityError};
-pub use compact::{TokenError, UnverifiedToken, unverified_expiry};
+pub use compact::{UnverifiedToken, unverified_expiry};
+pub use error::TokenError;
 pub use id::{IdError, KeyId, TokenId};
 pub use issuer_policy::IssuerPolicy;
 pub use jwk_set::{JwkSet, JwkSetError, MAX_JWK_SET_BYTES, MAX_JWKS, VerifyingKey};

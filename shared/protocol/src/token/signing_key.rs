@@ -11,7 +11,8 @@ use rustls_pki_types::pem::PemObject;
 use serde::Serialize;
 
 use super::claims::Claims;
-use super::compact::{ALGORITHM, TokenError};
+use super::compact::ALGORITHM;
+use super::error::TokenError;
 use super::id::{KeyId, TokenId};
 use super::public_key::PublicKey;
 use super::{MAX_TOKEN_BYTES, UnverifiedToken};

@@ -1,0 +1,23 @@
+//! Why an archive, or what says whose it is, was not fetched.
+
+use std::time::Duration;
+
+use super::super::error::UpstreamError;
+use super::super::{RetryPolicy, ServiceFailure};
+use super::Chosen;
+
+#[derive(Debug)]
+pub(super) struct NotFetched {
+    pub(super) failure: ServiceFailure,
+    /// What a host that has only archives demands.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl NotFetched {
+    /// For an error of the upstream.
+    pub(super) fn by(chosen: &Chosen, step: &'static str, error: &UpstreamError) -> Self {
+        let failure = ServiceFailure::transient(step, format!("{} cannot be fetched: {error}", chosen.label));
+        let failure = ServiceFailure { retry: RetryPolicy::BackOff, ..failure };
+        Self { failure, retry_after: error.retry_after() }
+    }
+}
