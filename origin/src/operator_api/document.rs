@@ -1,5 +1,6 @@
 //! The representation of an object for operators: document, author and state.
 
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
+use super::error::OperatorError;
 use crate::catalog::{Defined, Snapshot, version};
 use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig};
 use crate::status;
@@ -98,4 +100,26 @@ pub(super) fn listing(
     let mut response = admin::json(&json!({ kind: documents, "next_page": next_page }));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// Answers with the document of a repository.
+pub(super) fn repository(
+    at: &Snapshot,
+    name: &RepositoryName,
+    status: StatusCode,
+    head: &Parts,
+) -> Result<Response<Body>, OperatorError> {
+    let document = Document::repository(at, name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
+    Ok(document.answer(status, &head.headers))
+}
+
+/// Answers with the document of a service.
+pub(super) fn service(
+    at: &Snapshot,
+    name: &ServiceName,
+    status: StatusCode,
+    head: &Parts,
+) -> Result<Response<Body>, OperatorError> {
+    let document = Document::service(at, name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
+    Ok(document.answer(status, &head.headers))
 }

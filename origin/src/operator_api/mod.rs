@@ -46,7 +46,7 @@ use weir_runtime::shutdown::Drain;
 
 use self::access::{Access, Caller};
 use self::conditions::precondition;
-use self::document::{Document, listing};
+use self::document::{Document, listing, repository, service};
 use self::dry_run::{DryRuns, Part};
 use self::error::OperatorError;
 use self::forward::Answerer;
@@ -58,7 +58,7 @@ use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
 use self::webhook::Webhooks;
 use crate::bounds::Bounds;
-use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome, Snapshot};
+use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome};
 use crate::config::{
     AgentConfig, AssignmentConfig, Config, IssuerDocument, RepositoryConfig, ServiceConfig, UpstreamsConfig,
     ValidationError,
@@ -457,26 +457,6 @@ async fn read<T: Object + Send + 'static>(
 ) -> Result<Result<ParsedDocument<T>, Vec<ValidationError>>, OperatorError> {
     let name = name.to_owned();
     spawn_blocking(move || validation::read(&name, &body, more)).await.map_err(|_| OperatorError::Failed)
-}
-
-fn repository(
-    at: &Snapshot,
-    name: &RepositoryName,
-    status: StatusCode,
-    head: &Parts,
-) -> Result<Response<Body>, OperatorError> {
-    let document = Document::repository(at, name).ok_or_else(|| OperatorError::NoSuchRepository(name.clone()))?;
-    Ok(document.answer(status, &head.headers))
-}
-
-fn service(
-    at: &Snapshot,
-    name: &ServiceName,
-    status: StatusCode,
-    head: &Parts,
-) -> Result<Response<Body>, OperatorError> {
-    let document = Document::service(at, name).ok_or_else(|| OperatorError::NoSuchService(name.clone()))?;
-    Ok(document.answer(status, &head.headers))
 }
 
 fn no_content() -> Response<Body> {
