@@ -14,13 +14,13 @@ use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
 use weir_runtime::shutdown::Drain;
+use weir_tarball::delta;
 
 use crate::diff::Cancellable;
 use crate::metrics::Metrics;
 use crate::publish::{DeltaPlan, Publisher};
 use crate::service::Service;
 use crate::tar_reader::TarReader;
-use weir_tarball::delta;
 
 /// The smallest zstd body for which deltas are made: of less nobody saves what a write of the record and an event to each
 /// edge cost.

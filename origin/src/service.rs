@@ -9,11 +9,10 @@ use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::config::ConfigError;
+use weir_tarball::{FolderPath, Selection};
 
 use crate::config::{PartConfig, ServiceConfig};
 use crate::source::{Followed, SourceKind};
-use weir_tarball::FolderPath;
-use weir_tarball::Selection;
 
 /// A configured service: its definition, current descriptor and condition.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
-
 use weir_tarball::Limits;
 
 /// Concurrency, and the largest tarball. Counts are 1 to 100,000,000.

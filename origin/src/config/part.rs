@@ -2,12 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::RepositoryName;
+use weir_tarball::{Filters, FolderPath, Selection, position};
 
 use super::ServiceConfig;
 use super::validation_error::ValidationError;
 use crate::source::{ChartName, RefText};
-use weir_tarball::FolderPath;
-use weir_tarball::{Filters, Selection, position};
 
 /// The most parts of a service. Each is opened for a build.
 const MAX_PARTS: usize = 16;

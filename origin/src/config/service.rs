@@ -3,12 +3,11 @@
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::config::ConfigError;
+use weir_tarball::{Filters, FolderPath, Selection};
 
 use super::PartConfig;
 use super::validation_error::ValidationError;
 use crate::source::{ChartName, Followed, RefText, SourceKind};
-use weir_tarball::FolderPath;
-use weir_tarball::{Filters, Selection};
 
 /// A service to publish: a ref and a folder of a repository, or several (`parts`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ use weir_protocol::query::{self, QueryError};
 use weir_protocol::revision_id::RevisionId;
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
+use weir_tarball::{Limits, ListedEntry, ListedKind};
 
 use super::error::OperatorError;
 use crate::bounds::Bounds;
@@ -21,7 +22,6 @@ use crate::config::{LimitsConfig, ServiceConfig};
 use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};
 use crate::service::Service;
 use crate::source::ListTarget;
-use weir_tarball::{Limits, ListedEntry, ListedKind};
 
 /// Entries in a page by default.
 const DEFAULT_LIMIT: usize = 1000;

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_tarball::ContentKey;
 
 use super::decision::{self, Content, Decision, PublishRequest};
 use super::error::{PublishError, VersionChangeError};
@@ -21,7 +22,6 @@ use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
 use crate::clock::ServerClocks;
 use crate::service::Service;
 use crate::signing::Signer;
-use weir_tarball::ContentKey;
 
 /// Options that apply to every change.
 #[derive(Debug, Clone)]

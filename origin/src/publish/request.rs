@@ -9,10 +9,10 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
+use weir_tarball::ContentKey;
 
 use super::error::PublishError;
 use crate::service::Service;
-use weir_tarball::ContentKey;
 
 /// A service at the current revision of its ref.
 #[derive(Debug, Clone)]

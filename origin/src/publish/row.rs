@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_tarball::ContentKey;
 
 use super::history::Why;
-use weir_tarball::ContentKey;
 
 /// Everything that is stored for one service. Without a current version it is a tombstone, or the service was never
 /// published.

@@ -22,6 +22,7 @@ use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::Frame;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 
 use super::request::Outcome;
 use super::*;
@@ -33,7 +34,6 @@ use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
 use crate::store::{Area, FaultyEngine, FaultyStore, Objects, RecordKey, Records, StoreMetrics, WriteFault};
-use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

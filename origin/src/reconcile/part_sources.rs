@@ -12,6 +12,9 @@ use tokio::sync::watch;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::part::{self, Part};
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{
+    BuildContext, Built, ComposedTree, ContentKey, FolderPath, FrameSink, Limits, ListedEntry, Listing, TarballError,
+};
 
 use super::handle::WorkerSignals;
 use super::state::RepositoryState;
@@ -19,10 +22,6 @@ use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::{ResolvedServices, ServiceFailure, Source, Tree};
-use weir_tarball::FolderPath;
-use weir_tarball::{
-    self, BuildContext, Built, ComposedTree, ContentKey, FrameSink, Limits, ListedEntry, Listing, TarballError,
-};
 
 /// The sources of the origin's workers, by repository.
 #[derive(Default)]

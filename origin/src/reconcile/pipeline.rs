@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Semaphore;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{Built, Recipe};
 
 use super::build::Builder;
 use super::context::Context;
@@ -18,7 +19,6 @@ use super::poll::Poller;
 use crate::publish::{Attempt, Candidate};
 use crate::service::Service;
 use crate::source::{ResolvedServices, RetryPolicy, ServiceFailure};
-use weir_tarball::{Built, Recipe};
 
 /// The most contents of a repository that are being built or published. The writer of its record publishes all waiting ones
 /// in one write. While the store stalls, each may have a few frames in memory.

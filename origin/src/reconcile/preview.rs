@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{Limits, ListedEntry, Listing, Selection};
 
 use super::handle::Handle;
 use super::job::Job;
@@ -15,7 +16,6 @@ use super::state::{Failure, Health};
 use super::threads::Threads;
 use crate::service::Service;
 use crate::source::{ListRequest, ListTarget, ServiceFailure, Source};
-use weir_tarball::{Limits, ListedEntry, Listing, Selection};
 
 /// What is previewed.
 pub(crate) enum PreviewTarget {

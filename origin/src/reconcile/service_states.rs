@@ -26,7 +26,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_protocol::name::ServiceName;
-
 use weir_tarball::ContentKey;
 
 /// Why a service is due. Of several causes the greatest counts.

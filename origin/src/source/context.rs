@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use weir_tarball::Limits;
+
 use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::source::git::mirror::FetchMemory;
-use weir_tarball::Limits;
 
 /// What all sources of one origin share.
 pub(crate) struct SourceContext {

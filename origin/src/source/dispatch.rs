@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing, TarballError};
 
 use super::artifact::ArtifactSource;
 use super::git::GitSource;
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing, TarballError};
 
 /// Follows the upstream of one repository and stores its content. All methods block. Where there is a `stop`, setting it
 /// ends the method soon.

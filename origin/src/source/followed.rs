@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use weir_tarball::FolderPath;
+
 use super::git::revision::Revision;
 use super::helm::{Chart, ChartName};
 use super::kind::{KindName, SourceKind};
 use super::oci::ArtifactRef;
-use weir_tarball::FolderPath;
 
 /// The longest `ref`, in bytes.
 const MAX_REF_BYTES: usize = 256;

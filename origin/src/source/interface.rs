@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{Limits, Selection};
 
 use super::{FetchProgress, Followed, ServiceFailure};
 use crate::config::RepositoryConfig;
 use crate::publish::{Candidate, PublishError};
 use crate::service::Service;
-use weir_tarball::{Limits, Selection};
 
 /// The result of resolving services: for each its revision and key, or why there is none.
 pub(crate) type ResolvedServices = Vec<(Arc<Service>, Result<Candidate, ServiceFailure>)>;

@@ -6,10 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use weir_protocol::entry_path::percent_encode;
+use weir_tarball::{Contents, FolderPath, KeyWriter, TarballError, Walk};
 
 use super::index::{EntryKind, Index, SpooledFile};
-use weir_tarball::FolderPath;
-use weir_tarball::{Contents, KeyWriter, TarballError, Walk};
 
 /// A folder of an archive.
 #[derive(Debug, Clone)]

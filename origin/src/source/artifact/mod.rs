@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{BuildContext, Built, ContentKey, FolderPath, FrameSink, ListedEntry, Listing, TarballError};
 
 pub(crate) use chosen::{Blob, Chosen, Location, chart_revision};
 
@@ -36,8 +37,6 @@ use super::{
 use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
-use weir_tarball::FolderPath;
-use weir_tarball::{BuildContext, Built, ContentKey, FrameSink, ListedEntry, Listing, TarballError};
 
 /// A repository of archives as a source.
 pub(crate) struct ArtifactSource {

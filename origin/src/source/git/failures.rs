@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::TarballError;
 
 use super::GitSource;
 use super::commit_policy::VerifyError;
@@ -12,7 +13,6 @@ use super::mirror::MirrorError;
 use super::revision::{Revision, RevisionError, Tip};
 use crate::service::Service;
 use crate::source::{Followed, LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
-use weir_tarball::TarballError;
 
 impl GitSource {
     /// Converts a tarball error. If an object could not be read, the mirror is checked for it.

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
+use weir_tarball::TarballError;
+
 use super::GitSource;
 use super::lfs::{LfsOid, LfsUsage};
 use super::revision::{self, ReachabilityCache, RevisionError};
 use super::tree::{content_key, lfs_files};
 use crate::service::Service;
 use crate::source::{RetainedRevisions, ServiceFailure};
-use weir_tarball::TarballError;
 
 /// Partial downloads above this age belong to a killed process.
 const PARTIAL_MAX_AGE: Duration = Duration::from_secs(24 * 3600);

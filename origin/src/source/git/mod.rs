@@ -29,6 +29,7 @@ use std::time::{Instant, SystemTime};
 use gix::bstr::{BString, ByteSlice};
 use weir_protocol::name::RepositoryName;
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
 
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
@@ -40,7 +41,6 @@ use super::{
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
-use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub(crate) struct GitSource {

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
+use weir_tarball::ContentKey;
 
 use super::GitSource;
 use super::commit_policy::Policy;
@@ -15,7 +16,6 @@ use crate::config::RepositoryConfig;
 use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::{ResolvedServices, ServiceFailure};
-use weir_tarball::ContentKey;
 
 impl GitSource {
     /// Resolves the commits of services, and the keys of their tarballs.

@@ -5,11 +5,10 @@ use std::io::Read;
 use std::path::Path;
 
 use weir_protocol::digest::Sha256;
+use weir_tarball::{Contents, FolderPath, TarballError};
 
 use super::*;
 use crate::source::archive::SpoolStore;
-use weir_tarball::FolderPath;
-use weir_tarball::{Contents, TarballError};
 
 fn key(archive: &[u8]) -> (Sha256, Layout) {
     (Sha256::of(archive), Layout::AsIs)

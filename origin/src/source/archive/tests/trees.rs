@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use proptest::prelude::*;
 use weir_protocol::digest::{ObjectDigest, Sha256};
+use weir_tarball::{BuildContext, Built, Contents, Filters, FrameSink, Limits, Selection, TarballError};
 
 use super::*;
 use crate::source::archive::{Component, SpoolStore};
 use crate::source::git::tree::GitTree;
-use weir_tarball::{BuildContext, Built, Contents, Filters, FrameSink, Limits, Selection, TarballError};
 
 #[test]
 fn records_hard_links_and_old_directories_are_read() {

@@ -3,12 +3,12 @@
 use gix::{ObjectId, Repository};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
+use weir_tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
 
 use super::attributes::LineEnds;
 use super::folder::read_blob;
 use super::walk::walk;
 use crate::source::git::lfs::{LfsObjects, Pointer};
-use weir_tarball::{Contents, KeyWriter, Selection, TarballError, Walk};
 
 /// A selection at a commit.
 #[derive(Debug, Clone)]

@@ -8,11 +8,10 @@ use gix::prelude::FindExt;
 use gix::{ObjectId, Repository};
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
+use weir_tarball::{FolderPath, TarballError};
 
 use super::attributes::{Attributes, FILE_NAME, MAX_BYTES};
 use crate::source::git::commit::Commit;
-use weir_tarball::FolderPath;
-use weir_tarball::TarballError;
 
 /// A folder of a commit.
 pub(super) struct Folder {

@@ -3,9 +3,9 @@
 use gix::Repository;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::name::RepositoryName;
+use weir_tarball::{ContentKey, Selection, TarballError};
 
 use super::folder;
-use weir_tarball::{ContentKey, Selection, TarballError};
 
 /// The key of a selection at a commit. Reads one tree per component of the folder's path, which takes microseconds.
 ///

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use gix::Repository;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::entry_path;
+use weir_tarball::{EntryKind, Limits, Selection, TarballError, walk};
 
 use super::contents::{GitFile, GitTree};
 use crate::source::git::lfs::LfsFile;
-use weir_tarball::{EntryKind, Limits, Selection, TarballError, walk};
 
 /// The LFS objects of a selection at a commit, each once. Empty if the selection excludes LFS.
 ///

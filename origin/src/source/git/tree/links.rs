@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use gix::objs::tree::EntryRef;
 use gix::{ObjectId, Repository};
+use weir_tarball::TarballError;
 
 use super::folder::{self, TreeEntry};
-use weir_tarball::TarballError;
 
 /// The most cached trees. Many links share directories.
 const MAX_TREES: usize = 16;

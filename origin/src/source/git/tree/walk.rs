@@ -4,13 +4,13 @@ use gix::ObjectId;
 use gix::objs::tree::EntryKind;
 use weir_protocol::descriptor::OmissionReason;
 use weir_protocol::entry_path::MAX_LINK_TARGET_BYTES;
+use weir_tarball::{TarballError, Walk};
 
 use super::attributes::{Attributes, PathAttributes};
 use super::contents::{GitFile, GitTree};
 use super::folder::{self, TreeEntry};
 use super::links::Links;
 use crate::source::git::lfs::{MAX_POINTER_BYTES, Pointer, looks_like_pointer};
-use weir_tarball::{TarballError, Walk};
 
 /// A directory that the walk has entered.
 struct Level {
