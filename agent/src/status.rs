@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::observed::{Desired, Phase, Problem};
 use weir_protocol::report::Transfer;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
@@ -58,6 +59,20 @@ pub enum HookState {
     Failed,
 }
 
+/// What the task of a service does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Activity {
+    /// It waits.
+    #[default]
+    Idle,
+    /// It requests another release.
+    Fetching,
+    /// The check runs.
+    Checking,
+    /// It replaces the release.
+    Switching,
+}
+
 /// The status of one service. Counters are of this process.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceStatus {
@@ -67,6 +82,10 @@ pub struct ServiceStatus {
     pub transfer: Option<Transfer>,
     /// The revision of the last row of a batch poll or an event that offered one.
     pub offered: Option<RevisionId>,
+    /// What an edge last offered.
+    pub desired: Option<Desired>,
+    /// What the task of the service does.
+    pub(crate) activity: Activity,
     /// The pin, until `weir-agent unpin`.
     pub pinned: Option<Pinned>,
     /// Whether an edge has confirmed the release, or sent a new one, since the start.
@@ -85,6 +104,8 @@ pub struct ServiceStatus {
     pub last_error: Option<String>,
     /// Whether a retry may succeed without a change of configuration.
     pub last_error_retryable: bool,
+    /// What has made polls fail since the last success.
+    pub(crate) problem: Option<Problem>,
     /// Since when lists of edges lack the service; `None`: the last one has it, or the configuration names it.
     pub unassigned_since: Option<SystemTime>,
     /// Whether no edge has a publication of the service, as far as they said.
@@ -103,6 +124,8 @@ pub struct ServiceStatus {
     pub hook_failures: u64,
     /// The last error of `exec` for the release in force.
     pub hook_error: Option<String>,
+    /// What has made hooks fail since the last success.
+    pub(crate) hook_problem: Option<Problem>,
     /// The last line that the command of this error wrote to stderr. It stays on this machine.
     pub hook_stderr: Option<String>,
     /// Since when the origin has not reached the upstream, as an edge's events say. Not signed.
@@ -122,11 +145,40 @@ impl ServiceStatus {
         self.proof.as_ref().map(|(proof, max_age)| proof.assess(self.held(), self.pinned.is_some(), *max_age, now))
     }
 
+    /// What the agent does about the service.
+    pub fn phase(&self) -> Phase {
+        let runs_desired =
+            self.release.as_ref().is_some_and(|release| self.desired.is_none_or(|it| it.digest == release.digest));
+        match (self.activity, self.hook) {
+            _ if self.unassigned_since.is_some() => Phase::Unassigned,
+            _ if self.pinned.is_some() => Phase::Pinned,
+            (Activity::Fetching, _) => Phase::Fetching,
+            (Activity::Checking, _) => Phase::Checking,
+            (Activity::Switching, _) => Phase::Switching,
+            (Activity::Idle, _) if !runs_desired => Phase::Waiting,
+            (Activity::Idle, HookState::Pending | HookState::Running | HookState::Failed) => Phase::Hook,
+            (Activity::Idle, HookState::None | HookState::Done) => Phase::Current,
+        }
+    }
+
+    /// What stops the service from being as it should: polls first, then its hooks, then a lack of proof.
+    pub fn current_problem(&self, now: SystemTime) -> Option<Problem> {
+        let of_proof = || {
+            let assessed = self.freshness(now)?;
+            let (kind, since) = assessed.kind?;
+            Some(Problem::after(None, kind, assessed.problem.unwrap_or_default(), since))
+        };
+        self.problem.clone().or_else(|| self.hook_problem.clone()).or_else(of_proof)
+    }
+
     /// The value in `/status`.
     pub(crate) fn to_json(&self, now: SystemTime) -> serde_json::Value {
         let time = |time: Option<SystemTime>| time.map(|time| humantime::format_rfc3339_seconds(time).to_string());
         serde_json::json!({
             "release": self.release,
+            "desired": self.desired,
+            "phase": self.phase(),
+            "problem": self.current_problem(now),
             "transfer": self.transfer,
             "pinned": self.pinned.as_ref().map(|pinned| serde_json::json!({
                 "digest": pinned.digest,
@@ -159,5 +211,44 @@ impl ServiceStatus {
                 "problem": assessed.problem,
             })),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_phase_is_what_delays_the_service_most() {
+        let digest = TarballDigest::of(b"one");
+        let release = Release {
+            digest,
+            generation: 1,
+            commit: None,
+            revision_id: None,
+            version: None,
+            directory: PathBuf::new(),
+        };
+        let has = ServiceStatus { release: Some(release), ..ServiceStatus::default() };
+        let desires = |content: &[u8]| Some(Desired { digest: TarballDigest::of(content), generation: 2 });
+        let now = Some(SystemTime::UNIX_EPOCH);
+        let pinned = Pinned { digest, since: SystemTime::UNIX_EPOCH, offered: None };
+        for (status, expected) in [
+            (ServiceStatus::default(), Phase::Waiting),
+            (ServiceStatus { activity: Activity::Fetching, ..ServiceStatus::default() }, Phase::Fetching),
+            (has.clone(), Phase::Current),
+            (ServiceStatus { desired: desires(b"one"), ..has.clone() }, Phase::Current),
+            (ServiceStatus { desired: desires(b"two"), hook: HookState::Failed, ..has.clone() }, Phase::Waiting),
+            (
+                ServiceStatus { activity: Activity::Switching, hook: HookState::Running, ..has.clone() },
+                Phase::Switching,
+            ),
+            (ServiceStatus { hook: HookState::Failed, ..has.clone() }, Phase::Hook),
+            (ServiceStatus { hook: HookState::Done, ..has.clone() }, Phase::Current),
+            (ServiceStatus { pinned: Some(pinned), activity: Activity::Checking, ..has.clone() }, Phase::Pinned),
+            (ServiceStatus { unassigned_since: now, ..has }, Phase::Unassigned),
+        ] {
+            assert_eq!(status.phase(), expected, "{status:?}");
+        }
     }
 }

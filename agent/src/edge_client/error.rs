@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use weir_protocol::observed::ProblemKind;
 use weir_runtime::http_client::plain_words;
 
 /// Why a request got no response, or an incomplete one.
@@ -40,6 +41,15 @@ impl RequestError {
             Self::Closed(_) => "closed",
             Self::Broken(_) => "broken",
             Self::Token(_) => "token",
+        }
+    }
+
+    /// The kind in the status of a service.
+    pub(crate) fn problem(&self) -> ProblemKind {
+        match self {
+            Self::Connect(_) | Self::Closed(_) | Self::Broken(_) => ProblemKind::Unreachable,
+            Self::Silent(_) | Self::Slow(_) => ProblemKind::Timeout,
+            Self::Certificate(_) | Self::Token(_) => ProblemKind::Unauthorized,
         }
     }
 

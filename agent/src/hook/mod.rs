@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, watch};
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::{Problem, ProblemKind};
 use weir_runtime::shutdown::Drain;
 
 pub(crate) use self::check::{Check, Veto};
@@ -98,7 +99,10 @@ impl Task for Hook {
         self.status.send_modify(|status| {
             status.hook = HookState::Failed;
             status.hook_failures += 1;
-            status.hook_error = Some(format!("the agent panicked, which is a bug: {message}"));
+            let message = format!("the agent panicked, which is a bug: {message}");
+            let (before, now) = (status.hook_problem.as_ref(), SystemTime::now());
+            status.hook_problem = Some(Problem::after(before, ProblemKind::HookFailed, message.clone(), now));
+            status.hook_error = Some(message);
         });
     }
 }
@@ -187,6 +191,9 @@ impl Hook {
             };
             let error = result.err().filter(|_| for_present);
             status.hook_stderr = error.as_ref().and_then(HookError::last_line).map(str::to_owned);
+            status.hook_problem = error.as_ref().map(|error| {
+                Problem::after(status.hook_problem.as_ref(), error.problem(), error.to_string(), SystemTime::now())
+            });
             status.hook_error = error.map(|error| error.to_string());
         });
         succeeded && recorded

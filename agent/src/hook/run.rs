@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
+use weir_protocol::observed::ProblemKind;
 
 use super::facts::Facts;
 use super::output;
@@ -41,6 +42,16 @@ impl HookError {
             Self::Failed { .. } | Self::Webhook(_) => "failure",
             Self::TimedOut { .. } => "timeout",
             Self::Start { .. } | Self::File { .. } | Self::Prepare(_) => "error",
+        }
+    }
+
+    /// The kind in the status of a service.
+    pub(super) fn problem(&self) -> ProblemKind {
+        match self {
+            Self::TimedOut { .. } => ProblemKind::HookTimeout,
+            Self::Failed { .. } | Self::Webhook(_) | Self::Start { .. } | Self::File { .. } | Self::Prepare(_) => {
+                ProblemKind::HookFailed
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use super::follower::{Follower, Outcome, SwitchReason};
 use super::request::PollResult;
 use crate::fetch::{Tarball, TarballHeaders};
 use crate::release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, TarError, TarRecord};
+use crate::status::Activity;
 
 /// A release that is complete on disk.
 #[derive(Debug)]
@@ -73,6 +74,7 @@ impl Follower {
             Err(error) => return Some(Err(error.into())),
         }
         self.veto = None;
+        self.show(Activity::Switching);
         let switched = self.on_disk(move |directory| directory.switch(&record)).await;
         if let Some(manifest) = manifest.filter(|_| switched.is_ok())
             && let Err(error) = self.on_disk(move |directory| directory.store_frames(digest, &manifest)).await
@@ -89,6 +91,7 @@ impl Follower {
         if let Some(veto) = refused {
             return Some(Err(PollError::Vetoed(veto.message.clone())));
         }
+        self.show(Activity::Checking);
         let result = tokio::select! {
             () = self.interrupted() => return None,
             result = check.run(&self.directory, record.clone(), self.veto.as_ref()) => result,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
+use weir_protocol::observed::ProblemKind;
 use weir_protocol::request_id::RequestId;
 
 use crate::edge_client::{EdgeUrl, RequestError};
@@ -59,6 +60,19 @@ pub(crate) enum PollError {
     /// The check refused the release.
     #[error("{0}")]
     Vetoed(String),
+}
+
+/// What a status shows of a failed poll.
+pub(super) struct Failure {
+    pub(super) message: String,
+    pub(super) kind: ProblemKind,
+    pub(super) is_retryable: bool,
+}
+
+impl From<&PollError> for Failure {
+    fn from(error: &PollError) -> Self {
+        Self { message: error.to_string(), kind: error.problem(), is_retryable: error.is_retryable() }
+    }
 }
 
 /// A poll failed at every edge.
@@ -151,6 +165,35 @@ impl PollError {
         }
     }
 
+    /// The kind in the status of a service.
+    pub(crate) fn problem(&self) -> ProblemKind {
+        match self {
+            Self::Request(error) | Self::Fetch(FetchError::Request(error)) => error.problem(),
+            Self::Status { status, .. } => match *status {
+                StatusCode::NOT_FOUND => ProblemKind::NotFound,
+                StatusCode::FORBIDDEN => ProblemKind::Unauthorized,
+                StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => ProblemKind::Timeout,
+                status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                    ProblemKind::Unreachable
+                }
+                _ => ProblemKind::Other,
+            },
+            Self::Unauthorized { .. } => ProblemKind::Unauthorized,
+            Self::InvalidHeader(_) | Self::Fetch(FetchError::TooLarge(_)) => ProblemKind::Other,
+            Self::Regressed { .. } | Self::Ahead(_) => ProblemKind::Regressed,
+            Self::Proof(_) => ProblemKind::Signature,
+            Self::Fetch(FetchError::Decode(_) | FetchError::NoFrames | FetchError::Mismatch { .. }) => {
+                ProblemKind::DigestMismatch
+            }
+            Self::Fetch(FetchError::Slow(..) | FetchError::Yielded(..)) => ProblemKind::Timeout,
+            Self::Fetch(FetchError::Disk { .. }) => ProblemKind::Disk,
+            Self::Release(ReleaseError::Tar(TarError::Write { .. })) => ProblemKind::Disk,
+            Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => ProblemKind::Unpack,
+            Self::Release(_) => ProblemKind::Disk,
+            Self::Vetoed(_) => ProblemKind::CheckVetoed,
+        }
+    }
+
     /// Whether a retry may succeed without a change of configuration.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
@@ -191,6 +234,56 @@ impl PollError {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use weir_protocol::digest::TarballDigest;
+
+    use super::*;
+
+    #[test]
+    fn each_error_has_a_kind_in_the_status() {
+        let status = |status| PollError::Status { status, retry_after: None, detail: None };
+        let disk = || io::Error::other("disk");
+        let digest = TarballDigest::of(b"");
+        let (second, text) = (Duration::from_secs(1), String::new);
+        for (error, expected) in [
+            (RequestError::Connect(text()).into(), ProblemKind::Unreachable),
+            (RequestError::Closed(text()).into(), ProblemKind::Unreachable),
+            (RequestError::Broken(text()).into(), ProblemKind::Unreachable),
+            (RequestError::Silent(second).into(), ProblemKind::Timeout),
+            (FetchError::Request(RequestError::Slow(second)).into(), ProblemKind::Timeout),
+            (RequestError::Certificate(text()).into(), ProblemKind::Unauthorized),
+            (RequestError::Token(text()).into(), ProblemKind::Unauthorized),
+            (status(StatusCode::NOT_FOUND), ProblemKind::NotFound),
+            (status(StatusCode::FORBIDDEN), ProblemKind::Unauthorized),
+            (status(StatusCode::GATEWAY_TIMEOUT), ProblemKind::Timeout),
+            (status(StatusCode::SERVICE_UNAVAILABLE), ProblemKind::Unreachable),
+            (status(StatusCode::TOO_MANY_REQUESTS), ProblemKind::Unreachable),
+            (status(StatusCode::IM_A_TEAPOT), ProblemKind::Other),
+            (PollError::Unauthorized { detail: None, advice: text() }, ProblemKind::Unauthorized),
+            (InvalidHeader("weir-digest").into(), ProblemKind::Other),
+            (PollError::Regressed { seen: 2, offered: 1 }, ProblemKind::Regressed),
+            (PollError::Ahead(1), ProblemKind::Regressed),
+            (ProofError::NoKeys.into(), ProblemKind::Signature),
+            (PollError::RejectedBefore, ProblemKind::Unpack),
+            (FetchError::Decode(disk()).into(), ProblemKind::DigestMismatch),
+            (FetchError::NoFrames.into(), ProblemKind::DigestMismatch),
+            (FetchError::Mismatch { expected: digest, found: digest }.into(), ProblemKind::DigestMismatch),
+            (FetchError::Slow(1, second).into(), ProblemKind::Timeout),
+            (FetchError::Yielded(1, second).into(), ProblemKind::Timeout),
+            (FetchError::TooLarge(1).into(), ProblemKind::Other),
+            (FetchError::Disk { directory: "/".into(), error: disk() }.into(), ProblemKind::Disk),
+            (ReleaseError::NotKept { digest }.into(), ProblemKind::Disk),
+            (ReleaseError::Tar(TarError::Read(disk())).into(), ProblemKind::Unpack),
+            (PollError::Vetoed(text()), ProblemKind::CheckVetoed),
+        ] {
+            assert_eq!(error.problem(), expected, "{error}");
         }
     }
 }

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::observed::{Desired, Problem, ProblemKind};
 use weir_protocol::report::Transfer;
 use weir_protocol::request_id::RequestId;
 use weir_runtime::shutdown::Drain;
 
-use super::error::{AllEdgesFailed, PollError};
+use super::error::{AllEdgesFailed, Failure, PollError};
 use super::poller::Poller;
 use super::request::{LocalState, PollResult, Wanted};
 use super::row::{Held, Meaning, ReceivedRow, is_not_published, is_outdated, meaning, offered};
@@ -20,7 +21,7 @@ use crate::generation::highest_credible;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
 use crate::release::{Pins, ReleaseError, Restored, ServiceDirectory, State, TarError};
-use crate::status::{HookState, Release, ServiceStatus};
+use crate::status::{Activity, HookState, Release, ServiceStatus};
 use crate::supervise::Task;
 
 /// A command to the task.
@@ -102,6 +103,7 @@ impl Task for Follower {
                         Some(Command::Refresh) => true,
                         Some(Command::Row(received)) => {
                             self.take_row(*received).await;
+                            self.show(Activity::Idle);
                             continue;
                         }
                         None => return,
@@ -112,6 +114,7 @@ impl Task for Follower {
                 },
             };
             let ended = self.poll_once(refresh).await;
+            self.show(Activity::Idle);
             if ended.is_none() && self.drain.has_begun() {
                 return;
             }
@@ -120,8 +123,10 @@ impl Task for Follower {
 
     fn panicked(&mut self, message: &str) {
         self.poller.metrics.attempt_failed("panic");
+        self.show(Activity::Idle);
         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
-        self.record_failure(format!("the agent panicked, which is a bug: {message}"), true, None);
+        let message = format!("the agent panicked, which is a bug: {message}");
+        self.record_failure(Failure { message, kind: ProblemKind::Other, is_retryable: true }, None);
     }
 }
 
@@ -132,7 +137,7 @@ impl Follower {
             Ok(pinned) => pinned,
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
-                self.record_failure(error.to_string(), false, None);
+                self.record_failure((&PollError::from(error)).into(), None);
                 return Some(());
             }
         };
@@ -159,6 +164,11 @@ impl Follower {
                 return Some(());
             }
         };
+        let answer = match &found {
+            PollResult::Unchanged(answer) | PollResult::Unpacked(answer) => answer,
+            PollResult::Held(answer) | PollResult::Fetched(_, answer) => answer,
+        };
+        self.show_desired(answer.digest.map(|digest| (digest, answer.generation)));
         let fetched = match &found {
             PollResult::Fetched(tarball, _) => Some(tarball.digest),
             PollResult::Unchanged(_) | PollResult::Unpacked(_) | PollResult::Held(_) => None,
@@ -176,7 +186,7 @@ impl Follower {
                 {
                     self.rejected = Some((digest, error.to_string()));
                 }
-                self.record_failure(error.to_string(), error.is_retryable(), None);
+                self.record_failure((&error).into(), None);
             }
         }
         Some(())
@@ -193,9 +203,26 @@ impl Follower {
         if self.drain.has_begun() {
             return None;
         }
+        if self.status.borrow().desired.is_some_and(|desired| Some(desired.digest) != local.digest) {
+            self.show(Activity::Fetching);
+        }
         tokio::select! {
             () = self.interrupted() => None,
             result = self.poller.run(&edges, local, wanted) => Some(result),
+        }
+    }
+
+    /// What rows are compared with.
+    fn held(&self, state: &State, credible: u64) -> Held {
+        // A poll finds out which generation is right.
+        let release = state.release.as_ref().filter(|release| release.generation <= credible);
+        Held {
+            release: release.map(|release| (release.directory.digest(), release.generation)),
+            highest_generation: state.highest_generation_within(credible),
+            pinned: self.status.borrow().pinned.as_ref().map(|pinned| pinned.offered),
+            is_failing: self.schedule.is_failing(),
+            refused: self.veto.as_ref().map(|veto| veto.generation),
+            row_before: self.row,
         }
     }
 
@@ -205,17 +232,7 @@ impl Follower {
         let state = self.directory.state();
         let release = state.release.as_ref();
         let credible = highest_credible(SystemTime::now());
-        let held = Held {
-            // A poll finds out which generation is right.
-            release: release
-                .filter(|release| release.generation <= credible)
-                .map(|release| (release.directory.digest(), release.generation)),
-            highest_generation: state.highest_generation_within(credible),
-            pinned: self.status.borrow().pinned.as_ref().map(|pinned| pinned.offered),
-            is_failing: self.schedule.is_failing(),
-            refused: self.veto.as_ref().map(|veto| veto.generation),
-            row_before: self.row,
-        };
+        let held = self.held(&state, credible);
         if is_outdated(&row, held, credible) {
             return Some(());
         }
@@ -226,6 +243,7 @@ impl Follower {
             (meaning, _) => meaning,
         };
         self.row = offered(&row);
+        self.show_desired(self.row);
         self.status.send_if_modified(|status| {
             let before = (status.is_unpublished, status.offered.clone());
             status.is_unpublished = is_not_published(&row);
@@ -262,7 +280,7 @@ impl Follower {
                     }
                     Err(error) => {
                         self.schedule.failed(false, None, Instant::now(), fastrand::f64());
-                        self.record_failure(error.to_string(), error.is_retryable(), None);
+                        self.record_failure((&error).into(), None);
                     }
                 }
             }
@@ -270,6 +288,23 @@ impl Follower {
             (Meaning::Confirmed | Meaning::Nothing, _) => {}
         }
         Some(())
+    }
+
+    /// Shows what this task does now.
+    pub(super) fn show(&self, activity: Activity) {
+        self.status.send_if_modified(|status| std::mem::replace(&mut status.activity, activity) != activity);
+    }
+
+    /// Shows what an edge offers.
+    fn show_desired(&self, offered: Option<(TarballDigest, u64)>) {
+        let desired = offered.map(|(digest, generation)| Desired { digest, generation });
+        self.status.send_if_modified(|status| {
+            let is_new = desired.is_some() && status.desired != desired;
+            if is_new {
+                status.desired = desired;
+            }
+            is_new
+        });
     }
 
     /// Creates what somebody has deleted, before a poll.
@@ -326,7 +361,7 @@ impl Follower {
             status.switches += switches;
             if hook.is_some() || release.is_none() {
                 status.hook = if hook.is_some() { HookState::Pending } else { HookState::None };
-                (status.hook_error, status.hook_stderr) = (None, None);
+                (status.hook_error, status.hook_stderr, status.hook_problem) = (None, None, None);
             }
             status.release = release;
         });
@@ -363,7 +398,7 @@ impl Follower {
             status.polls += 1;
             status.refreshes += u64::from(refresh);
             status.unchanged += u64::from(outcome == Outcome::Unchanged);
-            status.last_error = None;
+            (status.last_error, status.problem) = (None, None);
             status.last_error_retryable = false;
             status.is_unpublished = false;
             status.last_poll = Some(now);
@@ -381,11 +416,14 @@ impl Follower {
         if failed.is_not_found() {
             self.status.send_modify(|status| status.is_unpublished = true);
         }
-        self.record_failure(message, failed.last().is_none_or(PollError::is_retryable), Some(&failed.request_id));
+        let kind = failed.last().map_or(ProblemKind::Other, PollError::problem);
+        let is_retryable = failed.last().is_none_or(PollError::is_retryable);
+        self.record_failure(Failure { message, kind, is_retryable }, Some(&failed.request_id));
     }
 
     /// `request_id`: that of a poll that failed at the edges.
-    pub(super) fn record_failure(&self, message: String, retryable: bool, request_id: Option<&RequestId>) {
+    pub(super) fn record_failure(&self, failure: Failure, request_id: Option<&RequestId>) {
+        let Failure { message, kind, is_retryable } = failure;
         self.metrics.polls_error.inc();
         let request_id = request_id.map(tracing::field::display);
         self.status.send_modify(|status| {
@@ -397,9 +435,11 @@ impl Follower {
             }
             status.polls += 1;
             status.errors += 1;
+            let now = SystemTime::now();
+            status.problem = Some(Problem::after(status.problem.as_ref(), kind, message.clone(), now));
             status.last_error = Some(message);
-            status.last_error_retryable = retryable;
-            status.last_poll = Some(SystemTime::now());
+            status.last_error_retryable = is_retryable;
+            status.last_poll = Some(now);
         });
     }
 }

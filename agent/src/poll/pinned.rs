@@ -90,7 +90,7 @@ impl Follower {
             Ok(Outcome::Switched(why, transfer)) => self.switched(why, transfer),
             Err(error) => {
                 self.schedule.failed(refresh, None, Instant::now(), fastrand::f64());
-                self.record_failure(error.to_string(), error.is_retryable(), None);
+                self.record_failure((&error).into(), None);
                 return Some(false);
             }
         }

@@ -9,6 +9,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::freshness::Freshness;
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::ProblemKind;
 use weir_protocol::token::CLOCK_LEEWAY;
 
 /// The release in force, as its signed publication names it.
@@ -53,6 +54,8 @@ pub struct Assessment {
     pub upstream_unreachable_since: Option<SystemTime>,
     /// Why the service is degraded; `None`: it is not.
     pub problem: Option<String>,
+    /// The kind of this problem, and since when there is one.
+    pub(crate) kind: Option<(ProblemKind, SystemTime)>,
 }
 
 /// Why a statement is refused.
@@ -179,31 +182,39 @@ impl Proof {
     /// `pinned`: the agent was told to stay at its release, so that it has no later one withholds nothing.
     pub(crate) fn assess(&self, held: Option<Held>, pinned: bool, max_age: Duration, now: SystemTime) -> Assessment {
         let newest = self.newest.as_ref().map(|newest| &newest.statement);
+        let problem = self.problem(held.filter(|_| !pinned), max_age, now);
         Assessment {
             current_at: self.current_at(held),
             newest_generation: newest.map(|newest| newest.generation),
             upstream_unreachable_since: newest.and_then(|newest| newest.upstream_unreachable_since),
-            problem: self.problem(held.filter(|_| !pinned), max_age, now),
+            kind: problem.as_ref().map(|(kind, since, _)| (*kind, *since)),
+            problem: problem.map(|(.., text)| text),
         }
     }
 
-    fn problem(&self, held: Option<Held>, max_age: Duration, now: SystemTime) -> Option<String> {
+    fn problem(
+        &self,
+        held: Option<Held>,
+        max_age: Duration,
+        now: SystemTime,
+    ) -> Option<(ProblemKind, SystemTime, String)> {
         // A clock that goes back makes nothing old.
         let is_old = |time: SystemTime| now.duration_since(time).is_ok_and(|age| age > max_age);
         if let Some(refused) = &self.refused {
-            return Some(refused.clone());
+            return Some((ProblemKind::Signature, self.since, refused.clone()));
         }
         if let (Some(Newest { statement, known_since }), Some(held)) = (&self.newest, held)
             && held.generation < statement.generation
             && is_old(*known_since)
         {
-            return Some(format!(
+            let text = format!(
                 "an update is withheld or cannot be applied: the origin has signed generation {} by {}, and this agent \
                  still has {}",
                 statement.generation,
                 humantime::format_rfc3339_seconds(statement.time),
                 held.generation
-            ));
+            );
+            return Some((ProblemKind::Withheld, *known_since, text));
         }
         let missing = self.missing.as_deref();
         match &self.newest {
@@ -212,11 +223,13 @@ impl Proof {
                 let age = now.duration_since(statement.time).unwrap_or_default().as_secs();
                 let age = humantime::format_duration(Duration::from_secs(age));
                 let why = missing.unwrap_or("edges repeat it, or send older ones");
-                Some(format!("the newest freshness statement is from {time}, {age} ago: {why}"))
+                let text = format!("the newest freshness statement is from {time}, {age} ago: {why}");
+                Some((ProblemKind::TooStale, statement.time, text))
             }
             None if is_old(self.since) => {
                 let why = missing.unwrap_or("edges give none");
-                Some(format!("no freshness statement has arrived since the start: {why}"))
+                let text = format!("no freshness statement has arrived since the start: {why}");
+                Some((ProblemKind::TooStale, self.since, text))
             }
             _ => None,
         }

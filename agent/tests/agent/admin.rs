@@ -2,6 +2,7 @@
 
 use weir_agent::HookState;
 use weir_agent::config::{HttpMode, ServiceConfig};
+use weir_protocol::observed::Phase;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::{Fault, PATIENCE};
@@ -24,7 +25,7 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
 
     let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
     agent.poll().await;
-    agent.until("exec has run", |status| status.hook_runs == 1).await;
+    agent.until("exec has run", |status| status.hook_runs == 1 && status.phase() == Phase::Current).await;
     assert_eq!(agent.admin("/readyz").await, (200, "ready\n".to_owned()));
     let status = agent.shown().await;
     let service = &status["services"]["shop"];
@@ -36,6 +37,8 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     assert_eq!(status["edges"][0]["http3_usable"], true);
     assert_eq!(service["release"]["digest"], digest.to_string());
     assert_eq!(service["release"]["generation"], generation);
+    assert_eq!((&service["phase"], &service["problem"]), (&"current".into(), &serde_json::Value::Null));
+    assert_eq!(service["desired"], serde_json::json!({ "digest": digest.to_string(), "generation": generation }));
     assert_eq!(service["protocol"], "h3");
     assert_eq!(service["hook"]["state"], "done");
     let metrics = agent.admin("/metrics").await.1;
@@ -46,6 +49,8 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
         status == 200 && body.contains("degraded: the last poll of shop failed: ") && body.contains("401"),
         "{body}"
     );
+    let problem = &agent.shown().await["services"]["shop"]["problem"];
+    assert_eq!(problem["kind"], "unauthorized", "{problem}");
     for line in [
         "weir_agent_polls_total{result=\"changed\",service=\"shop\"} 1",
         "weir_agent_hook_runs_total{result=\"success\",service=\"shop\"} 1",

@@ -25,6 +25,7 @@ pub mod manifest;
 pub mod members;
 pub mod name;
 pub mod name_glob;
+pub mod observed;
 pub mod part;
 pub mod problem;
 pub mod query;
