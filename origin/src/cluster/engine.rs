@@ -9,6 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::{NodeName, RepositoryName};
 
+use super::Secrets;
 use crate::ownership::{Answer, Claim, NodeRecord};
 use crate::publish::{Time, claim_of, reclaimed};
 use crate::store::{Expect, PutOutcome, RecordError, RecordKey, Records, Version};
@@ -28,19 +29,23 @@ pub(super) struct StoredNode {
     /// has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) written_at: Option<Time>,
+    /// The secret of this run: see [`Secrets`]. A node of an earlier version has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) secret: Option<String>,
 }
 
 /// Reads and writes for the core. Clones share what they have read.
 #[derive(Clone)]
 pub(super) struct Engine {
     records: Records,
+    secrets: Secrets,
     /// The records of nodes that were read last, with the versions of listings: what has not changed is not read again.
-    seen: Arc<Mutex<BTreeMap<RecordKey, (Version, NodeRecord)>>>,
+    seen: Arc<Mutex<BTreeMap<RecordKey, (Version, StoredNode)>>>,
 }
 
 impl Engine {
-    pub(super) fn new(records: Records) -> Self {
-        Self { records, seen: Arc::default() }
+    pub(super) fn new(records: Records, secrets: Secrets) -> Self {
+        Self { records, secrets, seen: Arc::default() }
     }
 
     pub(super) async fn read_node(self, node: NodeName) -> Answer<Version> {
@@ -57,7 +62,8 @@ impl Engine {
 
     pub(super) async fn write_node(self, expect: Option<Version>, record: NodeRecord) -> Answer<Version> {
         let key = RecordKey::node(&record.node);
-        let stored = StoredNode { record, written_at: Some(SystemTime::now().into()) };
+        let (written_at, secret) = (Some(SystemTime::now().into()), Some(self.secrets.own().to_owned()));
+        let stored = StoredNode { record, written_at, secret };
         let bytes = serde_json::to_vec(&stored).expect("a record is plain data");
         self.put(&key, bytes.into(), expect).await
     }
@@ -83,7 +89,9 @@ impl Engine {
         match read {
             Ok(read) => {
                 let seen: BTreeMap<_, _> = read.into_iter().flatten().collect();
-                let records = seen.values().map(|(_, record)| record.clone()).collect();
+                let secret = |stored: &StoredNode| Some((stored.record.node.clone(), stored.secret.clone()?));
+                self.secrets.learn(seen.values().filter_map(|(_, stored)| secret(stored)).collect());
+                let records = seen.values().map(|(_, stored)| stored.record.clone()).collect();
                 *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
                 Answer::Nodes(records)
             }
@@ -145,7 +153,7 @@ impl Engine {
 async fn read_node_of_listing(
     records: &Records,
     key: RecordKey,
-) -> Result<Option<(RecordKey, (Version, NodeRecord))>, RecordError> {
+) -> Result<Option<(RecordKey, (Version, StoredNode))>, RecordError> {
     let record = match records.get(&key).await {
         Err(error @ RecordError::Damaged { .. }) => {
             tracing::warn!(%error, "a member's record is damaged: the member is treated as if it had none");

@@ -104,7 +104,7 @@ pub async fn list(config: &Config) -> anyhow::Result<Listing> {
     Ok(listing)
 }
 
-fn listed(StoredNode { record, written_at }: StoredNode, repositories: usize, now: SystemTime) -> ListedMember {
+fn listed(StoredNode { record, written_at, .. }: StoredNode, repositories: usize, now: SystemTime) -> ListedMember {
     let renewed = written_at.map(|at| now.duration_since(at.into()).unwrap_or_default());
     // Stored times are whole seconds.
     let longest = Duration::from_millis(record.ttl_millis / 2) + Duration::from_secs(1);

@@ -15,6 +15,7 @@ mod owner;
 mod proved;
 mod replicas;
 mod run;
+mod secrets;
 mod status;
 mod task;
 mod validity;
@@ -36,6 +37,7 @@ pub(crate) use self::mirrors::Source as MirrorSource;
 pub(crate) use self::owner::{Owner, owner};
 pub(crate) use self::proved::ensure_proved;
 pub(crate) use self::replicas::{MAX_AGE, Replicas, Unreadable};
+pub(crate) use self::secrets::Secrets;
 pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::validity::Validity;
@@ -50,6 +52,7 @@ pub(crate) struct Cluster {
     view: watch::Receiver<Arc<View>>,
     orders: mpsc::Sender<Order>,
     validity: Validity,
+    secrets: Secrets,
 }
 
 /// What the task is told.
@@ -73,6 +76,11 @@ impl Cluster {
     /// Until when this origin may act for what it owns.
     pub(crate) fn validity(&self) -> &Validity {
         &self.validity
+    }
+
+    /// By which members know each other.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
     }
 
     /// The member to which a repository without a record belongs. `None`: there is no active member.

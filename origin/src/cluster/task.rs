@@ -14,7 +14,8 @@ use weir_runtime::shutdown::Drain;
 use super::engine::Engine;
 use super::work::Work;
 use super::{
-    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Validity, View, boot_clock, run,
+    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Secrets, Validity, View,
+    boot_clock, run,
 };
 use crate::bounds::Bounds;
 use crate::catalog::Editor;
@@ -33,6 +34,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// A member that has not joined yet.
 pub(crate) struct Membership {
     settings: Settings,
+    secrets: Secrets,
     orders: mpsc::Receiver<Order>,
     queue: mpsc::Sender<Order>,
     superseded: (mpsc::UnboundedSender<RepositoryName>, mpsc::UnboundedReceiver<RepositoryName>),
@@ -83,7 +85,7 @@ impl Membership {
     /// Begins a run of this origin, which has not joined yet. The caller holds the lock of the data directory.
     ///
     /// # Errors
-    /// The data directory cannot be written.
+    /// The data directory cannot be written, or the machine has no randomness.
     pub(crate) fn new(
         config: &Config,
         cluster: &ClusterConfig,
@@ -91,7 +93,7 @@ impl Membership {
         data_dir: &Path,
         bounds: &Bounds,
     ) -> std::io::Result<(Cluster, Self)> {
-        let run::Run { number, ended } = run::begin(data_dir)?;
+        let (run::Run { number, ended }, secrets) = (run::begin(data_dir)?, Secrets::new()?);
         let settings = Settings {
             node: config.name.clone(),
             url: cluster.advertise.trim_end_matches('/').to_owned(),
@@ -116,10 +118,11 @@ impl Membership {
         let waiting = queue.downgrade();
         let in_use = move || waiting.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
         bounds.show("cluster_events", QUEUE, in_use);
-        let cluster = Cluster { view: seen, orders: queue.clone(), validity: Validity::of_session(valid) };
+        let (validity, known) = (Validity::of_session(valid), secrets.clone());
+        let cluster = Cluster { view: seen, orders: queue.clone(), validity, secrets: known };
         #[expect(clippy::disallowed_methods, reason = "at most one message for each repository that is owned")]
         let superseded = mpsc::unbounded_channel();
-        Ok((cluster, Self { settings, orders, queue, superseded, view, valid_until }))
+        Ok((cluster, Self { settings, secrets, orders, queue, superseded, view, valid_until }))
     }
 
     /// Where the publisher reports writers that found a record of another origin.
@@ -129,13 +132,13 @@ impl Membership {
 
     /// Joins the cluster.
     pub(crate) fn start(self, parts: Parts, drain: &Drain) {
-        let Self { settings, orders, queue, superseded: (_, superseded), view, valid_until } = self;
+        let Self { settings, secrets, orders, queue, superseded: (_, superseded), view, valid_until } = self;
         let Parts { records, publisher, editor, members, mirrors, metrics } = parts;
         let events = queue.clone();
         let work = Work::new(publisher, editor, mirrors, events, view.subscribe(), metrics.clone(), drain.clone());
         let task = Task {
             core: Core::new(&settings, boot_clock::now()),
-            engine: Engine::new(records),
+            engine: Engine::new(records, secrets),
             work,
             members,
             metrics,

@@ -13,7 +13,7 @@ use weir_protocol::route::RouteError;
 use weir_runtime::admin;
 use weir_runtime::serve::{Body, RequestBody};
 
-pub(crate) use self::route::{CALLER, CLUSTER, Route};
+pub(crate) use self::route::{CALLER, CLUSTER, Route, SECRET};
 use crate::cluster::{Cluster, Replicas, Unreadable};
 use crate::member_client::{Readiness, Withdrawn};
 use crate::operator_api::OperatorApi;
@@ -99,8 +99,12 @@ impl MemberApi {
             return Problem::malformed("the forwarded path cannot be read.").into_response();
         };
         *request.uri_mut() = Uri::from(path);
+        let shown = request.headers_mut().remove(SECRET);
         let caller = match request.headers_mut().remove(CALLER).map(|name| name.to_str().map(str::parse)) {
             None => None,
+            Some(Ok(Ok(_))) if !shown.is_some_and(|shown| self.cluster.secrets().admit(&shown)) => {
+                return not_a_member(&by);
+            }
             Some(Ok(Ok(caller))) => Some(caller),
             Some(_) => return Problem::malformed("`Weir-Caller` is not the name of an operator.").into_response(),
         };
@@ -117,6 +121,16 @@ fn no_content() -> Response<Body> {
 fn unreadable() -> Response<Body> {
     let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "The store cannot be read just now");
     Problem::new(status, "store-unavailable", title, Unreadable.to_string()).retry_after(SOON).into_response()
+}
+
+fn not_a_member(by: &NodeName) -> Response<Body> {
+    let title = "The origin that requests has not shown that it is a member";
+    let detail = format!(
+        "{by} states the name of an operator without the secret of this run of the origin, which only members read: it is of \
+         an earlier version, or this origin has just started."
+    );
+    tracing::warn!(origin = %by, "an origin stated the name of an operator, but did not show that it is a member");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-a-member", title, detail).retry_after(SOON).into_response()
 }
 
 fn not_withdrawn(error: &PublishError) -> Response<Body> {

@@ -15,6 +15,9 @@ const FORWARDED: &str = "operator";
 /// The operator of a forwarded request. Webhooks have none.
 pub(crate) const CALLER: HeaderName = HeaderName::from_static("weir-caller");
 
+/// What shows that the origin that passes a request of an operator on is a member: see [`crate::cluster::Secrets`].
+pub(crate) const SECRET: HeaderName = HeaderName::from_static("weir-member-secret");
+
 /// The cluster of the origin that requests.
 pub(crate) const CLUSTER: HeaderName = HeaderName::from_static("weir-cluster");
 

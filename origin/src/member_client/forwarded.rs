@@ -10,10 +10,10 @@ use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_runtime::serve::BoxError;
 
-use crate::member_api::{CALLER, CLUSTER};
+use crate::member_api::{CALLER, CLUSTER, SECRET};
 
 /// What belongs to the connection of the client, or authenticates the client at this origin alone.
-const NOT_FORWARDED: [HeaderName; 12] = [
+const NOT_FORWARDED: [HeaderName; 13] = [
     header::HOST,
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -26,6 +26,7 @@ const NOT_FORWARDED: [HeaderName; 12] = [
     header::AUTHORIZATION,
     CALLER,
     CLUSTER,
+    SECRET,
 ];
 
 /// The headers of a request that the owner receives.
@@ -65,7 +66,15 @@ mod tests {
 
     #[test]
     fn credentials_and_the_connection_s_headers_stay_here() {
-        let names = ["host", "authorization", "weir-caller", "transfer-encoding", "if-match", "x-hub-signature-256"];
+        let names = [
+            "host",
+            "authorization",
+            "weir-caller",
+            "weir-member-secret",
+            "transfer-encoding",
+            "if-match",
+            "x-hub-signature-256",
+        ];
         let sent: HeaderMap = names.iter().map(|name| (HeaderName::from_static(name), "x".parse().unwrap())).collect();
         let mut left: Vec<String> = headers(sent).keys().map(ToString::to_string).collect();
         left.sort();

@@ -27,7 +27,7 @@ use self::forwarded::AnswerBody;
 pub(crate) use self::metrics::MemberMetrics;
 use crate::clock::ServerClocks;
 use crate::config::TlsConfig;
-use crate::member_api::{CALLER, CLUSTER, Route};
+use crate::member_api::{CALLER, CLUSTER, Route, SECRET};
 use crate::metrics::Metrics;
 
 /// How long a member may take to answer a message, connecting included.
@@ -142,15 +142,15 @@ impl MemberClient {
         self.message("changed", url, &Route::Changed(repository.clone())).await.map(drop)
     }
 
-    /// Passes a request on to the member at `url`, and returns its answer as it is. `caller`: the operator; `None` for a
-    /// webhook.
+    /// Passes a request on to the member at `url`, and returns its answer as it is. `caller`: the operator, and what shows
+    /// the member that this origin may speak for it; `None` for a webhook.
     ///
     /// # Errors
     /// There is no answer.
     pub(crate) async fn forward(
         &self,
         url: &str,
-        caller: Option<&str>,
+        caller: Option<(&str, Option<HeaderValue>)>,
         request: Request<Body>,
     ) -> Result<Response<Body>, MemberError> {
         let (kind, permits) = match caller {
@@ -165,9 +165,10 @@ impl MemberClient {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut forwarded = member_request(head.method, url, &Route::Forwarded(path), body)?;
         *forwarded.headers_mut() = forwarded::headers(head.headers);
-        if let Some(caller) = caller {
+        if let Some((caller, secret)) = caller {
             let caller = HeaderValue::from_str(caller).expect("the name of an operator is visible ASCII");
             forwarded.headers_mut().insert(CALLER, caller);
+            forwarded.headers_mut().extend(secret.map(|secret| (SECRET, secret)));
         }
         let (head, body) = self.send(kind, forwarded, FORWARD_TIMEOUT).await?.into_parts();
         let mut answer = Response::new(Body::stream(AnswerBody { body, _permit: permit }));

@@ -191,9 +191,19 @@ impl Members {
         Ok(Answerer::Other(answer))
     }
 
-    /// Has all other members read a repository again, before a change of it is acknowledged. A copy of a member that does
-    /// not do so is too old to be used when this returns.
-    pub(super) async fn announce(&self, repository: &RepositoryName) {
+    /// Has all other members read a repository again that a request changes, before the change is acknowledged. A copy of a
+    /// member that does not do so is too old to be used when this returns.
+    pub(super) async fn announcing<T>(&self, repository: Option<RepositoryName>, change: impl Future<Output = T>) -> T {
+        let Some(repository) = repository else { return change.await };
+        let before = self.replicas.version(&repository);
+        let changed = change.await;
+        if self.replicas.version(&repository) != before {
+            self.announce(&repository).await;
+        }
+        changed
+    }
+
+    async fn announce(&self, repository: &RepositoryName) {
         let view = self.cluster.view();
         let announced = view.others.values().map(|member| async move {
             if let Err(error) = self.client.changed(&member.url, repository).await {
@@ -268,6 +278,7 @@ impl Members {
         (head, body): (Parts, Body),
         no_answer: impl FnOnce(NodeName, MemberError) -> OperatorError,
     ) -> Result<Response<Body>, OperatorError> {
+        let caller = caller.map(|caller| (caller, self.cluster.secrets().of(&member.name)));
         let answer = self.client.forward(&member.url, caller, Request::from_parts(head, body)).await;
         answer.map_err(|error| match error {
             MemberError::Overloaded => OperatorError::Busy,

@@ -249,14 +249,7 @@ impl OperatorApi {
             Answerer::Other(answer) => return Ok(answer),
             Answerer::Me(repository) => repository.filter(|_| audit::is_audited(route, &head.method)),
         };
-        let before = repository.as_ref().map(|name| members.replicas.version(name));
-        let answer = self.admitted(route, head, body, caller.name.clone()).await;
-        if let Some((name, before)) = repository.zip(before)
-            && before != members.replicas.version(&name)
-        {
-            members.announce(&name).await;
-        }
-        answer
+        members.announcing(repository, self.admitted(route, head, body, caller.name.clone())).await
     }
 
     /// Answers an authenticated operator.

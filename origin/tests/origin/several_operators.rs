@@ -1,5 +1,7 @@
 //! Operators at any origin of a cluster, and who may call its members.
 
+use object_store::ObjectStoreExt as _;
+use object_store::aws::AmazonS3Builder;
 use weir_origin::config::{ClusterConfig, EngineName, StoreConfig};
 use weir_protocol::descriptor::Generation;
 
@@ -267,7 +269,20 @@ async fn only_an_origin_s_certificate_opens_the_requests_of_members() {
         client: pair.home.client(certificate),
         origin: pair.nodes[node].running.address().to_string(),
     };
-    let caller = [("weir-caller", "somebody")];
+    // Members read it in the record of each other.
+    let bucket = AmazonS3Builder::new().with_bucket_name("weir-hub").with_region("us-east-1").with_allow_http(true);
+    let bucket = bucket.with_access_key_id("id").with_secret_access_key("secret").with_endpoint(&server.endpoint);
+    let bucket = bucket.build().unwrap();
+    let mut secrets = Vec::new();
+    for index in [1, 2] {
+        let record = bucket.get(&format!("prod/_records/nodes/origin-{index}").into()).await.unwrap();
+        let record = record.bytes().await.unwrap();
+        let json = record.splitn(2, |byte| *byte == b'\n').nth(1).unwrap();
+        let node: Value = serde_json::from_slice(json).unwrap();
+        secrets.push(node["secret"].as_str().unwrap().to_owned());
+    }
+    let by = |node: usize| [("weir-caller", "somebody"), ("weir-member-secret", secrets[node].as_str())];
+    let caller = by(owner);
     let messages =
         ["ask/shop", "tell/shop", "changed/shop", "withdraw/shop/none", "operator/v1/repositories/shop/refresh"];
     for path in messages.map(|path| format!("/v1/members/{path}")) {
@@ -283,6 +298,10 @@ async fn only_an_origin_s_certificate_opens_the_requests_of_members() {
     let (member, path) = (at(owner, "origin"), "/v1/members/operator/v1/repositories/shop");
     let read = member.request(Method::GET, path, &caller).await;
     assert_eq!((read.status.as_u16(), read.header("etag").len() > 10), (200, true), "{read:?}");
+    for shown in [&caller[..1], &[caller[0], by(1 - owner)[1]]] {
+        let refused = member.request(Method::GET, path, shown).await;
+        assert_eq!((refused.status.as_u16(), refused.problem().0.as_str()), (503, "not-a-member"), "{refused:?}");
+    }
     for nameless in [&[][..], &[("weir-caller", "not a name")]] {
         assert_eq!(member.request(Method::GET, path, nameless).await.problem().0, "malformed-request");
     }
@@ -297,7 +316,7 @@ async fn only_an_origin_s_certificate_opens_the_requests_of_members() {
     }
 
     // It is passed on once.
-    let twice = at(1 - owner, "origin").request(Method::GET, path, &caller).await;
+    let twice = at(1 - owner, "origin").request(Method::GET, path, &by(1 - owner)).await;
     assert_eq!((twice.status.as_u16(), twice.problem().0.as_str()), (503, "no-owner"), "{twice:?}");
     assert_eq!(twice.header("retry-after"), "2");
     for node in pair.nodes {
