@@ -139,6 +139,15 @@ impl Edit {
         }
     }
 
+    /// The service that the edit names.
+    pub(super) fn service(&self) -> Option<ServiceName> {
+        match self {
+            Edit::PutRepository(_) | Edit::DeleteRepository { .. } => None,
+            Edit::PutService(document) => Some(document.name.clone()),
+            Edit::DeleteService(name) => Some(name.clone()),
+        }
+    }
+
     /// The repository from which the edit moves a service. `None`: it moves none, or is refused.
     pub(crate) fn moves_from(&self, precondition: &Precondition, all: &Definitions) -> Option<RepositoryName> {
         let Edit::PutService(document) = self else { return None };

@@ -1,32 +1,38 @@
 //! Carries out edits: makes them durable, then applies them to the catalog.
+//!
+//! The writes run beside the owner, one at a time for each repository and each service. So a store that does not answer for
+//! one record delays nothing else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::sleep;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Snapshot;
 use super::definitions::Documents;
-use super::edit::{Edit, Outcome, Precondition, Refusal, Write};
-use super::owner::Owner;
+use super::edit::{Decision, Edit, Outcome, Precondition, Refusal, Write};
+use super::owner::{Owner, RETRY_AFTER};
 use super::reconcile::{Cause, ChangedNames};
 use super::storing::Plan;
-use crate::publish::{PublishError, Started};
+use crate::publish::{PublishError, Retired, Started};
 use crate::reconcile::Terminated;
 
 /// Requests changes of the catalog. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct Editor {
     pub(super) requests: mpsc::Sender<EditRequest>,
+    pub(super) edits: Arc<Semaphore>,
 }
 
 /// Why an edit was not made.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum EditError {
     Refused(Refusal),
     /// Another origin owns the repository, or none does now.
     NotOwner(RepositoryName),
-    /// The queue is full, or the origin is stopping.
+    /// Too many edits are in progress, or the origin is stopping.
     Busy,
     /// The edit could not be made durable, and may still have been committed. The text is the cause.
     Failed(String),
@@ -38,9 +44,15 @@ pub(crate) struct AppliedEdit {
     pub(crate) snapshot: Arc<Snapshot>,
 }
 
+/// Who waits for an edit.
+pub(super) struct Caller {
+    done: oneshot::Sender<Result<AppliedEdit, EditError>>,
+    _permit: OwnedSemaphorePermit,
+}
+
 /// A request to the owner.
 pub(super) enum EditRequest {
-    Edit(Edit, Precondition, oneshot::Sender<Result<AppliedEdit, EditError>>),
+    Edit(Edit, Precondition, Caller),
     /// The current documents of the configuration file.
     Reload(Documents, oneshot::Sender<()>),
     /// Show what was read from the store before.
@@ -55,7 +67,9 @@ impl Editor {
     /// Makes an edit completely or not at all, even if the caller gives up.
     pub(crate) async fn edit(&self, edit: Edit, precondition: Precondition) -> Result<AppliedEdit, EditError> {
         let (done, outcome) = oneshot::channel();
-        self.requests.try_send(EditRequest::Edit(edit, precondition, done)).map_err(|_| EditError::Busy)?;
+        let permit = self.edits.clone().try_acquire_owned().map_err(|_| EditError::Busy)?;
+        let request = EditRequest::Edit(edit, precondition, Caller { done, _permit: permit });
+        self.requests.send(request).await.map_err(|_| EditError::Busy)?;
         outcome.await.unwrap_or(Err(EditError::Busy))
     }
 
@@ -72,18 +86,64 @@ impl Editor {
     }
 }
 
+/// What is being written to the record of a repository.
+pub(super) struct Writing {
+    /// The services that it changes.
+    services: Vec<ServiceName>,
+    /// Somebody waits for the outcome.
+    pub(super) is_awaited: bool,
+    /// What comes after it.
+    pub(super) waiting: Vec<EditRequest>,
+}
+
+/// An edit that is being made.
+pub(super) struct PendingEdit {
+    kind: &'static str,
+    repository: RepositoryName,
+    plan: Plan,
+    writes: Vec<Write>,
+    outcome: Outcome,
+    /// `None`: the outcome of the first attempt is unknown, and was answered.
+    caller: Option<Caller>,
+}
+
+/// The outcome of a write.
+pub(super) enum Written {
+    Edit(Box<PendingEdit>, Result<(), PublishError>),
+    /// The services that an edit has deleted are retired.
+    Retired(Box<PendingEdit>, Vec<Retired>),
+    CleanUp(RepositoryName, Plan, Result<(), PublishError>),
+    Align(RepositoryName, Result<Started, PublishError>, oneshot::Sender<Result<(), PublishError>>),
+}
+
 impl Owner {
-    pub(super) async fn edit(&mut self, edit: &Edit, precondition: &Precondition) -> Result<Outcome, EditError> {
-        self.resolve_unknown_outcome().await?;
-        self.clean_up().await;
+    pub(super) fn edit(&mut self, edit: Edit, precondition: Precondition, caller: Caller) {
         let before = self.catalog.snapshot();
-        if let Some(repository) = edit.repository(&before.definitions).filter(|name| !before.owns(name)) {
-            return Err(EditError::NotOwner(repository.clone()));
+        let repository = edit.repository(&before.definitions).cloned();
+        if let Some(first) = self.writing(repository.as_ref(), edit.service().as_slice()) {
+            return first.waiting.push(EditRequest::Edit(edit, precondition, caller));
         }
+        let decided = match repository.filter(|name| !before.owns(name)) {
+            Some(repository) => Err(EditError::NotOwner(repository)),
+            None => self.decide(&edit, &precondition, &before),
+        };
+        let Decision { writes, outcome } = match decided {
+            Ok(decision) => decision,
+            Err(error) => return self.answer(edit.as_str(), Err(error), caller),
+        };
+        let plan = Plan::of(&writes, &self.api);
+        let Some(repository) = plan.change.as_ref().map(|(repository, _)| repository.clone()) else {
+            return self.answer(edit.as_str(), Ok(outcome), caller);
+        };
+        if let Some(first) = self.writing(None, &services(&writes)) {
+            return first.waiting.push(EditRequest::Edit(edit, precondition, caller));
+        }
+        let (kind, caller) = (edit.as_str(), Some(caller));
+        self.write(Box::new(PendingEdit { kind, repository, plan, writes, outcome, caller }), Duration::ZERO);
+    }
+
+    fn decide(&self, edit: &Edit, precondition: &Precondition, before: &Snapshot) -> Result<Decision, EditError> {
         let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
-        if decided.writes.is_empty() {
-            return Ok(decided.outcome);
-        }
         let comes_back = |write: &Write| {
             let Write::DeleteService(name) = write else { return false };
             self.cleanups.iter().any(|plan| plan.removes(name))
@@ -93,47 +153,141 @@ impl Owner {
                 "the service was moved, but its old repository still stores it: a restart would restore it there";
             return Err(EditError::Failed(reason.to_owned()));
         }
-        let plan = Plan::of(&decided.writes, &self.api);
-        self.commit(plan, decided.writes, false).await?;
-        Ok(decided.outcome)
+        Ok(decided)
     }
 
-    /// Repeats an edit with an unknown outcome until its outcome is known.
-    pub(super) async fn resolve_unknown_outcome(&mut self) -> Result<(), EditError> {
-        let Some((plan, writes)) = self.unknown_outcome.take() else { return Ok(()) };
-        self.commit(plan, writes, true).await
+    /// What has to be written before something else about a repository or services.
+    pub(super) fn writing(
+        &mut self,
+        repository: Option<&RepositoryName>,
+        services: &[ServiceName],
+    ) -> Option<&mut Writing> {
+        let is_before = |name: &RepositoryName, writing: &Writing| {
+            Some(name) == repository || writing.services.iter().any(|service| services.contains(service))
+        };
+        self.writing.iter_mut().find(|(name, writing)| is_before(name, writing)).map(|(_, writing)| writing)
     }
 
-    /// Makes an edit durable, then applies it. An edit that certainly failed is dropped.
-    async fn commit(&mut self, plan: Plan, writes: Vec<Write>, may_be_committed: bool) -> Result<(), EditError> {
-        if let Some((repository, change)) = &plan.change
-            && let Err(error) = self.context.publisher.define(repository, change.clone()).await
-        {
-            tracing::error!(%repository, %error, "an operator's edit failed");
-            let reason = error.to_string();
-            // A suspended repository has resolved the outcome, and will be reloaded. So will one that is owned elsewhere.
-            let is_resolved =
-                !may_be_committed || matches!(error, PublishError::Suspended { .. } | PublishError::NotOwner(_));
-            if matches!(error, PublishError::UnknownOutcome(_)) || !is_resolved {
-                self.unknown_outcome = Some((plan, writes));
+    /// Writes beside the owner, to which the outcome comes.
+    pub(super) fn beside(
+        &mut self,
+        repository: &RepositoryName,
+        services: Vec<ServiceName>,
+        is_awaited: bool,
+        write: impl Future<Output = Written> + Send + 'static,
+    ) {
+        let waiting = self.writing.remove(repository).map_or_else(Vec::new, |before| before.waiting);
+        self.writing.insert(repository.clone(), Writing { services, is_awaited, waiting });
+        let written = self.written.clone();
+        self.drain.spawn(async move {
+            // The owner ends first when the origin stops.
+            let _ = written.send(write.await).await;
+        });
+    }
+
+    fn write(&mut self, edit: Box<PendingEdit>, after: Duration) {
+        let Some((repository, change)) = edit.plan.change.clone() else { return };
+        let publisher = self.context.publisher.clone();
+        self.beside(&edit.repository.clone(), services(&edit.writes), edit.caller.is_some(), async move {
+            sleep(after).await;
+            let result = publisher.define(&repository, change).await;
+            Written::Edit(edit, result)
+        });
+    }
+
+    pub(super) async fn written(&mut self, written: Written) {
+        match written {
+            Written::Edit(edit, Ok(())) => {
+                let changed_names = ChangedNames::by(&edit.writes);
+                edit.writes.iter().for_each(|write| self.api.apply(write));
+                let gone = self.reconcile(changed_names, Started::default(), Cause::Edit).await;
+                self.cleanups.extend(edit.plan.cleanup.is_some().then(|| edit.plan.clone()));
+                if gone.is_empty() {
+                    return self.edited(*edit);
+                }
+                let retired = self.retire(gone);
+                self.beside(&edit.repository.clone(), services(&edit.writes), edit.caller.is_some(), async move {
+                    Written::Retired(edit, retired.await)
+                });
             }
-            return Err(match error {
-                PublishError::NotOwner(repository) => EditError::NotOwner(repository),
-                _ => EditError::Failed(reason),
-            });
+            Written::Edit(edit, Err(error)) => self.not_written(edit, error),
+            Written::Retired(edit, retired) => {
+                self.announce_retired(retired);
+                self.edited(*edit);
+            }
+            Written::CleanUp(repository, plan, result) => {
+                if let Err(error) = result {
+                    tracing::warn!(%repository, %error, "a moved service is still stored in its old repository; the origin tries again");
+                    self.cleanups.push(plan);
+                }
+                self.go_on(&repository);
+            }
+            Written::Align(repository, result, done) => {
+                let result = result.map(|aligned| self.aligned(&repository, aligned));
+                let _ = done.send(result);
+                self.go_on(&repository);
+            }
         }
-        let changed_names = ChangedNames::by(&writes);
-        writes.iter().for_each(|write| self.api.apply(write));
-        self.reconcile(changed_names, Started::default(), Cause::Edit).await;
-        if plan.cleanup.is_some() {
-            self.cleanups.push(plan);
+    }
+
+    fn edited(&mut self, edit: PendingEdit) {
+        if let Some(caller) = edit.caller {
+            self.answer(edit.kind, Ok(edit.outcome), caller);
         }
-        Ok(())
+        self.go_on(&edit.repository);
+        self.clean_up();
+    }
+
+    /// An edit that certainly failed is dropped. One with an unknown outcome is repeated until its outcome is known.
+    fn not_written(&mut self, mut edit: Box<PendingEdit>, error: PublishError) {
+        let repository = edit.repository.clone();
+        tracing::error!(%repository, %error, "an operator's edit failed");
+        // A suspended repository has resolved the outcome, and will be reloaded. So will one that is owned elsewhere.
+        let is_resolved = match &error {
+            PublishError::Suspended { .. } | PublishError::NotOwner(_) => true,
+            PublishError::UnknownOutcome(_) => false,
+            _ => edit.caller.is_some(),
+        };
+        let error = match error {
+            PublishError::NotOwner(repository) => EditError::NotOwner(repository),
+            error => EditError::Failed(error.to_string()),
+        };
+        if let Some(caller) = edit.caller.take() {
+            self.answer(edit.kind, Err(error.clone()), caller);
+        }
+        if is_resolved {
+            return self.go_on(&repository);
+        }
+        let waiting = self.writing.get_mut(&repository).map(|writing| std::mem::take(&mut writing.waiting));
+        for request in waiting.into_iter().flatten() {
+            match request {
+                EditRequest::Edit(edit, _, caller) => self.answer(edit.as_str(), Err(error.clone()), caller),
+                other => self.again.push_back(other),
+            }
+        }
+        self.write(edit, RETRY_AFTER);
+    }
+
+    /// The record of a repository is written: what waited for that follows.
+    fn go_on(&mut self, repository: &RepositoryName) {
+        self.again.extend(self.writing.remove(repository).into_iter().flat_map(|writing| writing.waiting));
+    }
+
+    fn answer(&self, kind: &str, result: Result<Outcome, EditError>, caller: Caller) {
+        let word = match &result {
+            Ok(outcome) => outcome.as_str(),
+            Err(EditError::Refused(_)) => "refused",
+            Err(EditError::Failed(_) | EditError::Busy | EditError::NotOwner(_)) => "failed",
+        };
+        self.context.metrics.catalog_edits.with_label_values(&[kind, word]).inc();
+        let snapshot = self.catalog.snapshot();
+        // The caller may have gone.
+        let _ = caller.done.send(result.map(|outcome| AppliedEdit { outcome, snapshot }));
     }
 
     /// Removes moved services from their old repositories. Failures are retried; until then the newer document
     /// counts.
-    pub(super) async fn clean_up(&mut self) {
+    pub(super) fn clean_up(&mut self) {
         for plan in std::mem::take(&mut self.cleanups) {
             let Some((repository, change)) = plan.cleanup.clone() else { continue };
             // The service may have moved back.
@@ -147,10 +301,25 @@ impl Owner {
             if !self.catalog.snapshot().owns(&repository) {
                 continue;
             }
-            if let Err(error) = self.context.publisher.define(&repository, change).await {
-                tracing::warn!(%repository, %error, "a moved service is still stored in its old repository; the origin tries again");
+            let services: Vec<_> = change.services.iter().map(|(name, _)| name.clone()).collect();
+            if self.writing(Some(&repository), &services).is_some() {
                 self.cleanups.push(plan);
+                continue;
             }
+            let publisher = self.context.publisher.clone();
+            self.beside(&repository.clone(), services, false, async move {
+                let result = publisher.define(&repository, change).await;
+                Written::CleanUp(repository, plan, result)
+            });
         }
     }
+}
+
+fn services(writes: &[Write]) -> Vec<ServiceName> {
+    let named = writes.iter().filter_map(|write| match write {
+        Write::PutService(it) => Some(it.name.clone()),
+        Write::DeleteService(name) => Some(name.clone()),
+        Write::PutRepository(_) | Write::DeleteRepository(_) => None,
+    });
+    named.collect()
 }

@@ -1,7 +1,7 @@
 //! The one task that changes the catalog: after edits (`edits`), reloads of the configuration file, and reloads of
 //! stored state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,9 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::shutdown::Drain;
 
 use super::definitions::Documents;
-use super::edit::Write;
-use super::edits::{AppliedEdit, EditError, EditRequest, Editor};
+use super::edits::{EditRequest, Editor, Writing, Written};
 use super::raw_document::RawDocument;
-use super::reconcile::{Cause, ChangedNames};
+use super::reconcile::ChangedNames;
 use super::storing::Plan;
 use super::{Catalog, Map, Snapshot};
 use crate::config::{LimitsConfig, ServiceConfig};
@@ -24,11 +23,11 @@ use crate::publish::{Reloaded, Started, StoredDefinitions};
 use crate::reconcile::{Context, Terminated};
 use crate::service::Service;
 
-/// The most queued requests.
+/// The most queued requests, and edits in progress.
 const QUEUE: usize = 64;
 
 /// The interval for retrying a write with an unknown outcome.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) struct Dependencies {
     /// The documents of the configuration file.
@@ -43,8 +42,12 @@ pub(crate) struct Dependencies {
 pub(super) struct Owner {
     pub(super) file: Documents,
     pub(super) api: Documents,
-    /// An edit whose outcome is unknown.
-    pub(super) unknown_outcome: Option<(Plan, Vec<Write>)>,
+    /// The records that are being written.
+    pub(super) writing: BTreeMap<RepositoryName, Writing>,
+    /// Receives the outcomes.
+    pub(super) written: mpsc::Sender<Written>,
+    /// Requests that have waited for one.
+    pub(super) again: VecDeque<EditRequest>,
     /// Writes that remain after services have moved.
     pub(super) cleanups: Vec<Plan>,
     pub(super) secrets_dir: Option<PathBuf>,
@@ -67,10 +70,13 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     let begins = Snapshot { owned, ..Snapshot::default() };
     let catalog = Arc::new(Catalog::new(begins, std::mem::take(&mut started.retired)));
     let metrics = context.metrics.clone();
+    let (written, mut outcomes) = mpsc::channel(QUEUE);
     let mut owner = Owner {
         file,
         api: Documents::stored(&stored),
-        unknown_outcome: None,
+        writing: BTreeMap::new(),
+        written,
+        again: VecDeque::new(),
         cleanups: stored.outdated.into_iter().map(|(repository, service)| Plan::removal(repository, service)).collect(),
         secrets_dir,
         limits,
@@ -87,32 +93,35 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
     }
     owner.log_shadowed();
     let changed_names = ChangedNames::all(&owner.file, &owner.api);
-    owner.reconcile(changed_names, started, Cause::Other).await;
+    owner.reconcile_all(changed_names, started).await;
     for (object, reason) in catalog.snapshot().definitions.refused() {
         tracing::error!(object, reason, "the stored document is invalid: replace or delete it");
     }
     owner.log_without_repository();
     let (requests, mut waiting) = mpsc::channel(QUEUE);
-    let queue = requests.downgrade();
-    let queued = move || queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity());
-    metrics.bounds.show("edits", QUEUE, queued);
+    let edits = metrics.bounds.semaphore("edits", QUEUE);
     let (begun, publisher) = (drain.clone(), owner.context.publisher.clone());
     drain.spawn(async move {
         loop {
-            let has_rest = owner.unknown_outcome.is_some()
-                || !owner.cleanups.is_empty()
-                || !publisher.unapplied_reloads().is_empty();
+            if let Some(order) = owner.again.pop_front() {
+                owner.handle(order).await;
+                continue;
+            }
+            let has_rest = !owner.cleanups.is_empty() || !publisher.unapplied_reloads().is_empty();
+            let is_awaited = owner.writing.values().any(|writing| writing.is_awaited);
             let order = tokio::select! {
-                () = begun.begun() => return,
+                () = begun.begun(), if !is_awaited => return,
+                Some(written) = outcomes.recv() => {
+                    owner.written(written).await;
+                    continue;
+                }
                 Some(order) = waiting.recv() => order,
                 () = publisher.wait_for_reload() => {
                     owner.apply_reloads().await;
                     continue;
                 }
                 () = sleep(RETRY_AFTER), if has_rest => {
-                    if owner.resolve_unknown_outcome().await.is_ok() {
-                        owner.clean_up().await;
-                    }
+                    owner.clean_up();
                     owner.apply_reloads().await;
                     continue;
                 }
@@ -122,31 +131,19 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
             owner.handle(order).await;
         }
     });
-    (catalog, Editor { requests })
+    (catalog, Editor { requests, edits })
 }
 
 impl Owner {
     async fn handle(&mut self, order: EditRequest) {
         match order {
-            EditRequest::Edit(edit, precondition, done) => {
-                let result = self.edit(&edit, &precondition).await;
-                let word = match &result {
-                    Ok(outcome) => outcome.as_str(),
-                    Err(EditError::Refused(_)) => "refused",
-                    Err(EditError::Failed(_) | EditError::Busy | EditError::NotOwner(_)) => "failed",
-                };
-                self.context.metrics.catalog_edits.with_label_values(&[edit.as_str(), word]).inc();
-                // The caller may have gone.
-                let snapshot = self.catalog.snapshot();
-                let _ = done.send(result.map(|outcome| AppliedEdit { outcome, snapshot }));
-                self.clean_up().await;
-            }
+            EditRequest::Edit(edit, precondition, caller) => self.edit(edit, precondition, caller),
             EditRequest::Reload(file, done) => {
                 let mut changed_names = ChangedNames::all(&self.file, &self.api);
                 changed_names.extend(ChangedNames::all(&file, &Documents::default()));
                 self.file = file;
                 self.log_shadowed();
-                self.reconcile(changed_names, Started::default(), Cause::Other).await;
+                self.reconcile_all(changed_names, Started::default()).await;
                 self.log_without_repository();
                 let _ = done.send(());
             }
@@ -159,7 +156,7 @@ impl Owner {
                 let _ = done.send(());
             }
             EditRequest::Release(repository, done) => drop(done.send(self.release(&repository).await)),
-            EditRequest::Align(repository, done) => drop(done.send(self.align(&repository).await)),
+            EditRequest::Align(repository, done) => self.align(repository, done).await,
         }
     }
 
@@ -204,7 +201,7 @@ impl Owner {
         let (repositories, services) = (changed_names.repositories.len(), changed_names.services.len());
         if repositories + services > 0 {
             tracing::info!(%repository, repositories, services, "operators' definitions of the repository were reloaded");
-            self.reconcile(changed_names, Started::default(), Cause::Other).await;
+            self.reconcile_all(changed_names, Started::default()).await;
         }
         self.show(repository, published);
     }

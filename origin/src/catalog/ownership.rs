@@ -8,10 +8,10 @@ use weir_protocol::event::EventKind;
 use weir_protocol::name::RepositoryName;
 
 use super::Snapshot;
-use super::edits::{EditRequest, Editor};
+use super::edits::{EditRequest, Editor, Written};
 use super::owner::Owner;
 use super::storing::Plan;
-use crate::publish::{PublishError, Retired};
+use crate::publish::{PublishError, Retired, Started};
 use crate::reconcile::Terminated;
 
 impl Editor {
@@ -95,12 +95,22 @@ impl Owner {
         self.leaving.get(repository).cloned().unwrap_or_else(Terminated::over)
     }
 
-    pub(super) async fn align(&mut self, repository: &RepositoryName) -> Result<(), PublishError> {
+    pub(super) async fn align(&mut self, repository: RepositoryName, done: oneshot::Sender<Result<(), PublishError>>) {
         // While a reload is not applied, a service may be defined in it.
         self.apply_reloads().await;
+        if let Some(first) = self.writing(Some(&repository), &[]) {
+            return first.waiting.push(EditRequest::Align(repository, done));
+        }
         let definitions = self.catalog.snapshot().definitions.clone();
-        let configured = definitions.services.keys().cloned().collect();
-        let mut aligned = self.context.publisher.align(repository, &configured, SystemTime::now()).await?;
+        let publisher = self.context.publisher.clone();
+        self.beside(&repository.clone(), Vec::new(), false, async move {
+            let configured = definitions.services.keys().cloned().collect();
+            let aligned = publisher.align(&repository, &configured, SystemTime::now()).await;
+            Written::Align(repository, aligned, done)
+        });
+    }
+
+    pub(super) fn aligned(&mut self, repository: &RepositoryName, mut aligned: Started) {
         let retired = std::mem::take(&mut aligned.retired);
         self.show(repository, aligned);
         // Services that moved by the file wait until all members have the same one.
@@ -109,6 +119,5 @@ impl Owner {
         let worker = self.catalog.repository(repository).filter(|_| !unheld.is_empty());
         worker.into_iter().for_each(|worker| worker.resolve_all());
         self.announce_retired(retired);
-        Ok(())
     }
 }

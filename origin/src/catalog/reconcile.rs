@@ -73,8 +73,14 @@ impl Owner {
     /// the start.
     ///
     /// In a cluster another member may still define a service that the file does not: only an edit retires it at once.
+    /// Returns the services to retire.
     #[expect(clippy::too_many_lines, reason = "one pass over the changed names")]
-    pub(super) async fn reconcile(&mut self, mut changed_names: ChangedNames, mut started: Started, cause: Cause) {
+    pub(super) async fn reconcile(
+        &mut self,
+        mut changed_names: ChangedNames,
+        mut started: Started,
+        cause: Cause,
+    ) -> Vec<Arc<Service>> {
         let before = self.catalog.snapshot();
         let mut after = Snapshot::clone(&before);
         let definitions = &mut after.definitions;
@@ -182,7 +188,14 @@ impl Owner {
         }
         self.catalog.replace(after, &created);
         moved_from.iter().for_each(|repository| self.vouch_anew(repository));
-        self.retire(gone).await;
+        gone
+    }
+
+    /// Reconciles after the configuration file or the stored state was read again.
+    pub(super) async fn reconcile_all(&mut self, changed_names: ChangedNames, started: Started) {
+        let gone = self.reconcile(changed_names, started, Cause::Other).await;
+        let retired = self.retire(gone).await;
+        self.announce_retired(retired);
     }
 
     /// Marks the services of an owned repository without a worker.
@@ -278,11 +291,12 @@ impl Owner {
         });
     }
 
-    async fn retire(&self, gone: Vec<Arc<Service>>) {
+    /// Retires services in all repositories of this origin that publish them.
+    pub(super) fn retire(&self, gone: Vec<Arc<Service>>) -> impl Future<Output = Vec<Retired>> + Send + use<> {
         let mut of: BTreeMap<RepositoryName, Vec<Arc<Service>>> = BTreeMap::new();
-        let snapshot = self.catalog.snapshot();
+        let (snapshot, publisher) = (self.catalog.snapshot(), self.context.publisher.clone());
         for service in gone {
-            let mut repositories = self.context.publisher.repositories_of(&service.name);
+            let mut repositories = publisher.repositories_of(&service.name);
             if !repositories.contains(&service.repository) {
                 repositories.push(service.repository.clone());
             }
@@ -291,25 +305,25 @@ impl Owner {
                 of.entry(repository).or_default().push(service.clone());
             }
         }
-        let mut last: HashMap<ServiceName, (Generation, RepositoryName)> = HashMap::new();
-        for (repository, gone) in of {
-            let outcome = self.context.publisher.retire(&repository, &gone, SystemTime::now()).await;
-            if let Err(error) = &outcome {
-                let services = gone.len();
-                tracing::error!(%error, services, "deleted services cannot be retired yet; the origin tries again");
+        async move {
+            let mut last: HashMap<ServiceName, (Generation, RepositoryName)> = HashMap::new();
+            for (repository, gone) in of {
+                let outcome = publisher.retire(&repository, &gone, SystemTime::now()).await;
+                if let Err(error) = &outcome {
+                    let services = gone.len();
+                    tracing::error!(%error, services, "deleted services cannot be retired yet; the origin tries again");
+                }
+                let shown = || gone.iter().filter_map(|service| service.generation()).collect();
+                let retired = outcome.unwrap_or_else(|_| shown());
+                for (service, generation) in retired {
+                    tracing::info!(%service, generation, %repository, "the service is deleted");
+                    let last = last.entry(service).or_insert((generation, repository.clone()));
+                    last.0 = generation.max(last.0);
+                }
             }
-            let shown = || gone.iter().filter_map(|service| service.generation()).collect();
-            let retired = outcome.unwrap_or_else(|_| shown());
-            for (service, generation) in retired {
-                tracing::info!(%service, generation, %repository, "the service is deleted");
-                let last = last.entry(service).or_insert((generation, repository.clone()));
-                last.0 = generation.max(last.0);
-            }
+            let retired = last.into_iter();
+            retired.map(|(service, (generation, repository))| Retired { repository, service, generation }).collect()
         }
-        let retired = last.into_iter();
-        self.announce_retired(
-            retired.map(|(service, (generation, repository))| Retired { repository, service, generation }).collect(),
-        );
     }
 
     /// Vouches no longer for a service that has moved from an owned repository to one of another origin: the repository is

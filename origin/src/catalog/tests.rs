@@ -53,6 +53,7 @@ struct TestCatalog {
     api: Documents,
     publisher: Arc<Publisher>,
     records: Records,
+    engine: Arc<FaultyEngine>,
     log: Arc<EventLog>,
 }
 
@@ -88,7 +89,7 @@ async fn start_as(
     let file = Documents::default();
     let dependencies = Dependencies { file, stored, secrets_dir: None, limits, context };
     let (catalog, editor) = begin(dependencies, Started::default(), drain).await;
-    TestCatalog { catalog, editor, api, publisher, records, log }
+    TestCatalog { catalog, editor, api, publisher, records, engine, log }
 }
 
 /// A member of a cluster, on a folder in place of a bucket.
@@ -191,6 +192,79 @@ async fn members_see_each_other_s_definitions_and_edit_their_own() {
     for member in [one, two] {
         drop(member.editor);
     }
+    assert!(drain.finish(Duration::from_secs(60)).await);
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_written_now_delays_no_other_repository() {
+    let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+    std::fs::create_dir(dir.path().join("objects")).unwrap();
+    let member = member(dir.path(), "one", &drain).await;
+    for repository in ["slow", "shop"] {
+        member.take(repository, "one", 1).await;
+        edit(&member.editor, put_repository(repository)).await.unwrap();
+    }
+    edit(&member.editor, put_service("moving", "slow")).await.unwrap();
+    member.engine.stall(Some(RecordKey::repository(&"slow".parse().unwrap())));
+    let begin = |change: Edit| {
+        let editor = member.editor.clone();
+        tokio::spawn(async move { edit(&editor, change).await })
+    };
+    let first = begin(put_service("a", "slow"));
+    let second = begin(Edit::DeleteService("moving".parse().unwrap()));
+    let (aligned, slow) = (member.editor.clone(), "slow".parse().unwrap());
+    let aligned = tokio::spawn(async move { aligned.align(&slow).await });
+    let goes_on = async {
+        edit(&member.editor, put_service("b", "shop")).await.unwrap();
+        member.release("shop").await;
+        member.take("shop", "one", 2).await;
+        edit(&member.editor, Edit::DeleteService("b".parse().unwrap())).await.unwrap();
+    };
+    tokio::time::timeout(Duration::from_secs(60), goes_on).await.expect("it waits for nothing of `slow`");
+    assert!(!first.is_finished() && !second.is_finished());
+    // Another repository cannot get a service whose fate is open.
+    let third = begin(put_service("a", "shop"));
+    member.engine.stall(None);
+    assert_eq!(first.await.unwrap().unwrap(), Outcome::Created);
+    assert_eq!(second.await.unwrap().unwrap(), Outcome::Deleted);
+    assert_eq!(third.await.unwrap().unwrap(), Outcome::Changed, "it came second");
+    aligned.await.unwrap().unwrap();
+    drop(member.editor);
+    assert!(drain.finish(Duration::from_secs(60)).await);
+}
+
+/// Prints how long a repository takes to be taken, among a thousand and among ten thousand.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures"]
+async fn a_repository_is_taken_as_fast_among_ten_thousand() {
+    let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+    std::fs::create_dir(dir.path().join("objects")).unwrap();
+    let (member, mut defined) = (member(dir.path(), "one", &drain).await, 0);
+    for size in [1_000, 10_000] {
+        while defined < size {
+            let define = async |number: usize| {
+                let name = format!("shop-{number}");
+                member.take(&name, "one", 1).await;
+                edit(&member.editor, put_repository(&name)).await.unwrap();
+                edit(&member.editor, put_service(&name, &name)).await.unwrap();
+            };
+            futures_util::future::join_all((defined..defined + 50).map(define)).await;
+            defined += 50;
+        }
+        let mut taken = Duration::ZERO;
+        for number in 0..300 {
+            let name = format!("shop-{number}");
+            member.release(&name).await;
+            let repository = name.parse().unwrap();
+            let version = member.publisher.record_version(&repository).unwrap();
+            member.publisher.take(&repository, &version).await.unwrap();
+            let begun = std::time::Instant::now();
+            assert!(member.editor.take(&repository).await);
+            taken += begun.elapsed();
+        }
+        println!("{:?} for each of {size}", taken / 300);
+    }
+    drop(member.editor);
     assert!(drain.finish(Duration::from_secs(60)).await);
 }
 

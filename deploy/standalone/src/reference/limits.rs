@@ -57,7 +57,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
 | events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |
 | an event stream whose reader takes nothing | {shared/runtime/src/serve/part_writer.rs PART_TIMEOUT} |  | the stream is ended |
-| changes of operators that wait | {origin/src/catalog/owner.rs QUEUE} | `edits` | 503 |
+| changes of operators in progress | {origin/src/catalog/owner.rs QUEUE} | `edits` | 503 |
 | dry runs | `limits.concurrent_dry_runs` | `dry_runs` | 503 |
 | a dry run | {origin/src/operator_api/dry_run.rs DEADLINE} |  | 503 |
 | diffs | {origin/src/versions.rs CONCURRENT_DIFFS} | `diffs` | they wait 10 s, then 503 |

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 
 use super::engine::Engine;
 use super::local::LocalEngine;
@@ -27,6 +28,8 @@ pub(crate) enum WriteFault {
 pub(crate) struct FaultyEngine {
     inner: Engine,
     faults: Mutex<VecDeque<WriteFault>>,
+    /// Whose writes wait.
+    stalled: watch::Sender<Option<RecordKey>>,
 }
 
 impl FaultyEngine {
@@ -36,12 +39,17 @@ impl FaultyEngine {
     }
 
     pub(super) fn over(inner: Engine) -> Arc<Self> {
-        Arc::new(Self { inner, faults: Mutex::default() })
+        Arc::new(Self { inner, faults: Mutex::default(), stalled: watch::Sender::default() })
     }
 
     /// Sets the faults of the next writes, in order; later writes succeed.
     pub(crate) fn fail_writes(&self, faults: impl IntoIterator<Item = WriteFault>) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
+    }
+
+    /// Lets all writes of one record wait, until this is called with another one or none.
+    pub(crate) fn stall(&self, key: Option<RecordKey>) {
+        self.stalled.send_replace(key);
     }
 
     // The inner engine is of the type that holds this one: without boxes its futures would hold themselves.
@@ -52,6 +60,8 @@ impl FaultyEngine {
     pub(super) fn put<'a>(&'a self, key: &'a RecordKey, bytes: Bytes, expect: Expect) -> BoxFuture<'a, PutOutcome> {
         let fault = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         async move {
+            // The sender lives as long as the engine.
+            let _ = self.stalled.subscribe().wait_for(|stalled| stalled.as_ref() != Some(key)).await;
             let unknown = RecordError::Unavailable { key: key.to_string(), cause: "no answer".to_owned() };
             match fault {
                 None => self.inner.put(key, bytes, expect).await,
