@@ -3,7 +3,7 @@
 //! An unreadable page or manifest may reference any object. Nothing is deleted in that repository until it can be
 //! read or is replaced; other repositories are not held up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -54,8 +54,8 @@ pub(super) struct Collected {
 }
 
 impl Totals {
-    fn bytes_without(&self, repository: &RepositoryName) -> u64 {
-        self.0.iter().filter(|(name, _)| *name != repository).map(|(_, collected)| collected.bytes).sum()
+    fn bytes(&self) -> u64 {
+        self.0.values().map(|collected| collected.bytes).sum()
     }
 }
 
@@ -75,6 +75,8 @@ impl Publisher {
                 for repository in self.due(Instant::now()) {
                     self.collect(&repository, &mut totals, Instant::now()).await;
                 }
+                // After all, because only now the sum is right.
+                self.expire_bytes(&mut totals).await;
             };
             tokio::select! {
                 () = drain.begun() => return,
@@ -111,8 +113,7 @@ impl Publisher {
         }
     }
 
-    /// The repositories that need a collection. Those with the oldest superseded versions come first, because the
-    /// limit on all bytes takes from them first.
+    /// The repositories that need a collection.
     pub(super) fn due(&self, now: Instant) -> Vec<Arc<Repository>> {
         let oldest = |repository: &Arc<Repository>| {
             let known = repository.known();
@@ -124,21 +125,13 @@ impl Publisher {
                 || repository.protected.needs_mark(now, self.shared.grace_period)
                 || oldest.is_some_and(|oldest| is_too_old(oldest, now, self.retention.age))
         };
-        let mut due: Vec<_> = self
-            .repositories()
-            .into_iter()
-            .filter(|repository| repository.is_taken())
-            .map(|repository| (oldest(&repository), repository))
-            .filter(|(oldest, repository)| is_due(repository, *oldest))
-            .collect();
-        due.sort_by_key(|(oldest, _)| oldest.unwrap_or(now));
-        due.into_iter().map(|(_, repository)| repository).collect()
+        let owned = self.repositories().into_iter().filter(|repository| repository.is_taken());
+        owned.filter(|repository| is_due(repository, oldest(repository))).collect()
     }
 
     pub(super) async fn collect(&self, repository: &Repository, totals: &mut Totals, now: Instant) {
         let before = totals.0.get(&repository.name).copied().unwrap_or_default();
-        let others = totals.bytes_without(&repository.name);
-        let (collected, word) = match Box::pin(self.collect_one(repository, others, now)).await {
+        let (collected, word) = match Box::pin(self.collect_one(repository, now)).await {
             Ok(collected) if collected.is_blocked => (collected, "blocked"),
             Ok(collected) => (collected, "done"),
             Err(error) => {
@@ -154,17 +147,12 @@ impl Publisher {
         metrics.gc_deleted.inc_by(collected.deleted as u64);
         totals.0.insert(repository.name.clone(), collected);
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        metrics.stored_bytes.set(gauge(totals.0.values().map(|one| one.bytes).sum()));
+        metrics.stored_bytes.set(gauge(totals.bytes()));
         metrics.unreferenced.set(gauge(totals.0.values().map(|one| one.unreferenced as u64).sum()));
         metrics.gc_blocked_repositories.set(gauge(totals.0.values().filter(|one| one.is_blocked).count() as u64));
     }
 
-    async fn collect_one(
-        &self,
-        repository: &Repository,
-        bytes_of_others: u64,
-        now: Instant,
-    ) -> Result<Collected, PublishError> {
+    async fn collect_one(&self, repository: &Repository, now: Instant) -> Result<Collected, PublishError> {
         self.expire_old(repository, now).await?;
         // Begins before the state is read: objects that become referenced later are protected.
         let collection = repository.protected.begin_collection();
@@ -194,14 +182,54 @@ impl Publisher {
         }
         let (unreferenced, deleted) = self.sweep(repository, (&mark, &public), &collection, now).await?;
         drop(collection);
-        let limit = self.retention.bytes.map_or(u64::MAX, |bytes| bytes.as_u64().saturating_sub(bytes_of_others));
-        let over = over_limit(mark.versions, &mut public, limit);
-        self.expire(repository, "bytes", over.into_iter().map(|version| (version.service, version.digest))).await?;
         if is_blocked {
             // Damage may be repaired without a publication.
             repository.is_dirty.store(true, Ordering::Relaxed);
         }
         Ok(Collected { bytes, unreferenced, deleted, is_blocked, failures: 0 })
+    }
+
+    /// Expires the versions that were superseded the longest ago, in whichever owned repository they are, until all
+    /// repositories together have at most `retention.bytes`.
+    pub(super) async fn expire_bytes(&self, totals: &mut Totals) {
+        let Some(limit) = self.retention.bytes.map(|bytes| bytes.as_u64()) else { return };
+        let mut done = HashSet::new();
+        while totals.bytes() > limit {
+            let oldest = |repository: &Arc<Repository>| {
+                let known = repository.known();
+                known.services.values().flat_map(|service| &service.retained).map(|one| one.superseded_at).min()
+            };
+            let repositories =
+                self.repositories().into_iter().filter(|one| one.is_taken() && !done.contains(&one.name));
+            let mut oldest: Vec<_> = repositories.filter_map(|one| Some((oldest(&one)?, one))).collect();
+            oldest.sort_by_key(|(at, _)| *at);
+            let Some((_, repository)) = oldest.first() else { return };
+            let until = oldest.get(1).map_or(u64::MAX, |(next, _)| *next);
+            let own = totals.0.entry(repository.name.clone()).or_default().bytes;
+            let limit = (limit + own).saturating_sub(totals.bytes());
+            match Box::pin(self.expire_bytes_of(repository, limit, until)).await {
+                Ok(bytes) if bytes < own => totals.0.entry(repository.name.clone()).or_default().bytes = bytes,
+                Ok(_) => drop(done.insert(repository.name.clone())),
+                Err(error) => {
+                    tracing::warn!(repository = %repository.name, %error, "superseded versions cannot be expired yet");
+                    done.insert(repository.name.clone());
+                }
+            }
+        }
+    }
+
+    /// Expires versions of a repository that were superseded until a time. Returns the bytes that remain.
+    async fn expire_bytes_of(&self, repository: &Repository, limit: u64, until: u64) -> Result<u64, PublishError> {
+        let record = repository.known().record.clone();
+        let mark = Mark::of(self.objects(), &repository.name, &record).await;
+        if let Some(error) = mark.failure {
+            return Err(PublishError::Object(error));
+        }
+        let mut usage = Usage::default();
+        mark.versions.iter().for_each(|version| usage.add(&version.objects));
+        let over = over_limit(mark.versions, &mut usage, limit, until);
+        self.expire(repository, "bytes", over.into_iter().map(|version| (version.service, version.digest))).await?;
+        Ok(usage.bytes())
     }
 
     async fn expire_old(&self, repository: &Repository, now: Instant) -> Result<(), PublishError> {

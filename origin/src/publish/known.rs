@@ -68,6 +68,8 @@ pub(super) struct KnownVersion {
 pub(super) struct KnownRetained {
     pub(super) digest: TarballDigest,
     pub(super) key: ContentKey,
+    /// Unix milliseconds.
+    pub(super) superseded_at: u64,
     /// When this process first saw it superseded.
     pub(super) seen: Instant,
 }
@@ -115,7 +117,8 @@ impl KnownService {
         };
         let retained = row.retained.iter().map(|retained| {
             let digest = retained.version.digest;
-            KnownRetained { digest, key: retained.version.key, seen: seen(&digest).unwrap_or(now) }
+            let superseded_at = retained.superseded_at;
+            KnownRetained { digest, key: retained.version.key, superseded_at, seen: seen(&digest).unwrap_or(now) }
         });
         Self {
             generation: row.generation,

@@ -84,10 +84,15 @@ impl Usage {
     }
 }
 
-/// The superseded versions to drop so that at most `limit` bytes are used, those first that were superseded first.
-/// Their objects are removed from `usage`.
-pub(super) fn over_limit(mut versions: Vec<MarkedVersion>, usage: &mut Usage, limit: u64) -> Vec<MarkedVersion> {
-    versions.retain(|version| version.superseded_at.is_some());
+/// The superseded versions to drop so that at most `limit` bytes are used, those first that were superseded first, and none
+/// that was superseded after `until` (Unix milliseconds). Their objects are removed from `usage`.
+pub(super) fn over_limit(
+    mut versions: Vec<MarkedVersion>,
+    usage: &mut Usage,
+    limit: u64,
+    until: u64,
+) -> Vec<MarkedVersion> {
+    versions.retain(|version| version.superseded_at.is_some_and(|at| at <= until));
     versions.sort_by(|one, other| one.superseded_at.cmp(&other.superseded_at).then(one.service.cmp(&other.service)));
     let mut gone = Vec::new();
     for version in versions {
@@ -174,7 +179,7 @@ mod tests {
             let mut usage = Usage::default();
             usage.add(&objects(&current));
             versions.iter().for_each(|version| usage.add(&version.objects));
-            let gone = over_limit(versions.clone(), &mut usage, limit);
+            let gone = over_limit(versions.clone(), &mut usage, limit, u64::MAX);
             let stay: Vec<_> = versions.iter().filter(|version| !gone.contains(version)).collect();
             let used: HashSet<_> =
                 stay.iter().flat_map(|version| &version.objects).chain(&objects(&current)).copied().collect();

@@ -213,8 +213,32 @@ async fn versions_expire_by_age_and_by_bytes() {
     }
     let mut collector = Collector::new(&publisher);
     collector.collect(0).await;
+    publisher.expire_bytes(&mut collector.totals).await;
     assert_eq!(retained(&publisher), 1, "the current one and the newest of the others");
     assert_eq!(publisher.shared.metrics.expired_versions.with_label_values(&["bytes"]).get(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_versions_of_all_repositories_expire_by_bytes() {
+    let mut store = store();
+    (store.retention.versions, store.retention.bytes) = (10, Some(bytesize::ByteSize(4)));
+    let publisher = store.open().await;
+    let (shop, blog) = (service_of("shop", "shop"), service_of("blog", "blog"));
+    // Those of `shop` were superseded first.
+    for (number, service) in [(1, &blog), (2, &shop), (3, &shop), (4, &blog), (5, &blog), (6, &blog)] {
+        publish(&publisher, service, number, &[&number.to_string()]).await.unwrap();
+    }
+    let retained = |repository: &str| {
+        let known = publisher.repository(&repository.parse().unwrap()).unwrap();
+        known.known().retained()
+    };
+    let (mut totals, now) = (Totals::default(), Instant::now());
+    for repository in publisher.due(now) {
+        publisher.collect(&repository, &mut totals, now).await;
+    }
+    assert_eq!((retained("shop"), retained("blog")), (1, 3), "the sum is known only now");
+    publisher.expire_bytes(&mut totals).await;
+    assert_eq!((retained("shop"), retained("blog")), (0, 2), "the two that were superseded first");
 }
 
 #[tokio::test(start_paused = true)]
