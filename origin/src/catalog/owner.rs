@@ -54,7 +54,7 @@ pub(super) struct Owner {
     pub(super) limits: LimitsConfig,
     pub(super) context: Context,
     pub(super) catalog: Arc<Catalog>,
-    /// The services that each worker publishes.
+    /// The services of each repository.
     pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
     /// The parts of composed services, by their own repositories.
     pub(super) parts: BTreeMap<RepositoryName, BTreeMap<ServiceName, Vec<Arc<Service>>>>,

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use tokio::sync::oneshot;
 use weir_protocol::event::EventKind;
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Snapshot;
 use super::edits::{EditRequest, Editor, Written};
@@ -52,9 +52,10 @@ impl Owner {
         owned.insert_mut(repository.clone(), ());
         self.reconcile_workers(&BTreeSet::from([repository.clone()]), &before, &mut after);
         self.mark_not_mirrored(repository, &after);
-        for name in after.definitions.services_of(repository) {
+        let services = || self.assigned.get(repository).into_iter().flatten();
+        for (name, service) in services() {
             let document = after.definitions.services.get(name).and_then(|defined| defined.document.refused());
-            if let Some((refused, service)) = document.zip(after.services.get(name)) {
+            if let Some(refused) = document {
                 service.mark_failed("document", refused.reason.clone(), SystemTime::now());
             }
         }
@@ -64,8 +65,7 @@ impl Owner {
         });
         let repository_of = |(service, generation)| Retired { repository: repository.clone(), service, generation };
         let tombstones: Vec<Retired> = tombstones.map(repository_of).collect();
-        let services = after.services.values().filter(|service| service.repository == *repository);
-        let current: Vec<_> = services.filter_map(|service| service.current()).collect();
+        let current: Vec<_> = services().filter_map(|(_, service)| service.current()).collect();
         // A stream that begins now has all of this in its snapshot; earlier ones have it in the log.
         self.catalog.replace(after, &Default::default());
         for descriptor in current {
@@ -104,8 +104,8 @@ impl Owner {
         let definitions = self.catalog.snapshot().definitions.clone();
         let publisher = self.context.publisher.clone();
         self.beside(&repository.clone(), Vec::new(), false, async move {
-            let configured = definitions.services.keys().cloned().collect();
-            let aligned = publisher.align(&repository, &configured, SystemTime::now()).await;
+            let is_configured = |service: &ServiceName| definitions.services.contains_key(service);
+            let aligned = publisher.align(&repository, &is_configured, SystemTime::now()).await;
             Written::Align(repository, aligned, done)
         });
     }
@@ -114,8 +114,8 @@ impl Owner {
         let retired = std::mem::take(&mut aligned.retired);
         self.show(repository, aligned);
         // Services that moved by the file wait until all members have the same one.
-        let assigned = self.assigned.get(repository).map(|of| of.keys().cloned().collect::<Vec<_>>());
-        let unheld = self.context.publisher.unheld(repository, &assigned.unwrap_or_default());
+        let followed: Vec<_> = self.followed(repository).map(|service| service.name.clone()).collect();
+        let unheld = self.context.publisher.unheld(repository, &followed);
         let worker = self.catalog.repository(repository).filter(|_| !unheld.is_empty());
         worker.into_iter().for_each(|worker| worker.resolve_all());
         self.announce_retired(retired);

@@ -148,11 +148,9 @@ impl Owner {
                     let left = known.map(|known| &known.repository).filter(|left| **left != service.repository);
                     moved_from
                         .extend(left.filter(|left| before.owns(left) && !before.owns(&service.repository)).cloned());
-                    if !service.is_refused {
-                        let of = self.assigned.entry(service.repository.clone()).or_default();
-                        of.insert(name.clone(), service.clone());
-                        reassigned.insert(service.repository.clone());
-                    }
+                    let of = self.assigned.entry(service.repository.clone()).or_default();
+                    of.insert(name.clone(), service.clone());
+                    reassigned.insert(service.repository.clone());
                     for part in &service.parts {
                         let of = self.parts.entry(part.repository.clone()).or_default();
                         of.entry(name.clone()).or_default().push(part.clone());
@@ -169,8 +167,10 @@ impl Owner {
                 }
             }
         }
-        self.assigned.retain(|name, of| !of.is_empty() || !reassigned.contains(name));
-        self.parts.retain(|_, of| !of.is_empty());
+        for name in &reassigned {
+            remove_empty(&mut self.assigned, name);
+            remove_empty(&mut self.parts, name);
+        }
         // Once the change is visible, no publication of the old service may follow.
         let publisher = self.context.publisher.clone();
         join_all(withdrawn_from.iter().map(|repository| publisher.wait_for_publications(repository))).await;
@@ -205,9 +205,15 @@ impl Owner {
         }
         let reason = after.not_mirrored.get(repository).map(|not_mirrored| not_mirrored.reason.clone());
         let reason = reason.unwrap_or_else(|| format!("repository `{repository}` is not defined"));
-        for service in self.assigned.get(repository).into_iter().flat_map(BTreeMap::values) {
+        for service in self.followed(repository) {
             service.mark_failed("resolve", reason.clone(), SystemTime::now());
         }
+    }
+
+    /// The services that the worker of a repository publishes.
+    pub(super) fn followed(&self, repository: &RepositoryName) -> impl Iterator<Item = &Arc<Service>> {
+        let of_it = self.assigned.get(repository).into_iter().flat_map(BTreeMap::values);
+        of_it.filter(|service| !service.is_refused)
     }
 
     /// Stops the workers of deleted and changed repositories, starts new ones, and assigns services to workers.
@@ -260,7 +266,7 @@ impl Owner {
         self.leaving.retain(|_, terminated| !terminated.is_over());
         let started_together = wanted.keys().filter(|name| !after.workers.contains_key(**name)).count();
         for (name, config) in wanted {
-            let own = self.assigned.get(name).into_iter().flat_map(BTreeMap::values);
+            let own = self.followed(name);
             let parts = self.parts.get(name).into_iter().flat_map(BTreeMap::values).flatten();
             let own: Vec<_> = own.chain(parts).cloned().collect();
             if let Some(worker) = after.workers.get(name) {
@@ -346,6 +352,12 @@ impl Owner {
         for Retired { service, generation, .. } in retired {
             self.context.log.append(EventKind::Tombstone { service, generation });
         }
+    }
+}
+
+fn remove_empty<T>(all: &mut BTreeMap<RepositoryName, BTreeMap<ServiceName, T>>, name: &RepositoryName) {
+    if all.get(name).is_some_and(BTreeMap::is_empty) {
+        all.remove(name);
     }
 }
 

@@ -63,6 +63,8 @@ struct Task {
     /// At most one for each repository that is taken.
     superseded: mpsc::UnboundedReceiver<RepositoryName>,
     view: watch::Sender<Arc<View>>,
+    /// What all members have in common. The tasks of all repositories wait for a change, so it is apart from the view.
+    agreed: watch::Sender<Option<Digests>>,
     valid_until: watch::Sender<Option<Instant>>,
     me: Member,
     owned: OwnedRepositories,
@@ -134,8 +136,8 @@ impl Membership {
     pub(crate) fn start(self, parts: Parts, drain: &Drain) {
         let Self { settings, secrets, orders, queue, superseded: (_, superseded), view, valid_until } = self;
         let Parts { records, publisher, editor, members, mirrors, metrics } = parts;
-        let events = queue.clone();
-        let work = Work::new(publisher, editor, mirrors, events, view.subscribe(), metrics.clone(), drain.clone());
+        let (events, agreed) = (queue.clone(), watch::Sender::new(None));
+        let work = Work::new(publisher, editor, mirrors, events, agreed.subscribe(), metrics.clone(), drain.clone());
         let task = Task {
             core: Core::new(&settings, boot_clock::now()),
             engine: Engine::new(records, secrets),
@@ -146,6 +148,7 @@ impl Membership {
             queue,
             superseded,
             view,
+            agreed,
             valid_until,
             me: Member::of(&settings),
             owned: OwnedRepositories::default(),
@@ -331,6 +334,8 @@ impl Task {
         };
         let agree = view.differing().next().is_none();
         view.agree = agree;
+        let agreed = agree.then(|| view.me.digests.clone());
+        self.agreed.send_if_modified(|before| std::mem::replace(before, agreed.clone()) != agreed);
         if view == *before {
             return;
         }

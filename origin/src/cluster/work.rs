@@ -13,7 +13,7 @@ use weir_protocol::name::RepositoryName;
 use weir_runtime::shutdown::Drain;
 
 use super::mirrors::{Coming, Mirrors};
-use super::{ClusterMetrics, MirrorSource, Order, View};
+use super::{ClusterMetrics, MirrorSource, Order};
 use crate::catalog::Editor;
 use crate::ownership::{Digests, Event};
 use crate::publish::{Publisher, TakeError};
@@ -36,7 +36,7 @@ struct Parts {
     publisher: Arc<Publisher>,
     editor: Editor,
     queue: mpsc::Sender<Order>,
-    view: watch::Receiver<Arc<View>>,
+    agreed: watch::Receiver<Option<Digests>>,
     metrics: ClusterMetrics,
     drain: Drain,
 }
@@ -47,11 +47,11 @@ impl Work {
         editor: Editor,
         mirrors: MirrorSource,
         queue: mpsc::Sender<Order>,
-        view: watch::Receiver<Arc<View>>,
+        agreed: watch::Receiver<Option<Digests>>,
         metrics: ClusterMetrics,
         drain: Drain,
     ) -> Self {
-        let parts = Parts { publisher, editor, queue, view, metrics, drain };
+        let parts = Parts { publisher, editor, queue, agreed, metrics, drain };
         Self { parts, running: BTreeMap::new(), tasks: TaskTracker::new(), mirrors: Mirrors::new(mirrors) }
     }
 
@@ -171,9 +171,10 @@ impl Parts {
 
     /// Brings the state in line with the configuration whenever all members have the same new one. Never returns.
     async fn align(&self, repository: &RepositoryName) {
-        let (mut view, mut aligned) = (self.view.clone(), None);
+        let (mut agreed, mut aligned) = (self.agreed.clone(), None);
         loop {
-            let Some(digests) = agreed(&mut view, aligned.as_ref()).await else {
+            let is_other = |now: &Option<Digests>| now.is_some() && *now != aligned;
+            let Ok(digests) = agreed.wait_for(is_other).await.map(|now| now.clone()) else {
                 return std::future::pending().await;
             };
             if let Err(error) = self.editor.align(repository).await {
@@ -181,7 +182,7 @@ impl Parts {
                 sleep(RETRY_AFTER).await;
                 continue;
             }
-            aligned = Some(digests);
+            aligned = digests;
         }
     }
 
@@ -189,10 +190,4 @@ impl Parts {
         // The task ends first when the origin stops.
         let _ = self.queue.send(Order::Event(event)).await;
     }
-}
-
-/// Waits until all members have the same configuration, and another one than this. `None`: the origin is stopping.
-async fn agreed(view: &mut watch::Receiver<Arc<View>>, before: Option<&Digests>) -> Option<Digests> {
-    let view = view.wait_for(|view| view.agree && before != Some(&view.me.digests)).await.ok()?;
-    Some(view.me.digests.clone())
 }

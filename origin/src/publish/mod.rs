@@ -14,6 +14,7 @@ mod error;
 mod gc;
 mod generation;
 mod history;
+mod homes;
 mod known;
 mod load;
 mod mark;

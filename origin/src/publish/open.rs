@@ -14,6 +14,7 @@ use super::delta_queue::DeltaQueue;
 use super::draft::{Draft, Rules, VisibleChange};
 use super::error::PublishError;
 use super::generation;
+use super::homes::Homes;
 use super::known::KnownService;
 use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
@@ -139,6 +140,8 @@ impl Publisher {
             written: Notify::new(),
             delta_queue: DeltaQueue::default(),
             reloaded: Notify::new(),
+            homes: Homes::default(),
+            unapplied: std::sync::Mutex::default(),
             validity,
             superseded,
             _data_dir: data_dir,
@@ -185,7 +188,8 @@ impl Publisher {
         self.retire_moved_services(now).await;
         let handles: Vec<Handle> = self.handles().into_values().collect();
         for handle in handles.iter().filter(|handle| handle.repository.is_taken()) {
-            started.retired.extend(self.align_one(handle, configured, now).await?);
+            let is_configured = |service: &ServiceName| configured.contains(service);
+            started.retired.extend(self.align_one(handle, &is_configured, now).await?);
         }
         for Handle { repository, .. } in &handles {
             started.add(repository, |service| configured.contains(service));
@@ -197,7 +201,7 @@ impl Publisher {
     pub(super) async fn align_one(
         &self,
         handle: &Handle,
-        configured: &HashSet<ServiceName>,
+        is_configured: &(impl Fn(&ServiceName) -> bool + Sync),
         now: SystemTime,
     ) -> Result<Vec<Retired>, PublishError> {
         // A service that no readable document defines may be defined in an unreadable one.
@@ -206,7 +210,7 @@ impl Publisher {
         } else {
             let known = handle.repository.known();
             let current = known.services.iter().filter(|(_, row)| row.current.is_some());
-            current.filter(|(service, _)| !configured.contains(*service)).map(|(service, _)| service.clone()).collect()
+            current.filter(|(service, _)| !is_configured(service)).map(|(service, _)| service.clone()).collect()
         };
         self.update(handle, gone, self.shared.rules.signer.public_keys(), now).await
     }

@@ -85,7 +85,7 @@ impl Publisher {
         is_settled
     }
 
-    /// Retires services of an owned repository that are not `configured`, and signs its versions again if the keys have
+    /// Retires services of an owned repository that are not configured, and signs its versions again if the keys have
     /// changed. Call it while all members have the same configuration and keys. Returns what has changed.
     ///
     /// # Errors
@@ -93,14 +93,14 @@ impl Publisher {
     pub(crate) async fn align(
         &self,
         repository: &RepositoryName,
-        configured: &HashSet<ServiceName>,
+        is_configured: &(impl Fn(&ServiceName) -> bool + Sync),
         now: SystemTime,
     ) -> Result<Started, PublishError> {
         let not_owner = || PublishError::NotOwner(repository.clone());
         let handle = self.existing(repository).filter(|handle| handle.repository.is_taken()).ok_or_else(not_owner)?;
-        let retired = self.align_one(&handle, configured, now).await?;
+        let retired = self.align_one(&handle, is_configured, now).await?;
         let mut aligned = Started { retired, ..Started::default() };
-        aligned.add(&handle.repository, |service| configured.contains(service));
+        aligned.add(&handle.repository, is_configured);
         Ok(aligned)
     }
 

@@ -197,12 +197,6 @@ impl Publisher {
         }
     }
 
-    /// When the documents of a service were written, in all repositories, in Unix milliseconds.
-    fn defined_at(&self, service: &ServiceName) -> Vec<u64> {
-        let written = |name: &RepositoryName| self.known_service(name, service, |known| known.defined_at).flatten();
-        self.handles().keys().filter_map(written).collect()
-    }
-
     /// Stores a change of operators' definitions.
     pub(crate) async fn define(
         &self,
@@ -211,7 +205,7 @@ impl Publisher {
     ) -> Result<(), PublishError> {
         let services: Vec<ServiceName> = change.services.iter().map(|(service, _)| service.clone()).collect();
         // The newest document of a service decides. What this origin has seen is older, whatever the clocks say.
-        let seen = services.iter().flat_map(|service| self.defined_at(service)).max().unwrap_or_default();
+        let seen = services.iter().filter_map(|service| self.shared.homes.newest(service)).max().unwrap_or_default();
         let written_at = unix_milliseconds(SystemTime::now()).max(seen.saturating_add(1));
         let define = move |draft: &mut Draft<'_>| {
             let mut rows = Vec::with_capacity(change.services.len());
@@ -299,6 +293,9 @@ impl Publisher {
     pub(super) fn add(&self, repository: Repository) -> Handle {
         let mut repositories = self.repositories.write().unwrap_or_else(PoisonError::into_inner);
         let handle = repositories.entry(repository.name.clone()).or_insert_with(|| {
+            for (service, known) in &repository.known().services {
+                self.shared.homes.set(service, &repository.name, known.defined_at);
+            }
             let repository = Arc::new(repository);
             let (requests, waiting) = mpsc::channel(MAX_WAITING);
             tokio::spawn(Writer::new(self.shared.clone(), repository.clone()).run(waiting));

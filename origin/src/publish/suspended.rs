@@ -11,7 +11,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use super::error::PublishError;
 use super::known::Suspension;
 use super::open::Started;
-use super::publisher::{Handle, Publisher};
+use super::publisher::Publisher;
 use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Request};
 
@@ -74,8 +74,8 @@ impl Publisher {
 
     /// The reloaded repositories that the catalog has not [applied](Publisher::mark_applied).
     pub(crate) fn unapplied_reloads(&self) -> Vec<Reload> {
-        let handles = self.handles().into_values().map(|Handle { repository, .. }| repository);
-        let due = handles.filter_map(|repository| {
+        let names = self.shared.unapplied.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let due = names.iter().filter_map(|name| self.repository(name)).filter_map(|repository| {
             let number = repository.reloads.load(Ordering::SeqCst);
             let is_due = number != repository.applied_reloads.load(Ordering::SeqCst) && !repository.is_unread();
             is_due.then_some(Reload { repository, number })
@@ -88,7 +88,7 @@ impl Publisher {
         let mut read = repository.take_unapplied();
         let defined =
             read.iter().filter_map(|(service, definition)| Some((service.clone(), definition.as_ref()?.written_at)));
-        for outdated in self.outdated_of(&repository.name, &defined.collect()) {
+        for outdated in self.outdated_of(&defined.collect()) {
             read.insert(outdated, None);
         }
         let (mut definitions, mut published) = (Definitions::default(), Started::default());
@@ -107,26 +107,14 @@ impl Publisher {
         let written = known.services.iter().filter_map(|(service, known)| Some((service.clone(), known.defined_at?)));
         let written = written.collect();
         drop(known);
-        self.outdated_of(repository, &written)
+        self.outdated_of(&written)
     }
 
     /// Those of these services, with the times of their documents, that have a newer document in another repository.
-    fn outdated_of(&self, repository: &RepositoryName, written: &BTreeMap<ServiceName, u64>) -> Vec<ServiceName> {
-        let mut outdated = Vec::new();
-        for (_, other) in self.handles().into_iter().filter(|(name, _)| name != repository) {
-            let known = other.repository.known();
-            let is_newer = |service: &ServiceName, at: u64| {
-                known.services.get(service).and_then(|known| known.defined_at).is_some_and(|newer| newer > at)
-            };
-            // Through whichever is shorter: either may have many services.
-            if written.len() < known.services.len() {
-                outdated.extend(written.iter().filter(|(name, at)| is_newer(name, **at)).map(|(name, _)| name.clone()));
-            } else {
-                let both = known.services.keys().filter_map(|name| Some((name, *written.get(name)?)));
-                outdated.extend(both.filter(|(name, at)| is_newer(name, *at)).map(|(name, _)| name.clone()));
-            }
-        }
-        outdated
+    fn outdated_of(&self, written: &BTreeMap<ServiceName, u64>) -> Vec<ServiceName> {
+        let is_newer =
+            |service: &ServiceName, at: u64| self.shared.homes.newest(service).is_some_and(|newest| newest > at);
+        written.iter().filter(|(name, at)| is_newer(name, **at)).map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether the catalog has applied all reloads of a repository.
@@ -140,6 +128,10 @@ impl Publisher {
     /// Called when the catalog has applied the definitions of a reload.
     pub(crate) fn mark_applied(&self, Reload { repository, number }: &Reload) {
         repository.applied_reloads.store(*number, Ordering::SeqCst);
+        let mut unapplied = self.shared.unapplied.lock().unwrap_or_else(PoisonError::into_inner);
+        if repository.reloads.load(Ordering::SeqCst) == *number {
+            unapplied.remove(&repository.name);
+        }
     }
 
     /// Why a repository is suspended.

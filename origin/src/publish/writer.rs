@@ -6,7 +6,7 @@
 //!
 //! In a cluster it writes only while this origin owns the repository (`ownership.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, SystemTime};
@@ -20,6 +20,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use super::delta_queue::DeltaQueue;
 use super::draft::{Change, Draft, Rules, VisibleChange};
 use super::error::PublishError;
+use super::homes::Homes;
 use super::known::{Known, SuspendedUntil, Suspension};
 use super::load::{Loaded, ReadError, load, read_pages};
 use super::metrics::PublishMetrics;
@@ -61,6 +62,9 @@ pub(super) struct Shared {
     pub(super) delta_queue: DeltaQueue,
     /// Notified after each reload of a repository.
     pub(super) reloaded: Notify,
+    pub(super) homes: Homes,
+    /// The repositories whose last reload the catalog has not applied.
+    pub(super) unapplied: std::sync::Mutex<BTreeSet<RepositoryName>>,
     /// Until when this origin may act for what it owns.
     pub(super) validity: Validity,
     /// Receives the repositories whose record another origin wrote. `None`: this is the only origin, and owns everything.
@@ -527,12 +531,21 @@ impl Writer {
     pub(super) fn replace_known(&self, Loaded { known: next, read, .. }: Loaded) {
         self.repository.unapplied.lock().unwrap_or_else(PoisonError::into_inner).extend(read);
         let mut known = self.repository.change_known();
+        for service in known.services.keys().filter(|service| !next.services.contains_key(*service)) {
+            self.shared.homes.set(service, &self.repository.name, None);
+        }
+        for (service, next) in &next.services {
+            self.shared.homes.set(service, &self.repository.name, next.defined_at);
+        }
         self.count_retained(known.retained(), next.retained());
         let suspended = i64::from(next.suspension.is_some()) - i64::from(known.suspension.is_some());
         self.shared.metrics.suspended_repositories.add(suspended);
         *known = next;
         // Counted before the suspension ends, so that no reader sees neither.
+        let mut unapplied = self.shared.unapplied.lock().unwrap_or_else(PoisonError::into_inner);
+        unapplied.insert(self.repository.name.clone());
         self.repository.reloads.fetch_add(1, Ordering::SeqCst);
+        drop(unapplied);
         drop(known);
         self.shared.reloaded.notify_one();
     }
@@ -545,7 +558,11 @@ impl Writer {
             let before = known.retained();
             known.record = prepared.record;
             known.version = Some(version);
-            prepared.rows.iter().for_each(|row| known.take(row, now));
+            for row in &prepared.rows {
+                known.take(row, now);
+                let written_at = row.definition.as_ref().map(|definition| definition.written_at);
+                self.shared.homes.set(&row.service, &self.repository.name, written_at);
+            }
             self.count_retained(before, known.retained());
         }
         {

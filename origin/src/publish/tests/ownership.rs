@@ -168,22 +168,23 @@ async fn a_hand_over_writes_nothing_and_an_alignment_retires_and_signs() {
     store.signer = Arc::new(Signer::new(vec![signing_key]));
     let two = store.join().await;
     let configured = HashSet::from([name("stays")]);
+    let is_configured = |service: &ServiceName| configured.contains(service);
     let started = two.publisher.start(&configured, at(2)).await.unwrap();
     assert!(started.retired.is_empty() && started.current.len() == 1);
     let sequence = store.sequence().await;
     two.take(&store, "two", 2).await;
     assert_eq!(store.sequence().await, sequence + 1, "the claim");
     assert!(two.publisher.tombstones(&shop()).is_empty());
-    let aligned = two.publisher.align(&shop(), &configured, at(2)).await.unwrap();
+    let aligned = two.publisher.align(&shop(), &is_configured, at(2)).await.unwrap();
     assert!(aligned.retired.is_empty(), "the catalog has not applied yet what the publisher has read");
     for Member { publisher, .. } in [&one, &two] {
         publisher.unapplied_reloads().iter().for_each(|reload| publisher.mark_applied(reload));
     }
-    let aligned = two.publisher.align(&shop(), &configured, at(3)).await.unwrap();
+    let aligned = two.publisher.align(&shop(), &is_configured, at(3)).await.unwrap();
     assert_eq!(aligned.retired.iter().map(|retired| retired.service.as_str()).collect::<Vec<_>>(), ["goes"]);
     assert!(aligned.current[&name("stays")].publication_signed_by(&public).is_some());
     assert_eq!(two.publisher.tombstones(&shop()).keys().collect::<Vec<_>>(), [&name("goes")]);
-    let superseded = one.publisher.align(&shop(), &configured, at(4)).await;
+    let superseded = one.publisher.align(&shop(), &is_configured, at(4)).await;
     assert!(matches!(superseded, Err(PublishError::NotOwner(_))), "{superseded:?}");
 }
 
