@@ -19,10 +19,7 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, register_edges, unix_seconds};
-use crate::poll::{
-    Batch, BatchSchedule, Command, Dictionaries, DictionaryMemory, DownloadLimits, EventStream, Follower, Poller,
-    Schedule, release_of,
-};
+use crate::poll::{Batch, BatchSchedule, Command, DownloadLimits, EventStream, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
 use crate::release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
 use crate::reload::{self, Reloader};
@@ -86,7 +83,6 @@ async fn compose(mut config: Config, once: bool) -> anyhow::Result<Running> {
     let composition = Arc::new(Composition {
         lock: Arc::new(lock),
         downloads: DownloadLimits::new(config.max_downloads),
-        dictionaries: DictionaryMemory::new(config.max_dictionary.as_u64()),
         drain,
         trust,
         monitor,
@@ -138,7 +134,6 @@ pub(crate) struct Composition {
     lock: Arc<RootLock>,
     pub(crate) edges: Arc<EdgeClient>,
     downloads: DownloadLimits,
-    dictionaries: DictionaryMemory,
     pub(crate) metrics: Metrics,
     trust: Option<Arc<Trust>>,
     pub(crate) monitor: Option<Monitor>,
@@ -310,7 +305,7 @@ impl Composition {
                 config,
                 self.edges.clone(),
                 self.downloads.clone(),
-                Dictionaries { directory: directory.clone(), memory: self.dictionaries.clone() },
+                directory.clone(),
                 self.metrics.clone(),
                 self.trust.clone(),
             ),

@@ -226,11 +226,6 @@ pub struct Config {
     /// Largest tarball, uncompressed.
     #[serde(with = "size")]
     pub max_tarball_bytes: ByteSize,
-    /// Largest tarball, uncompressed, that is rebuilt from the release on disk so that an edge can send a delta against it.
-    /// Deltas that are applied at a time have tarballs of at most this in memory, and windows of up to twice as much.
-    /// "0B": no deltas.
-    #[serde(with = "size")]
-    pub max_dictionary: ByteSize,
     /// Most entries of a tarball, with the folders above them. At least 1.
     pub max_files: u64,
     /// Downloads at a time, over all services. 1 to 1,024. One below 64 KiB/s after ten minutes is interrupted when others
@@ -300,7 +295,6 @@ impl Default for Config {
             keep_releases: 3,
             group_write: false,
             max_tarball_bytes: ByteSize::gib(4),
-            max_dictionary: ByteSize::mib(64),
             max_files: 1_000_000,
             max_downloads: 4,
             metrics_by_service: false,

@@ -8,15 +8,12 @@ use bytesize::ByteSize;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio_util::sync::CancellationToken;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
-use weir_protocol::manifest::MAX_OBJECT_BYTES;
 use weir_runtime::shutdown::Drain;
 use weir_tarball::delta;
 
-use crate::diff::Cancellable;
 use crate::metrics::Metrics;
 use crate::publish::{DeltaPlan, Publisher};
 use crate::service::Service;
@@ -26,9 +23,8 @@ use crate::tar_reader::TarReader;
 /// edge cost.
 const MIN_BODY_BYTES: u64 = 16 << 10;
 
-/// The most bytes of deltas that are being published, in memory; those of one version have at most 24 MiB. The writer of a
-/// record takes all that wait in one write.
-const MAX_PUBLISHING_BYTES: usize = 64 << 20;
+/// The versions whose deltas are being published, in memory. The writer of a record takes all that wait in one write.
+const MAX_PUBLISHING: usize = 8;
 
 /// Why there is no delta.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +35,7 @@ enum DeltaError {
     /// The zstd body is small enough.
     #[error("the tarball is small")]
     Small,
-    /// It would save too little, or be too large for an object.
+    /// It would save too little.
     #[error("the delta is too large")]
     DeltaTooLarge,
     /// A newer version was published.
@@ -69,7 +65,7 @@ impl DeltaError {
 
 /// Makes the deltas of each new version until the drain begins. `max_tar`: the largest tar.
 pub(crate) async fn make_deltas(publisher: Arc<Publisher>, max_tar: ByteSize, metrics: Metrics, drain: Drain) {
-    let publishing = Arc::new(Semaphore::new(MAX_PUBLISHING_BYTES));
+    let publishing = Arc::new(Semaphore::new(MAX_PUBLISHING));
     let maker = DeltaMaker { publisher, max_tar: max_tar.as_u64(), publishing, metrics };
     tokio::select! {
         () = maker.run() => {}
@@ -81,7 +77,6 @@ pub(crate) async fn make_deltas(publisher: Arc<Publisher>, max_tar: ByteSize, me
 struct DeltaMaker {
     publisher: Arc<Publisher>,
     max_tar: u64,
-    /// A permit for each byte.
     publishing: Arc<Semaphore>,
     metrics: Metrics,
 }
@@ -114,9 +109,7 @@ impl DeltaMaker {
         if deltas.is_empty() {
             return;
         }
-        let bytes: usize = deltas.iter().map(|(_, delta)| delta.len()).sum();
-        let bytes = u32::try_from(bytes.min(MAX_PUBLISHING_BYTES)).unwrap_or(u32::MAX);
-        let permit = self.publishing.clone().acquire_many_owned(bytes).await;
+        let permit = self.publishing.clone().acquire_owned().await;
         let (maker, service) = (self.clone(), service.clone());
         tokio::spawn(async move {
             maker.publish(&service, target.publication().digest, deltas).await;
@@ -146,21 +139,16 @@ impl DeltaMaker {
         if whole < MIN_BODY_BYTES {
             return Err(DeltaError::Small);
         }
-        let max = (whole / 2).min(MAX_OBJECT_BYTES as u64);
         let objects = self.publisher.objects();
         let old = TarReader::list(objects, base).await.map_err(DeltaError::failed)?;
         let new = TarReader::list(objects, target).await.map_err(DeltaError::failed)?;
         let (old_sha256, runtime) = (base.publication().sha256, Handle::current());
-        let stop = CancellationToken::new();
-        // The thread ends when the origin stops.
-        let _stops = stop.clone().drop_guard();
         let encoded = spawn_blocking(move || {
-            let tar = |reader: TarReader| Cancellable::new(reader.blocking(runtime.clone()), stop.clone());
-            let old = read(tar(old), old_size, &old_sha256)?;
-            delta::encode(&old, &old_sha256, tar(new), size, max)
+            let old = read(old.blocking(runtime.clone()), old_size, &old_sha256)?;
+            delta::encode(&old, &old_sha256, new.blocking(runtime), size)
         });
         let body = encoded.await.map_err(DeltaError::failed)?.map_err(DeltaError::failed)?;
-        body.map(Bytes::from).ok_or(DeltaError::DeltaTooLarge)
+        if body.len() as u64 > whole / 2 { Err(DeltaError::DeltaTooLarge) } else { Ok(body.into()) }
     }
 
     fn count(&self, service: &Service, deltas: usize, error: &DeltaError) {

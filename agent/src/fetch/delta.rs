@@ -3,7 +3,6 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 use http::{HeaderMap, header};
-use tokio::sync::OwnedSemaphorePermit;
 use weir_protocol::dcz::{HEADER_BYTES, dictionary_of, max_window};
 use weir_protocol::digest::Sha256;
 use zstd::stream::read::Decoder;
@@ -12,8 +11,6 @@ use zstd::stream::read::Decoder;
 pub(crate) struct Dictionary {
     pub(crate) sha256: Sha256,
     pub(crate) tar: Vec<u8>,
-    /// Its part of the memory for dictionaries.
-    pub(crate) _memory: OwnedSemaphorePermit,
 }
 
 /// Whether a response is a delta.
@@ -60,15 +57,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::io::Write;
-    use std::sync::Arc;
-    use tokio::sync::Semaphore;
     use weir_protocol::dcz;
     use zstd::stream::raw::CParameter;
     use zstd::stream::write::Encoder;
 
     fn dictionary(tar: &[u8]) -> Dictionary {
-        let _memory = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        Dictionary { sha256: Sha256::of(tar), tar: tar.to_vec(), _memory }
+        Dictionary { sha256: Sha256::of(tar), tar: tar.to_vec() }
     }
 
     fn delta(old: &[u8], new: &[u8], window_log: u32, size: Option<u64>) -> Vec<u8> {

@@ -48,9 +48,7 @@ impl Follower {
             PollResult::Fetched(mut tarball, answer) => {
                 let expected = answer.clone();
                 (transfer, manifest) = (Some(tarball.transfer), tarball.manifest.take());
-                let max = self.poller.dictionaries.memory.max();
-                let prepared =
-                    self.on_disk(move |directory| prepare(directory, &tarball, &expected, changed, max)).await;
+                let prepared = self.on_disk(move |directory| prepare(directory, &tarball, &expected, changed)).await;
                 match prepared {
                     Ok(prepared) => (prepared, answer),
                     Err(error) => return Some(Err(error.into())),
@@ -130,7 +128,6 @@ fn prepare(
     tarball: &Tarball,
     answer: &TarballHeaders,
     changed: SwitchReason,
-    max_dictionary: u64,
 ) -> Result<Prepared, ReleaseError> {
     let current = directory.state().release.map(|release| release.directory);
     let (why, first_name) = match current {
@@ -152,6 +149,6 @@ fn prepare(
         _ => (changed, 0),
     };
     let name = directory.create_release(&tarball.file, tarball.digest, first_name)?;
-    let tar = TarRecord::of(&tarball.file, max_dictionary).map_err(TarError::Read)?;
+    let tar = TarRecord::of(&tarball.file).map_err(TarError::Read)?;
     Ok(Prepared::Ready(name, why, tar))
 }

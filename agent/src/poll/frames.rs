@@ -32,7 +32,7 @@ use crate::fetch::{
 use crate::release::ReleaseName;
 
 /// The smallest encoded body of which frames are requested: a smaller one is only a few frames.
-const MIN_BODY_BYTES: u64 = 2 << 20;
+const MIN_BODY_BYTES: u64 = 512 << 10;
 
 /// Ranges that are requested at a time. Each is in memory until those before it have arrived.
 const RANGES_AT_ONCE: usize = 4;
@@ -129,7 +129,7 @@ impl Poller {
         digest: TarballDigest,
         body_bytes: u64,
     ) -> Result<Option<(Tarball, Protocol)>, PollError> {
-        let Some(release) = self.dictionaries.directory.state().release else { return Ok(None) };
+        let Some(release) = self.directory.state().release else { return Ok(None) };
         if body_bytes < MIN_BODY_BYTES || self.failed_update.is_final(digest) {
             return Ok(None);
         }
@@ -164,7 +164,7 @@ impl Poller {
         body_bytes: u64,
         kept: &mut Option<Spool>,
     ) -> Result<Option<(Tarball, Protocol)>, PollError> {
-        let directory = self.dictionaries.directory.clone();
+        let directory = self.directory.clone();
         let turn = self.downloads.turn().await;
         let Some(new) = self.manifest(poll, digest).await? else { return Ok(None) };
         let stored = spawn_blocking(move || directory.stored_frames(base.digest())).await.ok().flatten();
@@ -229,7 +229,7 @@ impl Poller {
 
     /// Whether nobody has changed the files of a release: what an edge sends for it is of use only then.
     async fn is_intact(&self, release: ReleaseName, tar_size: u64) -> bool {
-        let (directory, waiting) = (self.dictionaries.directory.clone(), UntilDropped::default());
+        let (directory, waiting) = (self.directory.clone(), UntilDropped::default());
         let awaited = waiting.awaited();
         let hashed = spawn_blocking(move || digest_of(awaited.reader(directory.open_tar(release, tar_size)?)));
         match hashed.await {
@@ -356,7 +356,7 @@ impl Poller {
         base: ReleaseName,
         base_size: u64,
     ) -> Result<(File, u64), FetchError> {
-        let directory = self.dictionaries.directory.clone();
+        let directory = self.directory.clone();
         let (incoming, max_bytes) = (self.incoming.clone(), self.max_tarball_bytes);
         let spool = spool.reader().await.map_err(FetchError::disk(&incoming))?;
         let waiting = UntilDropped::default();

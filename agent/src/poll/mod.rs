@@ -21,7 +21,6 @@ mod schedule;
 
 pub(crate) use batch::{Batch, OLD};
 pub(crate) use batch_schedule::BatchSchedule;
-pub(crate) use dictionary::{Dictionaries, DictionaryMemory};
 pub(crate) use error::PollError;
 pub(crate) use events::EventStream;
 pub(crate) use follower::{Command, Follower, release_of};

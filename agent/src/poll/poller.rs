@@ -13,7 +13,6 @@ use weir_protocol::report::Transfer;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 
-use super::dictionary::Dictionaries;
 use super::error::{AllEdgesFailed, PollError};
 use super::frames::FailedUpdate;
 use super::interrupted::{DownloadLimits, Interrupted};
@@ -24,7 +23,7 @@ use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Respon
 use crate::fetch::{Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, content_length, is_delta};
 use crate::generation::highest_credible;
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
-use crate::release::ReleaseRecord;
+use crate::release::{ReleaseRecord, ServiceDirectory};
 use crate::verify::{ProofError, SignedPublication, Trust};
 
 /// How often a publication may change between its descriptor and its tarball.
@@ -44,7 +43,7 @@ pub(crate) struct Poller {
     pub(crate) downloads: DownloadLimits,
     pub(super) interrupted: Interrupted,
     pub(super) failed_update: FailedUpdate,
-    pub(crate) dictionaries: Dictionaries,
+    pub(crate) directory: Arc<ServiceDirectory>,
     pub(crate) metrics: Metrics,
     pub(crate) service_metrics: ServiceMetrics,
     /// Only with `trust`.
@@ -71,7 +70,7 @@ impl Poller {
         config: &Config,
         edges: Arc<EdgeClient>,
         downloads: DownloadLimits,
-        dictionaries: Dictionaries,
+        directory: Arc<ServiceDirectory>,
         metrics: Metrics,
         trust: Option<Arc<Trust>>,
     ) -> Self {
@@ -79,8 +78,8 @@ impl Poller {
         Self {
             proofs: trust.map(proofs),
             edges,
-            incoming: dictionaries.directory.incoming(),
-            dictionaries,
+            incoming: directory.incoming(),
+            directory,
             max_tarball_bytes: config.max_tarball_bytes.as_u64(),
             request_timeout: config.request_timeout,
             fetch_timeout: config.fetch_timeout,
@@ -157,7 +156,7 @@ impl Poller {
         // Without a release the tarball is needed in any case.
         if local.digest.is_some() || local.rejected.is_some() || local.unpacked.is_some() {
             let mut request = self.tarball_request(poll, Method::HEAD, local.digest, false);
-            request.dictionary = self.dictionaries.offer().map(|offered| offered.sha256);
+            request.dictionary = self.dictionary().map(|offered| offered.sha256);
             let mut response = edge.send(&request).await?;
             if needs_problem_body(response.status) {
                 // A response to HEAD has no body: a GET gets the problem document.
@@ -342,7 +341,7 @@ impl Poller {
         loop {
             tarball_request.range = self.interrupted.rest(version.digest());
             let may_be_delta = accepts_delta && tarball_request.range.is_none();
-            let offered = if may_be_delta { self.dictionaries.offer() } else { None };
+            let offered = if may_be_delta { self.dictionary() } else { None };
             tarball_request.dictionary = offered.as_ref().map(|offered| offered.sha256);
             let response = edge.send(&tarball_request).await?;
             let (protocol, headers) = (response.protocol, response.headers.clone());
@@ -371,7 +370,7 @@ impl Poller {
                 Some(download) => download,
                 None => {
                     let coding = match offered.filter(|_| is_delta) {
-                        Some(offered) => match self.dictionaries.rebuild(offered).await {
+                        Some(offered) => match self.rebuild(offered).await {
                             Some(dictionary) => Coding::Dcz(dictionary),
                             None => {
                                 tracing::info!(service = %self.service, "the release on disk was modified: downloading the whole tarball instead of a delta");

@@ -29,7 +29,7 @@ use super::switch::{read_link, write_link};
 use super::tar_reader::TarError;
 use super::tree::{make_directory, remove_tree, sync_directory};
 use super::unpack::{Limits, unpack};
-use super::{frames_file, prune, rebuild, state_file, switch};
+use super::{frames_file, prune, state_file, switch};
 use crate::generation::highest_credible;
 
 /// The directory of one service.
@@ -185,11 +185,6 @@ impl ServiceDirectory {
     /// Compares a release with its verified tarball.
     pub(crate) fn compare(&self, tarball: &File, release: ReleaseName) -> Result<Option<Difference>, ReleaseError> {
         Ok(compare(rewound(tarball)?, &self.release_path(release), self.modes)?)
-    }
-
-    /// Rebuilds the tar of a release, of `size` bytes. Whether nobody has changed the release must be checked.
-    pub(crate) fn rebuild_tar(&self, release: ReleaseName, size: u64) -> io::Result<Vec<u8>> {
-        rebuild::rebuild(&self.release_path(release), size)
     }
 
     /// Reads the tar of a release, of `size` bytes, as it is rebuilt. Whether nobody has changed the release must be checked.

@@ -12,17 +12,8 @@ use super::confined_dir::{ConfinedDir, is_type};
 /// The most bytes of the names in folders that are in memory: a release with more is not rebuilt.
 const MAX_NAME_BYTES: usize = 16 << 20;
 
-/// The tar of a release, which has at most `size` bytes: it is as large as that, unless somebody has changed the files.
-///
-/// # Errors
-/// A file cannot be read, or the tar would be larger.
-pub(super) fn rebuild(release: &Path, size: u64) -> io::Result<Vec<u8>> {
-    let mut tar = Vec::with_capacity(usize::try_from(size).map_err(io::Error::other)?);
-    RebuiltTar::open(release, size)?.read_to_end(&mut tar)?;
-    Ok(tar)
-}
-
-/// The same as a stream: no more of it is in memory than the names in the folders above an entry, and one header.
+/// The tar of a release, which has at most `size` bytes: it is as large as that, unless somebody has changed the files. No more of
+/// it is in memory than the names in the folders above an entry, and one header.
 pub(crate) struct RebuiltTar {
     dir: ConfinedDir,
     /// The path of the last entry: of a directory with a `/` at the end.
@@ -164,6 +155,12 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use weir_protocol::tar_writer::pad;
+
+    fn rebuild(release: &Path, size: u64) -> io::Result<Vec<u8>> {
+        let mut tar = Vec::new();
+        RebuiltTar::open(release, size)?.read_to_end(&mut tar)?;
+        Ok(tar)
+    }
 
     #[derive(Debug, Clone)]
     enum Kind {

@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek};
 
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
+use weir_protocol::dcz::MAX_TAR_BYTES;
 use weir_protocol::descriptor::FORMAT;
 use weir_protocol::digest::Sha256;
 
@@ -19,10 +20,10 @@ pub(crate) struct TarRecord {
 }
 
 impl TarRecord {
-    /// Reads a verified tar. `None`: it has more than `max` bytes.
-    pub(crate) fn of(mut tar: &File, max: u64) -> io::Result<Option<Self>> {
+    /// Reads a verified tar. `None`: it is too large for deltas.
+    pub(crate) fn of(mut tar: &File) -> io::Result<Option<Self>> {
         let size = tar.metadata()?.len();
-        if size > max {
+        if size > MAX_TAR_BYTES {
             return Ok(None);
         }
         tar.rewind()?;
@@ -40,8 +41,8 @@ impl TarRecord {
         Ok(Some(Self { sha256: Sha256::from_bytes(sha256), size, format: FORMAT }))
     }
 
-    /// Whether this agent can rebuild it.
+    /// Whether this agent rebuilds it: an earlier version of the agent recorded larger ones.
     pub(crate) fn can_be_rebuilt(&self) -> bool {
-        self.format == FORMAT
+        self.format == FORMAT && self.size <= MAX_TAR_BYTES
     }
 }

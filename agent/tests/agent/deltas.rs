@@ -196,24 +196,26 @@ async fn a_changed_release_is_no_dictionary() {
 }
 
 #[tokio::test]
-async fn a_dictionary_is_offered_within_the_limit_only() {
-    let size = version("0").len() as u64;
-    for (max, offered) in [(0, false), (size - 1, false), (size, true)] {
-        let world = World::new();
-        let edge = world.edge().await;
-        edge.answers.publish(&shop(), version("0"));
-        let mut config = world.config(&[edge.url()]);
-        config.max_dictionary = ByteSize(max);
-        let mut agent = Agent::with_release(config).await;
+async fn a_large_tar_is_no_dictionary() {
+    let largest = dcz::MAX_TAR_BYTES as usize;
+    let tar = |content: &str, size: usize| {
+        let mut tar = version(content);
+        let end = tar.len() - END.len();
+        // The last file takes what is left.
+        let (header, more) = (512, size - tar.len() - 512);
+        let mut last = Vec::new();
+        write_header(&mut last, b"e", HeaderKind::File { executable: false, size: more as u64 });
+        last.resize(header + more, 0);
+        tar.splice(end..end, last);
+        tar
+    };
+    for (size, offered) in [(largest, true), (largest + 512, false)] {
+        let (world, edge, mut agent) = with_release(&tar("0", size)).await;
         edge.answers.forget();
-        for content in ["1", "2"] {
-            edge.answers.publish(&shop(), version(content));
-            agent.poll().await;
-            assert_eq!(world.read("content").as_deref(), Some(content));
-        }
-        let gets: Vec<_> = edge.answers.seen().into_iter().filter(|seen| seen.method == Method::GET).collect();
-        assert_eq!(gets.len(), 2);
-        assert!(gets.iter().all(|get| get.headers.contains_key("available-dictionary") == offered), "{max}");
+        edge.answers.publish(&shop(), tar("1", size));
+        agent.poll().await;
+        assert_eq!(world.read("content").as_deref(), Some("1"));
+        assert!(edge.answers.seen().iter().all(|seen| seen.headers.contains_key("available-dictionary") == offered));
         agent.stop().await;
     }
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use http::{Method, Version};
 use weir_agent::Config;
 use weir_agent::config::ServiceConfig;
@@ -34,18 +33,13 @@ fn version(number: u8, changed: &[usize]) -> Vec<u8> {
     (0..FILES).fold(Written::default(), file).finish()
 }
 
-fn config(world: &World, edges: &[String]) -> Config {
-    // No delta is offered, as for a large tarball.
-    Config { max_dictionary: ByteSize(0), ..world.config(edges) }
-}
-
 /// An agent that has version 0.
 async fn with_release() -> (World, TestEdge, Agent) {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.cut_frames(FRAME_BYTES);
     edge.answers.publish(&shop(), version(0, &[]));
-    let agent = Agent::with_release(config(&world, &[edge.url()])).await;
+    let agent = Agent::with_release(world.config(&[edge.url()])).await;
     edge.answers.forget();
     (world, edge, agent)
 }
@@ -108,7 +102,7 @@ async fn only_the_missing_frames_are_fetched() {
     for (number, changed, expected) in [(2, vec![0, 12, 23], 3), (3, vec![4, 5, 6], 1)] {
         if number == 3 {
             agent.stop().await;
-            agent = Agent::with_release(config(&world, &[edge.url()])).await;
+            agent = Agent::with_release(world.config(&[edge.url()])).await;
             agent.until("the first poll has ended", |status| status.polls > 0).await;
         }
         edge.answers.forget();
@@ -152,7 +146,7 @@ async fn an_edge_without_manifests_sends_the_whole_tarball() {
     let world = World::new();
     let edge = world.edge().await;
     edge.answers.publish(&shop(), version(0, &[]));
-    let mut agent = Agent::with_release(config(&world, &[edge.url()])).await;
+    let mut agent = Agent::with_release(world.config(&[edge.url()])).await;
     edge.answers.forget();
     let one = version(1, &[9]);
     edge.answers.publish(&shop(), one.clone());
@@ -267,7 +261,7 @@ async fn what_an_origin_signed_is_composed_of_frames() {
     edge.answers.publish_at(&shop(), version(0, &[]), 5);
     edge.answers.sign(&shop(), &keys);
     let trusting = trust::trusting(&world, &[edge.url()], &[&keys[0]]);
-    let mut agent = Agent::with_release(Config { max_dictionary: ByteSize(0), ..trusting }).await;
+    let mut agent = Agent::with_release(trusting).await;
     let one = version(1, &[9]);
     edge.answers.publish_at(&shop(), one.clone(), 6);
     edge.answers.sign(&shop(), &keys);
@@ -285,7 +279,7 @@ async fn two_edges() -> (World, [TestEdge; 2], Agent) {
     let edges = [world.edge().await, world.edge().await];
     edges.iter().for_each(|edge| edge.answers.cut_frames(FRAME_BYTES));
     publish(&edges, &version(0, &[]));
-    let agent = Agent::with_release(config(&world, &edges.each_ref().map(TestEdge::url))).await;
+    let agent = Agent::with_release(world.config(&edges.each_ref().map(TestEdge::url))).await;
     edges.iter().for_each(|edge| edge.answers.forget());
     (world, edges, agent)
 }
@@ -389,7 +383,7 @@ async fn the_manifest_of_the_release_in_force_stays_when_a_check_refuses_the_nex
     let edge = world.edge().await;
     edge.answers.cut_frames(FRAME_BYTES);
     edge.answers.publish(&shop(), version(0, &[]));
-    let mut config = config(&world, &[edge.url()]);
+    let mut config = world.config(&[edge.url()]);
     let refused = world.path().join("refused");
     config.services[0].check = Some(format!("! test -e {}", refused.display()).into());
     let mut agent = Agent::with_release(config).await;
@@ -420,7 +414,7 @@ async fn an_update_that_trickles_lets_another_one_go_first() {
     edge.answers.cut_frames(3 << 19);
     edge.answers.publish(&shop(), version(0, &[]));
     let services = vec![ServiceConfig::new(&shop()), ServiceConfig::new(&bakery)];
-    let config = Config { services, max_downloads: 1, ..config(&world, &[edge.url()]) };
+    let config = Config { services, max_downloads: 1, ..world.config(&[edge.url()]) };
     let mut agent = Agent::with_release(config).await;
     let mut other = agent.running.service(&bakery).unwrap();
     other.wait_for(|status| status.polls > 0).await.unwrap();

@@ -33,8 +33,7 @@ async fn a_change_of_one_file_costs_an_agent_its_frames() -> anyhow::Result<()> 
         upstream.write("deploy/prod/version", "0")?;
         upstream.commit_and_push("first").map(drop)
     };
-    // No delta is made for what an agent would not rebuild in memory.
-    let mut site = Site::new(fill, Plan { agent: "max_dictionary = \"0B\"", ..Plan::default() }).await?;
+    let mut site = Site::new(fill, Plan::default()).await?;
     site.start().await?;
     site.until_released("shop-prod", "version", "0").await?;
     let mut before = 0.0;

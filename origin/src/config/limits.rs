@@ -2,6 +2,7 @@
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
+use weir_protocol::dcz::MAX_TAR_BYTES;
 use weir_runtime::config;
 use weir_tarball::Limits;
 
@@ -40,7 +41,7 @@ pub struct LimitsConfig {
     #[serde(with = "config::size")]
     pub max_tarball: ByteSize,
     /// Largest tarball, uncompressed, for which deltas are made: agents then fetch only what has changed since one of the
-    /// last three versions. Twice this memory is used, for one delta at a time. "0B": no deltas.
+    /// last three versions, and of larger tarballs the frames that they lack. At most "8MiB". "0B": no deltas.
     #[serde(with = "config::size")]
     pub max_delta_tarball: ByteSize,
     /// Most entries in a tarball.
@@ -73,7 +74,7 @@ impl Default for LimitsConfig {
             event_bytes: ByteSize::mib(64),
             max_file: ByteSize(tarball.max_file_bytes),
             max_tarball: ByteSize(tarball.max_tarball_bytes),
-            max_delta_tarball: ByteSize::mib(64),
+            max_delta_tarball: ByteSize(MAX_TAR_BYTES),
             max_entries: tarball.max_entries,
             max_repositories: 10_000,
             max_services: 100_000,
@@ -113,6 +114,12 @@ impl LimitsConfig {
             if !(1..=100_000_000).contains(&value) {
                 errors.push(format!("[limits] {key} = {value}: it must be between 1 and 100000000"));
             }
+        }
+        if self.max_delta_tarball.as_u64() > MAX_TAR_BYTES {
+            errors.push(
+                "[limits] max_delta_tarball is more than \"8MiB\": agents apply no delta of a larger tarball"
+                    .to_owned(),
+            );
         }
         if self.event_bytes.as_u64() == 0 {
             errors.push("[limits] event_bytes must not be 0: write for example \"64MiB\"".to_owned());

@@ -15,6 +15,10 @@ pub const HEADER_BYTES: usize = MAGIC.len() + 32;
 /// A skippable zstd frame of 32 bytes, so that any zstd decoder passes over the header.
 const MAGIC: [u8; 8] = [0x5e, 0x2a, 0x4d, 0x18, 0x20, 0, 0, 0];
 
+/// The largest tar that deltas are made of, or against: both ends have the older one in memory. Larger tarballs are updated by
+/// frames.
+pub const MAX_TAR_BYTES: u64 = 8 << 20;
+
 /// The window that every decoder supports.
 const MIN_MAX_WINDOW: u64 = 8 << 20;
 

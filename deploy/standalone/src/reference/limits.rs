@@ -45,7 +45,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | builds | `limits.concurrent_builds` | `builds` | they wait |
 | deltas that are made at a time | 1 |  | versions wait. Metric: `weir_origin_deltas_waiting` |
 | size of a tarball for which deltas are made | `limits.max_delta_tarball` |  | it has none. Metric: `weir_origin_deltas_total` |
-| deltas that are being published, in bytes | {origin/src/deltas.rs MAX_PUBLISHING_BYTES} |  | the next deltas wait |
+| versions whose deltas are being published | {origin/src/deltas.rs MAX_PUBLISHING} |  | the next deltas wait |
 | mirrors in which refs are looked up | {origin/src/reconcile/context.rs CONCURRENT_RESOLUTIONS} | `ref_lookups` | they wait |
 | mirrors that are read in full after a failure | {origin/src/reconcile/limiter.rs CONCURRENT_MIRROR_CHECKS} | `mirror_checks` | they wait |
 | rebuilds of lost objects that wait, for each repository | {origin/src/reconcile/rebuild.rs REBUILD_QUEUE} |  | 503 |
@@ -150,8 +150,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | time for which they wait | {agent/src/poll/interrupted.rs KEPT_FOR} |  | they start over |
 | size of a tarball | `max_tarball_bytes` |  | it is refused |
 | entries of a tarball | `max_files` |  | it is refused |
-| size of a tarball that is rebuilt for a delta | `max_dictionary` |  | the whole tarball is fetched |
-| sizes of all tarballs that are in memory for deltas | `max_dictionary` |  | downloads wait |
+| size of a tarball that is rebuilt for a delta | {shared/protocol/src/dcz.rs MAX_TAR_BYTES} |  | missing frames are fetched, or the whole tarball |
 | smallest body of which only the missing frames are fetched | {agent/src/poll/frames.rs MIN_BODY_BYTES} |  | a smaller one is fetched whole |
 | missing frames of a tarball, in bytes | three quarters |  | the whole tarball is fetched |
 | ranges of frames of one tarball | {agent/src/fetch/frames.rs MAX_RANGES} |  | the whole tarball is fetched |

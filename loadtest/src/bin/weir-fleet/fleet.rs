@@ -21,7 +21,6 @@ pub(crate) struct Plan<'a> {
     pub(crate) agents: usize,
     pub(crate) services: usize,
     pub(crate) spread: Duration,
-    pub(crate) deltas: bool,
     /// Their roots are below it.
     pub(crate) dir: &'a Path,
 }
@@ -124,9 +123,6 @@ impl Fleet {
             config.token_file = Some(token);
             config.http = HttpMode::H3;
             config.spread = plan.spread;
-            if !plan.deltas {
-                config.max_dictionary = "0B".parse().map_err(anyhow::Error::msg)?;
-            }
             config.services = services.iter().map(ServiceConfig::new).collect();
             let agent = weir_agent::start(config).await.with_context(|| format!("agent {number} does not start"))?;
             for service in &services {

@@ -60,9 +60,9 @@ struct Arguments {
     /// The agents' `spread`.
     #[arg(long, default_value = "0s", value_parser = duration::parse)]
     spread: Duration,
-    /// Agents take no deltas.
-    #[arg(long)]
-    no_deltas: bool,
+    /// The largest tarball of which the origin makes deltas.
+    #[arg(long, default_value = "8MiB")]
+    max_delta_tarball: String,
     /// How long nothing happens before the first commit.
     #[arg(long, default_value = "60s", value_parser = duration::parse)]
     steady: Duration,
@@ -95,16 +95,11 @@ async fn main() -> anyhow::Result<()> {
     open_files::raise_limit();
     let content = Content { files: arguments.files, one_file: arguments.one_file, lines: arguments.lines };
     let roots = tempfile::tempdir_in(&arguments.dir)?;
-    let (site, edges) = Site::start(arguments.services, content).await?;
+    let (site, edges) = Site::start(arguments.services, content, &arguments.max_delta_tarball).await?;
     let own = std::process::id();
     let (memory, begun) = (processor::anonymous_memory(own)?, Instant::now());
-    let plan = Plan {
-        agents: arguments.agents,
-        services: arguments.services,
-        spread: arguments.spread,
-        deltas: !arguments.no_deltas,
-        dir: roots.path(),
-    };
+    let plan =
+        Plan { agents: arguments.agents, services: arguments.services, spread: arguments.spread, dir: roots.path() };
     let fleet = Fleet::start(plan, &site, &edges).await?;
     fleet.until_released(PATIENCE).await?;
     println!("{arguments:?}");

@@ -40,7 +40,11 @@ pub(crate) struct Edge {
 
 impl Site {
     /// Starts the origin and the edges, in a folder for temporary files.
-    pub(crate) async fn start(services: usize, content: Content) -> anyhow::Result<(Self, Vec<Edge>)> {
+    pub(crate) async fn start(
+        services: usize,
+        content: Content,
+        max_delta_tarball: &str,
+    ) -> anyhow::Result<(Self, Vec<Edge>)> {
         let dir = tempfile::tempdir()?;
         certificates::write(dir.path(), &[])?;
         let (key, _) = SigningKey::generate()?;
@@ -67,6 +71,7 @@ admin_listen = "{admin}"
 data_dir = "origin-data"
 tls = {{ certificate = "origin.pem", key = "origin.key", client_ca = "ca.pem" }}
 operator = {{ operator_token_file = "operator-token" }}
+limits = {{ max_delta_tarball = "{max_delta_tarball}" }}
 repository = [{{ name = "shop", url = "{url}", poll_interval = "1h", min_poll_interval = "0s" }}]
 "#,
             url = upstream.bare().display(),
