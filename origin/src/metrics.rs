@@ -11,7 +11,7 @@ use crate::bounds::Bounds;
 use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
 use crate::clock::ServerClocks;
-use crate::cluster::ClusterMetrics;
+use crate::cluster::{ClusterMetrics, NameMetrics};
 use crate::config::RetentionConfig;
 use crate::fleet::FleetMetrics;
 use crate::member_client::MemberMetrics;
@@ -185,6 +185,7 @@ pub fn families() -> Vec<Family> {
         PublishMetrics::FAMILIES,
         StoreMetrics::FAMILIES,
         ClusterMetrics::FAMILIES,
+        NameMetrics::FAMILIES,
         FleetMetrics::FAMILIES,
     ];
     let of_listeners =

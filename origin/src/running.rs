@@ -25,8 +25,8 @@ use weir_runtime::shutdown::Drain;
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
 use crate::cluster::{
-    self, Cluster, ClusterMetrics, Membership, MirrorSource, Parts, Replicas, Validity, Withdrawals, digests,
-    ensure_proved,
+    self, Cluster, ClusterMetrics, Membership, MirrorSource, NameRecords, Parts, Replicas, ServiceNames, Validity,
+    digests, ensure_proved,
 };
 use crate::config::{Config, RELOADABLE};
 use crate::data_dir::DataDir;
@@ -152,9 +152,10 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let mut of_members = None;
     if let Some((joined, _)) = &joining {
         let client = Arc::new(MemberClient::new(&config.tls, publisher.cluster().as_ref(), &registry, &metrics)?);
-        let withdrawals = Withdrawals::new(joined.clone(), publisher.clone(), client.clone());
-        context = context.in_cluster(validity.clone(), withdrawals.clone());
-        of_members = Some((client, withdrawals));
+        let records = NameRecords::new(records.clone(), validity.clone(), &registry, &metrics.bounds)?;
+        let names = ServiceNames::new(joined.clone(), publisher.clone(), records);
+        context = context.in_cluster(validity.clone(), names.clone());
+        of_members = Some((client, names));
     }
     let dependencies = Dependencies {
         file: Documents::new(&config.repositories, &config.services),
@@ -203,10 +204,11 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         (&registry, &metrics.bounds),
     )?;
     let mut cluster = None;
-    if let Some(((joined, membership), (client, withdrawals))) = joining.zip(of_members) {
+    if let Some(((joined, membership), (client, names))) = joining.zip(of_members) {
         let replicas = Replicas::new(joined.clone(), publisher.clone(), editor.clone());
+        let (replicas_too, names_too) = (replicas.clone(), names.clone());
         let members =
-            Members { cluster: joined.clone(), client: client.clone(), replicas: replicas.clone(), withdrawals };
+            Members { cluster: joined.clone(), client: client.clone(), replicas: replicas_too, names: names_too };
         operators = operators.in_cluster(members);
         let members = MemberApi::new(joined.clone(), replicas.clone(), publisher.clone(), operators.clone());
         api = api.in_cluster(InCluster { cluster: joined.clone(), members, replicas });
@@ -214,6 +216,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             records,
             publisher: publisher.clone(),
             editor: editor.clone(),
+            names,
             members: client.clone(),
             mirrors: MirrorSource { catalog: catalog.clone(), publisher: publisher.clone(), context },
             metrics: ClusterMetrics::register(&registry)?,

@@ -96,6 +96,12 @@ pub(crate) enum Refusal {
     Outdated { kind: &'static str, name: String, current: Option<String> },
     #[error("Repository `{0}` is of `kind = \"{1}\"`, which cannot be changed: delete it, and create it again.")]
     KindChanged(RepositoryName, SourceKind),
+    /// With the repository that has the service.
+    #[error(
+        "Service `{0}` exists in repository `{1}`. Delete it there first, or move it: send the `PUT` without conditions, or with the \
+         `ETag` of the service as `If-Match`."
+    )]
+    ServiceExists(ServiceName, RepositoryName),
     /// The repository still has these services.
     #[error("Delete its services first ({}), or use `?cascade=true`.", first_of(.1))]
     HasServices(RepositoryName, Vec<ServiceName>),
@@ -148,13 +154,32 @@ impl Edit {
         }
     }
 
-    /// The repository from which the edit moves a service. `None`: it moves none, or is refused.
-    pub(crate) fn moves_from(&self, precondition: &Precondition, all: &Definitions) -> Option<RepositoryName> {
-        let Edit::PutService(document) = self else { return None };
-        let before = all.services.get(&document.name)?.document.repository();
-        // Its number of objects stays, so no limit counts.
-        let is_allowed = before != document.home() && self.decide(precondition, all, &LimitsConfig::default()).is_ok();
-        is_allowed.then(|| before.clone())
+    /// The repository from which the edit moves a service. `None`: it moves none.
+    ///
+    /// # Errors
+    /// The edit is refused, whatever the limits are.
+    pub(crate) fn moves_from(
+        &self,
+        precondition: &Precondition,
+        all: &Definitions,
+    ) -> Result<Option<RepositoryName>, Refusal> {
+        let unlimited =
+            LimitsConfig { max_repositories: usize::MAX, max_services: usize::MAX, ..LimitsConfig::default() };
+        self.decide(precondition, all, &unlimited)?;
+        let Edit::PutService(document) = self else { return Ok(None) };
+        let before = all.services.get(&document.name).map(|defined| defined.document.repository());
+        Ok(before.filter(|before| *before != document.home()).cloned())
+    }
+
+    /// The services that the edit deletes, and their repository.
+    pub(crate) fn deletes(&self, all: &Definitions) -> Option<(RepositoryName, Vec<ServiceName>)> {
+        match self {
+            Edit::DeleteService(name) => {
+                Some((all.services.get(name)?.document.repository().clone(), vec![name.clone()]))
+            }
+            Edit::DeleteRepository { name, .. } => Some((name.clone(), all.services_of(name).cloned().collect())),
+            Edit::PutRepository(_) | Edit::PutService(_) => None,
+        }
     }
 
     /// Decides an edit.
@@ -183,6 +208,12 @@ impl Edit {
             }
             Edit::PutService(document) => {
                 let current = all.services.get(&document.name);
+                if let Some(current) = current.filter(|current| current.by == DefinedBy::Api && precondition.is_new) {
+                    let home = current.document.repository();
+                    if home != document.home() {
+                        return Err(Refusal::ServiceExists(document.name.clone(), home.clone()));
+                    }
+                }
                 let outcome = put("service", document.name.as_str(), document, current, precondition)?;
                 if let Some(missing) = document.repositories().find(|name| !all.repositories.contains_key(*name)) {
                     return Err(Refusal::MissingRepository(document.name.clone(), missing.clone()));
@@ -365,7 +396,7 @@ mod tests {
         }
         for (edit, precondition) in [
             (put("one"), matches(&["other"])),
-            (put("one"), is_new),
+            (Edit::PutService(service("one", "shop").into()), is_new.clone()),
             (put("new"), any),
             (put("new"), matches(&[&current])),
             (Edit::DeleteService("one".parse().unwrap()), matches(&["other"])),
@@ -373,6 +404,8 @@ mod tests {
             let refused = decide(&edit, &precondition);
             assert!(matches!(refused, Err(Refusal::Precondition { .. })), "{edit:?} {refused:?}");
         }
+        let elsewhere = decide(&put("one"), &is_new);
+        assert!(matches!(elsewhere, Err(Refusal::ServiceExists(_, home)) if home.as_str() == "shop"));
         for name in ["one", "new"] {
             let refused = decide(&put(name), &based_on("other"));
             assert!(matches!(refused, Err(Refusal::Outdated { .. })), "{refused:?}");

@@ -144,14 +144,15 @@ impl Owner {
 
     fn decide(&self, edit: &Edit, precondition: &Precondition, before: &Snapshot) -> Result<Decision, EditError> {
         let decided = edit.decide(precondition, &before.definitions, &self.limits).map_err(EditError::Refused)?;
-        let comes_back = |write: &Write| {
-            let Write::DeleteService(name) = write else { return false };
-            self.cleanups.iter().any(|plan| plan.removes(name))
-        };
-        if decided.writes.iter().any(comes_back) {
-            let reason =
-                "the service was moved, but its old repository still stores it: a restart would restore it there";
-            return Err(EditError::Failed(reason.to_owned()));
+        let publisher = &self.context.publisher;
+        let stored_too = decided.writes.iter().find_map(|write| {
+            let Write::DeleteService(name) = write else { return None };
+            publisher.defined_elsewhere(self.api.services.get(name)?.repository(), name)
+        });
+        if let Some(repository) = stored_too {
+            return Err(EditError::Failed(format!(
+                "the service was moved, but its old repository `{repository}` still stores it: a restart would restore it there"
+            )));
         }
         Ok(decided)
     }
@@ -297,11 +298,12 @@ impl Owner {
             if change.services.iter().any(|(name, _)| is_back(name)) {
                 continue;
             }
-            // Its owner finds the newer document, and removes the older one.
-            if !self.catalog.snapshot().owns(&repository) {
+            let services: Vec<_> = change.services.iter().map(|(name, _)| name.clone()).collect();
+            let is_stored = services.iter().any(|name| self.context.publisher.defines(&repository, name));
+            // Otherwise its owner finds the newer document, and removes the older one.
+            if !is_stored || !self.catalog.snapshot().owns(&repository) {
                 continue;
             }
-            let services: Vec<_> = change.services.iter().map(|(name, _)| name.clone()).collect();
             if self.writing(Some(&repository), &services).is_some() {
                 self.cleanups.push(plan);
                 continue;

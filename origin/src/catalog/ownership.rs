@@ -60,9 +60,10 @@ impl Owner {
             }
         }
         let publisher = &self.context.publisher;
-        let tombstones = publisher.tombstones(repository).into_iter().filter(|(service, _)| {
-            !after.services.contains_key(service) && publisher.repositories_of(service).is_empty()
-        });
+        let tombstones = publisher
+            .tombstones(repository)
+            .into_iter()
+            .filter(|(service, _)| !after.services.contains_key(service) && !publisher.is_published(service));
         let repository_of = |(service, generation)| Retired { repository: repository.clone(), service, generation };
         let tombstones: Vec<Retired> = tombstones.map(repository_of).collect();
         let current: Vec<_> = services().filter_map(|(_, service)| service.current()).collect();

@@ -49,11 +49,6 @@ impl Plan {
         Self { change: None, cleanup: Some((repository, removal)) }
     }
 
-    /// Whether this removes a service from its old repository.
-    pub(super) fn removes(&self, service: &ServiceName) -> bool {
-        self.cleanup.iter().flat_map(|(_, change)| &change.services).any(|(name, _)| name == service)
-    }
-
     /// All writes of one edit concern one repository.
     fn change(&mut self, repository: &RepositoryName) -> &mut DefinitionChange {
         &mut self.change.get_or_insert_with(|| (repository.clone(), DefinitionChange::default())).1

@@ -12,10 +12,10 @@ use weir_protocol::name::{NodeName, RepositoryName};
 use weir_runtime::shutdown::Drain;
 
 use super::engine::Engine;
-use super::work::Work;
+use super::work::{self, Work};
 use super::{
-    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Secrets, Validity, View,
-    boot_clock, run,
+    Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Secrets, ServiceNames, Validity,
+    View, boot_clock, run,
 };
 use crate::bounds::Bounds;
 use crate::catalog::Editor;
@@ -47,6 +47,7 @@ pub(crate) struct Parts {
     pub(crate) records: Records,
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) editor: Editor,
+    pub(crate) names: ServiceNames,
     pub(crate) members: Arc<MemberClient>,
     pub(crate) mirrors: MirrorSource,
     pub(crate) metrics: ClusterMetrics,
@@ -135,9 +136,19 @@ impl Membership {
     /// Joins the cluster.
     pub(crate) fn start(self, parts: Parts, drain: &Drain) {
         let Self { settings, secrets, orders, queue, superseded: (_, superseded), view, valid_until } = self;
-        let Parts { records, publisher, editor, members, mirrors, metrics } = parts;
-        let (events, agreed) = (queue.clone(), watch::Sender::new(None));
-        let work = Work::new(publisher, editor, mirrors, events, agreed.subscribe(), metrics.clone(), drain.clone());
+        let Parts { records, publisher, editor, names, members, mirrors, metrics } = parts;
+        let agreed = watch::Sender::new(None);
+        let parts = work::Parts {
+            publisher,
+            editor,
+            names,
+            catalog: mirrors.catalog.clone(),
+            queue: queue.clone(),
+            agreed: agreed.subscribe(),
+            metrics: metrics.clone(),
+            drain: drain.clone(),
+        };
+        let work = Work::new(parts, mirrors);
         let task = Task {
             core: Core::new(&settings, boot_clock::now()),
             engine: Engine::new(records, secrets),

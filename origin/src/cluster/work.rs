@@ -13,14 +13,17 @@ use weir_protocol::name::RepositoryName;
 use weir_runtime::shutdown::Drain;
 
 use super::mirrors::{Coming, Mirrors};
-use super::{ClusterMetrics, MirrorSource, Order};
-use crate::catalog::Editor;
+use super::{ClusterMetrics, MirrorSource, Order, ServiceNames};
+use crate::catalog::{Catalog, Editor};
 use crate::ownership::{Digests, Event};
 use crate::publish::{Publisher, TakeError};
 use crate::store::{Listed, Version};
 
 /// The pause before a repository is read again that could not be read.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How often everything is brought in line again.
+const ALIGN_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) struct Work {
     parts: Parts,
@@ -31,27 +34,22 @@ pub(super) struct Work {
     mirrors: Mirrors,
 }
 
+/// What the task of each repository uses.
 #[derive(Clone)]
-struct Parts {
-    publisher: Arc<Publisher>,
-    editor: Editor,
-    queue: mpsc::Sender<Order>,
-    agreed: watch::Receiver<Option<Digests>>,
-    metrics: ClusterMetrics,
-    drain: Drain,
+pub(super) struct Parts {
+    pub(super) publisher: Arc<Publisher>,
+    pub(super) editor: Editor,
+    pub(super) names: ServiceNames,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) queue: mpsc::Sender<Order>,
+    /// What all members have in common, while they do.
+    pub(super) agreed: watch::Receiver<Option<Digests>>,
+    pub(super) metrics: ClusterMetrics,
+    pub(super) drain: Drain,
 }
 
 impl Work {
-    pub(super) fn new(
-        publisher: Arc<Publisher>,
-        editor: Editor,
-        mirrors: MirrorSource,
-        queue: mpsc::Sender<Order>,
-        agreed: watch::Receiver<Option<Digests>>,
-        metrics: ClusterMetrics,
-        drain: Drain,
-    ) -> Self {
-        let parts = Parts { publisher, editor, queue, agreed, metrics, drain };
+    pub(super) fn new(parts: Parts, mirrors: MirrorSource) -> Self {
         Self { parts, running: BTreeMap::new(), tasks: TaskTracker::new(), mirrors: Mirrors::new(mirrors) }
     }
 
@@ -169,20 +167,28 @@ impl Parts {
         }
     }
 
-    /// Brings the state in line with the configuration whenever all members have the same new one. Never returns.
+    /// Brings the names of services in line at once, and the state in line with the configuration whenever all members have the
+    /// same new one; both daily. Never returns.
     async fn align(&self, repository: &RepositoryName) {
         let (mut agreed, mut aligned) = (self.agreed.clone(), None);
         loop {
-            let is_other = |now: &Option<Digests>| now.is_some() && *now != aligned;
-            let Ok(digests) = agreed.wait_for(is_other).await.map(|now| now.clone()) else {
-                return std::future::pending().await;
-            };
-            if let Err(error) = self.editor.align(repository).await {
-                tracing::warn!(%repository, %error, "the state could not be reconciled with the configuration; the origin retries");
-                sleep(RETRY_AFTER).await;
-                continue;
+            let settled = self.names.settle(repository, || self.catalog.snapshot()).await;
+            let pause = if settled.is_ok() { ALIGN_EVERY } else { RETRY_AFTER };
+            if let Err(error) = settled {
+                tracing::warn!(%repository, %error, "the names of services could not be settled; the origin retries");
             }
-            aligned = digests;
+            tokio::select! {
+                () = sleep(pause) => aligned = aligned.filter(|_| pause == RETRY_AFTER),
+                digests = wait_for(&mut agreed, aligned.as_ref()) => {
+                    let Some(digests) = digests else { return std::future::pending().await };
+                    if let Err(error) = self.editor.align(repository).await {
+                        tracing::warn!(%repository, %error, "the state could not be reconciled with the configuration; the origin retries");
+                        sleep(RETRY_AFTER).await;
+                        continue;
+                    }
+                    aligned = Some(digests);
+                }
+            }
         }
     }
 
@@ -190,4 +196,10 @@ impl Parts {
         // The task ends first when the origin stops.
         let _ = self.queue.send(Order::Event(event)).await;
     }
+}
+
+/// Waits until all members have the same configuration, and another one than this. `None`: the origin is stopping.
+async fn wait_for(agreed: &mut watch::Receiver<Option<Digests>>, before: Option<&Digests>) -> Option<Digests> {
+    let is_other = |now: &Option<Digests>| now.is_some() && now.as_ref() != before;
+    agreed.wait_for(is_other).await.ok()?.clone()
 }

@@ -104,7 +104,7 @@ impl EdgeApi {
             why
         } else if self.cluster.as_ref().is_some_and(|cluster| !cluster.cluster.view().agree) {
             "the configuration of this origin differs from that of others, which may define it"
-        } else if self.publisher.is_in_cluster() && !self.publisher.repositories_of(name).is_empty() {
+        } else if self.publisher.is_in_cluster() && self.publisher.is_published(name) {
             "it is published: the configuration of this origin may differ from that of others"
         } else {
             return Err(Failure::NoSuchService(name.clone()));

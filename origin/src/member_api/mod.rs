@@ -15,10 +15,10 @@ use weir_runtime::serve::{Body, RequestBody};
 
 pub(crate) use self::route::{CALLER, CLUSTER, Route, SECRET};
 use crate::cluster::{Cluster, Replicas, Unreadable};
-use crate::member_client::{Readiness, Withdrawn};
+use crate::member_client::Readiness;
 use crate::operator_api::OperatorApi;
 use crate::ownership::Event;
-use crate::publish::{PublishError, Publisher};
+use crate::publish::Publisher;
 
 /// `Retry-After` while the store cannot be read.
 const SOON: Duration = Duration::from_secs(2);
@@ -61,12 +61,6 @@ impl MemberApi {
                 Ok(()) => no_content(),
                 Err(Unreadable) => unreadable(),
             },
-            Ok(Route::Withdraw(repository, service)) => {
-                match self.publisher.withdraw_service(&repository, &service).await {
-                    Ok(generation) => admin::json(&serde_json::to_value(Withdrawn { generation }).unwrap_or_default()),
-                    Err(error) => not_withdrawn(&error),
-                }
-            }
             Ok(Route::Forwarded(path)) => {
                 let path = path.to_owned();
                 self.forwarded(&path, request, by).await
@@ -131,14 +125,6 @@ fn not_a_member(by: &NodeName) -> Response<Body> {
     );
     tracing::warn!(origin = %by, "an origin stated the name of an operator, but did not show that it is a member");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-a-member", title, detail).retry_after(SOON).into_response()
-}
-
-fn not_withdrawn(error: &PublishError) -> Response<Body> {
-    let (kind, title) = match error {
-        PublishError::NotOwner(_) => ("no-owner", "This origin does not own the repository now"),
-        _ => ("store-unavailable", "The record cannot be written just now"),
-    };
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, title, error.to_string()).retry_after(SOON).into_response()
 }
 
 fn method_not_allowed() -> Response<Body> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use http::{HeaderName, Method};
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::RepositoryName;
 use weir_protocol::route::RouteError;
 
 /// All paths that only origins may request.
@@ -30,8 +30,6 @@ pub(crate) enum Route<'p> {
     Tell(RepositoryName),
     /// `/v1/members/changed/{repository}`: another member changed what this origin has to know at once.
     Changed(RepositoryName),
-    /// `/v1/members/withdraw/{repository}/{service}`: the service moves away from the repository.
-    Withdraw(RepositoryName, ServiceName),
     /// `/v1/members/operator/…`: a request to the operators' listener of another member, about what this one owns. With
     /// the path and query there.
     Forwarded(&'p str),
@@ -48,10 +46,6 @@ impl<'p> Route<'p> {
             ("ask", Some(name)) => repository(name).map(Route::Ask),
             ("tell", Some(name)) => repository(name).map(Route::Tell),
             ("changed", Some(name)) => repository(name).map(Route::Changed),
-            ("withdraw", Some(names)) => names.split_once('/').ok_or(RouteError::Unknown).and_then(|(of, name)| {
-                let service = name.parse().map_err(|error| RouteError::Malformed(format!("{error}")));
-                Ok(Route::Withdraw(repository(of)?, service?))
-            }),
             (FORWARDED, Some(_)) => Ok(Route::Forwarded(below)),
             _ => Err(RouteError::Unknown),
         })
@@ -69,7 +63,6 @@ impl fmt::Display for Route<'_> {
             Route::Ask(repository) => write!(f, "{PREFIX}ask/{repository}"),
             Route::Tell(repository) => write!(f, "{PREFIX}tell/{repository}"),
             Route::Changed(repository) => write!(f, "{PREFIX}changed/{repository}"),
-            Route::Withdraw(repository, service) => write!(f, "{PREFIX}withdraw/{repository}/{service}"),
             Route::Forwarded(path) => write!(f, "{PREFIX}{FORWARDED}{path}"),
         }
     }
@@ -85,8 +78,7 @@ mod tests {
         for route in [
             Route::Ask(repository.clone()),
             Route::Tell(repository.clone()),
-            Route::Changed(repository.clone()),
-            Route::Withdraw(repository, "shop-prod".parse().unwrap()),
+            Route::Changed(repository),
             Route::Forwarded("/v1/services/shop/diff?from=a&to=b"),
             Route::Forwarded("/"),
         ] {
@@ -98,19 +90,13 @@ mod tests {
         for path in [
             "/v1/members/",
             "/v1/members/ask",
-            "/v1/members/withdraw/shop",
+            "/v1/members/none/shop",
             "/v1/members/operator",
             "/v1/members/operators/v1",
         ] {
             assert_eq!(Route::parse(path), Some(Err(RouteError::Unknown)), "{path}");
         }
-        for path in [
-            "/v1/members/ask/",
-            "/v1/members/tell/A",
-            "/v1/members/ask/a/b",
-            "/v1/members/ask/a?b",
-            "/v1/members/withdraw/a/B",
-        ] {
+        for path in ["/v1/members/ask/", "/v1/members/tell/A", "/v1/members/ask/a/b", "/v1/members/ask/a?b"] {
             assert!(matches!(Route::parse(path), Some(Err(RouteError::Malformed(_)))), "{path}");
         }
     }

@@ -16,8 +16,7 @@ use prometheus::Registry;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use weir_protocol::descriptor::Generation;
-use weir_protocol::name::{ClusterId, RepositoryName, ServiceName};
+use weir_protocol::name::{ClusterId, RepositoryName};
 use weir_runtime::http_client::{Http2Client, http2_client, read_body, root_cause};
 use weir_runtime::serve::Body;
 use weir_runtime::tls::{self, TlsError};
@@ -64,13 +63,6 @@ pub(crate) struct Readiness {
     pub(crate) ready: bool,
 }
 
-/// The answer to [`Route::Withdraw`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Withdrawn {
-    /// The last generation of the service in the repository; 0 if it has none.
-    pub(crate) generation: Generation,
-}
-
 impl MemberClient {
     /// # Errors
     /// A file cannot be read, or the metrics are registered already.
@@ -108,22 +100,6 @@ impl MemberClient {
     pub(crate) async fn is_ready(&self, url: &str, repository: &RepositoryName) -> Result<bool, MemberError> {
         let answer = self.message("ask", url, &Route::Ask(repository.clone())).await?;
         read::<Readiness>(answer).await.map(|answer| answer.ready)
-    }
-
-    /// Has the member at `url`, which owns a repository, give up a service there. Returns the last generation there; 0 if
-    /// there is none.
-    ///
-    /// # Errors
-    /// It does not answer, or cannot do so now. It may have given the service up.
-    pub(crate) async fn withdraw(
-        &self,
-        url: &str,
-        repository: &RepositoryName,
-        service: &ServiceName,
-    ) -> Result<Generation, MemberError> {
-        let route = Route::Withdraw(repository.clone(), service.clone());
-        let answer = self.message("withdraw", url, &route).await?;
-        read::<Withdrawn>(answer).await.map(|answer| answer.generation)
     }
 
     /// Tells the member at `url` that a repository was released for it.

@@ -12,10 +12,11 @@ use weir_runtime::serve::{Body, RequestBodyError};
 
 use super::webhook::MAX_DELIVERIES_PER_SOURCE;
 use crate::catalog::{EditError, Refusal};
-use crate::cluster::{Unreadable, WithdrawError};
+use crate::cluster::Unreadable;
 use crate::config::{self, ValidationError};
 use crate::fleet::FleetError;
 use crate::member_client::MemberError;
+use crate::publish::PublishError;
 use crate::reconcile::Failure;
 use crate::versions::VersionError;
 use crate::webhook::UnknownProvider;
@@ -116,10 +117,6 @@ pub(super) enum OperatorError {
         .members.join(", ")
     )]
     NotInThisFile { kind: &'static str, name: String, members: Vec<String> },
-    #[error(
-        "Service `{service}` cannot be moved until repository `{from}` releases it: {error}. Nothing was changed: try again."
-    )]
-    NotWithdrawn { service: ServiceName, from: RepositoryName, error: WithdrawError },
     #[error("The records that the origins share cannot be read now; the log of this origin has the reason.")]
     RecordsUnreadable,
     #[error("The change could not be written: {0}. It may have been committed: check with `GET` before you try again.")]
@@ -140,6 +137,16 @@ impl From<EditError> for OperatorError {
             EditError::NotOwner(repository) => Self::NoOwner(repository),
             EditError::Busy => Self::Busy,
             EditError::Failed(reason) => Self::EditFailed(reason),
+        }
+    }
+}
+
+impl From<PublishError> for OperatorError {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::HeldElsewhere { service, by } => Self::Refused(Refusal::ServiceExists(service, by)),
+            PublishError::NotOwner(repository) => Self::NoOwner(repository),
+            error => Self::EditFailed(error.to_string()),
         }
     }
 }
@@ -234,7 +241,6 @@ impl OperatorError {
         match self {
             Self::NoSuchRepository(name) => problem.about("repository", name),
             Self::NotMirrored(name, _) | Self::NoOwner(name) => problem.about("repository", name).retry_after(SOON),
-            Self::NotWithdrawn { service, .. } => problem.about("service", service).retry_after(SOON),
             Self::NoSuchService(name) | Self::NotPublishable { service: name, .. } => problem.about("service", name),
             Self::InvalidDocument { kind, name, errors } => {
                 problem.about(kind, name).with_errors(serde_json::to_value(errors).unwrap_or_default())
@@ -304,9 +310,6 @@ impl OperatorError {
             Self::OwnerUnreachable(..) | Self::OutcomeUnknown(..) | Self::DeliveryUnknown(..) => {
                 (S::SERVICE_UNAVAILABLE, "owner-unreachable", "The repository's owner cannot be reached")
             }
-            Self::NotWithdrawn { .. } => {
-                (S::SERVICE_UNAVAILABLE, "not-withdrawn", "The old repository has not given the service up")
-            }
             Self::RecordsUnreadable => {
                 (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now")
             }
@@ -333,6 +336,7 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
         Refusal::DefinedByFile { .. } => (S::CONFLICT, "defined-by-file", "It is defined by the configuration file"),
         Refusal::Precondition { .. } => (S::PRECONDITION_FAILED, "precondition-failed", "The precondition is not met"),
         Refusal::Outdated { .. } => (S::CONFLICT, "lost-update", "The object was changed meanwhile"),
+        Refusal::ServiceExists(..) => (S::CONFLICT, "service-exists", "Another repository has the service"),
         Refusal::KindChanged(..) => (S::CONFLICT, "kind-changed", "The kind of a repository cannot be changed"),
         Refusal::HasServices(..) => (S::CONFLICT, "repository-has-services", "The repository has services"),
         Refusal::MissingRepository(..) => {
@@ -366,7 +370,9 @@ fn about(refusal: &Refusal, problem: Problem) -> Problem {
         Refusal::NoSuchRepository(name) | Refusal::HasServices(name, _) | Refusal::KindChanged(name, _) => {
             problem.about("repository", name)
         }
-        Refusal::NoSuchService(name) | Refusal::MissingRepository(name, _) => problem.about("service", name),
+        Refusal::NoSuchService(name) | Refusal::MissingRepository(name, _) | Refusal::ServiceExists(name, _) => {
+            problem.about("service", name)
+        }
         Refusal::TooMany { .. } => problem,
     }
 }

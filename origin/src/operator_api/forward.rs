@@ -18,7 +18,7 @@ use super::audit;
 use super::error::OperatorError;
 use super::route::Route;
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
-use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, View, WithdrawError, Withdrawals};
+use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, ServiceNames, View};
 use crate::member_client::{MemberClient, MemberError};
 use crate::ownership::Event;
 
@@ -31,7 +31,7 @@ pub(crate) struct Members {
     pub(crate) cluster: Cluster,
     pub(crate) client: Arc<MemberClient>,
     pub(crate) replicas: Replicas,
-    pub(crate) withdrawals: Withdrawals,
+    pub(crate) names: ServiceNames,
 }
 
 /// What a request is about.
@@ -174,6 +174,7 @@ impl Members {
         }
         let creates = matches!(route, Route::Repository(_)) && head.method == Method::PUT;
         let is_forwarded = caller.forwarded_by.is_some();
+        let repository = changed_in(route, &head.method, &at(), is_forwarded).unwrap_or(repository);
         let Some(member) = self.destination(&repository, &at, creates, is_forwarded).await? else {
             return Ok(Answerer::Me(Some(repository)));
         };
@@ -203,7 +204,8 @@ impl Members {
         changed
     }
 
-    async fn announce(&self, repository: &RepositoryName) {
+    /// Has all other members read a repository again.
+    pub(super) async fn announce(&self, repository: &RepositoryName) {
         let view = self.cluster.view();
         let announced = view.others.values().map(|member| async move {
             if let Err(error) = self.client.changed(&member.url, repository).await {
@@ -289,21 +291,6 @@ impl Members {
         })
     }
 
-    /// Has the owner of the repository from which a service moves publish it no more, before the new definition is written.
-    pub(super) async fn withdraw(&self, from: RepositoryName, service: &ServiceName) -> Result<(), OperatorError> {
-        self.replicas.read_again(&from).await?;
-        match self.replicas.owner(&from).await? {
-            Some(Owner::Other(_)) => {}
-            Some(Owner::Nobody) => return Err(OperatorError::NoOwner(from)),
-            Some(Owner::Me) | None => return Ok(()),
-        }
-        match self.withdrawals.withdraw(&from, service).await {
-            Ok(_) => Ok(()),
-            Err(WithdrawError::NoOwner) => Err(OperatorError::NoOwner(from)),
-            Err(error) => Err(OperatorError::NotWithdrawn { service: service.clone(), from, error }),
-        }
-    }
-
     /// Waits until this origin owns a repository that is to be created.
     pub(super) async fn claim(&self, repository: &RepositoryName, catalog: &Catalog) -> Result<(), OperatorError> {
         let mut catalog = catalog.follow();
@@ -315,6 +302,14 @@ impl Members {
         let owned = timeout(CLAIM_TIMEOUT, catalog.wait_for(owns)).await;
         owned.ok().and_then(Result::ok).map(drop).ok_or_else(|| OperatorError::NoOwner(repository.clone()))
     }
+}
+
+/// The repository whose owner answers the `PUT` of a service: the one that has it now. One member has passed it on already
+/// if this origin does not own that one.
+fn changed_in(route: &Route, method: &Method, at: &Snapshot, is_forwarded: bool) -> Option<RepositoryName> {
+    let Route::Service(name) = route else { return None };
+    let home = at.definitions.services.get(name).filter(|_| *method == Method::PUT)?.document.repository();
+    (!is_forwarded || at.owns(home)).then(|| home.clone())
 }
 
 /// The members whose configuration files are not this origin's.

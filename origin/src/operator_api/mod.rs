@@ -14,6 +14,7 @@ mod forward;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod metrics;
+mod moves;
 mod page;
 mod route;
 mod validation;
@@ -52,6 +53,7 @@ use self::error::OperatorError;
 use self::forward::Answerer;
 pub(crate) use self::forward::Members;
 pub(crate) use self::metrics::OperatorMetrics;
+use self::moves::{EditedBy, ServicePut};
 use self::page::Page;
 use self::route::Route;
 use self::validation::{Object, ParsedDocument};
@@ -274,7 +276,7 @@ impl OperatorApi {
             Route::Confirm(name) if posts => self.confirm(name, &head).await,
             Route::Services if reads => self.services(&head),
             Route::Service(name) if reads => service(&self.catalog.snapshot(), name, StatusCode::OK, &head),
-            Route::Service(name) if head.method == Method::PUT => self.put_service(name, &head, body).await,
+            Route::Service(name) if head.method == Method::PUT => self.put_service(name, &head, body, &by).await,
             Route::Service(name) if head.method == Method::DELETE => {
                 self.delete(Edit::DeleteService(name.clone()), &head).await
             }
@@ -330,19 +332,25 @@ impl OperatorApi {
         name: &ServiceName,
         head: &Parts,
         body: Bytes,
+        by: &str,
     ) -> Result<Response<Body>, OperatorError> {
         let mut precondition = precondition(&head.headers)?;
-        let ParsedDocument { document, based_on } = self.read_service(name, body).await?;
+        let ParsedDocument { document, based_on } = self.read_service(name, body.clone()).await?;
         precondition.based_on = based_on;
         let to = document.home().clone();
         let edit = Edit::PutService(document.into());
-        if let Some(members) = &self.members
-            && let Some(from) = edit.moves_from(&precondition, &self.catalog.snapshot().definitions)
-        {
-            members.withdraw(from, name).await?;
-        }
-        let AppliedEdit { outcome, snapshot } = self.editor.edit(edit, precondition).await?;
-        // A move that failed may have marked the service here: it is taken back.
+        let edited = match &self.members {
+            None => self.editor.edit(edit, precondition).await?,
+            Some(members) => {
+                let put = ServicePut { service: name, to: to.clone(), edit, precondition, head, body, by };
+                match self.put_in_cluster(members, put).await? {
+                    EditedBy::Me(edited) => edited,
+                    EditedBy::Other(answer) => return Ok(answer),
+                }
+            }
+        };
+        let AppliedEdit { outcome, snapshot } = edited;
+        // A move that failed may have withdrawn the service here: it is published again.
         if let Some(worker) = self.catalog.repository(&to).filter(|_| outcome == Outcome::Unchanged) {
             worker.resolve_all();
         }
@@ -379,7 +387,11 @@ impl OperatorApi {
     }
 
     async fn delete(&self, edit: Edit, head: &Parts) -> Result<Response<Body>, OperatorError> {
-        self.editor.edit(edit, precondition(&head.headers)?).await?;
+        let precondition = precondition(&head.headers)?;
+        match &self.members {
+            None => drop(self.editor.edit(edit, precondition).await?),
+            Some(members) => self.delete_in_cluster(members, edit, precondition).await?,
+        }
         Ok(no_content())
     }
 

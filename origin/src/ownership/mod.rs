@@ -2,7 +2,8 @@
 //!
 //! [`Core::handle`] takes an [`Event`] and returns [`Action`]s. Begin at `core.rs`; `session.rs` keeps this node's session,
 //! `members.rs` decides whether sessions of others have ended, `repository.rs` and `decision.rs` decide about one
-//! repository, `placement.rs` says where it belongs, and `moving.rs` how it gets there.
+//! repository, `placement.rs` says where it belongs, and `moving.rs` how it gets there. `names.rs` decides which repository
+//! has the name of a service, and `name_writer.rs` how its records are written.
 //!
 //! # One writer for each record
 //! `nodes/<name>` is written by the core of that node alone. A repository's record has one writer in the whole cluster at
@@ -25,6 +26,8 @@ mod decision;
 mod members;
 mod messages;
 mod moving;
+mod name_writer;
+mod names;
 mod owning;
 mod placement;
 mod records;
@@ -40,6 +43,8 @@ use weir_protocol::name::NodeName;
 pub use self::cluster::Living;
 pub use self::core::Core;
 pub use self::messages::{Action, Answer, Event, Request};
+pub(crate) use self::name_writer::{NameStep, NameWriter};
+pub(crate) use self::names::{Entry, NAME_BUCKETS, NameAnswer, NameChange, NameRequest, Names};
 pub use self::placement::{Placement, place};
 pub use self::records::{Claim, Digests, NodeRecord, NodeState, SessionId};
 pub use self::timing::Timing;

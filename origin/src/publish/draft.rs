@@ -283,10 +283,12 @@ impl<'a> Draft<'a> {
         Ok((was_pinned, vec![VisibleChange { service: service.clone(), change: Change::Unpinned }]))
     }
 
-    /// Marks a service as moving to another repository. Returns its last generation here; 0 if it has none.
+    /// Marks a service as moving to another repository. Returns what is published and defined there above; 0: nothing was
+    /// here.
     pub(super) fn withdraw(&mut self, service: &ServiceName) -> Result<Generation, PublishError> {
         let mut row = self.row(service)?;
-        let generation = row.generation;
+        // The document there has to be newer, whatever the clocks say.
+        let generation = row.generation.max(row.definition.as_ref().map_or(0, |definition| definition.written_at));
         if !row.is_moving {
             row.is_moving = true;
             self.put(row);

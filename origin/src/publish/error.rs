@@ -55,11 +55,9 @@ pub(crate) enum PublishError {
     /// The owner of another repository publishes the service, or is about to.
     #[error("service `{0}` moves to another repository: nothing of it is published here")]
     Moving(ServiceName),
-    /// The service was published by another repository, whose owner has not confirmed yet that it has stopped.
-    #[error(
-        "service `{service}` is not published here until repository `{from}` releases it: {why}; the origin retries"
-    )]
-    NotWithdrawn { service: ServiceName, from: RepositoryName, why: String },
+    /// Another repository has the name of the service, and publishes it.
+    #[error("service `{service}` is not published here until repository `{by}` releases it; the origin retries")]
+    HeldElsewhere { service: ServiceName, by: RepositoryName },
     /// Another member may define the service in another repository.
     #[error(
         "service `{0}` of the configuration file is not published before all members of the cluster have the same file; \

@@ -140,6 +140,11 @@ impl KnownService {
         }
     }
 
+    /// Whether the repository has a published version or a document of it.
+    pub(super) fn is_present(&self) -> bool {
+        self.current.is_some() || self.defined_at.is_some()
+    }
+
     /// Whether the repository is the last that published the service, and may publish the next generation.
     pub(super) fn holds(&self) -> bool {
         let is_last = |current: &KnownVersion| current.descriptor.publication().generation == self.generation;

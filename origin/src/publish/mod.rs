@@ -59,3 +59,4 @@ pub(crate) use request::{Cached, Candidate, DefinitionChange, VersionChange};
 pub(crate) use row::unix_milliseconds;
 pub(crate) use stored_definitions::{StoredDefinitions, stored_definitions};
 pub(crate) use suspended::Reloaded;
+pub(crate) use write_pace::WritePace;

@@ -1,9 +1,8 @@
-//! Services that move from one repository to another: the owner of the old one marks the row, and the owner of the new one
-//! publishes above the last generation there.
+//! What a repository has to do with the name of a service: see `names.rs` of [`ownership`](crate::ownership).
 //!
-//! A repository publishes the next generation of a service that it *holds*: it has the current version, and no mark. A
-//! repository that does not hold a service first asks the owners of all others that know it. Whoever is asked marks its row
-//! in the one order of its writer, so two repositories never hold a service at once.
+//! A repository publishes the next generation of a service that it *holds*: it has the current version, and is not withdrawn.
+//! For any other service it takes the name first. When the service moves, its row is withdrawn in the one order of its
+//! writer, and only then the name is passed on, so two repositories never hold a service at once.
 
 use std::sync::atomic::Ordering;
 
@@ -12,26 +11,28 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::draft::Draft;
 use super::error::PublishError;
+use super::known::KnownService;
 use super::publisher::Publisher;
 
 impl Publisher {
-    /// Marks a service of an owned repository as moving: from then on it is not published, rolled back, pinned or raised to
-    /// the floor there, also by the next owner. Returns its last generation there; 0 if it has none.
+    /// Withdraws services of an owned repository: from then on they are not published, rolled back, pinned or raised to the
+    /// floor there, also by the next owner. Returns for each what its next repository publishes above.
     ///
     /// # Errors
     /// This origin does not own the repository, or the record cannot be written.
-    pub(crate) async fn withdraw_service(
+    pub(crate) async fn withdraw_services(
         &self,
         repository: &RepositoryName,
-        service: &ServiceName,
-    ) -> Result<Generation, PublishError> {
+        services: Vec<ServiceName>,
+    ) -> Result<Vec<Generation>, PublishError> {
         let handle = self.existing(repository).ok_or_else(|| PublishError::NotOwner(repository.clone()))?;
-        let (of, name) = (handle.repository.clone(), service.clone());
+        let (of, names) = (handle.repository.clone(), services.clone());
         let withdraw = move |draft: &mut Draft<'_>| {
             of.withdrawals.fetch_add(1, Ordering::SeqCst);
-            Ok::<_, PublishError>((draft.withdraw(&name)?, Vec::new()))
+            let last: Result<Vec<_>, PublishError> = names.iter().map(|name| draft.withdraw(name)).collect();
+            Ok::<_, PublishError>((last?, Vec::new()))
         };
-        self.change(&handle, vec![service.clone()], withdraw).await
+        self.change(&handle, services, withdraw).await
     }
 
     /// Those of the services that a repository does not hold.
@@ -40,10 +41,13 @@ impl Publisher {
         services.iter().filter(|service| !holds(service).unwrap_or(false)).cloned().collect()
     }
 
-    /// The other repositories that know a service, even if it is deleted there.
-    pub(crate) fn elsewhere(&self, repository: &RepositoryName, service: &ServiceName) -> Vec<RepositoryName> {
-        let knows = |name: &RepositoryName| self.known_service(name, service, |_| ()).is_some();
-        self.handles().into_keys().filter(|name| name != repository && knows(name)).collect()
+    /// Another repository whose record stores a document of operators for the service.
+    pub(crate) fn defined_elsewhere(
+        &self,
+        repository: &RepositoryName,
+        service: &ServiceName,
+    ) -> Option<RepositoryName> {
+        self.handles().into_keys().find(|name| name != repository && self.defines(name, service))
     }
 
     /// Whether the record of a repository has a document of operators for the service.
@@ -51,16 +55,61 @@ impl Publisher {
         self.known_service(repository, service, |known| known.defined_at.is_some()).unwrap_or(false)
     }
 
-    /// How many services were asked to move away from a repository: for [`Publisher::adopt`].
+    /// Whether a service moves away from a repository.
+    pub(crate) fn is_withdrawn(&self, repository: &RepositoryName, service: &ServiceName) -> bool {
+        self.known_service(repository, service, |known| known.is_moving).unwrap_or(false)
+    }
+
+    /// Whether a repository has a published version or a document of the service.
+    pub(crate) fn has(&self, repository: &RepositoryName, service: &ServiceName) -> bool {
+        self.known_service(repository, service, KnownService::is_present).unwrap_or(false)
+    }
+
+    /// The services that a repository has, and whether they are withdrawn.
+    pub(crate) fn present(&self, repository: &RepositoryName) -> Vec<(ServiceName, bool)> {
+        let Some(handle) = self.existing(repository) else { return Vec::new() };
+        let known = handle.repository.known();
+        let present = known.services.iter().filter(|(_, known)| known.is_present());
+        present.map(|(service, known)| (service.clone(), known.is_moving)).collect()
+    }
+
+    /// Whether a service has a published version in a repository that it does not move away from.
+    pub(crate) fn is_published(&self, service: &ServiceName) -> bool {
+        self.repositories_of(service).iter().any(|repository| !self.is_withdrawn(repository, service))
+    }
+
+    /// The last generation of a service in a repository; 0 if it has none.
+    pub(crate) fn last_generation(&self, repository: &RepositoryName, service: &ServiceName) -> Generation {
+        self.known_service(repository, service, |known| known.generation).unwrap_or_default()
+    }
+
+    /// The fence of a repository that this origin owns.
+    pub(crate) fn fence(&self, repository: &RepositoryName) -> Option<u64> {
+        self.existing(repository)?.repository.is_taken().then(|| self.claim(repository))?.map(|claim| claim.fence)
+    }
+
+    /// Writes the record of a repository as it is.
+    ///
+    /// # Errors
+    /// This origin does not own the repository, or the record cannot be written.
+    pub(crate) async fn confirm_ownership(&self, repository: &RepositoryName) -> Result<(), PublishError> {
+        let write = |draft: &mut Draft<'_>| {
+            draft.set_changed();
+            Ok::<_, PublishError>(((), Vec::new()))
+        };
+        self.change(&self.handle(repository), Vec::new(), write).await
+    }
+
+    /// How often services were withdrawn from a repository: for [`Publisher::adopt`].
     pub(crate) fn withdrawals(&self, repository: &RepositoryName) -> u64 {
         self.existing(repository).map_or(0, |handle| handle.repository.withdrawals.load(Ordering::SeqCst))
     }
 
-    /// Lets an owned repository publish services, above their last generations in others. `withdrawals`: as counted before
-    /// the others were asked.
+    /// Lets an owned repository publish services whose names it took, above their last generations in others. `withdrawals`: as
+    /// counted before that.
     ///
     /// # Errors
-    /// A service was asked to move away since then, this origin does not own the repository, or the record cannot be
+    /// A service was withdrawn since then, this origin does not own the repository, or the record cannot be
     /// written.
     pub(crate) async fn adopt(
         &self,

@@ -211,6 +211,11 @@ impl Publisher {
             let mut rows = Vec::with_capacity(change.services.len());
             for (service, document) in change.services {
                 let mut row = draft.row(&service)?;
+                if row.is_moving && document.is_some() {
+                    return Err(PublishError::Moving(service));
+                }
+                // What another repository stores is older than the generation that was passed on.
+                let written_at = written_at.max(row.generation.saturating_add(1));
                 row.definition = document.map(|document| Definition { written_at, document });
                 rows.push(row);
             }

@@ -10,28 +10,37 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// The writes of one record that may follow each other after a pause: a commit of a few services with their deltas.
 const WRITE_BURST: u32 = 5;
 
-/// The pace of one record's writes: a bucket of [`WRITE_BURST`] tokens that gains one each [`WRITE_INTERVAL`].
+/// The pace of writes: a bucket of tokens.
 #[derive(Debug)]
-pub(super) enum WritePace {
+pub(crate) enum WritePace {
     /// Local files: changes are grouped by what is ready when the write before ends.
     Unlimited,
-    /// A bucket or etcd, with the time at which all tokens are back.
-    Limited(Instant),
+    /// A bucket or etcd: it gains a token each `interval`, and has all of `burst` at `full`.
+    Limited { interval: Duration, burst: u32, full: Instant },
 }
 
 impl WritePace {
+    /// Of one record of a repository.
+    pub(super) fn of_record(now: Instant) -> Self {
+        Self::limited(WRITE_INTERVAL, WRITE_BURST, now)
+    }
+
+    pub(crate) fn limited(interval: Duration, burst: u32, now: Instant) -> Self {
+        Self::Limited { interval, burst, full: now }
+    }
+
     /// When the next write may start. `None`: at once.
-    pub(super) fn next_write(&self) -> Option<Instant> {
+    pub(crate) fn next_write(&self) -> Option<Instant> {
         match self {
             Self::Unlimited => None,
-            Self::Limited(full) => full.checked_sub((WRITE_BURST - 1) * WRITE_INTERVAL),
+            Self::Limited { interval, burst, full } => full.checked_sub((burst - 1) * *interval),
         }
     }
 
     /// Counts a write that starts now.
-    pub(super) fn count_write(&mut self, now: Instant) {
-        if let Self::Limited(full) = self {
-            *full = (*full).max(now) + WRITE_INTERVAL;
+    pub(crate) fn count_write(&mut self, now: Instant) {
+        if let Self::Limited { interval, full, .. } = self {
+            *full = (*full).max(now) + *interval;
         }
     }
 }
@@ -57,7 +66,7 @@ mod tests {
     fn a_burst_follows_a_pause_and_others_are_an_interval_apart() {
         let start = Instant::now() + Duration::from_secs(60);
         let pauses = [7, 0, 0, 0, 0, 0, 0, 3, 0, 0, 20, 0, 0, 0, 0, 0];
-        let limited = starts(WritePace::Limited(start), start, &pauses);
+        let limited = starts(WritePace::of_record(start), start, &pauses);
         assert_eq!(limited, [7, 7, 7, 7, 7, 8, 9, 12, 12, 12, 32, 32, 32, 32, 32, 33]);
         let unlimited = starts(WritePace::Unlimited, start, &pauses);
         assert_eq!(unlimited, [7, 7, 7, 7, 7, 7, 7, 10, 10, 10, 30, 30, 30, 30, 30, 30]);

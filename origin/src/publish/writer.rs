@@ -202,7 +202,7 @@ impl Repository {
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, repository: Arc<Repository>) -> Self {
         let (key, now) = (RecordKey::repository(&repository.name), Instant::now());
-        let pace = if shared.records.are_local() { WritePace::Unlimited } else { WritePace::Limited(now) };
+        let pace = if shared.records.are_local() { WritePace::Unlimited } else { WritePace::of_record(now) };
         Self { shared, repository, key, outstanding: None, pace, retry_at: now + RETRY_INTERVAL }
     }
 

@@ -8,7 +8,7 @@ use super::build::BuildOptions;
 use super::limiter::Limiter;
 use super::part_sources::PartSources;
 use super::threads::Threads;
-use crate::cluster::{Validity, Withdrawals};
+use crate::cluster::{ServiceNames, Validity};
 use crate::config::{LimitsConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
@@ -48,8 +48,8 @@ pub(crate) struct Context {
     pub(crate) threads: Threads,
     /// Until when polls and fetches may begin.
     pub(crate) validity: Validity,
-    /// Takes services from the repositories that they move from. `None`: this origin is the only one.
-    pub(super) withdrawals: Option<Withdrawals>,
+    /// Takes the names of services before they are published. `None`: this origin is the only one.
+    pub(super) names: Option<ServiceNames>,
     /// What the sources share.
     pub(crate) sources: Arc<source::SourceContext>,
     /// The sources themselves, for composed services.
@@ -82,16 +82,16 @@ impl Context {
             max_stored_mirror: None,
             threads: Threads::default(),
             validity: Validity::always(),
-            withdrawals: None,
+            names: None,
             sources,
             part_sources: Arc::default(),
             metrics,
         }
     }
 
-    /// Begins polls and fetches only while the session is valid, and asks other members for services that move.
-    pub(crate) fn in_cluster(self, validity: Validity, withdrawals: Withdrawals) -> Self {
-        Self { validity, withdrawals: Some(withdrawals), ..self }
+    /// Begins polls and fetches only while the session is valid, and takes the names of services.
+    pub(crate) fn in_cluster(self, validity: Validity, names: ServiceNames) -> Self {
+        Self { validity, names: Some(names), ..self }
     }
 
     /// Stores mirrors of at most this many bytes as bundles.

@@ -38,12 +38,12 @@ impl Drop for RunningBuild {
     }
 }
 
-/// Publishes candidates whose content is cached, but for services that another repository has not given up yet.
+/// Publishes candidates whose content is cached, but for services whose name another repository has.
 async fn publish_cached(context: &Context, repository: &RepositoryName, candidates: Vec<Candidate>) -> CachedResults {
-    let refused = match &context.withdrawals {
-        Some(withdrawals) => {
+    let refused = match &context.names {
+        Some(names) => {
             let services: Vec<ServiceName> = candidates.iter().map(|each| each.service.name.clone()).collect();
-            withdrawals.acquire(repository, &services).await
+            names.acquire(repository, &services).await
         }
         None => BTreeMap::new(),
     };
@@ -60,8 +60,7 @@ async fn publish_cached(context: &Context, repository: &RepositoryName, candidat
     Ok(candidates.iter().map(result).collect())
 }
 
-/// What is published now, and what after that. For what is unheld another repository has to give a service up, and its owner
-/// may be away: the others do not wait for that.
+/// What is published now, and what after that. For what is unheld the name is taken first: the others do not wait for that.
 fn held_first<T>(candidates: Vec<T>, is_unheld: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
     let (unheld, held): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_unheld);
     if held.is_empty() { (unheld, held) } else { (held, unheld) }
@@ -117,7 +116,7 @@ impl Worker {
             return;
         }
         let candidates = std::mem::take(&mut self.candidates);
-        (self.cached_candidates, self.candidates) = match &self.context.withdrawals {
+        (self.cached_candidates, self.candidates) = match &self.context.names {
             Some(_) => {
                 let services: Vec<ServiceName> = candidates.iter().map(|each| each.service.name.clone()).collect();
                 let unheld = self.context.publisher.unheld(&self.config.name, &services);

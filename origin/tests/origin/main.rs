@@ -63,6 +63,7 @@ mod refused_documents;
 mod registry_server;
 mod scheduling;
 mod scripted_server;
+mod service_names;
 mod several_operators;
 mod several_origins;
 mod side_by_side;

@@ -96,8 +96,6 @@ async fn a_service_moves_with_the_configuration_files() {
         has_moved
     })
     .await;
-    let withdrawn = "weir_origin_member_requests_total{kind=\"withdraw\",status=\"200\"}";
-    assert!(nodes[&2].metric(withdrawn).await >= 1.0, "the old owner gave it up first");
     for node in nodes.into_values() {
         node.stop().await;
     }

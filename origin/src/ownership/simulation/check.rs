@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::records::NodeRecord;
-use super::engine::Body;
+use super::engine::{Body, RowState};
 
 #[derive(Debug, Default)]
 pub(super) struct Checker {
@@ -13,6 +13,9 @@ pub(super) struct Checker {
     /// Changes of the owner of a repository, without first owners.
     pub(super) changes: u64,
     pub(super) publications: u64,
+    pub(super) service_publications: u64,
+    /// The last published generation of each service.
+    pub(super) last_of_service: BTreeMap<usize, u64>,
 }
 
 /// The publications of one repository.
@@ -31,7 +34,7 @@ impl Checker {
         self.violation.get_or_insert_with(what);
     }
 
-    fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    pub(super) fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.violated(what);
         }
@@ -70,6 +73,21 @@ impl Checker {
         let has_failed = history.failed.contains(&after.content);
         self.require(twice.is_none(), || format!("a generation is published twice: {}", context()));
         self.require(!has_failed, || format!("a publication that was reported as failed is visible: {}", context()));
+    }
+
+    /// I8: the generations of a service grow, whatever repository publishes it.
+    pub(super) fn services_written(&mut self, repository: usize, before: Option<&Body>, after: &Body) {
+        for (name, row) in &after.rows {
+            let was = before.and_then(|before| before.rows.get(name));
+            let publishes = was.is_some_and(|was| was.state == RowState::Live && row.generation > was.generation);
+            if publishes {
+                self.service_publications += 1;
+                let last = self.last_of_service.insert(*name, row.generation);
+                self.require(last.is_none_or(|last| last < row.generation), || {
+                    format!("I8: r{repository} publishes s{name} at {} after {last:?}", row.generation)
+                });
+            }
+        }
     }
 
     /// The owner shows a publication to readers.

@@ -20,7 +20,7 @@ fn hour(nodes: usize, repositories: usize, pushes_a_minute: u32) -> Counts {
         pushes => Duration::from_secs(60) * repositories as u32 / pushes,
     };
     let timing = Timing::new(Duration::from_secs(30));
-    let mut world = started(Plan { timing, nodes, spares: 0, repositories, publish_every, mutant: None });
+    let mut world = started(Plan { timing, nodes, spares: 0, repositories, publish_every, services: 0, mutant: None });
     world.run_for(Duration::from_secs(1300));
     world.check_owners();
     world.engine.counts = Counts::default();

@@ -40,7 +40,7 @@ impl World {
             Reply::Written(version) => Answer::Written(version),
             Reply::Unknown if self.plan.mutant == Some(Mutant::UnknownClaimIsFailure) => Answer::Conflict,
             Reply::Conflict => Answer::Conflict,
-            Reply::Unknown => Answer::Unknown,
+            Reply::Unknown | Reply::Names(_) => Answer::Unknown,
         }
     }
 
@@ -108,7 +108,8 @@ impl World {
         let read = self.nodes[index].bodies.get(&repository).cloned().flatten();
         assert_eq!(read.as_ref().map(|(_, version)| *version), expect, "the version that was just read");
         let author = claim.session;
-        let first = Body { claim: claim.clone(), sequence: 0, generation: 0, author, content: 0 };
+        let first =
+            Body { claim: claim.clone(), sequence: 0, generation: 0, author, content: 0, rows: Default::default() };
         let before = read.map_or(first, |(body, _)| body);
         Body { claim, sequence: before.sequence + 1, ..before }
     }

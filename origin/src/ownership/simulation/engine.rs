@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use weir_protocol::name::NodeName;
+use weir_protocol::name::{NodeName, ServiceName};
 
+use super::super::names::{Entry, Names};
 use super::super::records::{Claim, NodeRecord, SessionId};
 use super::check::Checker;
 
@@ -20,6 +21,21 @@ pub(super) struct Body {
     pub(super) author: SessionId,
     /// Identifies the publication: stands for its content.
     pub(super) content: u64,
+    pub(super) rows: BTreeMap<usize, Row>,
+}
+
+/// A service in the record of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) generation: u64,
+    pub(super) state: RowState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowState {
+    Live,
+    Withdrawn { to: usize },
+    Gone,
 }
 
 #[derive(Debug, Clone)]
@@ -30,6 +46,8 @@ pub(super) enum Operation {
     ListRepositories,
     ReadRepository(usize),
     WriteRepository { repository: usize, expect: Option<Version>, body: Body },
+    ReadNames(usize),
+    WriteNames { bucket: usize, expect: Option<Version>, names: Names },
 }
 
 #[derive(Debug, Clone)]
@@ -39,6 +57,7 @@ pub(super) enum Reply {
     Nodes(Vec<(NodeRecord, i64)>),
     Repositories(Vec<(usize, Version)>),
     Repository(usize, Option<(Body, Version)>),
+    Names(Option<(Names, Version)>),
     Written(Version),
     Conflict,
     Unknown,
@@ -59,6 +78,7 @@ pub(super) struct Counts {
 pub(super) struct Engine {
     nodes: BTreeMap<NodeName, (NodeRecord, Version, i64)>,
     repositories: BTreeMap<usize, (Body, Version)>,
+    pub(super) names: BTreeMap<usize, (Names, Version)>,
     last: Version,
     /// Any writer may replace any record of a repository.
     pub(super) ignores_versions: bool,
@@ -67,12 +87,34 @@ pub(super) struct Engine {
     listed: BTreeMap<usize, BTreeMap<NodeName, Version>>,
 }
 
+/// The names records.
+pub(super) const BUCKETS: usize = 2;
+
 /// The most keys in one answer of a listing.
 const KEYS_PER_LISTING: u64 = 1000;
 
 impl Engine {
     pub(super) fn repository(&self, repository: usize) -> Option<&Body> {
         self.repositories.get(&repository).map(|(body, _)| body)
+    }
+
+    pub(super) fn entry(&self, name: usize) -> Option<&Entry> {
+        self.names.get(&(name % BUCKETS))?.0.get(&service(name))
+    }
+
+    /// I7: who has a service that may be published has its name.
+    pub(super) fn check_names(&self, checker: &mut Checker) {
+        for (repository, body) in self.bodies() {
+            for name in body.rows.keys().copied().filter(|name| live(body, *name)) {
+                let has_it = matches!(self.entry(name), Some(Entry::Held { repository: holder, passed_to: None, .. })
+                    if holder.as_str() == format!("r{repository}"));
+                checker.require(has_it, || format!("I7: r{repository} may publish s{name}: {:?}", self.entry(name)));
+            }
+        }
+    }
+
+    pub(super) fn bodies(&self) -> impl Iterator<Item = (usize, &Body)> {
+        self.repositories.iter().map(|(index, (body, _))| (*index, body))
     }
 
     pub(super) fn apply(&mut self, by: usize, own: &NodeName, operation: Operation, checker: &mut Checker) -> Reply {
@@ -118,10 +160,30 @@ impl Engine {
                     return Reply::Conflict;
                 }
                 checker.repository_written(repository, stored.map(|(body, _)| body), &body);
+                checker.services_written(repository, stored.map(|(body, _)| body), &body);
                 self.last += 1;
                 self.repositories.insert(repository, (body, self.last));
+                self.check_names(checker);
+                Reply::Written(self.last)
+            }
+            Operation::ReadNames(bucket) => Reply::Names(self.names.get(&bucket).cloned()),
+            Operation::WriteNames { bucket, expect, names } => {
+                if self.names.get(&bucket).map(|(_, version)| *version) != expect {
+                    return Reply::Conflict;
+                }
+                self.last += 1;
+                self.names.insert(bucket, (names, self.last));
+                self.check_names(checker);
                 Reply::Written(self.last)
             }
         }
     }
+}
+
+pub(super) fn service(index: usize) -> ServiceName {
+    format!("s{index}").parse().expect("a name")
+}
+
+fn live(body: &Body, name: usize) -> bool {
+    body.rows.get(&name).is_some_and(|row| row.state == RowState::Live)
 }

@@ -10,6 +10,7 @@ mod cost;
 mod driver;
 mod engine;
 mod faults;
+mod names;
 mod nemesis;
 mod node;
 mod run;
@@ -30,6 +31,8 @@ pub(super) struct Plan {
     pub(super) repositories: usize,
     /// The mean time between two publications of a repository. Zero: none.
     pub(super) publish_every: Duration,
+    /// Services that all repositories may define.
+    pub(super) services: usize,
     pub(super) mutant: Option<Mutant>,
 }
 
@@ -44,6 +47,10 @@ pub(super) enum Mutant {
     UnknownClaimIsFailure,
     /// A writer takes a publication with an unknown outcome for one that failed.
     UnknownPublicationIsFailure,
+    /// A node takes a write of a names record with an unknown outcome for one that failed.
+    UnknownNamesAreFailure,
+    /// A name is freed before the service is removed.
+    FreedBeforeRemoved,
 }
 
 /// Whether tests run at their full size.
@@ -61,13 +68,13 @@ impl Plan {
             ..Timing::new(Duration::from_secs(30))
         };
         let publish_every = Duration::from_secs(8);
-        Self { timing, nodes: 3, spares: 2, repositories: 8, publish_every, mutant: None }
+        Self { timing, nodes: 3, spares: 2, repositories: 8, publish_every, services: 0, mutant: None }
     }
 
     /// A small cluster with few or many repositories that publish often or seldom.
     fn of_seed(seed: u64) -> Self {
         let repositories = [8, 4, 16][(seed % 3) as usize];
         let publish_every = Duration::from_secs([8, 90, 2][(seed / 3 % 3) as usize]);
-        Self { repositories, publish_every, ..Self::small() }
+        Self { repositories, publish_every, services: 6, ..Self::small() }
     }
 }

@@ -7,12 +7,13 @@ use weir_protocol::name::NodeName;
 
 use super::super::core::Core;
 use super::super::messages::Event;
+use super::super::name_writer::NameWriter;
 use super::super::{Digests, Settings};
 use super::Mutant;
 use super::clock::{Clock, Micros, micros};
-use super::engine::{Body, Version};
+use super::engine::{BUCKETS, Body, Version};
 use super::world::{Input, Sender, World};
-use super::writer::Writer;
+use super::writer::{NameCaller, Writer};
 
 pub(super) struct Node {
     pub(super) name: NodeName,
@@ -31,6 +32,8 @@ pub(super) struct Node {
     /// The records that were read last.
     pub(super) bodies: BTreeMap<usize, Option<(Body, Version)>>,
     pub(super) writers: BTreeMap<usize, Writer>,
+    /// The writer of each names record, and the number of its last request.
+    pub(super) names: [(NameWriter<Version, NameCaller>, u64); BUCKETS],
     /// The last time until which the core allowed work.
     valid_until: Option<Instant>,
     wake: (u64, Option<Instant>),
@@ -58,6 +61,7 @@ impl Node {
             cut_from_nodes_until: 0,
             bodies: BTreeMap::new(),
             writers: BTreeMap::new(),
+            names: Default::default(),
             valid_until: None,
             wake: (0, None),
             run: 0,
@@ -115,6 +119,7 @@ impl World {
         node.life += 1;
         node.writers.clear();
         node.bodies.clear();
+        node.names = Default::default();
         (node.paused_until, node.suspended_since, node.unsure_until) = (0, None, 0);
     }
 
@@ -138,6 +143,15 @@ impl World {
                 let answer = self.answer(index, reply);
                 self.handle(index, Event::Answered { request, answer });
             }
+            Input::Reply(Sender::Names { bucket, attempt }, reply) => {
+                self.names_replied(index, bucket, attempt, reply);
+            }
+            Input::Names { bucket, attempt } => {
+                if self.nodes[index].names[bucket].1 == attempt {
+                    self.drive_names(index, bucket);
+                }
+            }
+            Input::Service { repository, writer } => self.drive_service(index, repository, writer),
             Input::Reply(Sender::Writer { repository, writer, attempt }, reply) => {
                 self.writer_answered(index, repository, writer, attempt, reply);
             }

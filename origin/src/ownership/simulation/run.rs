@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::check::Checker;
 use super::clock::micros;
 use super::world::{Message, World};
 use super::{Mutant, Plan, is_nightly};
@@ -20,6 +21,7 @@ const REPLAY: &str = "WEIR_SIMULATION_SEED";
 struct Report {
     steps: u64,
     publications: u64,
+    service_publications: u64,
     changes: u64,
 }
 
@@ -34,16 +36,24 @@ fn run(seed: u64, plan: Plan, is_traced: bool) -> Result<Report, (u64, String)> 
     while world.steps <= MAX_STEPS && world.step(micros(chaos)) {}
     world.end_chaos();
     let ends = world.now + micros(QUIET);
-    while world.steps <= MAX_STEPS && world.step(ends) {}
+    while world.steps <= MAX_STEPS && world.now < ends {
+        world.note_unused_names();
+        let until = ends.min(world.now + micros(QUIET / 40));
+        while world.steps <= MAX_STEPS && world.step(until) {}
+        if world.checker.violation.is_some() {
+            break;
+        }
+    }
     let steps = world.steps;
     if steps > MAX_STEPS {
         world.checker.violated(|| format!("{steps} steps: nodes are busy with nothing"));
     }
     world.check_owners();
+    world.note_unused_names();
     match world.checker.violation {
         None => {
-            let (publications, changes) = (world.checker.publications, world.checker.changes);
-            Ok(Report { steps: world.steps, publications, changes })
+            let Checker { publications, service_publications, changes, .. } = world.checker;
+            Ok(Report { steps: world.steps, publications, service_publications, changes })
         }
         Some(violation) => Err((world.steps, violation)),
     }
@@ -57,13 +67,14 @@ fn ownership_holds_whatever_goes_wrong() {
     }
     // A release build makes 10⁸ steps in about two minutes, a debug build takes ten times as long.
     let least = if is_nightly() && !cfg!(debug_assertions) { 100_000_000 } else { 1_000_000 };
-    let mut total = Report { steps: 0, publications: 0, changes: 0 };
+    let mut total = Report { steps: 0, publications: 0, service_publications: 0, changes: 0 };
     let mut seed = 0;
     while total.steps < least {
         match run(seed, Plan::of_seed(seed), false) {
             Ok(report) => {
                 total.steps += report.steps;
                 total.publications += report.publications;
+                total.service_publications += report.service_publications;
                 total.changes += report.changes;
             }
             Err((step, violation)) => panic!(
@@ -73,9 +84,12 @@ fn ownership_holds_whatever_goes_wrong() {
         }
         seed += 1;
     }
-    let Report { steps, publications, changes } = total;
-    println!("{seed} seeds, {steps} steps, {publications} publications, {changes} changes of owners");
-    assert!(changes > 10 * seed && publications > 100 * seed, "the simulation does too little");
+    let Report { steps, publications, service_publications, changes } = total;
+    println!(
+        "{seed} seeds, {steps} steps, {publications} publications, {service_publications} of services, {changes} changes of owners"
+    );
+    let does_enough = changes > 10 * seed && publications > 100 * seed && service_publications > 20 * seed;
+    assert!(does_enough, "the simulation does too little");
 }
 
 #[test]
@@ -96,5 +110,25 @@ fn mistakes_are_found() {
         });
         let (steps, violation) = found.unwrap_or_else(|| panic!("{mutant:?} was not found in {steps} steps"));
         println!("{mutant:?}: found after {steps} steps: {violation}");
+    }
+}
+
+#[test]
+fn mistakes_with_names_are_found() {
+    for mutant in [Mutant::UnknownNamesAreFailure, Mutant::FreedBeforeRemoved] {
+        let mut steps = 0;
+        let found = (0..200).find_map(|seed| {
+            let plan =
+                Plan { mutant: Some(mutant), repositories: 4, publish_every: Duration::ZERO, ..Plan::of_seed(seed) };
+            match run(seed, plan, false) {
+                Ok(report) => {
+                    steps += report.steps;
+                    None
+                }
+                Err((step, violation)) => Some((seed, steps + step, violation)),
+            }
+        });
+        let (seed, steps, violation) = found.unwrap_or_else(|| panic!("{mutant:?} was not found in {steps} steps"));
+        println!("{mutant:?}: found with seed {seed} after {steps} steps: {violation}");
     }
 }

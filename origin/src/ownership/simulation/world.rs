@@ -1,7 +1,7 @@
 //! The world of a simulation: virtual time, messages on their way, the engine and the nodes.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::time::{Duration, Instant};
 
 use weir_protocol::name::{NodeName, RepositoryName};
@@ -31,6 +31,8 @@ pub(super) struct World {
     pub(super) checker: Checker,
     pub(super) steps: u64,
     pub(super) last_content: u64,
+    /// Since when a repository has a name without the service.
+    pub(super) unused_since: BTreeMap<usize, Micros>,
     pub(super) is_traced: bool,
 }
 
@@ -39,6 +41,7 @@ pub(super) struct World {
 pub(super) enum Sender {
     Core { request: u64 },
     Writer { repository: usize, writer: u64, attempt: u64 },
+    Names { bucket: usize, attempt: u64 },
 }
 
 /// What arrives at a node.
@@ -57,6 +60,16 @@ pub(super) enum Input {
         repository: usize,
         writer: u64,
         input: WriterInput,
+    },
+    /// An operator or the file changes some service of the repository.
+    Service {
+        repository: usize,
+        writer: u64,
+    },
+    /// The next attempt at a names record.
+    Names {
+        bucket: usize,
+        attempt: u64,
     },
     /// A worker has stopped, or all have.
     WorkerStopped {
@@ -129,6 +142,7 @@ impl World {
             checker: Checker::default(),
             steps: 0,
             last_content: 0,
+            unused_since: BTreeMap::new(),
             is_traced: false,
         }
     }
@@ -209,7 +223,10 @@ impl World {
         if self.engine_down_until > self.now {
             return;
         }
-        let is_write = matches!(operation, Operation::WriteRepository { .. } | Operation::WriteNode { .. });
+        let is_write = matches!(
+            operation,
+            Operation::WriteRepository { .. } | Operation::WriteNode { .. } | Operation::WriteNames { .. }
+        );
         let shown = (self.is_traced && is_write).then(|| format!("{operation:?}"));
         let reply = self.engine.apply(node, &self.nodes[node].name, operation, &mut self.checker);
         if let Some(shown) = shown {

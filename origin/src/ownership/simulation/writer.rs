@@ -1,5 +1,7 @@
 //! A worker with its writer: the publisher of one repository at its owner, as far as ownership sees it.
 
+use std::collections::BTreeMap;
+
 use super::super::records::SessionId;
 use super::Mutant;
 use super::clock::micros;
@@ -19,7 +21,18 @@ pub(super) struct Writer {
     in_flight: Option<Body>,
     /// Publications with an unknown outcome.
     unknown: Vec<Body>,
+    /// Names that are being taken for services, with the last generation once they are.
+    pub(super) taken: BTreeMap<usize, Option<u64>>,
     pub(super) is_stopping: bool,
+}
+
+/// Who waits for a names record: the writer of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NameCaller {
+    pub(super) repository: usize,
+    pub(super) writer: u64,
+    /// The name that it takes. It needs no answer to other requests.
+    pub(super) takes: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +54,14 @@ impl Writer {
     pub(super) fn is_loaded(&self) -> bool {
         self.body.is_some()
     }
+
+    pub(super) fn body(&self) -> Option<&Body> {
+        self.body.as_ref()
+    }
+
+    pub(super) fn fence(&self) -> u64 {
+        self.fence
+    }
 }
 
 impl World {
@@ -59,6 +80,7 @@ impl World {
             attempt: 0,
             in_flight: None,
             unknown: Vec::new(),
+            taken: BTreeMap::new(),
             is_stopping: false,
         };
         if node.writers.insert(repository, writer).is_some() {
@@ -66,6 +88,7 @@ impl World {
         }
         self.check_overlap(index, repository);
         self.drive_writer(index, repository, id, WriterInput::Settle);
+        self.schedule_service(index, repository, id);
         if !self.plan.publish_every.is_zero() {
             self.schedule_publication(index, repository, id);
         }
@@ -77,7 +100,7 @@ impl World {
     }
 
     /// The writer with this number, unless its node has to stop.
-    fn working(&mut self, index: usize, repository: usize, writer: u64) -> Option<&mut Writer> {
+    pub(super) fn working(&mut self, index: usize, repository: usize, writer: u64) -> Option<&mut Writer> {
         let node = &mut self.nodes[index];
         let valid_until = node.core.as_ref().and_then(|core| core.valid_until());
         let is_valid = valid_until.is_some_and(|until| node.clock.local(self.now) < until);
@@ -107,6 +130,7 @@ impl World {
                         generation: body.generation + 1,
                         author: writer.session,
                         content,
+                        rows: body.rows.clone(),
                     };
                     self.last_content = content;
                     self.put(index, repository, id, next);
@@ -116,7 +140,7 @@ impl World {
         }
     }
 
-    fn put(&mut self, index: usize, repository: usize, id: u64, body: Body) {
+    pub(super) fn put(&mut self, index: usize, repository: usize, id: u64, body: Body) {
         let Some(writer) = self.working(index, repository, id) else { return };
         writer.in_flight = Some(body.clone());
         writer.attempt += 1;
@@ -138,9 +162,7 @@ impl World {
         writer.attempt += 1;
         match (writer.in_flight.take(), reply) {
             (Some(body), Reply::Written(version)) => {
-                writer.unknown.clear();
-                (writer.version, writer.body) = (version, Some(body.clone()));
-                self.show(index, repository, &body);
+                self.adopt(index, repository, id, version, &body);
             }
             (Some(body), Reply::Unknown) if is_mutant => self.checker.failed(repository, &body),
             (Some(body), Reply::Unknown) => {
@@ -152,12 +174,11 @@ impl World {
             (None, Reply::Repository(_, Some((body, version)))) => {
                 let is_own = body.claim.session == writer.session && body.claim.fence == writer.fence;
                 let is_at_start = writer.body.is_none() && version == writer.version;
-                if let Some(written) = writer.unknown.iter().find(|unknown| **unknown == body).cloned() {
-                    writer.unknown.clear();
-                    (writer.version, writer.body) = (version, Some(body));
-                    self.show(index, repository, &written);
+                if writer.unknown.contains(&body) {
+                    self.adopt(index, repository, id, version, &body);
                 } else if is_own && is_at_start {
                     writer.body = Some(body);
+                    self.free_unused(index, repository, id);
                 } else if let (Some(last), true) = (writer.unknown.last().cloned(), version == writer.version) {
                     // The same bytes again, so that either write may be the one that is committed.
                     self.put(index, repository, id, last);
@@ -168,6 +189,18 @@ impl World {
             (None, Reply::Unknown) => self.settle_soon(index, repository, id),
             (None, _) => self.supersede(index, repository),
         }
+    }
+
+    /// The record is what this writer wrote.
+    fn adopt(&mut self, index: usize, repository: usize, id: u64, version: Version, body: &Body) {
+        let Some(writer) = self.working(index, repository, id) else { return };
+        writer.unknown.clear();
+        writer.version = version;
+        let Some(before) = writer.body.replace(body.clone()) else { return };
+        if body.generation != before.generation {
+            self.show(index, repository, body);
+        }
+        self.services_adopted(index, repository, id, &before, body);
     }
 
     fn show(&mut self, index: usize, repository: usize, body: &Body) {

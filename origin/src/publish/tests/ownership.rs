@@ -320,14 +320,14 @@ async fn a_deletion_ends_with_the_session() {
 async fn a_service_that_moves_away_is_fenced_until_it_comes_back() {
     let mut store = TestStore::new();
     let (one, of_one, shop_prod) = (store.join().await, service("shop-prod"), name("shop-prod"));
-    let refused = one.publisher.withdraw_service(&shop(), &shop_prod).await;
+    let refused = one.publisher.withdraw_services(&shop(), vec![shop_prod.clone()]).await;
     assert!(matches!(refused, Err(PublishError::NotOwner(_))), "{refused:?}");
     one.take(&store, "one", 1).await;
     publish(&one.publisher, &of_one, 1, &["one"]).await.unwrap();
     publish(&one.publisher, &of_one, 2, &["two"]).await.unwrap();
     let last = current(&of_one).publication().generation;
     for _ in 0..2 {
-        assert_eq!(one.publisher.withdraw_service(&shop(), &shop_prod).await.unwrap(), last);
+        assert_eq!(one.publisher.withdraw_services(&shop(), vec![shop_prod.clone()]).await.unwrap(), [last]);
     }
     let is_fenced = |published: Result<Outcome, PublishError>| matches!(published, Err(PublishError::Moving(_)));
     assert!(is_fenced(publish(&one.publisher, &of_one, 3, &["three"]).await));
@@ -349,7 +349,7 @@ async fn a_service_that_moves_away_is_fenced_until_it_comes_back() {
     // It comes back from a repository that has published since.
     let elsewhere = vec![(shop_prod.clone(), store.floor + 500)];
     let asked = two.publisher.withdrawals(&shop());
-    two.publisher.withdraw_service(&shop(), &shop_prod).await.unwrap();
+    two.publisher.withdraw_services(&shop(), vec![shop_prod.clone()]).await.unwrap();
     let late = two.publisher.adopt(&shop(), elsewhere.clone(), asked).await;
     assert!(matches!(late, Err(PublishError::Moving(_))), "it was asked for after the others were: {late:?}");
     two.publisher.adopt(&shop(), elsewhere, asked + 1).await.unwrap();
@@ -370,8 +370,8 @@ async fn a_moved_service_is_retired_without_a_tombstone() {
     for service in [&moves, &goes] {
         publish(&one.publisher, service, 1, &["one"]).await.unwrap();
     }
-    one.publisher.withdraw_service(&shop(), &moves.name).await.unwrap();
-    one.publisher.withdraw_service(&shop(), &goes.name).await.unwrap();
+    one.publisher.withdraw_services(&shop(), vec![moves.name.clone()]).await.unwrap();
+    one.publisher.withdraw_services(&shop(), vec![goes.name.clone()]).await.unwrap();
     // It is deleted while it is still of this repository: the move never came to its end.
     let moved = service_of("moves", "other");
     let retired = one.publisher.retire(&shop(), &[moved, goes], at(2)).await.unwrap();

@@ -7,21 +7,31 @@ use std::sync::Arc;
 use weir_protocol::name::{NodeName, RepositoryName};
 
 /// The first parts of keys.
-pub(super) const KINDS: [&str; 3] = ["cluster", "nodes", "repositories"];
+pub(super) const KINDS: [&str; 4] = ["cluster", "names", "nodes", "repositories"];
 
-/// The name of a record: `repositories`, `nodes` or `cluster`, a slash, and a name in the alphabet of
+/// The name of a record: `repositories`, `names`, `nodes` or `cluster`, a slash, and a name in the alphabet of
 /// [`RepositoryName`], which is safe in file paths, URLs and bucket keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RecordKey(Arc<str>);
 
 /// The text is no record key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a record key: expected `repositories/<name>`, `nodes/<name>` or `cluster/<name>`")]
+#[error(
+    "`{0}` is not a record key: expected `repositories/<name>`, `names/<name>`, `nodes/<name>` or `cluster/<name>`"
+)]
 pub(crate) struct InvalidKey(String);
 
 impl RecordKey {
     pub(crate) fn repository(name: &RepositoryName) -> Self {
         Self(format!("repositories/{name}").into())
+    }
+
+    /// The prefix of all records of names.
+    pub(crate) const NAMES: &'static str = "names/";
+
+    /// The names of services in a bucket.
+    pub(crate) fn names(bucket: u8) -> Self {
+        Self(format!("{}{bucket:02x}", Self::NAMES).into())
     }
 
     pub(crate) fn node(name: &NodeName) -> Self {

@@ -1,0 +1,334 @@
+//! What repositories of this origin do with the names of services: they take them before anything is defined or published,
+//! pass them on when a service moves, and free them when a service is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use weir_protocol::descriptor::Generation;
+use weir_protocol::name::{RepositoryName, ServiceName};
+
+use super::Cluster;
+use super::names::{NameRecords, NamesUnavailable};
+use crate::catalog::Snapshot;
+use crate::ownership::{Entry, NameAnswer, NameChange, NameRequest};
+use crate::publish::{DefinitionChange, PublishError, Publisher};
+
+/// How often names are requested that another repository has, and the pause. After that the next poll requests them.
+const ATTEMPTS: usize = 5;
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A service in a repository.
+type Place = (RepositoryName, ServiceName);
+
+/// Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct ServiceNames {
+    cluster: Cluster,
+    publisher: Arc<Publisher>,
+    records: NameRecords,
+    in_use: Arc<Mutex<InUse>>,
+}
+
+/// What this process does with names now. Locked while names are freed, so that none is freed that is being taken.
+#[derive(Default)]
+struct InUse {
+    /// Names that were taken here, and that may be without a row.
+    taken: BTreeSet<Place>,
+    /// Requests of operators in progress: nothing else frees these names.
+    edited: BTreeMap<Place, usize>,
+    /// Those that move the service away: nothing else takes the name back.
+    moving: BTreeMap<Place, usize>,
+}
+
+/// An operator's request is in progress.
+pub(crate) struct NameEdit {
+    place: Place,
+    is_move: bool,
+    in_use: Arc<Mutex<InUse>>,
+}
+
+impl InUse {
+    fn edits(&mut self, is_move: bool) -> &mut BTreeMap<Place, usize> {
+        if is_move { &mut self.moving } else { &mut self.edited }
+    }
+
+    fn is_edited(&self, place: &Place) -> bool {
+        self.edited.contains_key(place) || self.moving.contains_key(place)
+    }
+}
+
+impl Drop for NameEdit {
+    fn drop(&mut self) {
+        let mut in_use = lock(&self.in_use);
+        let edits = in_use.edits(self.is_move);
+        if let Some(count) = edits.get_mut(&self.place) {
+            *count -= 1;
+        }
+        edits.retain(|_, count| *count > 0);
+    }
+}
+
+fn lock(in_use: &Mutex<InUse>) -> MutexGuard<'_, InUse> {
+    in_use.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl From<NamesUnavailable> for PublishError {
+    fn from(error: NamesUnavailable) -> Self {
+        Self::Record(error.to_string())
+    }
+}
+
+impl ServiceNames {
+    pub(crate) fn new(cluster: Cluster, publisher: Arc<Publisher>, records: NameRecords) -> Self {
+        Self { cluster, publisher, records, in_use: Arc::default() }
+    }
+
+    /// Begins an operator's request. `is_move`: it moves the service away from the repository.
+    pub(crate) fn edit(&self, repository: &RepositoryName, service: &ServiceName, is_move: bool) -> NameEdit {
+        let place = (repository.clone(), service.clone());
+        *lock(&self.in_use).edits(is_move).entry(place.clone()).or_default() += 1;
+        NameEdit { place, is_move, in_use: self.in_use.clone() }
+    }
+
+    /// Lets an owned repository define and publish a service. Hold [`ServiceNames::edit`] until it is defined.
+    ///
+    /// # Errors
+    /// [`PublishError::HeldElsewhere`], or the names or the record cannot be written.
+    pub(crate) async fn take(&self, repository: &RepositoryName, service: &ServiceName) -> Result<(), PublishError> {
+        if self.publisher.defines(repository, service) && !self.publisher.is_withdrawn(repository, service) {
+            return Ok(());
+        }
+        let withdrawals = self.publisher.withdrawals(repository);
+        let taken = self.take_all(repository, vec![service.clone()], true).await?;
+        let adopted =
+            taken.into_iter().map(|(service, last)| Ok((service, last?))).collect::<Result<_, PublishError>>()?;
+        self.publisher.adopt(repository, adopted, withdrawals).await
+    }
+
+    /// Lets an owned repository publish services, above their last generations in others. Returns those that it may not
+    /// publish now, with the reasons.
+    pub(crate) async fn acquire(
+        &self,
+        repository: &RepositoryName,
+        services: &[ServiceName],
+    ) -> BTreeMap<ServiceName, PublishError> {
+        let mut refused = BTreeMap::new();
+        let agree = self.cluster.view().agree;
+        let mut unheld = self.publisher.unheld(repository, services);
+        unheld.retain(|service| {
+            let why = if lock(&self.in_use).moving.contains_key(&(repository.clone(), service.clone())) {
+                PublishError::Moving(service.clone())
+            } else if !agree && !self.publisher.defines(repository, service) {
+                // Two members with different files would both publish it, or take it from each other.
+                PublishError::FilesDiffer(service.clone())
+            } else {
+                return true;
+            };
+            refused.insert(service.clone(), why);
+            false
+        });
+        if unheld.is_empty() {
+            return refused;
+        }
+        let withdrawals = self.publisher.withdrawals(repository);
+        let mut adopted = Vec::new();
+        for attempt in 1..=ATTEMPTS {
+            let taken = match self.take_all(repository, unheld.clone(), true).await {
+                Ok(taken) => taken,
+                Err(error) => unheld.drain(..).map(|service| (service, Err(error.clone()))).collect(),
+            };
+            unheld.clear();
+            for (service, last) in taken {
+                match last {
+                    Ok(last) => adopted.push((service, last)),
+                    // The files have moved it, and the owner of its old repository passes it on.
+                    Err(PublishError::HeldElsewhere { .. })
+                        if attempt < ATTEMPTS && !self.publisher.defines(repository, &service) =>
+                    {
+                        unheld.push(service);
+                    }
+                    Err(error) => drop(refused.insert(service, error)),
+                }
+            }
+            if unheld.is_empty() {
+                break;
+            }
+            sleep(RETRY_AFTER).await;
+        }
+        if let Err(error) = self.publisher.adopt(repository, adopted.clone(), withdrawals).await {
+            refused.extend(adopted.into_iter().map(|(service, _)| (service, error.clone())));
+        }
+        refused
+    }
+
+    async fn take_all(
+        &self,
+        repository: &RepositoryName,
+        services: Vec<ServiceName>,
+        back: bool,
+    ) -> Result<Vec<(ServiceName, Result<Generation, PublishError>)>, PublishError> {
+        let fence = self.fence(repository)?;
+        let request = |name: &ServiceName| NameRequest {
+            name: name.clone(),
+            repository: repository.clone(),
+            fence,
+            change: NameChange::Take { back },
+        };
+        lock(&self.in_use).taken.extend(services.iter().map(|service| (repository.clone(), service.clone())));
+        let answers = self.records.request(services.iter().map(request).collect()).await?;
+        let result = |(service, answer): (ServiceName, NameAnswer)| {
+            let last = match answer {
+                NameAnswer::Done { last } => Ok(last),
+                NameAnswer::HeldBy(by) => Err(PublishError::HeldElsewhere { service: service.clone(), by }),
+                NameAnswer::Superseded => Err(PublishError::NotOwner(repository.clone())),
+            };
+            (service, last)
+        };
+        Ok(services.into_iter().zip(answers).map(result).collect())
+    }
+
+    /// Withdraws services of an owned repository, and lets other repositories take their names.
+    ///
+    /// # Errors
+    /// The record or the names cannot be written. The same again does no harm.
+    pub(crate) async fn pass_on(
+        &self,
+        from: &RepositoryName,
+        services: Vec<(ServiceName, RepositoryName)>,
+    ) -> Result<(), PublishError> {
+        let names = services.iter().map(|(service, _)| service.clone()).collect();
+        // Before the record is written: another owner may have taken the services back since.
+        let fence = self.fence(from)?;
+        let last = self.publisher.withdraw_services(from, names).await?;
+        let request = |((name, to), last): ((ServiceName, RepositoryName), Generation)| NameRequest {
+            name,
+            repository: from.clone(),
+            fence,
+            change: NameChange::PassOn { to, last },
+        };
+        // One that another repository has already is passed on to nobody.
+        self.records.request(services.into_iter().zip(last).map(request).collect()).await?;
+        Ok(())
+    }
+
+    /// Removes the document of a service that has moved, before the move is acknowledged: a restart would restore it, should
+    /// the service be deleted meanwhile. What fails is tried again by the catalog.
+    pub(crate) async fn forget(&self, repository: &RepositoryName, service: &ServiceName) {
+        if self.publisher.defined_elsewhere(repository, service).is_none()
+            || !self.publisher.defines(repository, service)
+        {
+            return;
+        }
+        let change = DefinitionChange { repository: None, services: vec![(service.clone(), None)] };
+        if let Err(error) = self.publisher.define(repository, change).await {
+            tracing::warn!(%repository, %service, %error, "a moved service is still stored in its old repository");
+        }
+    }
+
+    /// Frees the names of services that an owned repository has removed just now. What fails is freed later.
+    pub(crate) async fn free(&self, repository: &RepositoryName, services: Vec<ServiceName>) {
+        if let Err(error) = self.free_unused(repository, services, |_| false).await {
+            tracing::warn!(%repository, %error, "names of deleted services are not free yet; the origin tries again");
+        }
+    }
+
+    /// Frees a name that was taken in vain.
+    pub(crate) async fn give_back(&self, repository: &RepositoryName, service: &ServiceName) {
+        // Only the owner can: who was superseded frees nothing.
+        if self.publisher.has(repository, service) || self.publisher.confirm_ownership(repository).await.is_err() {
+            return;
+        }
+        self.free(repository, vec![service.clone()]).await;
+    }
+
+    /// Frees what an owned repository neither has nor defines. Its record was written since anything else could be true.
+    async fn free_unused(
+        &self,
+        repository: &RepositoryName,
+        services: Vec<ServiceName>,
+        is_defined: impl Fn(&ServiceName) -> bool,
+    ) -> Result<(), PublishError> {
+        let fence = self.fence(repository)?;
+        let freed = {
+            let mut in_use = lock(&self.in_use);
+            let mut requests = Vec::new();
+            for name in services {
+                let place = (repository.clone(), name);
+                if in_use.is_edited(&place) || is_defined(&place.1) || self.publisher.has(repository, &place.1) {
+                    continue;
+                }
+                in_use.taken.remove(&place);
+                let change = NameChange::Free { last: self.publisher.last_generation(repository, &place.1) };
+                requests.push(NameRequest { name: place.1, repository: repository.clone(), fence, change });
+            }
+            self.records.begin(requests)
+        };
+        freed.await?;
+        Ok(())
+    }
+
+    /// Brings the names of an owned repository in line with its record and the definitions: passes on what the files have
+    /// moved, takes what an earlier version published, withdraws what belongs elsewhere, and frees what is not used.
+    ///
+    /// # Errors
+    /// The record or the names cannot be read or written.
+    pub(crate) async fn settle(
+        &self,
+        repository: &RepositoryName,
+        at: impl Fn() -> Arc<Snapshot>,
+    ) -> Result<(), PublishError> {
+        let all = self.records.all().await?;
+        let holder = |service: &ServiceName| match all.get(service)? {
+            Entry::Held { repository, .. } => Some(repository),
+            Entry::Freed { .. } => None,
+        };
+        let has_it = |service: &ServiceName| holder(service) == Some(repository);
+        let is_elsewhere = |service: &ServiceName| holder(service).is_some_and(|by| by != repository);
+        let home = |service: &ServiceName| Some(at().definitions.services.get(service)?.document.repository().clone());
+        let (mut moved, mut without) = (Vec::new(), Vec::new());
+        for (service, is_withdrawn) in self.publisher.present(repository) {
+            match home(&service).filter(|home| home != repository) {
+                // It is passed on already, and taken.
+                _ if is_withdrawn && is_elsewhere(&service) => {}
+                Some(to) => moved.push((service, to)),
+                None if !is_withdrawn && !has_it(&service) => without.push(service),
+                None => {}
+            }
+        }
+        if self.cluster.view().agree && !moved.is_empty() {
+            self.pass_on(repository, moved).await?;
+        }
+        if !without.is_empty() {
+            let taken = self.take_all(repository, without, false).await?;
+            let is_refused = |last: &_| matches!(last, Err(PublishError::HeldElsewhere { .. }));
+            let elsewhere: Vec<_> =
+                taken.into_iter().filter(|(_, last)| is_refused(last)).map(|(service, _)| service).collect();
+            if !elsewhere.is_empty() {
+                let services = elsewhere.len();
+                tracing::error!(%repository, services, "services are withdrawn: other repositories have their names");
+                self.publisher.withdraw_services(repository, elsewhere).await?;
+            }
+        }
+        let is_defined = |service: &ServiceName| home(service).as_ref() == Some(repository);
+        let taken_here: Vec<_> = {
+            let taken = &mut lock(&self.in_use).taken;
+            taken.retain(|(of, name)| of != repository || !self.publisher.has(of, name));
+            taken.iter().filter(|(of, _)| of == repository).map(|(_, name)| name.clone()).collect()
+        };
+        let held = all.keys().filter(|service| has_it(service)).cloned();
+        let unused: BTreeSet<_> =
+            held.chain(taken_here).filter(|name| !is_defined(name) && !self.publisher.has(repository, name)).collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        // Only the owner can: whoever was superseded frees nothing.
+        self.publisher.confirm_ownership(repository).await?;
+        self.free_unused(repository, unused.into_iter().collect(), is_defined).await
+    }
+
+    fn fence(&self, repository: &RepositoryName) -> Result<u64, PublishError> {
+        self.publisher.fence(repository).ok_or_else(|| PublishError::NotOwner(repository.clone()))
+    }
+}
