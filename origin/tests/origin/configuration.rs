@@ -120,6 +120,7 @@ fn an_error_names_the_object_and_says_what_to_do() {
         (refused("poll_interval", "pol_interval"), ["pol_interval", "unknown field"]),
         (refused("ref = \"main\"", "ref = \"a..b\""), ["a..b", "branch"]),
         (refused("[tls]", "[limits]\nconcurrent_builds = 0\n[tls]"), ["concurrent_builds", "between 1"]),
+        (refused("[tls]", "[limits]\nmax_delta_tarball = \"9MiB\"\n[tls]"), ["max_delta_tarball", "8MiB"]),
         (
             refused("username = \"ci\"", "username = \"ci\"\nverify = { mode = \"commit\" }"),
             ["shop", "ssh_allowed_signers"],
