@@ -21,7 +21,8 @@ impl Secrets {
     /// # Errors
     /// The machine has no randomness.
     pub(super) fn new() -> std::io::Result<Self> {
-        let random = ring::rand::generate::<[u8; 32]>(&SystemRandom::new()).map_err(std::io::Error::other)?;
+        let random = ring::rand::generate::<[u8; 32]>(&SystemRandom::new())
+            .map_err(|_| std::io::Error::other("no random numbers"))?;
         Ok(Self { own: blake3::Hash::from(random.expose()).to_string(), others: Arc::default() })
     }
 
