@@ -63,7 +63,7 @@ metric_families! {
         pub(crate) frames: IntCounterVec = "weir_origin_frames_total" { result: ["reused", "built"] };
         /// Deltas (`dcz`) of new versions against the three before. `tar_too_large`: a tar is above
         /// `limits.max_delta_tarball`. `small`: the zstd body is below 16 KiB. `delta_too_large`: the delta would have more
-        /// than 8 MiB or than half of the zstd body.
+        /// than half of the zstd body.
         /// `superseded`: a newer version came first. `failed`: the log has the reason.
         pub(crate) deltas: IntCounterVec = "weir_origin_deltas_total"
             { result: ["made", "tar_too_large", "small", "delta_too_large", "superseded", "failed"] };
