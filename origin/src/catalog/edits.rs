@@ -245,7 +245,7 @@ impl Owner {
         tracing::error!(%repository, %error, "an operator's edit failed");
         // A suspended repository has resolved the outcome, and will be reloaded. So will one that is owned elsewhere.
         let is_resolved = match &error {
-            PublishError::Suspended { .. } | PublishError::NotOwner(_) => true,
+            PublishError::Suspended { .. } | PublishError::NotOwner(_) | PublishError::Moving(_) => true,
             PublishError::UnknownOutcome(_) => false,
             _ => edit.caller.is_some(),
         };

@@ -235,9 +235,10 @@ impl Shared {
 /// Answers all callers of a record, then ends.
 async fn run(shared: Arc<Shared>, number: u8) {
     let key = RecordKey::names(number);
+    // A store that hangs keeps nobody for longer than one attempt after this, however many records wait.
+    let mut ends = Instant::now() + GIVE_UP_AFTER;
     shared.paced().await;
     let _slot = shared.slots.acquire().await;
-    let mut ends = Instant::now() + GIVE_UP_AFTER;
     while let Some(step) = shared.next(number) {
         match shared.carry_out(step, number, &key).await {
             Ok(answered) => {

@@ -35,7 +35,7 @@ pub(crate) struct ServiceNames {
 #[derive(Default)]
 struct InUse {
     /// Names that were taken here, and that may be without a row.
-    taken: BTreeSet<Place>,
+    taken: BTreeMap<RepositoryName, BTreeSet<ServiceName>>,
     /// Requests of operators in progress: nothing else frees these names.
     edited: BTreeMap<Place, usize>,
     /// Those that move the service away: nothing else takes the name back.
@@ -176,7 +176,7 @@ impl ServiceNames {
             fence,
             change: NameChange::Take { back },
         };
-        lock(&self.in_use).taken.extend(services.iter().map(|service| (repository.clone(), service.clone())));
+        lock(&self.in_use).taken.entry(repository.clone()).or_default().extend(services.iter().cloned());
         let answers = self.records.request(services.iter().map(request).collect()).await?;
         let result = |(service, answer): (ServiceName, NameAnswer)| {
             let last = match answer {
@@ -251,26 +251,49 @@ impl ServiceNames {
         is_defined: impl Fn(&ServiceName) -> bool,
     ) -> Result<(), PublishError> {
         let fence = self.fence(repository)?;
-        let freed = {
+        let (mut freed, mut requests) = (Vec::new(), Vec::new());
+        let answers = {
             let mut in_use = lock(&self.in_use);
-            let mut requests = Vec::new();
             for name in services {
                 let place = (repository.clone(), name);
                 if in_use.is_edited(&place) || is_defined(&place.1) || self.publisher.has(repository, &place.1) {
                     continue;
                 }
-                in_use.taken.remove(&place);
                 let change = NameChange::Free { last: self.publisher.last_generation(repository, &place.1) };
-                requests.push(NameRequest { name: place.1, repository: repository.clone(), fence, change });
+                let name = place.1;
+                requests.push(NameRequest { name: name.clone(), repository: repository.clone(), fence, change });
+                freed.push(name);
             }
+            // If they cannot be freed now, they are freed later.
+            in_use.taken.entry(repository.clone()).or_default().extend(freed.iter().cloned());
             self.records.begin(requests)
         };
-        freed.await?;
+        answers.await?;
+        if let Some(names) = lock(&self.in_use).taken.get_mut(repository) {
+            freed.iter().for_each(|name| _ = names.remove(name));
+        }
         Ok(())
     }
 
+    /// Forgets which names were taken here, but those that the repository has no row for.
+    fn forget_used(&self, repository: &RepositoryName) {
+        let taken = &mut lock(&self.in_use).taken;
+        if let Some(names) = taken.get_mut(repository) {
+            names.retain(|name| !self.publisher.has(repository, name));
+        }
+        taken.retain(|_, names| !names.is_empty());
+    }
+
+    /// Whether a name was taken here for an owned repository that neither has nor defines it.
+    pub(crate) fn has_unused(&self, repository: &RepositoryName, at: &Snapshot) -> bool {
+        let home = |name: &ServiceName| Some(at.definitions.services.get(name)?.document.repository());
+        let is_unused = |name: &ServiceName| home(name) != Some(repository) && !self.publisher.has(repository, name);
+        lock(&self.in_use).taken.get(repository).is_some_and(|names| names.iter().any(is_unused))
+    }
+
     /// Brings the names of an owned repository in line with its record and the definitions: passes on what the files have
-    /// moved, takes what an earlier version published, withdraws what belongs elsewhere, and frees what is not used.
+    /// moved, takes what an earlier version published, withdraws what belongs elsewhere, and frees what is not used. Returns
+    /// false if that is to be done again soon: the members do not have the same files.
     ///
     /// # Errors
     /// The record or the names cannot be read or written.
@@ -278,7 +301,7 @@ impl ServiceNames {
         &self,
         repository: &RepositoryName,
         at: impl Fn() -> Arc<Snapshot>,
-    ) -> Result<(), PublishError> {
+    ) -> Result<bool, PublishError> {
         let all = self.records.all().await?;
         let holder = |service: &ServiceName| match all.get(service)? {
             Entry::Held { repository, .. } => Some(repository),
@@ -297,7 +320,8 @@ impl ServiceNames {
                 None => {}
             }
         }
-        if self.cluster.view().agree && !moved.is_empty() {
+        let is_complete = moved.is_empty() || self.cluster.view().agree;
+        if is_complete && !moved.is_empty() {
             self.pass_on(repository, moved).await?;
         }
         if !without.is_empty() {
@@ -312,20 +336,18 @@ impl ServiceNames {
             }
         }
         let is_defined = |service: &ServiceName| home(service).as_ref() == Some(repository);
-        let taken_here: Vec<_> = {
-            let taken = &mut lock(&self.in_use).taken;
-            taken.retain(|(of, name)| of != repository || !self.publisher.has(of, name));
-            taken.iter().filter(|(of, _)| of == repository).map(|(_, name)| name.clone()).collect()
-        };
+        self.forget_used(repository);
+        let taken_here = lock(&self.in_use).taken.get(repository).cloned().unwrap_or_default();
         let held = all.keys().filter(|service| has_it(service)).cloned();
         let unused: BTreeSet<_> =
             held.chain(taken_here).filter(|name| !is_defined(name) && !self.publisher.has(repository, name)).collect();
         if unused.is_empty() {
-            return Ok(());
+            return Ok(is_complete);
         }
         // Only the owner can: whoever was superseded frees nothing.
         self.publisher.confirm_ownership(repository).await?;
-        self.free_unused(repository, unused.into_iter().collect(), is_defined).await
+        self.free_unused(repository, unused.into_iter().collect(), is_defined).await?;
+        Ok(is_complete)
     }
 
     fn fence(&self, repository: &RepositoryName) -> Result<u64, PublishError> {

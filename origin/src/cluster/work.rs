@@ -22,6 +22,12 @@ use crate::store::{Listed, Version};
 /// The pause before a repository is read again that could not be read.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The pause while the members have different files.
+const SETTLE_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// How often names are looked for that were taken in vain.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+
 /// How often everything is brought in line again.
 const ALIGN_EVERY: Duration = Duration::from_secs(24 * 3600);
 
@@ -173,12 +179,16 @@ impl Parts {
         let (mut agreed, mut aligned) = (self.agreed.clone(), None);
         loop {
             let settled = self.names.settle(repository, || self.catalog.snapshot()).await;
-            let pause = if settled.is_ok() { ALIGN_EVERY } else { RETRY_AFTER };
+            let again = match settled {
+                Ok(true) => None,
+                Ok(false) => Some(SETTLE_AGAIN_AFTER),
+                Err(_) => Some(RETRY_AFTER),
+            };
             if let Err(error) = settled {
                 tracing::warn!(%repository, %error, "the names of services could not be settled; the origin retries");
             }
             tokio::select! {
-                () = sleep(pause) => aligned = aligned.filter(|_| pause == RETRY_AFTER),
+                is_daily = self.pause(repository, again) => aligned = aligned.filter(|_| !is_daily),
                 digests = wait_for(&mut agreed, aligned.as_ref()) => {
                     let Some(digests) = digests else { return std::future::pending().await };
                     if let Err(error) = self.editor.align(repository).await {
@@ -190,6 +200,22 @@ impl Parts {
                 }
             }
         }
+    }
+
+    /// Waits until the names are to be settled again, or for a day. Returns whether it is a day later.
+    async fn pause(&self, repository: &RepositoryName, again: Option<Duration>) -> bool {
+        if let Some(again) = again {
+            sleep(again).await;
+            return false;
+        }
+        for _ in 0..ALIGN_EVERY.as_secs() / LOOK_EVERY.as_secs() {
+            sleep(LOOK_EVERY).await;
+            // What was taken for a service that could not be defined blocks it for all other repositories.
+            if self.names.has_unused(repository, &self.catalog.snapshot()) {
+                return false;
+            }
+        }
+        true
     }
 
     async fn send(&self, event: Event<Version>) {

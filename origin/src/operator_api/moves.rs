@@ -56,8 +56,10 @@ impl OperatorApi {
         if is_moved {
             let _ = members.replicas.read_again(&to).await;
             members.names.forget(&from, service).await;
-        } else if let Some(worker) = self.catalog.repository(&from) {
-            // It takes the service back, unless the new repository has it.
+        } else if members.names.take(&from, service).await.is_ok()
+            && let Some(worker) = self.catalog.repository(&from)
+        {
+            // It has taken the service back, because the new repository has not.
             worker.resolve_all();
         }
         moved
@@ -85,7 +87,8 @@ impl OperatorApi {
             members.names.take(&put.to, put.service).await?;
         }
         let edited = self.editor.edit(put.edit, put.precondition).await;
-        if let Err(EditError::Refused(_) | EditError::Busy) = &edited {
+        // Any other edit may still be made.
+        if let Err(EditError::Refused(_)) = &edited {
             drop(edits);
             members.names.give_back(&put.to, put.service).await;
         }

@@ -21,6 +21,12 @@ impl Homes {
         }
     }
 
+    /// Another repository that has a document of a service.
+    pub(super) fn other(&self, service: &ServiceName, than: &RepositoryName) -> Option<RepositoryName> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(service)?.iter().map(|(of, _)| of).find(|of| *of != than).cloned()
+    }
+
     /// When the newest document of a service was written.
     pub(super) fn newest(&self, service: &ServiceName) -> Option<u64> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);

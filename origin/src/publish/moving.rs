@@ -47,7 +47,7 @@ impl Publisher {
         repository: &RepositoryName,
         service: &ServiceName,
     ) -> Option<RepositoryName> {
-        self.handles().into_keys().find(|name| name != repository && self.defines(name, service))
+        self.shared.homes.other(service, repository)
     }
 
     /// Whether the record of a repository has a document of operators for the service.

@@ -123,11 +123,19 @@ async fn what_was_moved_and_deleted_stays_deleted_whoever_dies() {
     }
 
     // The old owner dies after the move.
-    for service in ["moves", "stays", "goes"] {
-        let made = operator.put(&format!("/v1/services/{service}"), document(one)).await;
+    for (service, of) in [("moves", one), ("stays", one), ("goes", one)] {
+        let made = operator.put(&format!("/v1/services/{service}"), document(of)).await;
         assert_eq!(made.status, 201, "{made:?}");
         until(async || nodes[1].get(&format!("/v1/services/{service}")).await.status == 200).await;
     }
+    // Its branch is gone when it moves.
+    upstream.git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"]);
+    let back = json!({ "repository": two, "ref": "other", "folder": "deploy" });
+    assert_eq!(operator.put("/v1/services/back", back).await.status, 201);
+    until(async || nodes[1].get("/v1/services/back").await.status == 200).await;
+    upstream.git(&["push", "--quiet", "origin", ":refs/heads/other"]);
+    assert_eq!(operator.post(&format!("/v1/repositories/{two}/refresh")).await.status, 202);
+    until(async || operator.get("/v1/services/back").await.body["status"].to_string().contains("other")).await;
     assert_eq!(operator.delete("/v1/services/goes").await.status, 204);
     assert_eq!(operator.put("/v1/services/moves", document(two)).await.status, 200);
     let [dies, node] = nodes;
@@ -135,6 +143,11 @@ async fn what_was_moved_and_deleted_stays_deleted_whoever_dies() {
     assert_eq!(operator.delete("/v1/services/moves").await.status, 204);
     let refused = operator.put("/v1/services/stays", document(two)).await;
     assert_eq!(refused.status, 503, "its repository has no owner to release it: {refused:?}");
+
+    // A move to a repository whose owner is away has failed when it is answered: the service is as it was.
+    let refused = operator.put("/v1/services/back", document(one)).await;
+    assert!(refused.status.is_server_error(), "{refused:?}");
+    assert_eq!(operator.put("/v1/services/back/pin", json!({})).await.status, 200);
 
     // A name that it has freed waits for nobody.
     assert_eq!(operator.put("/v1/services/goes", document(two)).await.status, 201);
