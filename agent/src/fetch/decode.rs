@@ -9,7 +9,7 @@ use tokio::sync::mpsc::Receiver;
 use weir_protocol::digest::TarballDigest;
 
 use super::FetchError;
-use super::delta::{self, Dictionary};
+use super::delta::{DeltaDecoder, Dictionary};
 
 /// The buffer size in bytes.
 const PART: usize = 256 << 10;
@@ -44,7 +44,7 @@ pub(super) fn write(
             copy(decoder, &mut file, incoming, max_bytes)?
         }
         Coding::Dcz(dictionary) => {
-            let decoder = delta::decoder(parts, dictionary).map_err(FetchError::Decode)?;
+            let decoder = DeltaDecoder::new(parts, dictionary).map_err(FetchError::Decode)?;
             copy(decoder, &mut file, incoming, max_bytes)?
         }
     };

@@ -1,6 +1,6 @@
 //! Decodes the coding `dcz`: one zstd frame over the whole tar, whose dictionary is the tar of the release on disk.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use http::{HeaderMap, header};
 use weir_protocol::dcz::{HEADER_BYTES, dictionary_of, max_window};
@@ -18,23 +18,38 @@ pub(crate) fn is_delta(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"dcz"))
 }
 
-/// A reader of the decoded tar. What follows its frame makes it another one, which the digest shows.
-///
-/// # Errors
-/// The body cannot be read, or is for another dictionary.
-pub(super) fn decoder<R: Read>(mut body: R, dictionary: &Dictionary) -> io::Result<Decoder<'_, BufReader<R>>> {
-    let mut header = [0; HEADER_BYTES];
-    body.read_exact(&mut header)?;
-    match dictionary_of(&header) {
-        None => return Err(io::Error::other("the delta has no header of `dcz`")),
-        Some(other) if other != dictionary.sha256 => {
-            return Err(io::Error::other("the delta is for another dictionary"));
+/// A reader of the decoded tar.
+pub(super) struct DeltaDecoder<'a, R: Read>(Decoder<'a, BufReader<R>>);
+
+impl<'a, R: Read> DeltaDecoder<'a, R> {
+    /// Reads the header of the body.
+    ///
+    /// # Errors
+    /// The body cannot be read, or is for another dictionary.
+    pub(super) fn new(mut body: R, dictionary: &'a Dictionary) -> io::Result<Self> {
+        let mut header = [0; HEADER_BYTES];
+        body.read_exact(&mut header)?;
+        match dictionary_of(&header) {
+            None => return Err(io::Error::other("the delta has no header of `dcz`")),
+            Some(other) if other != dictionary.sha256 => {
+                return Err(io::Error::other("the delta is for another dictionary"));
+            }
+            Some(_) => {}
         }
-        Some(_) => {}
+        let mut decoder = Decoder::with_ref_prefix(BufReader::new(body), &dictionary.tar)?.single_frame();
+        decoder.window_log_max(max_window(dictionary.tar.len() as u64).next_power_of_two().ilog2())?;
+        Ok(Self(decoder))
     }
-    let mut decoder = Decoder::with_ref_prefix(BufReader::new(body), &dictionary.tar)?;
-    decoder.window_log_max(max_window(dictionary.tar.len() as u64).next_power_of_two().ilog2())?;
-    Ok(decoder)
+}
+
+impl<R: Read> Read for DeltaDecoder<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        if read == 0 && !buffer.is_empty() && !self.0.get_mut().fill_buf()?.is_empty() {
+            return Err(io::Error::other("the delta goes on after its frame"));
+        }
+        Ok(read)
+    }
 }
 
 #[cfg(test)]
@@ -61,7 +76,7 @@ mod tests {
     fn decode(body: &[u8], old: &[u8]) -> io::Result<Vec<u8>> {
         let (dictionary, mut tar) = (dictionary(old), Vec::new());
         // More than any test expects: a bomb ends here.
-        decoder(body, &dictionary)?.take(64 << 20).read_to_end(&mut tar)?;
+        DeltaDecoder::new(body, &dictionary)?.take(64 << 20).read_to_end(&mut tar)?;
         Ok(tar)
     }
 
@@ -100,7 +115,8 @@ mod tests {
             assert!(decode(&body[..end], &old).is_err(), "cut at {end} of {}", body.len());
         }
         for more in [&b"x"[..], &zstd::encode_all(&b"more"[..], 3).unwrap()] {
-            assert_ne!(decode(&[&body, more].concat(), &old).ok().as_ref(), Some(&new));
+            let error = decode(&[&body, more].concat(), &old).unwrap_err().to_string();
+            assert!(error.contains("after its frame"), "{error}");
         }
     }
 
