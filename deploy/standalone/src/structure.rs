@@ -51,7 +51,7 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("origin/src/store", &["metrics", "records"], "the engine is a label"),
     ("origin/src/store", &["object_writer", "objects"], "one type in two files"),
     ("origin/src/store/records", &["bucket", "engine", "proof"], "the engine is proved by writing"),
-    ("edge/src", &["agent_api", "heartbeats", "self_api"], "agents and edges of theirs share answers"),
+    ("edge/src", &["agent_api", "heartbeats", "self_api"], "the APIs of agents and of peers share how they answer"),
     ("edge/src/access/issuers", &["key_owners", "table"], "one table in two files"),
     ("edge/src/catalog", &["changes", "store", "writer"], "one table in three files"),
     ("edge/src/catalog", &["lookup", "past_versions"], "one lookup in two files"),

@@ -10,7 +10,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Cluster;
-use super::names::{NameRecords, NamesUnavailable};
+use super::name_records::{NameRecords, NamesUnavailable};
 use crate::catalog::Snapshot;
 use crate::ownership::{Entry, NameAnswer, NameChange, NameRequest};
 use crate::publish::{DefinitionChange, PublishError, Publisher};
