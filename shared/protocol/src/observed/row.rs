@@ -1,4 +1,4 @@
-//! What an agent runs of a service, and what stops it.
+//! A row of the table: what an agent runs of a service, and what stops it.
 
 use std::time::SystemTime;
 
@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::descriptor::{Generation, rfc3339};
 use crate::digest::TarballDigest;
+use crate::name::ServiceName;
+use crate::report::{HookState, Transfer};
+use crate::revision_id::RevisionId;
 
 /// The longest text of a problem, in bytes.
 pub const MAX_PROBLEM_BYTES: usize = 256;
@@ -17,6 +20,40 @@ pub struct Desired {
     pub digest: TarballDigest,
     /// Its generation.
     pub generation: Generation,
+}
+
+/// The release that an agent runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Current {
+    /// The digest of its tarball.
+    pub digest: TarballDigest,
+    /// Its generation; 0 if the agent does not know it yet.
+    pub generation: Generation,
+    /// What it was made of; `None` if the agent does not know it yet.
+    pub revision_id: Option<RevisionId>,
+    /// When the agent switched to it. Whole seconds, UTC, by the agent's clock.
+    #[serde(with = "rfc3339")]
+    pub since: SystemTime,
+}
+
+/// What an agent runs of one service, and what stops it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The service.
+    pub service: ServiceName,
+    /// What it should have; `None` before the first answer of an edge.
+    pub desired: Option<Desired>,
+    /// What it has; `None` before the first release.
+    pub current: Option<Current>,
+    /// What the agent does about it.
+    pub phase: Phase,
+    /// The hook of the current release.
+    pub hook: HookState,
+    /// What stops it; `None`: nothing.
+    pub problem: Option<Problem>,
+    /// How the current release arrived; `None`: before this run of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
 }
 
 /// What an agent does about a service.

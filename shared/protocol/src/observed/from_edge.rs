@@ -1,0 +1,140 @@
+//! Edge to every origin: `POST /v1/observed`.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::from_agent::is_false;
+use super::{ObservedError, Row, check_agent, check_length, parse};
+use crate::descriptor::rfc3339;
+use crate::labels::Labels;
+use crate::name::{NodeName, ServiceName};
+use crate::report::Instance;
+
+/// The longest time between two messages of an edge, in seconds: also empty ones say that its agents are alive.
+pub const INTERVAL_SECONDS: u64 = 10;
+
+/// The longest reason for which a credential was refused, in bytes.
+pub const MAX_REASON_BYTES: usize = 256;
+
+/// What an edge tells each origin of what its agents run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeObserved {
+    /// The name of the edge, which is that of its certificate.
+    pub edge: NodeName,
+    /// The run of the edge.
+    pub instance: Instance,
+    /// One more than that of the message before, of the same instance to the same origin.
+    pub seq: u64,
+    /// Everything follows, from this message on. It adds and replaces, and deletes nothing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub full: bool,
+    /// The next message continues this one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub more: bool,
+    /// The agents that the edge has heard within the last 90 s.
+    pub connected: u64,
+    /// Agents with something new.
+    #[serde(default)]
+    pub agents: Vec<AgentRows>,
+    /// Agents that the edge has not heard for 90 s.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unheard: Vec<NodeName>,
+    /// The names that failed credentials claimed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedName>,
+}
+
+/// What an edge knows of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRows {
+    /// Its name.
+    pub agent: NodeName,
+    /// By what it proved its name; `None`: by nothing, in mode `open`.
+    pub proved: Option<Proved>,
+    /// The labels that operators or its token assert.
+    #[serde(default)]
+    pub labels: Labels,
+    /// How long ago the edge heard it, in seconds.
+    pub heard_ago: u64,
+    /// Its run.
+    pub instance: Instance,
+    /// The `seq` of its last message.
+    pub seq: u64,
+    /// The version of the program.
+    pub version: String,
+    /// These are all rows: those that are not here count no longer.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub full: bool,
+    /// What changed.
+    #[serde(default)]
+    pub rows: Vec<Row>,
+    /// Services of which it runs nothing any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<ServiceName>,
+}
+
+/// By what an agent proves its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Proved {
+    /// A client certificate.
+    Certificate,
+    /// A signed token.
+    Token,
+    /// A way of a later version.
+    #[serde(other)]
+    Other,
+}
+
+/// A name that a credential claimed which was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedName {
+    /// The name.
+    pub name: NodeName,
+    /// Why the last one was refused. At most [`MAX_REASON_BYTES`].
+    pub reason: String,
+    /// When the first one was.
+    #[serde(with = "rfc3339")]
+    pub since: SystemTime,
+    /// How often.
+    pub count: u64,
+}
+
+impl EdgeObserved {
+    /// Reads a message. Unknown fields are ignored.
+    ///
+    /// # Errors
+    /// It is malformed, or exceeds a bound.
+    pub fn parse(json: &[u8]) -> Result<Self, ObservedError> {
+        let read: Self = parse(json)?;
+        read.agents.iter().try_for_each(|agent| check_agent(&agent.version, &agent.rows))?;
+        read.refused.iter().try_for_each(|refused| check_length("reason", &refused.reason, MAX_REASON_BYTES))?;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GOLDEN: &str = include_str!("../../golden/edge/observed.json");
+
+    #[test]
+    fn a_message_has_exactly_these_bytes() {
+        let read = EdgeObserved::parse(GOLDEN.as_bytes()).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap() + "\n", GOLDEN);
+        let long = GOLDEN.replace("expired", &"e".repeat(257));
+        let error = EdgeObserved::parse(long.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "`reason` has more than 256 bytes");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>) {
+            let _ = EdgeObserved::parse(&bytes);
+        }
+    }
+}

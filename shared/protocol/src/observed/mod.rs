@@ -1,0 +1,56 @@
+//! What each agent runs of each service, since when, and what stops it: a table of last values, without owners, without an
+//! order between agents and without a disk. Agents send their rows to edges, and edges send theirs to every origin. The
+//! whole protocol of both is "send what is above what you acknowledged, else all".
+
+mod from_agent;
+mod from_edge;
+mod row;
+
+pub use self::from_agent::{AgentObserved, INTERVAL_SECONDS as AGENT_INTERVAL_SECONDS};
+pub use self::from_edge::{
+    AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, Proved, RefusedName,
+};
+pub use self::row::{Current, Desired, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row};
+
+/// The longest message of an agent or an edge, in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// The longest version of an agent, in bytes.
+pub const MAX_VERSION_BYTES: usize = 100;
+
+/// The bytes are not a message.
+#[derive(Debug, thiserror::Error)]
+pub enum ObservedError {
+    /// More than [`MAX_MESSAGE_BYTES`].
+    #[error("a message has at most {MAX_MESSAGE_BYTES} bytes: send the rest with `more`")]
+    TooLong,
+    /// Not JSON, or a field is missing or wrong.
+    #[error("the message cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A text is too long.
+    #[error("`{field}` has more than {most} bytes")]
+    TextTooLong {
+        /// The field.
+        field: &'static str,
+        /// Its most bytes.
+        most: usize,
+    },
+}
+
+/// Reads a message of at most [`MAX_MESSAGE_BYTES`]. Unknown fields are ignored.
+fn parse<T: for<'de> serde::Deserialize<'de>>(json: &[u8]) -> Result<T, ObservedError> {
+    if json.len() > MAX_MESSAGE_BYTES {
+        return Err(ObservedError::TooLong);
+    }
+    Ok(crate::json::from_slice(json)?)
+}
+
+fn check_length(field: &'static str, text: &str, most: usize) -> Result<(), ObservedError> {
+    if text.len() > most { Err(ObservedError::TextTooLong { field, most }) } else { Ok(()) }
+}
+
+fn check_agent(version: &str, rows: &[Row]) -> Result<(), ObservedError> {
+    check_length("version", version, MAX_VERSION_BYTES)?;
+    let mut problems = rows.iter().filter_map(|row| row.problem.as_ref());
+    problems.try_for_each(|problem| check_length("text", &problem.text, MAX_PROBLEM_BYTES))
+}
