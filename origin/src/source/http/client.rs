@@ -158,9 +158,11 @@ impl<'a> Client<'a> {
         // The server may have closed an idle connection just now, or its path may be dead without a sign, as after a NAT
         // has forgotten it. Requests are idempotent, so one that got no response is sent over another connection. A POST
         // follows a GET that was just answered: a server that is silent then is slow, and its connection is not dead.
+        // One that was not even sent over a new connection is repeated to learn why.
         for _ in 0..IDLE_CONNECTIONS_PER_HOST {
             match send() {
                 (Ok(Err(error)), true) if errors::is_unanswered(&error) => {}
+                (Ok(Err(error)), false) if errors::is_unsent(&error) => {}
                 (Err(UpstreamError::Stalled { .. }), true) if *method != Method::POST => {}
                 (response, _) => return response?.map_err(failed),
             }

@@ -44,6 +44,12 @@ pub(crate) fn is_unanswered(error: &reqwest::Error) -> bool {
     error.is_request() && !error.is_connect() && find::<rustls::Error>(error).is_none()
 }
 
+/// Whether a connection ended before the request was sent. Of a new one that is how a refused client certificate may show: in
+/// TLS 1.3 the alert comes after the handshake (RFC 8446 section 4.4.2.4), and only who writes or waits then hears it.
+pub(crate) fn is_unsent(error: &reqwest::Error) -> bool {
+    find::<hyper::Error>(error).is_some_and(hyper::Error::is_canceled)
+}
+
 fn classify_tls(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(error) => match error {
