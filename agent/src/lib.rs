@@ -3,7 +3,7 @@
 //! ```text
 //! poll (batch, events, follower) ── requests ──> edge_client (HTTP/3, HTTP/2, which of them) ──> edges
 //!      │ something changed
-//!      └─> fetch (decode, hash) ─> release (unpack, switch, compare, prune) ─> hook (exec)
+//!      └─> fetch (decode, hash) ─> weir-release (unpack, switch, compare, prune) ─> hook (exec)
 //! roster (which services begin and end), report (what is in place)
 //! verify (signatures of publications, freshness statements): with `trust`
 //! ```
@@ -18,7 +18,6 @@ pub mod config;
 pub mod doctor;
 mod edge_client;
 mod fetch;
-mod generation;
 mod hook;
 mod metrics;
 mod once;
@@ -26,7 +25,6 @@ mod phase;
 pub mod pin_command;
 mod poll;
 mod readiness;
-mod release;
 mod reload;
 mod report;
 mod roster;
@@ -40,6 +38,6 @@ pub use config::Config;
 pub use edge_client::{EdgeUrl, EdgeUrlError, Protocol};
 pub use metrics::families;
 pub use once::{DEFAULT_ONCE_TIMEOUT, OnceError, once};
-pub use release::{ReleaseName, ReleaseNameError};
 pub use status::{HookState, Pinned, Release, ServiceStatus};
 pub use verify::Assessment;
+pub use weir_release::{ReleaseName, ReleaseNameError};

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_release::{KeptReleases, Limits, Modes, RootLock, ServiceDirectory, read_pins, remove_pin, write_pin};
 
 use crate::config::Config;
-use crate::release::{KeptReleases, Limits, Modes, RootLock, ServiceDirectory, read_pins, remove_pin, write_pin};
 
 /// How long a running agent may take to switch: it may be in the middle of a download or a check.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(60);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_protocol::name::ServiceName;
+use weir_release::{ServiceDirectory, remove_pin, remove_tree};
 use weir_runtime::shutdown::Drain;
 
 use crate::absence::Listed;
@@ -20,7 +21,6 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::Edges;
 use crate::metrics::ServiceGauge;
 use crate::poll::{Command, OLD, ReceivedRow};
-use crate::release::{ServiceDirectory, remove_pin, remove_tree};
 use crate::selection::Selection;
 use crate::status::ServiceStatus;
 use crate::supervise::Task;
@@ -469,7 +469,7 @@ fn directories(root: &Path) -> std::io::Result<Vec<(ServiceName, Option<SystemTi
         let Some(service) = entry.file_name().to_str().and_then(|name| name.parse::<ServiceName>().ok()) else {
             continue;
         };
-        if !entry.path().join(crate::release::RELEASES).is_dir() {
+        if !entry.path().join(weir_release::RELEASES).is_dir() {
             continue;
         }
         let ended = match std::fs::read_to_string(entry.path().join(ENDED)) {
@@ -571,9 +571,9 @@ mod tests {
         std::fs::create_dir(root.path().join("other")).unwrap();
         let digest = weir_protocol::digest::TarballDigest::of(b"one");
         for service in names(&["again", "ended", "followed"]) {
-            crate::release::write_pin(root.path(), &service, digest, crate::release::Modes::default()).unwrap();
+            weir_release::write_pin(root.path(), &service, digest, weir_release::Modes::default()).unwrap();
         }
-        let pinned = || crate::release::read_pins(root.path()).unwrap().into_keys().collect::<BTreeSet<_>>();
+        let pinned = || weir_release::read_pins(root.path()).unwrap().into_keys().collect::<BTreeSet<_>>();
         let at = humantime::parse_rfc3339("2026-11-20T09:30:00Z").unwrap();
         for name in ["ended", "again"] {
             std::fs::write(root.path().join(name).join(ENDED), "2026-11-20T09:30:00Z").unwrap();

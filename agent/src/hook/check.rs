@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weir_protocol::name::ServiceName;
+use weir_release::{ReleaseName, ReleaseRecord, ServiceDirectory};
 
 use super::run::{HookError, Run};
 use super::{facts, retry};
 use crate::config::HookCommand;
 use crate::metrics::CheckMetrics;
-use crate::release::{ReleaseName, ReleaseRecord, ServiceDirectory};
 
 /// The check of one service.
 pub(crate) struct Check {

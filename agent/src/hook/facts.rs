@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use weir_protocol::name::ServiceName;
-
-use crate::release::{Changes, ReleaseRecord};
+use weir_release::{Changes, ReleaseRecord};
 
 /// A switch, or one that a check decides on.
 pub(crate) struct Facts {

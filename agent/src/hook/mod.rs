@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, Semaphore, watch};
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::{Problem, ProblemKind};
+use weir_release::{HookJob, ReleaseRecord, ServiceDirectory};
 use weir_runtime::shutdown::Drain;
 
 pub(crate) use self::check::{Check, Veto};
@@ -23,7 +24,6 @@ use self::facts::Facts;
 use self::run::{HookError, Run};
 use crate::config::ServiceConfig;
 use crate::metrics::{HookMetrics, unix_seconds};
-use crate::release::{HookJob, ReleaseRecord, ServiceDirectory};
 use crate::status::{HookState, ServiceStatus};
 use crate::supervise::Task;
 

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use weir_release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, TarError, TarRecord};
+
 use super::error::PollError;
 use super::follower::{Follower, Outcome, SwitchReason};
 use super::request::PollResult;
 use crate::fetch::{Tarball, TarballHeaders};
-use crate::release::{ReleaseError, ReleaseName, ReleaseRecord, ServiceDirectory, TarError, TarRecord};
 use crate::status::Activity;
 
 /// A release that is complete on disk.

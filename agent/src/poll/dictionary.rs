@@ -4,10 +4,10 @@ use std::io::Read;
 
 use tokio::task::spawn_blocking;
 use weir_protocol::digest::Sha256;
+use weir_release::{ReleaseName, TarRecord};
 
 use super::poller::Poller;
 use crate::fetch::Dictionary;
-use crate::release::{ReleaseName, TarRecord};
 
 /// A dictionary that can be rebuilt.
 pub(super) struct OfferedDictionary {

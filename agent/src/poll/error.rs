@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::StatusCode;
 use weir_protocol::observed::ProblemKind;
 use weir_protocol::request_id::RequestId;
+use weir_release::{ReleaseError, TarError};
 
 use crate::edge_client::{EdgeUrl, RequestError};
 use crate::fetch::{FetchError, InvalidHeader};
-use crate::release::{ReleaseError, TarError};
 use crate::verify::ProofError;
 
 /// Why a poll failed at one edge.

@@ -8,6 +8,7 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::observed::{Desired, Problem, ProblemKind};
 use weir_protocol::report::Transfer;
 use weir_protocol::request_id::RequestId;
+use weir_release::{Pins, ReleaseError, Restored, ServiceDirectory, State, TarError, highest_credible};
 use weir_runtime::shutdown::Drain;
 
 use super::error::{AllEdgesFailed, Failure, PollError};
@@ -17,10 +18,8 @@ use super::row::{Held, Meaning, ReceivedRow, is_not_published, is_outdated, mean
 use super::schedule::{Due, Schedule};
 use crate::edge_client::Protocol;
 use crate::fetch::TarballHeaders;
-use crate::generation::highest_credible;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::release::{Pins, ReleaseError, Restored, ServiceDirectory, State, TarError};
 use crate::status::{Activity, HookState, Release, ServiceStatus};
 use crate::supervise::Task;
 

@@ -20,6 +20,7 @@ use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{MAX_OBJECT_BYTES, Manifest};
 use weir_protocol::report::{Transfer, TransferKind};
 use weir_protocol::route::Route;
+use weir_release::ReleaseName;
 
 use super::error::PollError;
 use super::poller::Poller;
@@ -29,7 +30,6 @@ use crate::edge_client::{BodyRange, Protocol, RequestError, TarballRequest};
 use crate::fetch::{
     FetchError, Missing, Plan, Tarball, UntilDropped, check_rate, compose, digest_of, max_encoded_bytes,
 };
-use crate::release::ReleaseName;
 
 /// The smallest encoded body of which frames are requested: a smaller one is only a few frames.
 const MIN_BODY_BYTES: u64 = 512 << 10;

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 use weir_protocol::digest::TarballDigest;
+use weir_release::{Pin, Pins, ReleaseError, ReleaseName, ReleaseRecord};
 
 use super::follower::{Follower, Outcome, SwitchReason};
 use super::request::{LocalState, Wanted};
 use crate::fetch::TarballHeaders;
-use crate::release::{Pin, Pins, ReleaseError, ReleaseName, ReleaseRecord};
 use crate::status::{Pinned, ServiceStatus};
 
 impl Follower {

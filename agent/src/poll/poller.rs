@@ -12,6 +12,7 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::report::Transfer;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
+use weir_release::{ReleaseRecord, ServiceDirectory, highest_credible};
 
 use super::error::{AllEdgesFailed, PollError};
 use super::frames::FailedUpdate;
@@ -21,9 +22,7 @@ use super::response_status::{needs_problem_body, succeeded};
 use crate::config::Config;
 use crate::edge_client::{Edge, EdgeClient, Edges, Protocol, RequestError, Response, ResponseBody, TarballRequest};
 use crate::fetch::{Coding, Download, FetchError, InvalidHeader, TarballHeaders, coding, content_length, is_delta};
-use crate::generation::highest_credible;
 use crate::metrics::{Metrics, ProofMetrics, ServiceMetrics};
-use crate::release::{ReleaseRecord, ServiceDirectory};
 use crate::verify::{ProofError, SignedPublication, Trust};
 
 /// How often a publication may change between its descriptor and its tarball.

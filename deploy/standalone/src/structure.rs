@@ -12,8 +12,17 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree, token_stream};
 
 /// The folders of the crates, and of their tests.
-const CRATES: [&str; 8] =
-    ["shared/protocol", "shared/runtime", "origin/tarball", "origin", "edge", "agent", "loadtest", "deploy/standalone"];
+const CRATES: [&str; 9] = [
+    "shared/protocol",
+    "shared/runtime",
+    "origin/tarball",
+    "origin",
+    "edge",
+    "agent/release",
+    "agent",
+    "loadtest",
+    "deploy/standalone",
+];
 
 const MAX_LINES: usize = 500;
 

@@ -156,7 +156,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | smallest body of which only the missing frames are fetched | {agent/src/poll/frames.rs MIN_BODY_BYTES} |  | a smaller one is fetched whole |
 | missing frames of a tarball, in bytes | three quarters |  | the whole tarball is fetched |
 | ranges of frames of one tarball | {agent/src/fetch/frames.rs MAX_RANGES} |  | the whole tarball is fetched |
-| bytes of the names in folders of a release, of those above one file | {agent/src/release/rebuild.rs MAX_NAME_BYTES} |  | the whole tarball is fetched |
+| bytes of the names in folders of a release, of those above one file | {agent/release/src/rebuild.rs MAX_NAME_BYTES} |  | the whole tarball is fetched |
 | ranges that are requested at a time | {agent/src/poll/frames.rs RANGES_AT_ONCE} |  | the next ones wait |
 | bytes of a range, unless a single frame is larger | {agent/src/fetch/frames.rs MAX_RANGE_BYTES} |  | the next frames are another range |
 | rate of a download, in bytes per second | {agent/src/fetch/mod.rs MIN_RATE} |  | it fails |
@@ -168,7 +168,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | publications that change while one is fetched (`trust`) | {agent/src/poll/poller.rs MAX_RACES} |  | the poll fails |
 | output of `exec` or `check` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |
 | pause between attempts of hooks, and of `check` for the same content | {agent/src/hook/retry.rs LONGEST} |  |  |
-| changes in the body of a webhook | {agent/src/release/changes.rs MAX_FIRST} |  | the rest is counted in `changes_total` |
+| changes in the body of a webhook | {agent/release/src/changes.rs MAX_FIRST} |  | the rest is counted in `changes_total` |
 "#;
 
 #[test]

@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::error::{ReleaseError, disk};
-use super::layout::RELEASES;
-use super::name::ReleaseName;
-use super::tree::{remove_file, sync_directory};
+use crate::error::{ReleaseError, disk};
+use crate::layout::RELEASES;
+use crate::name::ReleaseName;
+use crate::tree::{remove_file, sync_directory};
 
 const CURRENT: &str = "current";
 const CURRENT_NEW: &str = ".current.new";
@@ -17,7 +17,7 @@ const CURRENT_NEW: &str = ".current.new";
 ///
 /// # Errors
 /// `current` is not a symlink of an agent, or the disk fails.
-pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseError> {
+pub(crate) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseError> {
     let path = service.join(CURRENT);
     let in_the_way = |found: String| ReleaseError::InTheWay { path: path.clone(), found };
     match fs::symlink_metadata(&path) {
@@ -37,7 +37,7 @@ pub(super) fn read_link(service: &Path) -> Result<Option<ReleaseName>, ReleaseEr
 }
 
 /// Whether a release is on disk. A disk that fails does not say that it is not.
-pub(super) fn is_on_disk(release: &Path) -> Result<bool, ReleaseError> {
+pub(crate) fn is_on_disk(release: &Path) -> Result<bool, ReleaseError> {
     match fs::symlink_metadata(release) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         found => found.map(|found| found.is_dir()).map_err(disk("look at", release)),
@@ -48,7 +48,7 @@ pub(super) fn is_on_disk(release: &Path) -> Result<bool, ReleaseError> {
 ///
 /// # Errors
 /// `current` is not a symlink of an agent, or the disk fails.
-pub(super) fn write_link(service: &Path, release: ReleaseName) -> Result<(), ReleaseError> {
+pub(crate) fn write_link(service: &Path, release: ReleaseName) -> Result<(), ReleaseError> {
     // It may have been replaced since the start.
     read_link(service)?;
     let (new, path) = (service.join(CURRENT_NEW), service.join(CURRENT));
@@ -59,7 +59,7 @@ pub(super) fn write_link(service: &Path, release: ReleaseName) -> Result<(), Rel
 }
 
 /// Removes the temporary symlink of an earlier process.
-pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+pub(crate) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     remove_file(&service.join(CURRENT_NEW))
 }
 

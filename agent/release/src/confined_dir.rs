@@ -11,12 +11,12 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::modes::Modes;
+use crate::modes::Modes;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A directory, with a cache of the last directory below it.
-pub(super) struct ConfinedDir {
+pub(crate) struct ConfinedDir {
     root: OwnedFd,
     modes: Modes,
     last: Option<(Vec<u8>, OwnedFd)>,
@@ -32,18 +32,18 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-pub(super) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
+pub(crate) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
     if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
 }
 
 impl ConfinedDir {
     /// Opens the directory at `path`, which must not be a symlink.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Self::open_to_write(path, Modes::default())
     }
 
     /// The same, to create entries in it with these modes.
-    pub(super) fn open_to_write(path: &Path, modes: Modes) -> io::Result<Self> {
+    pub(crate) fn open_to_write(path: &Path, modes: Modes) -> io::Result<Self> {
         let root = rustix::fs::open(path, DIRECTORY | OFlags::RDONLY, Mode::empty())?;
         Ok(Self { root, modes, last: None, made: 0 })
     }
@@ -84,7 +84,7 @@ impl ConfinedDir {
     }
 
     /// Creates a directory with its parents. It must not exist.
-    pub(super) fn create_directory(&mut self, path: &[u8]) -> io::Result<()> {
+    pub(crate) fn create_directory(&mut self, path: &[u8]) -> io::Result<()> {
         // From the top and without recursion: a path may have thousands of components.
         let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
         for ancestor in slashes.map(|at| &path[..at]).collect::<Vec<_>>() {
@@ -109,16 +109,16 @@ impl ConfinedDir {
     }
 
     /// The number of directories created, parents included.
-    pub(super) fn directories_made(&self) -> u64 {
+    pub(crate) fn directories_made(&self) -> u64 {
         self.made
     }
 
-    pub(super) fn stat_root(&self) -> io::Result<Stat> {
+    pub(crate) fn stat_root(&self) -> io::Result<Stat> {
         Ok(rustix::fs::fstat(&self.root)?)
     }
 
     /// Creates a file. It must not exist.
-    pub(super) fn create_file(&mut self, path: &[u8], executable: bool) -> io::Result<File> {
+    pub(crate) fn create_file(&mut self, path: &[u8], executable: bool) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = self.modes.file(executable);
         let file = rustix::fs::openat(self.parent(path)?, split(path).1, flags, mode)?;
@@ -129,12 +129,12 @@ impl ConfinedDir {
     }
 
     /// Creates a symlink. It must not exist.
-    pub(super) fn create_symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
+    pub(crate) fn create_symlink(&mut self, path: &[u8], target: &[u8]) -> io::Result<()> {
         Ok(rustix::fs::symlinkat(target, self.parent(path)?, split(path).1)?)
     }
 
     /// The metadata of a path; `None` when it does not exist.
-    pub(super) fn stat(&mut self, path: &[u8]) -> io::Result<Option<Stat>> {
+    pub(crate) fn stat(&mut self, path: &[u8]) -> io::Result<Option<Stat>> {
         let (parent, name) = split(path);
         let found = match self.directory(parent) {
             Ok(parent) => rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW),
@@ -149,20 +149,20 @@ impl ConfinedDir {
     }
 
     /// Opens a regular file for reading.
-    pub(super) fn open_file(&mut self, path: &[u8]) -> io::Result<File> {
+    pub(crate) fn open_file(&mut self, path: &[u8]) -> io::Result<File> {
         let (parent, name) = split(path);
         // NONBLOCK: opening a FIFO in its place must not block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(self.directory(parent)?, name, flags, Mode::empty())?.into())
     }
 
-    pub(super) fn read_link(&mut self, path: &[u8]) -> io::Result<Vec<u8>> {
+    pub(crate) fn read_link(&mut self, path: &[u8]) -> io::Result<Vec<u8>> {
         let (parent, name) = split(path);
         Ok(rustix::fs::readlinkat(self.directory(parent)?, name, Vec::new())?.into_bytes())
     }
 
     /// Visits all entries, directories before their contents. Ends early when `visit` returns false.
-    pub(super) fn walk(&mut self, mut visit: impl FnMut(&[u8], bool) -> bool) -> io::Result<()> {
+    pub(crate) fn walk(&mut self, mut visit: impl FnMut(&[u8], bool) -> bool) -> io::Result<()> {
         // Pending directories are stored by name and parent length: in a deep tree, full paths would take most of the
         // memory.
         let mut waiting: Vec<(usize, Vec<u8>)> = vec![(0, Vec::new())];
@@ -187,7 +187,7 @@ impl ConfinedDir {
 
     /// The names in a directory in the order of a tarball: by their bytes, those of directories with a `/` at the end; with
     /// the bytes that they take, which must not be more than `most`.
-    pub(super) fn sorted_names(&mut self, path: &[u8], most: usize) -> io::Result<(Vec<Vec<u8>>, usize)> {
+    pub(crate) fn sorted_names(&mut self, path: &[u8], most: usize) -> io::Result<(Vec<Vec<u8>>, usize)> {
         let (mut names, mut bytes) = (Vec::new(), 0);
         for entry in list(self.directory(path)?)? {
             let (mut name, file_type) = entry?;
@@ -213,7 +213,7 @@ impl ConfinedDir {
     }
 
     /// Removes all contents. Subdirectories are moved to the top before they are emptied, so that depth costs nothing.
-    pub(super) fn remove_contents(&mut self) -> io::Result<()> {
+    pub(crate) fn remove_contents(&mut self) -> io::Result<()> {
         self.last = None;
         let mut moved = 0u64;
         let mut directories = remove_files(&self.root)?;
@@ -240,7 +240,7 @@ impl ConfinedDir {
     }
 
     /// Waits until all files and directories below are on disk, and nothing else of the file system.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
         let mut result = Ok(());
         let root = rustix::io::dup(&self.root)?;
         let mut walked = Self { root, modes: self.modes, last: None, made: 0 };
@@ -266,7 +266,7 @@ impl ConfinedDir {
 }
 
 /// Starts to write a file to disk without waiting: many files then cost few journal commits when they are synced.
-pub(super) fn start_writing(file: &File) {
+pub(crate) fn start_writing(file: &File) {
     // It is advice, and dirty pages are written before they are dropped. Without it a sync takes longer.
     #[cfg(target_os = "linux")]
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
@@ -309,7 +309,7 @@ fn remove_files(directory: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
     Ok(directories)
 }
 
-pub(super) fn is_type(stat: &Stat, file_type: FileType) -> bool {
+pub(crate) fn is_type(stat: &Stat, file_type: FileType) -> bool {
     FileType::from_raw_mode(stat.st_mode) == file_type
 }
 

@@ -7,14 +7,14 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, Stat};
 use weir_protocol::tar_writer::{END, HeaderKind, padding, write_header};
 
-use super::confined_dir::{ConfinedDir, is_type};
+use crate::confined_dir::{ConfinedDir, is_type};
 
 /// The most bytes of the names in folders that are in memory: a release with more is not rebuilt.
 const MAX_NAME_BYTES: usize = 16 << 20;
 
 /// The tar of a release, which has at most `size` bytes: it is as large as that, unless somebody has changed the files. No more of
 /// it is in memory than the names in the folders above an entry, and one header.
-pub(crate) struct RebuiltTar {
+pub struct RebuiltTar {
     dir: ConfinedDir,
     /// The path of the last entry: of a directory with a `/` at the end.
     path: Vec<u8>,
@@ -41,7 +41,7 @@ struct Folder {
 }
 
 impl RebuiltTar {
-    pub(super) fn open(release: &Path, size: u64) -> io::Result<Self> {
+    pub fn open(release: &Path, size: u64) -> io::Result<Self> {
         let (dir, path, folders) = (ConfinedDir::open(release)?, Vec::new(), Vec::new());
         let (head, file) = (Vec::new(), None);
         let mut tar = Self { dir, path, folders, head, head_at: 0, file, padding: 0, left: size, has_ended: false };
@@ -149,9 +149,9 @@ fn changed() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::modes::Modes;
-    use super::super::unpack::{Limits, unpack};
     use super::*;
+    use crate::modes::Modes;
+    use crate::unpack::{Limits, unpack};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use weir_protocol::tar_writer::pad;
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn the_golden_tarballs_are_rebuilt() {
         for name in ["everything", "one-file"] {
-            let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../shared/protocol/golden/{name}.tar"));
+            let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../shared/protocol/golden/{name}.tar"));
             let golden = std::fs::read(golden).unwrap();
             let rebuilt = rebuild(unpacked(&golden).path(), golden.len() as u64).unwrap();
             assert!(rebuilt == golden, "{name}");

@@ -8,12 +8,12 @@ use std::time::SystemTime;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::confined_dir::ConfinedDir;
-use super::error::{ReleaseError, disk};
+use crate::confined_dir::ConfinedDir;
+use crate::error::{ReleaseError, disk};
 
 /// Creates a directory with this mode, less the umask. The bits of `group_write` are asked for, whatever the umask. An existing
 /// one keeps its mode.
-pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError> {
+pub(crate) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError> {
     if path.is_dir() {
         return Ok(());
     }
@@ -32,12 +32,12 @@ pub(super) fn make_directory(path: &Path, mode: Mode) -> Result<(), ReleaseError
 }
 
 /// Makes the names in a directory durable.
-pub(super) fn sync_directory(path: &Path) -> Result<(), ReleaseError> {
+pub(crate) fn sync_directory(path: &Path) -> Result<(), ReleaseError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(disk("sync", path))
 }
 
 /// Reads the beginning of a small file, with its time. Others may write to the folder: neither a link nor a pipe is followed.
-pub(super) fn read_file(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, SystemTime)> {
+pub(crate) fn read_file(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, SystemTime)> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let (metadata, mut bytes) = (file.metadata()?, Vec::new());
@@ -49,7 +49,7 @@ pub(super) fn read_file(path: &Path, max_bytes: u64) -> io::Result<(Vec<u8>, Sys
 }
 
 /// Removes a file or a symlink, if it exists.
-pub(super) fn remove_file(path: &Path) -> Result<(), ReleaseError> {
+pub(crate) fn remove_file(path: &Path) -> Result<(), ReleaseError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(disk("remove", path)(error)),
         _ => Ok(()),
@@ -57,7 +57,7 @@ pub(super) fn remove_file(path: &Path) -> Result<(), ReleaseError> {
 }
 
 /// Removes a directory with its contents, or a file, if it exists.
-pub(crate) fn remove_tree(path: &Path) -> Result<(), ReleaseError> {
+pub fn remove_tree(path: &Path) -> Result<(), ReleaseError> {
     let removed = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::{Frame, MAX_OBJECT_BYTES, Manifest};
 
-use super::error::ReleaseError;
-use super::state_file::replace;
-use super::tree::{read_file, remove_file};
+use crate::error::ReleaseError;
+use crate::state_file::replace;
+use crate::tree::{read_file, remove_file};
 
 const FRAMES: &str = "frames";
 const FRAMES_NEW: &str = ".frames.new";
@@ -24,19 +24,19 @@ struct Stored {
 }
 
 /// The frames of the tarball with this digest. `None`: others are stored, or none.
-pub(super) fn read(service: &Path, digest: TarballDigest) -> Option<Manifest> {
+pub(crate) fn read(service: &Path, digest: TarballDigest) -> Option<Manifest> {
     let (bytes, _) = read_file(&service.join(FRAMES), MAX_BYTES).ok()?;
     let stored: Stored = serde_json::from_slice(&bytes).ok()?;
     Manifest::new(stored.frames).ok().filter(|_| stored.digest == digest)
 }
 
-pub(super) fn write(service: &Path, digest: TarballDigest, manifest: &Manifest) -> Result<(), ReleaseError> {
+pub(crate) fn write(service: &Path, digest: TarballDigest, manifest: &Manifest) -> Result<(), ReleaseError> {
     let stored = Stored { digest, frames: manifest.frames().to_vec() };
     let bytes = serde_json::to_vec(&stored).expect("frames are plain data");
     replace(&service.join(FRAMES_NEW), &service.join(FRAMES), &bytes)
 }
 
 /// Removes the temporary file of an earlier process.
-pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+pub(crate) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     remove_file(&service.join(FRAMES_NEW))
 }

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::error::{ReleaseError, disk};
-use super::state::State;
-use super::tree::{read_file, remove_file, sync_directory};
+use crate::error::{ReleaseError, disk};
+use crate::state::State;
+use crate::tree::{read_file, remove_file, sync_directory};
 
 const STATE: &str = "state";
 const STATE_NEW: &str = ".state.new";
@@ -18,7 +18,7 @@ const MAX_STATE_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// The disk fails.
-pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
+pub(crate) fn read_state(service: &Path) -> Result<State, ReleaseError> {
     let path = service.join(STATE);
     let bytes = match read_file(&path, MAX_STATE_BYTES) {
         Ok((bytes, _)) => bytes,
@@ -32,18 +32,18 @@ pub(super) fn read_state(service: &Path) -> Result<State, ReleaseError> {
 }
 
 /// Whether there is no file of the state.
-pub(super) fn is_missing(service: &Path) -> bool {
+pub(crate) fn is_missing(service: &Path) -> bool {
     !service.join(STATE).is_file()
 }
 
 /// Writes the state durably.
-pub(super) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseError> {
+pub(crate) fn write_state(service: &Path, state: &State) -> Result<(), ReleaseError> {
     replace(&service.join(STATE_NEW), &service.join(STATE), &state.to_bytes())?;
     sync_directory(service)
 }
 
 /// Replaces a file atomically, by way of `new` beside it.
-pub(super) fn replace(new: &Path, path: &Path, bytes: &[u8]) -> Result<(), ReleaseError> {
+pub(crate) fn replace(new: &Path, path: &Path, bytes: &[u8]) -> Result<(), ReleaseError> {
     // Others may write to the directory: nothing that they put there is written to.
     remove_file(new)?;
     let mut file = File::create_new(new).map_err(disk("write", new))?;
@@ -52,6 +52,6 @@ pub(super) fn replace(new: &Path, path: &Path, bytes: &[u8]) -> Result<(), Relea
 }
 
 /// Removes the temporary file of an earlier process.
-pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+pub(crate) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     remove_file(&service.join(STATE_NEW))
 }

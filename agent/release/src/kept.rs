@@ -5,22 +5,27 @@ use std::path::Path;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
-use super::error::ReleaseError;
-use super::prune::releases;
-use super::state_file::read_state;
-use super::switch::read_link;
+use crate::error::ReleaseError;
+use crate::prune::releases;
+use crate::state_file::read_state;
+use crate::switch::read_link;
 
 /// The releases on disk, by digest.
-pub(crate) struct KeptReleases {
-    pub(crate) current: Option<TarballDigest>,
+pub struct KeptReleases {
+    /// The one that readers find.
+    pub current: Option<TarballDigest>,
     /// The newest earlier release that is still there.
-    pub(crate) previous: Option<TarballDigest>,
+    pub previous: Option<TarballDigest>,
     /// All of them, newest first.
-    pub(crate) digests: Vec<TarballDigest>,
+    pub digests: Vec<TarballDigest>,
 }
 
 impl KeptReleases {
-    pub(crate) fn read(root: &Path, service: &ServiceName) -> Result<Self, ReleaseError> {
+    /// Looks at the directory of a service.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(root: &Path, service: &ServiceName) -> Result<Self, ReleaseError> {
         let path = root.join(service.as_str());
         let current = read_link(&path)?.map(|name| name.digest());
         let mut kept = releases(&path)?;

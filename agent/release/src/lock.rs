@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use weir_runtime::file_lock::FileLock;
 
-use super::error::{ReleaseError, disk};
-use super::modes::Modes;
+use crate::error::{ReleaseError, disk};
+use crate::modes::Modes;
 
 /// How long a starting agent waits for a stopping one.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,14 +22,14 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Held while anything may be written below the root.
 #[derive(Debug)]
-pub(crate) struct RootLock(Mutex<FileLock>);
+pub struct RootLock(Mutex<FileLock>);
 
 impl RootLock {
     /// Creates the root if it is missing, and locks it. Blocks.
     ///
     /// # Errors
     /// Another agent uses the root, or it is not writable.
-    pub(crate) fn acquire(root: &Path, modes: Modes) -> anyhow::Result<Self> {
+    pub fn acquire(root: &Path, modes: Modes) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot create the root {}", root.display()))?;
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -45,7 +45,7 @@ impl RootLock {
     ///
     /// # Errors
     /// It is not writable.
-    pub(crate) fn try_acquire(root: &Path, modes: Modes) -> anyhow::Result<Option<Self>> {
+    pub fn try_acquire(root: &Path, modes: Modes) -> anyhow::Result<Option<Self>> {
         let file = try_file(root, modes).with_context(|| format!("cannot lock {}", root.join(LOCK).display()))?;
         Ok(file.map(|file| Self(Mutex::new(file))))
     }
@@ -54,7 +54,7 @@ impl RootLock {
     ///
     /// # Errors
     /// Another agent did, or the root is not writable.
-    pub(super) fn restore(&self, root: &Path, modes: Modes) -> Result<(), ReleaseError> {
+    pub fn restore(&self, root: &Path, modes: Modes) -> Result<(), ReleaseError> {
         let path = root.join(LOCK);
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let id = |metadata: Metadata| (metadata.dev(), metadata.ino());

@@ -14,7 +14,8 @@ const MAX_PAX_BYTES: u64 = 64 << 10;
 
 /// Why a tarball is not unpacked.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TarError {
+pub enum TarError {
+    /// Its bytes do not come.
     #[error("the tarball cannot be read: {0}")]
     Read(#[from] io::Error),
     /// An entry cannot be written.
@@ -22,6 +23,7 @@ pub(crate) enum TarError {
     Write {
         /// The path, percent-encoded where it is not text.
         path: String,
+        /// Why.
         error: io::Error,
     },
     /// It is not a tarball of format 1.
@@ -29,6 +31,7 @@ pub(crate) enum TarError {
     Malformed {
         /// The position of the header.
         position: u64,
+        /// What is wrong there.
         message: &'static str,
     },
     /// An entry must not be unpacked.
@@ -36,13 +39,14 @@ pub(crate) enum TarError {
     Refused {
         /// The path, percent-encoded where it is not text.
         path: String,
+        /// Why.
         reason: &'static str,
     },
 }
 
 impl TarError {
     /// `path` below `into` cannot be written; an empty path is `into` itself.
-    pub(super) fn cannot_write(into: &Path, path: &[u8], error: io::Error) -> Self {
+    pub fn cannot_write(into: &Path, path: &[u8], error: io::Error) -> Self {
         let into = into.display();
         Self::Write {
             path: if path.is_empty() { into.to_string() } else { format!("{into}/{}", percent_encode(path)) },
@@ -50,14 +54,15 @@ impl TarError {
         }
     }
 
-    pub(super) fn refused(path: &[u8], reason: &'static str) -> Self {
+    /// An entry must not be unpacked.
+    pub fn refused(path: &[u8], reason: &'static str) -> Self {
         Self::Refused { path: percent_encode(path), reason }
     }
 }
 
 /// The type of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Directory,
     File { size: u64, executable: bool },
     Symlink { target: Vec<u8> },
@@ -65,14 +70,14 @@ pub(super) enum Kind {
 
 /// An entry with a safe path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Relative, without a trailing `/`.
-    pub(super) path: Vec<u8>,
-    pub(super) kind: Kind,
+    pub path: Vec<u8>,
+    pub kind: Kind,
 }
 
 /// Reads the entries of a tarball.
-pub(super) struct TarReader<R> {
+pub(crate) struct TarReader<R> {
     input: R,
     position: u64,
     /// The unread bytes of the current entry, and the padding after them.
@@ -88,12 +93,12 @@ struct Pax {
 }
 
 impl<R: Read> TarReader<R> {
-    pub(super) fn new(input: R) -> Self {
+    pub(crate) fn new(input: R) -> Self {
         Self { input, position: 0, remaining: 0, padding: 0 }
     }
 
     /// The next entry; `None` at a valid end.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>, TarError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>, TarError> {
         let mut pax = None;
         loop {
             self.skip_rest()?;
@@ -121,7 +126,7 @@ impl<R: Read> TarReader<R> {
     }
 
     /// The unread contents of the current entry.
-    pub(super) fn contents(&mut self) -> Contents<'_, R> {
+    pub(crate) fn contents(&mut self) -> Contents<'_, R> {
         Contents(self)
     }
 
@@ -204,7 +209,7 @@ impl<R: Read> TarReader<R> {
 }
 
 /// Reads the contents of an entry.
-pub(super) struct Contents<'a, R>(&'a mut TarReader<R>);
+pub(crate) struct Contents<'a, R>(&'a mut TarReader<R>);
 
 impl<R: Read> Read for Contents<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

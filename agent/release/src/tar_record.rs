@@ -11,17 +11,18 @@ use weir_protocol::digest::Sha256;
 
 /// The tar of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TarRecord {
-    pub(crate) sha256: Sha256,
+pub struct TarRecord {
+    /// The SHA-256 of its bytes, by which deltas name it.
+    pub sha256: Sha256,
     /// Bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// The format of its bytes.
     format: u32,
 }
 
 impl TarRecord {
     /// Reads a verified tar. `None`: it is too large for deltas.
-    pub(crate) fn of(mut tar: &File) -> io::Result<Option<Self>> {
+    pub fn of(mut tar: &File) -> io::Result<Option<Self>> {
         let size = tar.metadata()?.len();
         if size > MAX_TAR_BYTES {
             return Ok(None);
@@ -42,7 +43,7 @@ impl TarRecord {
     }
 
     /// Whether this agent rebuilds it: an earlier version of the agent recorded larger ones.
-    pub(crate) fn can_be_rebuilt(&self) -> bool {
+    pub fn can_be_rebuilt(&self) -> bool {
         self.format == FORMAT && self.size <= MAX_TAR_BYTES
     }
 }

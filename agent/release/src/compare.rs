@@ -9,17 +9,17 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use weir_protocol::entry_path::percent_encode;
 
-use super::confined_dir::{ConfinedDir, is_type};
-use super::modes::{Modes, ReleaseModes};
-use super::tar_reader::{Entry, Kind, TarError, TarReader};
+use crate::confined_dir::{ConfinedDir, is_type};
+use crate::modes::{Modes, ReleaseModes};
+use crate::tar_reader::{Entry, Kind, TarError, TarReader};
 
 /// The first difference found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Difference {
+pub struct Difference {
     /// The path, percent-encoded where it is not text.
-    pub(crate) path: String,
+    pub path: String,
     /// The kind of difference.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
 }
 
 impl fmt::Display for Difference {
@@ -33,7 +33,7 @@ impl fmt::Display for Difference {
 ///
 /// # Errors
 /// The tarball is malformed, or the disk fails.
-pub(super) fn compare(tarball: impl Read, with: &Path, modes: Modes) -> Result<Option<Difference>, TarError> {
+pub(crate) fn compare(tarball: impl Read, with: &Path, modes: Modes) -> Result<Option<Difference>, TarError> {
     let difference = |path: &[u8], what| Some(Difference { path: percent_encode(path), what });
     let mut dir = match ConfinedDir::open(with) {
         Ok(dir) => dir,

@@ -5,22 +5,24 @@ use rustix::fs::{Mode, Stat};
 /// Everybody may read a release, unless the umask of the agent forbids it; with `group_write` the group of the root may change
 /// it, as well as the owner.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Modes {
-    pub(crate) group_write: bool,
+pub struct Modes {
+    /// Whether the group may write.
+    pub group_write: bool,
 }
 
 impl Modes {
     /// Of a directory. With `group_write` its entries get its group, also where the root has another one than the process.
-    pub(super) fn directory(self) -> Mode {
+    pub fn directory(self) -> Mode {
         Mode::from_raw_mode(if self.group_write { 0o2775 } else { 0o755 })
     }
 
     /// Of a directory that readers do not use.
-    pub(super) fn private_directory(self) -> Mode {
+    pub fn private_directory(self) -> Mode {
         Mode::from_raw_mode(if self.group_write { 0o2770 } else { 0o700 })
     }
 
-    pub(super) fn file(self, executable: bool) -> Mode {
+    /// Of a file.
+    pub fn file(self, executable: bool) -> Mode {
         Mode::from_raw_mode(match (executable, self.group_write) {
             (false, false) => 0o644,
             (false, true) => 0o664,
@@ -31,7 +33,7 @@ impl Modes {
 
     /// Those that a release was made with, by the mode of its own directory: the umask may have been another one. `None`: that
     /// directory was changed.
-    pub(super) fn of_release(self, directory: &Stat) -> Option<ReleaseModes> {
+    pub fn of_release(self, directory: &Stat) -> Option<ReleaseModes> {
         let (found, widest) = (access(directory), self.directory() - Mode::SGID);
         let is_narrowed = !self.group_write && widest.contains(found) && found.contains(Mode::RWXU);
         (found == widest || is_narrowed).then_some(ReleaseModes { modes: self, directory: found })
@@ -40,17 +42,17 @@ impl Modes {
 
 /// The modes of the entries of one release.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ReleaseModes {
+pub struct ReleaseModes {
     modes: Modes,
     directory: Mode,
 }
 
 impl ReleaseModes {
-    pub(super) fn is_of_file(self, stat: &Stat, executable: bool) -> bool {
+    pub fn is_of_file(self, stat: &Stat, executable: bool) -> bool {
         Mode::from_raw_mode(stat.st_mode) == self.modes.file(executable) & self.directory
     }
 
-    pub(super) fn is_of_directory(self, stat: &Stat) -> bool {
+    pub fn is_of_directory(self, stat: &Stat) -> bool {
         access(stat) == self.directory
     }
 }

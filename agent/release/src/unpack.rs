@@ -6,27 +6,27 @@ use std::path::Path;
 use rustix::fs::FileType;
 use weir_protocol::entry_path::turning_points;
 
-use super::confined_dir::{ConfinedDir, is_type, start_writing};
-use super::modes::Modes;
-use super::tar_reader::{Kind, TarError, TarReader};
+use crate::confined_dir::{ConfinedDir, is_type, start_writing};
+use crate::modes::Modes;
+use crate::tar_reader::{Kind, TarError, TarReader};
 
 /// The longest path of an entry, in bytes.
 const MAX_PATH_BYTES: usize = 64 << 10;
 
 /// The limits of a tarball.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Entries of any kind, created parent directories included.
-    pub(crate) max_files: u64,
+    pub max_files: u64,
     /// Bytes of all files.
-    pub(crate) max_bytes: u64,
+    pub max_bytes: u64,
 }
 
 /// Unpacks into the empty directory `into`. After an error the caller removes it.
 ///
 /// # Errors
 /// The tarball is malformed or hostile, or the disk fails.
-pub(super) fn unpack(tarball: impl Read, into: &Path, limits: Limits, modes: Modes) -> Result<(), TarError> {
+pub(crate) fn unpack(tarball: impl Read, into: &Path, limits: Limits, modes: Modes) -> Result<(), TarError> {
     let mut reader = TarReader::new(tarball);
     let cannot_write = |path: &[u8], error| TarError::cannot_write(into, path, error);
     let mut dir = ConfinedDir::open_to_write(into, modes).map_err(|error| cannot_write(b"", error))?;

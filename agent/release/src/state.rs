@@ -7,8 +7,8 @@ use weir_protocol::commit_id::CommitId;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
-use super::name::ReleaseName;
-use super::tar_record::TarRecord;
+use crate::name::ReleaseName;
+use crate::tar_record::TarRecord;
 
 const VERSION: u32 = 1;
 
@@ -20,27 +20,28 @@ const MAX_EARLIER: usize = 16;
 /// Unknown fields are ignored, here and in [`State`]: a newer agent may have written them, and a file that counts as
 /// damaged would reset the highest generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ReleaseRecord {
-    pub(crate) directory: ReleaseName,
+pub struct ReleaseRecord {
+    /// The name of its directory.
+    pub directory: ReleaseName,
     /// The generation last confirmed; 0 when it is unknown.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// The commit of that generation; `None` when it is unknown, or the revision is no commit.
-    pub(crate) commit: Option<CommitId>,
+    pub commit: Option<CommitId>,
     /// The revision of that generation, for any kind of source; `None` when it is unknown.
     #[serde(default)]
-    pub(crate) revision_id: Option<RevisionId>,
+    pub revision_id: Option<RevisionId>,
     /// The version of that revision, if its source names it by one.
     #[serde(default)]
-    pub(crate) version: Option<SourceVersion>,
+    pub version: Option<SourceVersion>,
     /// Its tar, which deltas may refer to; `None` when it is unknown or too large.
     #[serde(default)]
-    pub(crate) tar: Option<TarRecord>,
+    pub tar: Option<TarRecord>,
 }
 
 /// Whether `exec` has run for the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum HookProgress {
+pub enum HookProgress {
     /// It has to run, or to run again.
     Pending,
     /// It succeeded.
@@ -49,34 +50,38 @@ pub(crate) enum HookProgress {
 
 /// A pending run of `exec`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HookJob {
-    pub(crate) release: ReleaseRecord,
+pub struct HookJob {
+    /// The release in force.
+    pub release: ReleaseRecord,
     /// The release for which the hook last succeeded.
-    pub(crate) previous: Option<ReleaseRecord>,
+    pub previous: Option<ReleaseRecord>,
     /// Failed runs for this release.
-    pub(crate) attempts: u32,
+    pub attempts: u32,
 }
 
 /// The contents of the file `state`. Unknown fields are ignored: they must not cost the highest generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct State {
+pub struct State {
     version: u32,
     /// The highest generation seen, also of earlier releases: lower ones are rejected.
-    pub(crate) highest_generation: u64,
-    pub(crate) release: Option<ReleaseRecord>,
-    pub(crate) previous: Option<ReleaseRecord>,
+    pub highest_generation: u64,
+    /// The release in force.
+    pub release: Option<ReleaseRecord>,
+    /// The one before it.
+    pub previous: Option<ReleaseRecord>,
     /// Releases before the previous one, newest first: a rollback finds their generations and revisions here.
     #[serde(default)]
-    pub(crate) earlier: Vec<ReleaseRecord>,
+    pub earlier: Vec<ReleaseRecord>,
     /// The release before the current one for which the hook last succeeded.
     #[serde(default)]
-    pub(crate) applied: Option<ReleaseRecord>,
-    pub(crate) hook: HookProgress,
+    pub applied: Option<ReleaseRecord>,
+    /// Whether `exec` has run for the release in force.
+    pub hook: HookProgress,
     /// Failed runs of `exec` for this release.
-    pub(crate) hook_attempts: u32,
+    pub hook_attempts: u32,
     /// The hash of the hooks that last succeeded: `--once` runs others again.
     #[serde(default)]
-    pub(crate) hooks: Option<String>,
+    pub hooks: Option<String>,
     /// Unix seconds. Written along with other changes, so it may lag behind.
     last_success: Option<u64>,
     /// Unix seconds of the last successful `exec`, for any release.
@@ -105,7 +110,7 @@ impl Default for State {
 /// A state file of which nothing can be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the state file is damaged: {0}")]
-pub(crate) struct StateError(#[from] serde_json::Error);
+pub struct StateError(#[from] serde_json::Error);
 
 impl State {
     /// Reads a state. Of another version, or of one that this agent cannot read in full, the highest generation is kept:
@@ -113,7 +118,7 @@ impl State {
     ///
     /// # Errors
     /// The highest generation is not in it.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, StateError> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, StateError> {
         #[derive(Deserialize)]
         struct EveryVersion {
             version: u64,
@@ -126,7 +131,8 @@ impl State {
         }
     }
 
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    /// The contents of the file.
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec_pretty(self).expect("a state is plain data");
         bytes.push(b'\n');
         bytes
@@ -134,7 +140,7 @@ impl State {
 
     /// The state after a switch to `record`. Written before the symlink changes, so that a crash cannot lose a run of
     /// `exec`.
-    pub(crate) fn switched_to(&self, record: ReleaseRecord) -> Self {
+    pub fn switched_to(&self, record: ReleaseRecord) -> Self {
         let mut earlier = self.earlier.clone();
         earlier.splice(0..0, self.previous.clone());
         let is_named = |earlier: &ReleaseRecord| {
@@ -158,14 +164,14 @@ impl State {
     }
 
     /// The highest generation seen, without those above `credible`: no origin gave them out. Then the records tell.
-    pub(crate) fn highest_generation_within(&self, credible: u64) -> u64 {
+    pub fn highest_generation_within(&self, credible: u64) -> u64 {
         let records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
         let seen = records.map(|record| record.generation).chain([self.highest_generation]);
         seen.filter(|generation| *generation <= credible).max().unwrap_or(0)
     }
 
     /// What is known of a release on disk, or of another copy of its content.
-    pub(crate) fn record_of(&self, name: ReleaseName) -> ReleaseRecord {
+    pub fn record_of(&self, name: ReleaseName) -> ReleaseRecord {
         let mut records = [&self.release, &self.previous, &self.applied].into_iter().flatten().chain(&self.earlier);
         match records.find(|record| record.directory.digest() == name.digest()) {
             Some(known) => ReleaseRecord { directory: name, ..known.clone() },
@@ -181,7 +187,7 @@ impl State {
     }
 
     /// Repairs the state to match the symlink, which is authoritative. `None` when they match.
-    pub(crate) fn repaired(&self, link: Option<ReleaseName>) -> Option<Self> {
+    pub fn repaired(&self, link: Option<ReleaseName>) -> Option<Self> {
         if self.release.as_ref().map(|release| release.directory) == link {
             return None;
         }
@@ -192,40 +198,42 @@ impl State {
     }
 
     /// The state after somebody deleted the release.
-    pub(crate) fn without_release(&self) -> Self {
+    pub fn without_release(&self) -> Self {
         let earlier =
             self.release.iter().chain(&self.previous).chain(&self.earlier).take(MAX_EARLIER).cloned().collect();
         Self { release: None, previous: None, earlier, hook: HookProgress::Done, hook_attempts: 0, ..self.clone() }
     }
 
     /// The pending run of `exec`, if any.
-    pub(crate) fn hook_job(&self) -> Option<HookJob> {
+    pub fn hook_job(&self) -> Option<HookJob> {
         let release = self.release.clone().filter(|_| self.hook == HookProgress::Pending)?;
         Some(HookJob { release, previous: self.applied.clone(), attempts: self.hook_attempts })
     }
 
     /// When an edge last confirmed the release, as of the last write.
-    pub(crate) fn last_success(&self) -> Option<SystemTime> {
+    pub fn last_success(&self) -> Option<SystemTime> {
         self.last_success.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
-    pub(crate) fn succeeded(&mut self, now: SystemTime) {
+    /// An edge confirmed the release, or sent it.
+    pub fn succeeded(&mut self, now: SystemTime) {
         self.last_success = seconds(now);
     }
 
-    pub(crate) fn hook_last_success(&self) -> Option<SystemTime> {
+    /// When `exec` last succeeded, as of the last write.
+    pub fn hook_last_success(&self) -> Option<SystemTime> {
         self.hook_last_success.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
     /// Lets the hooks run again for the release, unless it is these that have succeeded.
-    pub(crate) fn require_hooks(&mut self, hooks: &str) {
+    pub fn require_hooks(&mut self, hooks: &str) {
         if self.release.is_some() && self.hook == HookProgress::Done && self.hooks.as_deref() != Some(hooks) {
             (self.hook, self.hook_attempts) = (HookProgress::Pending, 0);
         }
     }
 
     /// `hooks`: the hash of those that ran.
-    pub(crate) fn hook_ended(&mut self, succeeded: bool, hooks: &str, now: SystemTime) {
+    pub fn hook_ended(&mut self, succeeded: bool, hooks: &str, now: SystemTime) {
         if succeeded {
             self.hook = HookProgress::Done;
             self.hooks = Some(hooks.to_owned());

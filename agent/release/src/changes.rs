@@ -8,7 +8,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 use weir_protocol::entry_path::percent_encode;
 
-use super::confined_dir::{ConfinedDir, is_type};
+use crate::confined_dir::{ConfinedDir, is_type};
 
 /// The changes that are kept in memory besides the file.
 const MAX_FIRST: usize = 1_000;
@@ -16,7 +16,7 @@ const MAX_FIRST: usize = 1_000;
 /// What happened to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum ChangeKind {
+pub enum ChangeKind {
     Added,
     Changed,
     Removed,
@@ -24,25 +24,26 @@ pub(crate) enum ChangeKind {
 
 /// One line of the file: a file or a symlink. Directories are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Change {
-    pub(crate) change: ChangeKind,
+pub struct Change {
+    pub change: ChangeKind,
     /// Percent-encoded where it is not printable text.
-    pub(crate) path: String,
+    pub path: String,
 }
 
 /// The differences between two releases.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub struct Changes {
     /// One JSON object per line. It is removed when this is dropped.
-    pub(crate) file: NamedTempFile,
-    pub(crate) total: u64,
+    pub file: NamedTempFile,
+    /// How many there are.
+    pub total: u64,
     /// The first ones, at most [`MAX_FIRST`].
-    pub(crate) first: Vec<Change>,
+    pub first: Vec<Change>,
 }
 
 /// Writes the differences into a new file in `incoming`. Without `before`, or when it is gone, all paths are added. Reads
 /// the files of both that have the same size.
-pub(super) fn changes(before: Option<&Path>, after: &Path, incoming: &Path) -> io::Result<Changes> {
+pub(crate) fn changes(before: Option<&Path>, after: &Path, incoming: &Path) -> io::Result<Changes> {
     let file = NamedTempFile::with_prefix_in("changes-", incoming)?;
     let mut out = BufWriter::new(file);
     let (mut total, mut first) = (0, Vec::new());

@@ -14,26 +14,26 @@ use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::Manifest;
 use weir_protocol::name::ServiceName;
 
-use super::changes::{Changes, changes};
-use super::compare::{Difference, compare};
-use super::error::{ReleaseError, disk};
-use super::layout::{INCOMING, RELEASES};
-use super::lock::RootLock;
-use super::modes::Modes;
-use super::name::ReleaseName;
-use super::pins;
-use super::rebuild::RebuiltTar;
-use super::state::{HookJob, ReleaseRecord, State};
-use super::state_file::{read_state, write_state};
-use super::switch::{read_link, write_link};
-use super::tar_reader::TarError;
-use super::tree::{make_directory, remove_tree, sync_directory};
-use super::unpack::{Limits, unpack};
-use super::{frames_file, prune, state_file, switch};
+use crate::changes::{Changes, changes};
+use crate::compare::{Difference, compare};
+use crate::error::{ReleaseError, disk};
 use crate::generation::highest_credible;
+use crate::layout::{INCOMING, RELEASES};
+use crate::lock::RootLock;
+use crate::modes::Modes;
+use crate::name::ReleaseName;
+use crate::pins;
+use crate::rebuild::RebuiltTar;
+use crate::state::{HookJob, ReleaseRecord, State};
+use crate::state_file::{read_state, write_state};
+use crate::switch::{read_link, write_link};
+use crate::tar_reader::TarError;
+use crate::tree::{make_directory, remove_tree, sync_directory};
+use crate::unpack::{Limits, unpack};
+use crate::{frames_file, prune, state_file, switch};
 
 /// The directory of one service.
-pub(crate) struct ServiceDirectory {
+pub struct ServiceDirectory {
     root: PathBuf,
     service: ServiceName,
     path: PathBuf,
@@ -59,7 +59,7 @@ struct Cached {
 
 /// What was missing of a directory, and is no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Restored {
+pub enum Restored {
     /// This is the first time: the state was read.
     Read,
     /// Nothing that readers see.
@@ -73,7 +73,7 @@ pub(crate) enum Restored {
 impl ServiceDirectory {
     /// Touches no file: [`restore`](Self::restore) does. `required_hooks`: the hash of hooks that have to run, unless it is
     /// these that have succeeded.
-    pub(crate) fn new(
+    pub fn new(
         root: &Path,
         service: &ServiceName,
         keep_releases: usize,
@@ -101,7 +101,7 @@ impl ServiceDirectory {
     ///
     /// # Errors
     /// Something else is in the way, or the disk fails. Before the first success nothing may be switched.
-    pub(crate) fn restore(&self) -> Result<Restored, ReleaseError> {
+    pub fn restore(&self) -> Result<Restored, ReleaseError> {
         self.lock.restore(&self.root, self.modes)?;
         make_directories(&self.path, self.modes)?;
         let link = read_link(&self.path)?;
@@ -160,52 +160,54 @@ impl ServiceDirectory {
     }
 
     /// Whether readers find a release.
-    pub(crate) fn has_current(&self) -> bool {
+    pub fn has_current(&self) -> bool {
         read_link(&self.path).is_ok_and(|link| link.is_some())
     }
 
-    pub(crate) fn state(&self) -> State {
+    /// What is stored of the service.
+    pub fn state(&self) -> State {
         self.cached().state.clone()
     }
 
     /// The directory of incoming tarballs.
-    pub(crate) fn incoming(&self) -> PathBuf {
+    pub fn incoming(&self) -> PathBuf {
         self.path.join(INCOMING)
     }
 
-    pub(crate) fn release_path(&self, name: ReleaseName) -> PathBuf {
+    /// Where a release is, if it is there.
+    pub fn release_path(&self, name: ReleaseName) -> PathBuf {
         self.path.join(RELEASES).join(name.to_string())
     }
 
     /// Whether `current` points at this release.
-    pub(crate) fn points_at(&self, release: ReleaseName) -> Result<bool, ReleaseError> {
+    pub fn points_at(&self, release: ReleaseName) -> Result<bool, ReleaseError> {
         Ok(read_link(&self.path)? == Some(release))
     }
 
     /// Compares a release with its verified tarball.
-    pub(crate) fn compare(&self, tarball: &File, release: ReleaseName) -> Result<Option<Difference>, ReleaseError> {
+    pub fn compare(&self, tarball: &File, release: ReleaseName) -> Result<Option<Difference>, ReleaseError> {
         Ok(compare(rewound(tarball)?, &self.release_path(release), self.modes)?)
     }
 
     /// Reads the tar of a release, of `size` bytes, as it is rebuilt. Whether nobody has changed the release must be checked.
-    pub(crate) fn open_tar(&self, release: ReleaseName, size: u64) -> io::Result<RebuiltTar> {
+    pub fn open_tar(&self, release: ReleaseName, size: u64) -> io::Result<RebuiltTar> {
         RebuiltTar::open(&self.release_path(release), size)
     }
 
     /// The frames of the tarball with this digest, if they are the ones that are stored.
-    pub(crate) fn stored_frames(&self, digest: TarballDigest) -> Option<Manifest> {
+    pub fn stored_frames(&self, digest: TarballDigest) -> Option<Manifest> {
         frames_file::read(&self.path, digest)
     }
 
     /// Stores the frames of a tarball in place of those of another one.
-    pub(crate) fn store_frames(&self, digest: TarballDigest, manifest: &Manifest) -> Result<(), ReleaseError> {
+    pub fn store_frames(&self, digest: TarballDigest, manifest: &Manifest) -> Result<(), ReleaseError> {
         let _writer = self.writer();
         frames_file::write(&self.path, digest, manifest)
     }
 
     /// Makes a release of the verified tarball: reuses an intact one, or unpacks it under the first free name of its
     /// digest, from number `first`.
-    pub(crate) fn create_release(
+    pub fn create_release(
         &self,
         tarball: &File,
         digest: TarballDigest,
@@ -246,7 +248,7 @@ impl ServiceDirectory {
     }
 
     /// Points `current` at a release that an edge has just sent or confirmed.
-    pub(crate) fn switch(&self, record: &ReleaseRecord) -> Result<(), ReleaseError> {
+    pub fn switch(&self, record: &ReleaseRecord) -> Result<(), ReleaseError> {
         self.switch_at(record, Some(SystemTime::now()))
     }
 
@@ -254,8 +256,8 @@ impl ServiceDirectory {
     ///
     /// # Errors
     /// No release of the digest is kept, or the disk fails.
-    pub(crate) fn roll_back(&self, digest: TarballDigest) -> Result<(), ReleaseError> {
-        let kept = super::prune::releases(&self.path)?.into_iter().map(|(_, name)| name);
+    pub fn roll_back(&self, digest: TarballDigest) -> Result<(), ReleaseError> {
+        let kept = crate::prune::releases(&self.path)?.into_iter().map(|(_, name)| name);
         let newest = kept.filter(|name| name.digest() == digest).max().ok_or(ReleaseError::NotKept { digest })?;
         self.switch_at(&self.state().record_of(newest), None)
     }
@@ -264,7 +266,7 @@ impl ServiceDirectory {
     ///
     /// # Errors
     /// The pin cannot be read.
-    pub(crate) fn is_pinned_elsewhere(&self, digest: TarballDigest) -> Result<bool, ReleaseError> {
+    pub fn is_pinned_elsewhere(&self, digest: TarballDigest) -> Result<bool, ReleaseError> {
         let pin = pins::pin_of(&self.root, self.service.as_str()).map_err(disk("read the pin in", &self.root))?;
         Ok(pin.is_some_and(|pin| pin.digest != digest))
     }
@@ -293,7 +295,7 @@ impl ServiceDirectory {
 
     /// Records that an edge confirmed the release. Writes only when the highest generation rises, which must never be
     /// forgotten; everything else is written with the next change.
-    pub(crate) fn confirm(&self, generation: u64, record: Option<ReleaseRecord>) -> Result<(), ReleaseError> {
+    pub fn confirm(&self, generation: u64, record: Option<ReleaseRecord>) -> Result<(), ReleaseError> {
         let now = SystemTime::now();
         let highest = self.state().highest_generation_within(highest_credible(now));
         let confirmed = |state: &mut State| {
@@ -312,19 +314,19 @@ impl ServiceDirectory {
     }
 
     /// The differences between a release and an older one, in a file that is removed when they are dropped.
-    pub(crate) fn changes(&self, before: Option<ReleaseName>, after: ReleaseName) -> Result<Changes, ReleaseError> {
+    pub fn changes(&self, before: Option<ReleaseName>, after: ReleaseName) -> Result<Changes, ReleaseError> {
         let before = before.map(|name| self.release_path(name));
         let after = self.release_path(after);
         changes(before.as_deref(), &after, &self.incoming()).map_err(disk("list the changes of", &after))
     }
 
     /// The pending run of `exec`, if any.
-    pub(crate) fn hook_job(&self) -> Option<HookJob> {
+    pub fn hook_job(&self) -> Option<HookJob> {
         self.cached().state.hook_job()
     }
 
     /// The pending run of `exec`, if any. Its release is not pruned while it runs.
-    pub(crate) fn begin_hook(&self) -> Option<HookJob> {
+    pub fn begin_hook(&self) -> Option<HookJob> {
         let mut cached = self.cached();
         let job = cached.state.hook_job();
         cached.in_use = job.as_ref().map(|job| job.release.directory);
@@ -332,7 +334,7 @@ impl ServiceDirectory {
     }
 
     /// Records the end of `exec`, unless another release is in force by now. `hooks`: the hash of those that ran.
-    pub(crate) fn end_hook(&self, release: ReleaseName, succeeded: bool, hooks: &str) -> Result<(), ReleaseError> {
+    pub fn end_hook(&self, release: ReleaseName, succeeded: bool, hooks: &str) -> Result<(), ReleaseError> {
         self.cached().in_use = None;
         self.change(|state| {
             if state.release.as_ref().is_some_and(|present| present.directory == release) {

@@ -5,16 +5,30 @@ use std::path::{Path, PathBuf};
 
 use weir_protocol::digest::TarballDigest;
 
-use super::tar_reader::TarError;
+use crate::tar_reader::TarError;
 
 /// Why a release could not be written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReleaseError {
+pub enum ReleaseError {
     /// Something that no agent has made is where its files belong.
     #[error("{} is in the way: it {found}; move it away", path.display())]
-    InTheWay { path: PathBuf, found: String },
+    InTheWay {
+        /// Where it is.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
+    /// The disk does not do what it should.
     #[error("cannot {operation} {}: {source}", path.display())]
-    Disk { operation: &'static str, path: PathBuf, source: io::Error },
+    Disk {
+        /// A verb.
+        operation: &'static str,
+        /// What it was about.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The tarball cannot be unpacked.
     #[error(transparent)]
     Tar(#[from] TarError),
     /// The pin cannot be read: whether the service stays where it is would be a guess.
@@ -24,11 +38,14 @@ pub(crate) enum ReleaseError {
     #[error(
         "the release {digest} is no longer on disk, and no edge has it: choose another one, or `weir-agent unpin` the service"
     )]
-    NotKept { digest: TarballDigest },
+    NotKept {
+        /// Its digest.
+        digest: TarballDigest,
+    },
 }
 
 /// An I/O error with the operation and the path.
-pub(super) fn disk(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReleaseError {
+pub(crate) fn disk(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReleaseError {
     let path = path.to_owned();
     move |source| ReleaseError::Disk { operation, path, source }
 }

@@ -1,4 +1,8 @@
-//! Releases on disk: unpacked, switched atomically, compared, pruned.
+//! A directory that is always one complete, verified release: unpacked beside, switched atomically, compared, pruned. Begin
+//! at [`ServiceDirectory`].
+//!
+//! The crate knows files, digests and names. It knows no edge, no configuration and no clock: who calls it brings the verified
+//! tarball, and the time.
 //!
 //! ```text
 //! root/<service>/current            symlink to releases/<name>
@@ -16,6 +20,7 @@ mod confined_dir;
 mod directory;
 mod error;
 mod frames_file;
+mod generation;
 mod kept;
 mod layout;
 mod lock;
@@ -32,17 +37,18 @@ mod tar_record;
 mod tree;
 mod unpack;
 
-pub(crate) use changes::Changes;
-pub(crate) use directory::{Restored, ServiceDirectory};
-pub(crate) use error::ReleaseError;
-pub(crate) use kept::KeptReleases;
-pub(crate) use layout::RELEASES;
-pub(crate) use lock::RootLock;
-pub(crate) use modes::Modes;
+pub use changes::Changes;
+pub use directory::{Restored, ServiceDirectory};
+pub use error::ReleaseError;
+pub use generation::highest_credible;
+pub use kept::KeptReleases;
+pub use layout::RELEASES;
+pub use lock::RootLock;
+pub use modes::Modes;
 pub use name::{ReleaseName, ReleaseNameError};
-pub(crate) use pins::{Pin, Pins, read_pins, remove_pin, write_pin};
-pub(crate) use state::{HookJob, ReleaseRecord, State};
-pub(crate) use tar_reader::TarError;
-pub(crate) use tar_record::TarRecord;
-pub(crate) use tree::remove_tree;
-pub(crate) use unpack::Limits;
+pub use pins::{Pin, Pins, read_pins, remove_pin, write_pin};
+pub use state::{HookJob, ReleaseRecord, State};
+pub use tar_reader::TarError;
+pub use tar_record::TarRecord;
+pub use tree::remove_tree;
+pub use unpack::Limits;

@@ -7,7 +7,7 @@ const MAX_AHEAD: Duration = Duration::from_secs(24 * 3600);
 
 /// The highest generation that is believed at this time. A generation is the time of its publication in Unix milliseconds, or
 /// a little more. One of the far future would make an agent refuse all that its origin publishes.
-pub(crate) fn highest_credible(now: SystemTime) -> u64 {
+pub fn highest_credible(now: SystemTime) -> u64 {
     let clock = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from((clock + MAX_AHEAD).as_millis()).unwrap_or(u64::MAX)
 }

@@ -13,9 +13,9 @@ use tempfile::NamedTempFile;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 
-use super::error::{ReleaseError, disk};
-use super::modes::Modes;
-use super::tree::{make_directory, read_file, remove_tree, sync_directory};
+use crate::error::{ReleaseError, disk};
+use crate::modes::Modes;
+use crate::tree::{make_directory, read_file, remove_tree, sync_directory};
 
 const PINS: &str = ".pins";
 
@@ -24,19 +24,21 @@ const MAX_PIN_BYTES: u64 = 128;
 
 /// The release at which a service stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pin {
-    pub(crate) digest: TarballDigest,
-    pub(crate) since: SystemTime,
+pub struct Pin {
+    /// The digest of its tarball.
+    pub digest: TarballDigest,
+    /// When it was pinned.
+    pub since: SystemTime,
 }
 
 /// The pin of each service, or why it cannot be read.
-pub(crate) type Pins = BTreeMap<ServiceName, Result<Pin, String>>;
+pub type Pins = BTreeMap<ServiceName, Result<Pin, String>>;
 
 /// All pins of a root.
 ///
 /// # Errors
 /// Their directory cannot be read: that there are none would be a guess, and would switch back to what somebody has left.
-pub(crate) fn read_pins(root: &Path) -> io::Result<Pins> {
+pub fn read_pins(root: &Path) -> io::Result<Pins> {
     let mut pins = Pins::new();
     let path = root.join(PINS);
     let entries = match fs::read_dir(&path) {
@@ -55,7 +57,7 @@ pub(crate) fn read_pins(root: &Path) -> io::Result<Pins> {
     Ok(pins)
 }
 
-pub(super) fn pin_of(root: &Path, service: &str) -> io::Result<Option<Pin>> {
+pub(crate) fn pin_of(root: &Path, service: &str) -> io::Result<Option<Pin>> {
     read_pin(&root.join(PINS).join(service))
 }
 
@@ -73,12 +75,7 @@ fn read_pin(path: &Path) -> io::Result<Option<Pin>> {
 }
 
 /// Pins a service, durably.
-pub(crate) fn write_pin(
-    root: &Path,
-    service: &ServiceName,
-    digest: TarballDigest,
-    modes: Modes,
-) -> Result<(), ReleaseError> {
+pub fn write_pin(root: &Path, service: &ServiceName, digest: TarballDigest, modes: Modes) -> Result<(), ReleaseError> {
     let (directory, path) = pin_path(root, service);
     make_directory(&directory, modes.directory())?;
     let write = || {
@@ -93,7 +90,7 @@ pub(crate) fn write_pin(
 }
 
 /// Removes a pin; returns whether there was one.
-pub(crate) fn remove_pin(root: &Path, service: &ServiceName) -> Result<bool, ReleaseError> {
+pub fn remove_pin(root: &Path, service: &ServiceName) -> Result<bool, ReleaseError> {
     let (directory, path) = pin_path(root, service);
     if fs::symlink_metadata(&path).is_err() {
         return Ok(false);

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::error::{ReleaseError, disk};
-use super::layout::{INCOMING, RELEASES};
-use super::name::ReleaseName;
-use super::tree::remove_tree;
+use crate::error::{ReleaseError, disk};
+use crate::layout::{INCOMING, RELEASES};
+use crate::name::ReleaseName;
+use crate::tree::remove_tree;
 
 /// Removes releases, except the needed ones and the youngest others, `keep` in total.
-pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Result<(), ReleaseError> {
+pub(crate) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Result<(), ReleaseError> {
     let mut others = self::releases(service)?;
     others.retain(|(_, name)| !needed.contains(name));
     let releases = service.join(RELEASES);
@@ -25,7 +25,7 @@ pub(super) fn prune(service: &Path, needed: &[ReleaseName], keep: usize) -> Resu
 }
 
 /// The complete releases on disk, with the times at which they were made. Foreign directories are left out.
-pub(super) fn releases(service: &Path) -> Result<Vec<(SystemTime, ReleaseName)>, ReleaseError> {
+pub(crate) fn releases(service: &Path) -> Result<Vec<(SystemTime, ReleaseName)>, ReleaseError> {
     let releases = service.join(RELEASES);
     let mut found = Vec::new();
     for entry in fs::read_dir(&releases).map_err(disk("list", &releases))? {
@@ -51,7 +51,7 @@ fn surplus(
 }
 
 /// Removes releases that are partly unpacked or removed, and incoming tarballs.
-pub(super) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
+pub(crate) fn remove_leftovers(service: &Path) -> Result<(), ReleaseError> {
     for (folder, prefix) in [(RELEASES, "."), (INCOMING, "")] {
         let folder = service.join(folder);
         for entry in fs::read_dir(&folder).map_err(disk("list", &folder))? {

@@ -1,7 +1,7 @@
 //! The folders in the directory of a service.
 
 /// Complete releases.
-pub(crate) const RELEASES: &str = "releases";
+pub const RELEASES: &str = "releases";
 
 /// Releases and tarballs in progress.
-pub(super) const INCOMING: &str = "incoming";
+pub(crate) const INCOMING: &str = "incoming";
