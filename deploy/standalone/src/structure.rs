@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree, token_stream};
 
 /// The folders of the crates, and of their tests.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "shared/protocol",
     "shared/runtime",
     "origin/tarball",
+    "origin/observed",
     "origin",
     "edge",
     "agent/release",

@@ -287,16 +287,24 @@ impl Descriptor {
 }
 
 /// RFC 3339 in UTC, whole seconds.
-pub(crate) mod rfc3339 {
+pub mod rfc3339 {
     use std::time::SystemTime;
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(crate) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    /// Writes a time.
+    ///
+    /// # Errors
+    /// The serializer fails.
+    pub fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_rfc3339_seconds(*time))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+    /// Reads a time.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         humantime::parse_rfc3339(&text).map_err(serde::de::Error::custom)
     }

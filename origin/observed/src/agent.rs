@@ -1,0 +1,197 @@
+//! What the table holds of an agent.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use weir_protocol::labels::Labels;
+use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::observed::{AgentRows, Proved, Row};
+use weir_protocol::report::Instance;
+
+use crate::compact::{CompactRow, Pools};
+use crate::edge::Edge;
+
+/// How much later another instance has to be heard than the current one, because edges send whole seconds.
+const INSTANCE_MARGIN: Duration = Duration::from_secs(1);
+
+/// How long an agent is flagged after two of its instances alternated.
+const ALTERNATED_FOR: Duration = Duration::from_secs(900);
+
+/// A label takes about this besides its text: its nodes of the tree, and two allocations.
+const LABEL_OVERHEAD: usize = 100;
+
+/// Whether an agent is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// An edge has heard it within the last 90 s.
+    Live,
+    /// No edge has.
+    Silent,
+    /// It is not live, and a credential with its name was refused since.
+    Refused,
+}
+
+impl State {
+    /// All states, for queries.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("live", Self::Live), ("silent", Self::Silent), ("refused", Self::Refused)];
+}
+
+/// An agent.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// When an edge last had news of it.
+    pub(crate) heard: Instant,
+    /// `None`: only its name is known, from before the start.
+    pub(crate) statement: Option<Statement>,
+    /// Sorted by the names of the services.
+    pub(crate) rows: Vec<CompactRow>,
+    /// The instance before the current one.
+    previous: Option<Instance>,
+    alternated: Option<Instant>,
+}
+
+/// What an edge states of an agent.
+#[derive(Debug)]
+pub(crate) struct Statement {
+    pub(crate) edge: NodeName,
+    /// The [`Edge::epoch`] in which the edge stated it last.
+    pub(crate) epoch: u64,
+    pub(crate) instance: Instance,
+    pub(crate) seq: u64,
+    pub(crate) unheard: bool,
+    pub(crate) proved: Option<Proved>,
+    pub(crate) labels: Labels,
+    pub(crate) version: String,
+}
+
+/// What becomes of a statement.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Accept,
+    /// Another statement counts.
+    Ignore,
+    /// It would count, but what came before it is missing here.
+    Resync,
+}
+
+impl Agent {
+    pub(crate) fn new(heard: Instant) -> Self {
+        Self { heard, statement: None, rows: Vec::new(), previous: None, alternated: None }
+    }
+
+    /// Whether a statement counts: of one instance the higher `seq`, otherwise the one heard last.
+    pub(crate) fn choose(&mut self, edge: &NodeName, new: &AgentRows, heard: Instant, now: Instant) -> Choice {
+        let whole = if new.full { Choice::Accept } else { Choice::Resync };
+        let Some(current) = &self.statement else { return whole };
+        let (is_same_edge, is_same_instance) = (current.edge == *edge, current.instance == new.instance);
+        match (is_same_edge, is_same_instance) {
+            (true, true) if new.seq < current.seq => Choice::Ignore,
+            (true, true) => Choice::Accept,
+            (false, true) if new.seq > current.seq => whole,
+            (false, true) => Choice::Ignore,
+            (true, false) => {
+                self.note_alternation(&new.instance, now);
+                whole
+            }
+            (false, false) if heard <= self.heard + INSTANCE_MARGIN => Choice::Ignore,
+            (false, false) => {
+                self.note_alternation(&new.instance, now);
+                // Edges that alternate would send everything again and again.
+                if !new.full && self.alternates(now) { Choice::Ignore } else { whole }
+            }
+        }
+    }
+
+    fn note_alternation(&mut self, instance: &Instance, now: Instant) {
+        if self.previous.as_ref() == Some(instance) {
+            self.alternated = Some(now);
+        }
+    }
+
+    /// Whether two instances with the agent's name alternate.
+    pub(crate) fn alternates(&self, now: Instant) -> bool {
+        self.alternated.is_some_and(|at| now.saturating_duration_since(at) < ALTERNATED_FOR)
+    }
+
+    /// Accepts all of a statement but its rows.
+    pub(crate) fn accept(&mut self, statement: Statement, heard: Instant) {
+        if let Some(before) = self.statement.take().filter(|before| before.instance != statement.instance) {
+            self.previous = Some(before.instance);
+            self.heard = heard;
+        }
+        self.heard = self.heard.max(heard);
+        self.statement = Some(statement);
+    }
+
+    /// Accepts rows; `is_full`: there are no others. At most `most` that are new. Returns how many were left out.
+    pub(crate) fn accept_rows(&mut self, pools: &mut Pools, rows: Vec<Row>, is_full: bool, most: usize) -> usize {
+        let (mut known, mut new, mut left_out) = (vec![!is_full; self.rows.len()], Vec::new(), 0);
+        for row in rows {
+            match self.position(pools, &row.service) {
+                Ok(at) => {
+                    let row = pools.hold(row);
+                    pools.release(&std::mem::replace(&mut self.rows[at], row));
+                    known[at] = true;
+                }
+                Err(_) if new.len() < most => new.push(pools.hold(row)),
+                Err(_) => left_out += 1,
+            }
+        }
+        let mut known = known.into_iter();
+        self.rows.retain(|row| {
+            let stays = known.next().unwrap_or_default();
+            if !stays {
+                pools.release(row);
+            }
+            stays
+        });
+        if !new.is_empty() {
+            self.rows.reserve_exact(new.len());
+            self.rows.append(&mut new);
+            self.rows.sort_by(|one, other| pools.services.get(one.service).cmp(pools.services.get(other.service)));
+            // A service that a message has twice.
+            let mut before = None;
+            self.rows.retain(|row| {
+                let is_first = before.replace(row.service) != Some(row.service);
+                if !is_first {
+                    pools.release(row);
+                }
+                is_first
+            });
+        }
+        left_out
+    }
+
+    /// Removes the row of a service.
+    pub(crate) fn remove(&mut self, pools: &mut Pools, service: &ServiceName) {
+        if let Ok(at) = self.position(pools, service) {
+            pools.release(&self.rows.remove(at));
+        }
+    }
+
+    fn position(&self, pools: &Pools, service: &ServiceName) -> Result<usize, usize> {
+        self.rows.binary_search_by(|row| pools.services.get(row.service).cmp(service))
+    }
+
+    /// When an edge heard it last. An edge that lists it sends no news of an agent at which nothing changes.
+    pub(crate) fn heard_at(&self, edge: Option<&Edge>) -> Instant {
+        let Some((statement, edge)) = self.statement.as_ref().filter(|it| !it.unheard).zip(edge) else {
+            return self.heard;
+        };
+        self.heard.max(edge.heard_in(statement.epoch).unwrap_or(self.heard))
+    }
+
+    /// An estimate of what it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let of_rows = self.rows.capacity() * size_of::<CompactRow>();
+        let boxed: usize = self.rows.iter().map(CompactRow::boxed_bytes).sum();
+        let of_statement = self.statement.as_ref().map_or(0, |statement| {
+            let label = |(key, value): (&str, &str)| key.len() + value.len() + LABEL_OVERHEAD;
+            statement.labels.iter().map(label).sum::<usize>() + statement.version.len()
+        });
+        // Twice: the tree of agents is about half full. The name and the instances have an allocation each.
+        2 * size_of::<Self>() + 200 + of_rows + boxed + of_statement
+    }
+}

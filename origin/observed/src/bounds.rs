@@ -1,0 +1,24 @@
+//! How much a table holds.
+
+/// The most edges. Beyond it a new one is rejected.
+pub const MAX_EDGES: usize = 1_000;
+
+/// The most names that failed credentials claimed. Beyond it the ones heard first are dropped.
+pub const MAX_REFUSED_NAMES: usize = 10_000;
+
+/// How much a table holds. Beyond it what is new is rejected, and what is known is updated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Agents.
+    pub agents: usize,
+    /// Rows of all agents.
+    pub rows: usize,
+    /// Estimated bytes.
+    pub bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { agents: 50_000, rows: 1_000_000, bytes: 256 << 20 }
+    }
+}

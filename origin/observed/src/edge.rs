@@ -1,0 +1,86 @@
+//! What the table holds of an edge.
+
+use std::time::{Duration, Instant};
+
+use weir_protocol::observed::EdgeObserved;
+use weir_protocol::report::Instance;
+
+/// After this time without a message an edge is incomplete.
+pub const EDGE_SILENT_AFTER: Duration = Duration::from_secs(30);
+
+/// After this time without a message an edge leaves the list, and a refused name too.
+pub const EDGE_FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// An edge.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    pub(crate) heard: Instant,
+    /// Its instance and the last accepted `seq`. `None`: everything has to come again.
+    last: Option<(Instance, u64)>,
+    /// Grows with each `full`.
+    pub(crate) epoch: u64,
+    /// When the epoch before was heard last.
+    heard_before: Instant,
+    /// Since when not all of its rows are here.
+    incomplete_since: Option<Instant>,
+    pub(crate) connected: u64,
+}
+
+impl Edge {
+    /// An edge of which nothing but the name is known.
+    pub(crate) fn new(heard: Instant) -> Self {
+        Self { heard, last: None, epoch: 0, heard_before: heard, incomplete_since: Some(heard), connected: 0 }
+    }
+
+    /// Starts to take in a message. `false`: what came before it is missing.
+    pub(crate) fn begin(&mut self, message: &EdgeObserved, now: Instant) -> bool {
+        let before = std::mem::replace(&mut self.heard, now);
+        if message.full {
+            self.epoch += 1;
+            self.heard_before = before;
+            self.incomplete_since.get_or_insert(now);
+            return true;
+        }
+        let follows = self.last.as_ref().is_some_and(|(instance, seq)| {
+            *instance == message.instance && (message.seq == *seq || message.seq == seq.saturating_add(1))
+        });
+        if !follows {
+            self.interrupt(now);
+        }
+        follows
+    }
+
+    /// Everything has to come again.
+    pub(crate) fn interrupt(&mut self, now: Instant) {
+        self.last = None;
+        self.incomplete_since.get_or_insert(now);
+    }
+
+    /// A part of a message was left out: the edge sends it again.
+    pub(crate) fn leave_out(&mut self, now: Instant) {
+        self.incomplete_since.get_or_insert(now);
+    }
+
+    /// A message was accepted.
+    pub(crate) fn accept(&mut self, message: &EdgeObserved) {
+        self.last = Some((message.instance.clone(), message.seq));
+        if !message.more {
+            self.incomplete_since = None;
+        }
+    }
+
+    /// When it was last heard in an epoch, of the last two.
+    pub(crate) fn heard_in(&self, epoch: u64) -> Option<Instant> {
+        match self.epoch.checked_sub(epoch) {
+            Some(0) => Some(self.heard),
+            Some(1) => Some(self.heard_before),
+            _ => None,
+        }
+    }
+
+    /// Since when rows of its agents may be missing or old.
+    pub(crate) fn incomplete_since(&self, now: Instant) -> Option<Instant> {
+        let is_silent = now.saturating_duration_since(self.heard) >= EDGE_SILENT_AFTER;
+        self.incomplete_since.or(is_silent.then_some(self.heard))
+    }
+}

@@ -1,0 +1,127 @@
+//! Which rows and agents a query is about. Filters combine.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::name_glob::NameGlob;
+use weir_protocol::observed::{Phase, ProblemKind};
+
+use crate::agent::{Agent, State};
+use crate::compact::{CompactRow, NONE, Release};
+use crate::table::{AGENT_SILENT_AFTER, Now, Table};
+
+/// Which agents. The default: all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentFilter {
+    /// Their names.
+    pub agent: Option<NameGlob>,
+    /// The edge that states them.
+    pub edge: Option<NameGlob>,
+    /// Labels with values that they all have.
+    pub labels: Vec<(String, String)>,
+    /// Whether they are there.
+    pub state: Option<State>,
+}
+
+/// Whether what an agent runs is older than a revision.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is.
+    Lacks,
+    /// It is not.
+    Has,
+    /// The position of one of both is not known.
+    #[default]
+    Unknown,
+}
+
+/// Whether a release of a service lacks what is looked for. `None`: the agent has no release.
+pub type Lacks<'a> = &'a dyn Fn(&ServiceName, Option<&Release>) -> Verdict;
+
+/// Which rows. The default: all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowFilter {
+    /// Of which agents.
+    pub agents: AgentFilter,
+    /// Of which services.
+    pub service: Option<NameGlob>,
+    /// Of these services alone, such as those of a repository.
+    pub among: Option<BTreeSet<ServiceName>>,
+    /// With this phase.
+    pub phase: Option<Phase>,
+    /// With a problem of this kind.
+    pub problem: Option<ProblemKind>,
+}
+
+/// An agent that is matched, with what depends on the time.
+#[derive(Clone, Copy)]
+pub(crate) struct Matched<'a> {
+    pub(crate) name: &'a NodeName,
+    pub(crate) agent: &'a Agent,
+    pub(crate) heard: Instant,
+    pub(crate) state: State,
+    pub(crate) reason: Option<&'a str>,
+}
+
+/// What a filter says of each shared value, so that each row is a few comparisons.
+pub(crate) struct Prepared<'a> {
+    filter: &'a RowFilter,
+    services: Option<Vec<bool>>,
+    verdicts: Option<(Vec<Verdict>, Vec<Verdict>)>,
+}
+
+impl Table {
+    /// What is known of an agent now.
+    pub(crate) fn matched<'a>(&'a self, name: &'a NodeName, agent: &'a Agent, now: Now) -> Matched<'a> {
+        let heard = self.heard_at(agent);
+        let is_live = agent.statement.is_some() && now.monotonic.saturating_duration_since(heard) < AGENT_SILENT_AFTER;
+        let refused = self.refused.get(name);
+        let state = match refused {
+            _ if is_live => State::Live,
+            Some(refusal) if refusal.at >= heard => State::Refused,
+            _ => State::Silent,
+        };
+        Matched { name, agent, heard, state, reason: refused.map(|refusal| &*refusal.claim.reason) }
+    }
+}
+
+impl AgentFilter {
+    pub(crate) fn matches(&self, of: Matched<'_>) -> bool {
+        let statement = of.agent.statement.as_ref();
+        self.agent.as_ref().is_none_or(|glob| glob.matches(of.name.as_str()))
+            && self.state.is_none_or(|state| state == of.state)
+            && self.edge.as_ref().is_none_or(|glob| statement.is_some_and(|it| glob.matches(it.edge.as_str())))
+            && self.labels.iter().all(|(key, value)| {
+                statement.is_some_and(|it| it.labels.iter().any(|label| label == (key.as_str(), value.as_str())))
+            })
+    }
+}
+
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(table: &Table, filter: &'a RowFilter, lacks: Option<Lacks<'_>>) -> Self {
+        let is_wanted = |name: &ServiceName| {
+            filter.service.as_ref().is_none_or(|glob| glob.matches(name.as_str()))
+                && filter.among.as_ref().is_none_or(|among| among.contains(name))
+        };
+        let is_narrow = filter.service.is_some() || filter.among.is_some();
+        let services = is_narrow.then(|| table.pools.services.map(is_wanted));
+        let verdicts = lacks.map(|lacks| {
+            let of_releases = table.pools.releases.map(|release| lacks(&release.service, Some(release)));
+            (of_releases, table.pools.services.map(|service| lacks(service, None)))
+        });
+        Self { filter, services, verdicts }
+    }
+
+    /// Whether a row is meant. [`Verdict::Unknown`]: but for what it runs.
+    pub(crate) fn verdict(&self, row: &CompactRow) -> Option<Verdict> {
+        let is_meant = self.services.as_ref().is_none_or(|services| services[row.service as usize])
+            && self.filter.phase.is_none_or(|phase| phase == row.phase)
+            && self.filter.problem.is_none_or(|kind| row.problem.as_ref().is_some_and(|it| it.kind == kind));
+        let of_row = |(of_releases, of_services): &(Vec<Verdict>, Vec<Verdict>)| match row.current {
+            NONE => of_services[row.service as usize],
+            release => of_releases[release as usize],
+        };
+        is_meant.then(|| self.verdicts.as_ref().map_or(Verdict::Lacks, of_row))
+    }
+}

@@ -1,0 +1,26 @@
+//! What every agent runs of every service, since when, and what stops it: the last values of all agents, as edges
+//! report them. An origin answers from this table. Pure: no I/O, and the caller passes the time.
+
+mod agent;
+mod bounds;
+mod compact;
+mod edge;
+mod filter;
+mod names;
+mod pool;
+mod query;
+mod refused;
+mod summary;
+mod table;
+mod words;
+
+pub use self::agent::State;
+pub use self::bounds::{Bounds, MAX_EDGES, MAX_REFUSED_NAMES};
+pub use self::compact::Release;
+pub use self::edge::{EDGE_FORGOTTEN_AFTER, EDGE_SILENT_AFTER};
+pub use self::filter::{AgentFilter, Lacks, RowFilter, Verdict};
+pub use self::names::{LastSeen, Names};
+pub use self::query::{AgentView, Answer, Incomplete, RowView};
+pub use self::summary::{By, Group};
+pub use self::table::{AGENT_FORGOTTEN_AFTER, AGENT_SILENT_AFTER, Now, Rejected, Table};
+pub use self::words::{PHASES, PROBLEMS};

@@ -1,0 +1,93 @@
+//! The names of agents and edges with the times when they were last heard: what outlives a restart.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_protocol::name::NodeName;
+
+/// When a name was last heard, or deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LastSeen {
+    /// Unix minutes.
+    pub at: u64,
+    /// An operator deleted it at that time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleted: bool,
+}
+
+/// The names that origins know.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    /// Edges.
+    pub edges: BTreeMap<NodeName, LastSeen>,
+    /// Agents.
+    pub agents: BTreeMap<NodeName, LastSeen>,
+}
+
+impl Names {
+    /// Both: of each name what is later.
+    #[must_use]
+    pub fn merged(mut self, other: Self) -> Self {
+        let merge = |into: &mut BTreeMap<NodeName, LastSeen>, from: BTreeMap<NodeName, LastSeen>| {
+            for (name, seen) in from {
+                let later = into.get(&name).map_or(seen, |known| seen.max(*known));
+                into.insert(name, later);
+            }
+        };
+        merge(&mut self.edges, other.edges);
+        merge(&mut self.agents, other.agents);
+        self
+    }
+
+    /// Without the names that were last seen before these Unix minutes.
+    pub fn forget(&mut self, edges_before: u64, agents_before: u64) {
+        self.edges.retain(|_, seen| seen.at >= edges_before);
+        self.agents.retain(|_, seen| seen.at >= agents_before);
+    }
+
+    /// Drops the agents seen longest ago, until at most `most` are left.
+    pub fn keep_agents(&mut self, most: usize) {
+        let mut times: Vec<LastSeen> = self.agents.values().copied().collect();
+        if times.len() > most {
+            times.sort_unstable_by(|one, other| other.cmp(one));
+            let oldest = times.get(most).copied();
+            self.agents.retain(|_, seen| Some(*seen) > oldest);
+        }
+    }
+
+    /// Whether `other` has a name that is not here, or a time that is `minutes` later than here.
+    pub fn lacks(&self, other: &Self, minutes: u64) -> bool {
+        let lacks = |known: &BTreeMap<NodeName, LastSeen>, other: &BTreeMap<NodeName, LastSeen>| {
+            other.iter().any(|(name, seen)| {
+                known.get(name).is_none_or(|known| known.deleted != seen.deleted || known.at + minutes <= seen.at)
+            })
+        };
+        lacks(&self.edges, &other.edges) || lacks(&self.agents, &other.agents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(agents: &[(&str, u64, bool)]) -> Names {
+        let seen = |&(name, at, deleted): &(&str, u64, bool)| (name.parse().unwrap(), LastSeen { at, deleted });
+        Names { agents: agents.iter().map(seen).collect(), ..Names::default() }
+    }
+
+    #[test]
+    fn the_later_of_two_counts_also_a_deletion() {
+        let one = names(&[("a", 5, false), ("b", 5, true), ("c", 5, false)]);
+        let other = names(&[("a", 4, false), ("b", 6, false), ("c", 5, true), ("d", 1, false)]);
+        let both = names(&[("a", 5, false), ("b", 6, false), ("c", 5, true), ("d", 1, false)]);
+        assert_eq!(one.clone().merged(other.clone()), both);
+        assert_eq!(other.merged(one), both);
+        let mut fewer = both.clone();
+        fewer.keep_agents(2);
+        assert_eq!(fewer, names(&[("b", 6, false), ("c", 5, true)]));
+        fewer.forget(0, 6);
+        assert_eq!(fewer, names(&[("b", 6, false)]));
+        assert!(fewer.lacks(&both, 10) && !both.lacks(&fewer, 10));
+        assert!(both.lacks(&names(&[("a", 15, false)]), 10) && !both.lacks(&names(&[("a", 14, false)]), 10));
+    }
+}

@@ -1,0 +1,219 @@
+//! Pages of rows and of agents.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::time::SystemTime;
+
+use serde::Serialize;
+use weir_protocol::descriptor::rfc3339;
+use weir_protocol::labels::Labels;
+use weir_protocol::name::NodeName;
+use weir_protocol::observed::{Proved, Row};
+use weir_protocol::report::Instance;
+
+use crate::agent::State;
+use crate::compact::CompactRow;
+use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
+use crate::refused::Refusal;
+use crate::table::{Now, Table};
+
+/// An answer: a part of what matches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Answer<T> {
+    /// The time of the answer.
+    #[serde(with = "rfc3339")]
+    pub as_of: SystemTime,
+    /// Edges of which rows may be missing or old.
+    pub incomplete: Vec<Incomplete>,
+    /// How many match.
+    pub total: usize,
+    /// How many more may match, of which that cannot be said.
+    pub unknown: usize,
+    /// This part of them.
+    pub entries: Vec<T>,
+    /// Where the next part begins. `None`: this is the last.
+    pub cursor: Option<String>,
+}
+
+/// An edge of which rows may be missing or old.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Incomplete {
+    /// Its name.
+    pub edge: NodeName,
+    /// Since when.
+    #[serde(with = "rfc3339")]
+    pub since: SystemTime,
+}
+
+/// A row with its agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RowView {
+    /// The agent.
+    pub agent: NodeName,
+    /// The edge that states it.
+    pub edge: Option<NodeName>,
+    /// Whether the agent is there.
+    pub state: State,
+    /// When an edge last heard it.
+    #[serde(with = "rfc3339")]
+    pub heard_at: SystemTime,
+    /// Its asserted labels.
+    pub labels: Labels,
+    /// What it runs.
+    #[serde(flatten)]
+    pub row: Row,
+}
+
+/// An agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AgentView {
+    /// Its name.
+    pub agent: NodeName,
+    /// Whether it is there.
+    pub state: State,
+    /// The edge that states it.
+    pub edge: Option<NodeName>,
+    /// Its asserted labels.
+    pub labels: Labels,
+    /// By what it proved its name.
+    pub proved: Option<Proved>,
+    /// The version of the program.
+    pub version: Option<String>,
+    /// Its run.
+    pub instance: Option<Instance>,
+    /// Two living runs have this name.
+    pub alternates: bool,
+    /// When an edge last heard it; of a name that is no agent's: of its refusal.
+    #[serde(with = "rfc3339")]
+    pub heard_at: SystemTime,
+    /// Why credentials with its name were refused.
+    pub reason: Option<String>,
+    /// Its services.
+    pub services: usize,
+    /// Those with a problem.
+    pub problems: usize,
+}
+
+impl Table {
+    /// Edges of which rows may be missing or old.
+    pub fn incomplete(&self, now: Now) -> Vec<Incomplete> {
+        let since = |(name, edge): (&NodeName, &crate::edge::Edge)| {
+            let since = edge.incomplete_since(now.monotonic)?;
+            Some(Incomplete { edge: name.clone(), since: now.wall_of(since) })
+        };
+        self.edges.iter().filter_map(since).collect()
+    }
+
+    /// Agents that a filter matches.
+    pub(crate) fn matching<'a>(&'a self, filter: &'a AgentFilter, now: Now) -> impl Iterator<Item = Matched<'a>> {
+        let agents = self.agents.iter().map(move |(name, agent)| self.matched(name, agent, now));
+        agents.filter(|matched| filter.matches(*matched))
+    }
+
+    /// The rows that a filter matches, sorted by agent and service. `after`: the cursor of the part before.
+    pub fn rows(
+        &self,
+        filter: &RowFilter,
+        lacks: Option<Lacks<'_>>,
+        (after, limit): (Option<&str>, usize),
+        now: Now,
+    ) -> Answer<RowView> {
+        let prepared = Prepared::new(self, filter, lacks);
+        let (after_agent, after_service) = after.and_then(|after| after.split_once('/')).unwrap_or_default();
+        let (mut entries, mut total, mut unknown, mut has_more) = (Vec::new(), 0, 0, false);
+        for of in self.matching(&filter.agents, now) {
+            for row in &of.agent.rows {
+                match prepared.verdict(row) {
+                    Some(Verdict::Lacks) => total += 1,
+                    Some(Verdict::Unknown) => {
+                        unknown += 1;
+                        continue;
+                    }
+                    _ => continue,
+                }
+                let position = (of.name.as_str(), self.pools.services.get(row.service).as_str());
+                if has_more || position <= (after_agent, after_service) {
+                    continue;
+                }
+                has_more = entries.len() == limit;
+                if !has_more {
+                    entries.push(self.row_view(of, row, now));
+                }
+            }
+        }
+        let cursor = entries.last().filter(|_| has_more).map(|last| format!("{}/{}", last.agent, last.row.service));
+        Answer { as_of: now.wall, incomplete: self.incomplete(now), total, unknown, entries, cursor }
+    }
+
+    fn row_view(&self, of: Matched<'_>, row: &CompactRow, now: Now) -> RowView {
+        let statement = of.agent.statement.as_ref();
+        RowView {
+            agent: of.name.clone(),
+            edge: statement.map(|it| it.edge.clone()),
+            state: of.state,
+            heard_at: now.wall_of(of.heard),
+            labels: statement.map(|it| it.labels.clone()).unwrap_or_default(),
+            row: self.pools.row(row),
+        }
+    }
+
+    /// The agents that a filter matches, and refused names that are no agent's, sorted by name.
+    pub fn agents(&self, filter: &AgentFilter, (after, limit): (Option<&str>, usize), now: Now) -> Answer<AgentView> {
+        let mut matching: BTreeSet<NodeName> = self.matching(filter, now).map(|of| of.name.clone()).collect();
+        let of_nobody = self.refused.iter().filter(|(name, _)| !self.agents.contains_key(*name));
+        matching.extend(of_nobody.filter(|(_, it)| matches_refused(filter, it)).map(|(name, _)| name.clone()));
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = matching.range::<str, _>((from, Bound::Unbounded));
+        let entries: Vec<_> = rest.by_ref().take(limit).filter_map(|name| self.agent_view(name, now)).collect();
+        let has_more = rest.next().is_some();
+        let cursor = entries.last().filter(|_| has_more).map(|last| last.agent.to_string());
+        let (as_of, incomplete) = (now.wall, self.incomplete(now));
+        Answer { as_of, incomplete, total: matching.len(), unknown: 0, entries, cursor }
+    }
+
+    fn agent_view(&self, name: &NodeName, now: Now) -> Option<AgentView> {
+        let Some((name, agent)) = self.agents.get_key_value(name) else {
+            return self.refused.get(name).map(|refusal| refused_view(refusal, now));
+        };
+        let of = self.matched(name, agent, now);
+        let statement = agent.statement.as_ref();
+        Some(AgentView {
+            agent: name.clone(),
+            state: of.state,
+            edge: statement.map(|it| it.edge.clone()),
+            labels: statement.map(|it| it.labels.clone()).unwrap_or_default(),
+            proved: statement.and_then(|it| it.proved).filter(|_| of.state != State::Refused),
+            version: statement.map(|it| it.version.clone()),
+            instance: statement.map(|it| it.instance.clone()),
+            alternates: agent.alternates(now.monotonic),
+            heard_at: now.wall_of(of.heard),
+            reason: of.reason.map(ToOwned::to_owned),
+            services: agent.rows.len(),
+            problems: agent.rows.iter().filter(|row| row.problem.is_some()).count(),
+        })
+    }
+}
+
+fn refused_view(refusal: &Refusal, now: Now) -> AgentView {
+    AgentView {
+        agent: refusal.claim.name.clone(),
+        state: State::Refused,
+        edge: Some(refusal.edge.clone()),
+        labels: Labels::default(),
+        proved: None,
+        version: None,
+        instance: None,
+        alternates: false,
+        heard_at: now.wall_of(refusal.at),
+        reason: Some(refusal.claim.reason.clone()),
+        services: 0,
+        problems: 0,
+    }
+}
+
+fn matches_refused(filter: &AgentFilter, refusal: &Refusal) -> bool {
+    filter.agent.as_ref().is_none_or(|glob| glob.matches(refusal.claim.name.as_str()))
+        && filter.edge.as_ref().is_none_or(|glob| glob.matches(refusal.edge.as_str()))
+        && filter.state.is_none_or(|state| state == State::Refused)
+        && filter.labels.is_empty()
+}

@@ -1,0 +1,48 @@
+//! Names that failed credentials claimed.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use weir_protocol::name::NodeName;
+use weir_protocol::observed::RefusedName;
+
+use crate::bounds::MAX_REFUSED_NAMES;
+
+/// The last refusal of each name.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(BTreeMap<NodeName, Refusal>);
+
+/// The last refusal of a name.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// The edge that reported it.
+    pub(crate) edge: NodeName,
+    pub(crate) at: Instant,
+    pub(crate) claim: RefusedName,
+}
+
+impl Refusals {
+    /// Takes in what an edge reports. Beyond the bound the names heard first are dropped.
+    pub(crate) fn accept(&mut self, edge: &NodeName, claims: Vec<RefusedName>, at: Instant) {
+        for claim in claims {
+            self.0.insert(claim.name.clone(), Refusal { edge: edge.clone(), at, claim });
+            if self.0.len() > MAX_REFUSED_NAMES {
+                let first = self.0.iter().min_by_key(|(_, refusal)| refusal.at).map(|(name, _)| name.clone());
+                first.map(|name| self.0.remove(&name));
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, name: &NodeName) -> Option<&Refusal> {
+        self.0.get(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&NodeName, &Refusal)> {
+        self.0.iter()
+    }
+
+    /// Forgets what is older.
+    pub(crate) fn retain(&mut self, is_recent: impl Fn(Instant) -> bool) {
+        self.0.retain(|_, refusal| is_recent(refusal.at));
+    }
+}

@@ -1,0 +1,160 @@
+//! Counts of rows by what they have in common.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use serde::Serialize;
+use weir_protocol::descriptor::rfc3339;
+
+use crate::compact::{CompactRow, NONE, from_unix, unix_seconds};
+use crate::filter::{Lacks, Matched, Prepared, RowFilter, Verdict};
+use crate::query::Answer;
+use crate::table::{Now, Table};
+use crate::words::{PHASES, PROBLEMS, word};
+
+/// What rows are counted by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum By {
+    /// The service.
+    Service,
+    /// The agent.
+    Agent,
+    /// What the current release was made of.
+    Revision,
+    /// The phase.
+    Phase,
+    /// The kind of problem.
+    Problem,
+    /// The edge.
+    Edge,
+    /// The value of a label.
+    Label(String),
+}
+
+impl By {
+    /// Whether all rows of an agent are in one group.
+    fn is_of_agents(&self) -> bool {
+        matches!(self, Self::Agent | Self::Edge | Self::Label(_))
+    }
+
+    /// A number; rows (of one agent, if all of them are in one group) with the same number are in the same group.
+    fn slot(&self, row: &CompactRow) -> usize {
+        match self {
+            Self::Service => row.service as usize,
+            // 0: there is none.
+            Self::Revision => row.current.wrapping_add(1) as usize,
+            Self::Phase => row.phase as usize,
+            Self::Problem => row.problem.as_ref().map_or(0, |problem| problem.kind as usize + 1),
+            Self::Agent | Self::Edge | Self::Label(_) => 0,
+        }
+    }
+}
+
+/// Rows with something in common.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// What they have in common. `None`: they have no such thing.
+    pub key: Option<String>,
+    /// The rows.
+    pub rows: usize,
+    /// The agents of these rows.
+    pub agents: usize,
+    /// The earliest time since when one of the agents runs what it does; by problem: since when it has it.
+    #[serde(serialize_with = "since_or_null")]
+    pub since: Option<SystemTime>,
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference")]
+fn since_or_null<S: serde::Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => rfc3339::serialize(time, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+#[derive(Default)]
+struct Count {
+    rows: usize,
+    agents: usize,
+    last_agent: Option<usize>,
+    since: Option<u64>,
+}
+
+impl Table {
+    /// The rows that a filter matches, counted by what they have in common, the largest groups first. The cursor is the
+    /// number of groups before.
+    pub fn summary(
+        &self,
+        by: &By,
+        filter: &RowFilter,
+        lacks: Option<Lacks<'_>>,
+        (after, limit): (Option<usize>, usize),
+        now: Now,
+    ) -> Answer<Group> {
+        let prepared = Prepared::new(self, filter, lacks);
+        let (mut places, mut counts) = (HashMap::<Option<&str>, usize>::new(), Vec::<(Option<&str>, Count)>::new());
+        // Most rows find their group by a number, without their text.
+        let mut places_by_slot: Vec<Option<usize>> = Vec::new();
+        let (mut total, mut unknown) = (0, 0);
+        for (index, of) in self.matching(&filter.agents, now).enumerate() {
+            if by.is_of_agents() {
+                places_by_slot.clear();
+            }
+            for row in &of.agent.rows {
+                match prepared.verdict(row) {
+                    Some(Verdict::Lacks) => total += 1,
+                    Some(Verdict::Unknown) => {
+                        unknown += 1;
+                        continue;
+                    }
+                    _ => continue,
+                }
+                let slot = by.slot(row);
+                if places_by_slot.len() <= slot {
+                    places_by_slot.resize(slot + 1, None);
+                }
+                let place = *places_by_slot[slot].get_or_insert_with(|| {
+                    let key = self.key(by, of, row);
+                    *places.entry(key).or_insert_with(|| {
+                        counts.push((key, Count::default()));
+                        counts.len() - 1
+                    })
+                });
+                let count = &mut counts[place].1;
+                count.rows += 1;
+                count.agents += usize::from(count.last_agent.replace(index) != Some(index));
+                let since = match (by, &row.problem) {
+                    (By::Problem, Some(problem)) => Some(unix_seconds(problem.since)),
+                    _ => (row.current != NONE).then_some(row.since),
+                };
+                count.since = [count.since, since].into_iter().flatten().min();
+            }
+        }
+        counts.sort_by(|(one, a), (other, b)| b.rows.cmp(&a.rows).then_with(|| one.cmp(other)));
+        let start = after.unwrap_or(0);
+        let has_more = counts.len() > start.saturating_add(limit);
+        let group = |(key, count): (Option<&str>, Count)| Group {
+            key: key.map(ToOwned::to_owned),
+            rows: count.rows,
+            agents: count.agents,
+            since: count.since.map(from_unix),
+        };
+        let entries: Vec<_> = counts.into_iter().skip(start).take(limit).map(group).collect();
+        let cursor = has_more.then(|| (start + limit).to_string());
+        Answer { as_of: now.wall, incomplete: self.incomplete(now), total, unknown, entries, cursor }
+    }
+
+    fn key<'a>(&'a self, by: &By, of: Matched<'a>, row: &CompactRow) -> Option<&'a str> {
+        let statement = of.agent.statement.as_ref();
+        match by {
+            By::Service => Some(self.pools.services.get(row.service).as_str()),
+            By::Agent => Some(of.name.as_str()),
+            By::Revision if row.current == NONE => None,
+            By::Revision => self.pools.releases.get(row.current).revision_id.as_ref().map(|id| id.as_str()),
+            By::Phase => Some(word(&PHASES, &row.phase)),
+            By::Problem => row.problem.as_ref().map(|problem| word(&PROBLEMS, &problem.kind)),
+            By::Edge => statement.map(|it| it.edge.as_str()),
+            By::Label(key) => statement.and_then(|it| it.labels.iter().find(|(k, _)| k == key)).map(|(_, value)| value),
+        }
+    }
+}

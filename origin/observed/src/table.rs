@@ -1,0 +1,282 @@
+//! The table: takes in messages of edges, and forgets.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use weir_protocol::name::NodeName;
+use weir_protocol::observed::{AgentRows, EdgeObserved};
+
+use crate::agent::{Agent, Choice, Statement};
+use crate::bounds::{Bounds, MAX_EDGES};
+use crate::compact::{CompactRow, Pools, from_unix, unix_seconds};
+use crate::edge::{EDGE_FORGOTTEN_AFTER, Edge};
+use crate::names::{LastSeen, Names};
+use crate::refused::Refusals;
+
+/// After this time without news an agent is silent.
+pub const AGENT_SILENT_AFTER: Duration = Duration::from_secs(90);
+
+/// After this time without news an agent is forgotten.
+pub const AGENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// The present, by both clocks of the machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// What periods are measured with.
+    pub monotonic: Instant,
+    /// What people read.
+    pub wall: SystemTime,
+}
+
+impl Now {
+    /// The clocks.
+    pub fn of_clocks() -> Self {
+        Self { monotonic: Instant::now(), wall: SystemTime::now() }
+    }
+
+    fn ago(self, period: Duration) -> Instant {
+        self.monotonic.checked_sub(period).unwrap_or(self.monotonic)
+    }
+
+    /// A past moment for people.
+    pub(crate) fn wall_of(self, moment: Instant) -> SystemTime {
+        self.wall - self.monotonic.saturating_duration_since(moment)
+    }
+
+    /// A past time of a record.
+    fn moment_of(self, seen: LastSeen) -> Instant {
+        self.ago(self.wall.duration_since(from_unix(seen.at.saturating_mul(60))).unwrap_or_default())
+    }
+
+    fn minutes_of(self, moment: Instant) -> u64 {
+        unix_seconds(self.wall_of(moment)) / 60
+    }
+
+    fn seen(self, moment: Instant) -> LastSeen {
+        LastSeen { at: self.minutes_of(moment), deleted: false }
+    }
+}
+
+/// Why a message was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// What came before it is missing.
+    #[error("what came before this message is missing here: send everything, with `full`")]
+    Resync,
+    /// A bound is reached. What was known has been updated.
+    #[error("the origin has reached its limit of observed {0}")]
+    Bound(&'static str),
+}
+
+/// Last values of all agents.
+#[derive(Debug)]
+pub struct Table {
+    pub(crate) agents: BTreeMap<NodeName, Agent>,
+    pub(crate) edges: BTreeMap<NodeName, Edge>,
+    pub(crate) pools: Pools,
+    pub(crate) refused: Refusals,
+    bounds: Bounds,
+    rows: usize,
+    /// Of agents and their rows.
+    bytes: usize,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            agents: BTreeMap::new(),
+            edges: BTreeMap::new(),
+            pools: Pools::new(),
+            refused: Refusals::default(),
+            bounds,
+            rows: 0,
+            bytes: 0,
+        }
+    }
+
+    /// What is in use of the bounds.
+    pub fn in_use(&self) -> Bounds {
+        Bounds { agents: self.agents.len(), rows: self.rows, bytes: self.bytes + self.pools.bytes() }
+    }
+
+    /// Whether an edge has a place in the table.
+    pub fn knows_edge(&self, edge: &NodeName) -> bool {
+        self.edges.contains_key(edge)
+    }
+
+    /// Takes in a message of an edge.
+    ///
+    /// # Errors
+    /// The edge has to send everything again, or a bound is reached.
+    pub fn apply(&mut self, mut message: EdgeObserved, now: Now) -> Result<(), Rejected> {
+        if !self.edges.contains_key(&message.edge) && self.edges.len() >= MAX_EDGES {
+            return Err(Rejected::Bound("edges"));
+        }
+        let at = now.monotonic;
+        let edge = self.edges.entry(message.edge.clone()).or_insert_with(|| Edge::new(at));
+        if !edge.begin(&message, at) {
+            return Err(Rejected::Resync);
+        }
+        let (name, epoch) = (message.edge.clone(), edge.epoch);
+        edge.connected = message.connected;
+        self.refused.accept(&name, std::mem::take(&mut message.refused), at);
+        let (mut outcome, agents) = (Ok(()), std::mem::take(&mut message.agents));
+        for agent in agents {
+            match (self.apply_agent((&name, epoch), agent, now), outcome) {
+                (Err(Rejected::Resync), _) => outcome = Err(Rejected::Resync),
+                (Err(bound), Ok(())) => outcome = Err(bound),
+                _ => {}
+            }
+        }
+        for agent in &message.unheard {
+            self.set_unheard(&name, agent, now);
+        }
+        if let Some(edge) = self.edges.get_mut(&name) {
+            match outcome {
+                Ok(()) => edge.accept(&message),
+                Err(Rejected::Resync) => edge.interrupt(at),
+                Err(Rejected::Bound(_)) => edge.leave_out(at),
+            }
+        }
+        outcome
+    }
+
+    fn apply_agent(&mut self, (edge, epoch): (&NodeName, u64), new: AgentRows, now: Now) -> Result<(), Rejected> {
+        let heard = now.ago(Duration::from_secs(new.heard_ago).min(AGENT_FORGOTTEN_AFTER));
+        let is_new = !self.agents.contains_key(&new.agent);
+        if is_new {
+            if !new.full {
+                return Err(Rejected::Resync);
+            }
+            self.room_for_agent()?;
+        }
+        let (room, bound) = self.room_for_rows();
+        let agent = self.agents.entry(new.agent.clone()).or_insert_with(|| Agent::new(heard));
+        match agent.choose(edge, &new, heard, now.monotonic) {
+            Choice::Accept => {}
+            Choice::Ignore => return Ok(()),
+            Choice::Resync => return Err(Rejected::Resync),
+        }
+        if !is_new {
+            (self.rows, self.bytes) = (self.rows - agent.rows.len(), self.bytes - agent.bytes());
+        }
+        let AgentRows { proved, labels, instance, seq, version, full, rows, removed, .. } = new;
+        let edge = edge.clone();
+        agent.accept(Statement { edge, epoch, instance, seq, unheard: false, proved, labels, version }, heard);
+        let left_out = agent.accept_rows(&mut self.pools, rows, full, room);
+        for service in &removed {
+            agent.remove(&mut self.pools, service);
+        }
+        (self.rows, self.bytes) = (self.rows + agent.rows.len(), self.bytes + agent.bytes());
+        if left_out == 0 { Ok(()) } else { Err(Rejected::Bound(bound)) }
+    }
+
+    fn room_for_agent(&self) -> Result<(), Rejected> {
+        if self.agents.len() >= self.bounds.agents {
+            return Err(Rejected::Bound("agents"));
+        }
+        if self.in_use().bytes >= self.bounds.bytes { Err(Rejected::Bound("bytes")) } else { Ok(()) }
+    }
+
+    /// How many rows may be added, and which bound says so. Bytes are exceeded by what one message brings at most.
+    fn room_for_rows(&self) -> (usize, &'static str) {
+        let bytes = self.bounds.bytes.saturating_sub(self.in_use().bytes);
+        let rows = self.bounds.rows.saturating_sub(self.rows);
+        let of_bytes = bytes / size_of::<CompactRow>();
+        if of_bytes < rows { (of_bytes, "bytes") } else { (rows, "rows") }
+    }
+
+    fn set_unheard(&mut self, edge: &NodeName, agent: &NodeName, now: Now) {
+        let Some(agent) = self.agents.get_mut(agent) else { return };
+        if let Some(statement) = agent.statement.as_mut().filter(|it| it.edge == *edge && !it.unheard) {
+            statement.unheard = true;
+            agent.heard = agent.heard.max(now.ago(AGENT_SILENT_AFTER));
+        }
+    }
+
+    /// Forgets agents, edges and refused names that were not heard for long.
+    pub fn expire(&mut self, now: Now) {
+        let is_over = |heard: Instant, after: Duration| now.monotonic.saturating_duration_since(heard) >= after;
+        let edges: Vec<NodeName> = self
+            .edges
+            .iter()
+            .filter(|(_, edge)| is_over(edge.heard, EDGE_FORGOTTEN_AFTER))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in &edges {
+            self.delete_edge(name);
+        }
+        self.refused.retain(|at| !is_over(at, EDGE_FORGOTTEN_AFTER));
+        let gone = self.agents.iter().filter(|(_, agent)| is_over(self.heard_at(agent), AGENT_FORGOTTEN_AFTER));
+        let gone: Vec<NodeName> = gone.map(|(name, _)| name.clone()).collect();
+        for name in &gone {
+            self.delete_agent(name);
+        }
+    }
+
+    /// Removes an edge from the list. Its agents stay, as silent ones. `false`: it is not here.
+    pub fn delete_edge(&mut self, name: &NodeName) -> bool {
+        let Some(edge) = self.edges.remove(name) else { return false };
+        for agent in self.agents.values_mut() {
+            let heard = agent.heard_at(Some(&edge));
+            if let Some(statement) = agent.statement.as_mut().filter(|statement| statement.edge == *name) {
+                (agent.heard, statement.unheard) = (heard, true);
+            }
+        }
+        true
+    }
+
+    /// Removes an agent. `false`: it is not here.
+    pub fn delete_agent(&mut self, name: &NodeName) -> bool {
+        let Some(agent) = self.agents.remove(name) else { return false };
+        (self.rows, self.bytes) = (self.rows - agent.rows.len(), self.bytes - agent.bytes());
+        agent.rows.iter().for_each(|row| self.pools.release(row));
+        true
+    }
+
+    /// When an edge last heard an agent.
+    pub(crate) fn heard_at(&self, agent: &Agent) -> Instant {
+        agent.heard_at(agent.statement.as_ref().and_then(|statement| self.edges.get(&statement.edge)))
+    }
+
+    /// The names in the table.
+    pub fn names(&self, now: Now) -> Names {
+        Names {
+            edges: self.edges.iter().map(|(name, edge)| (name.clone(), now.seen(edge.heard))).collect(),
+            agents: self.agents.iter().map(|(name, agent)| (name.clone(), now.seen(self.heard_at(agent)))).collect(),
+        }
+    }
+
+    /// Adds names of a record, and removes the deleted ones: what was heard before the start, or by other origins.
+    pub fn learn(&mut self, names: &Names, now: Now) {
+        for (name, seen) in &names.edges {
+            match self.edges.get(name) {
+                Some(edge) if seen.deleted && seen.at >= now.minutes_of(edge.heard) => {
+                    self.delete_edge(name);
+                }
+                None if !seen.deleted && self.edges.len() < MAX_EDGES => {
+                    self.edges.insert(name.clone(), Edge::new(now.moment_of(*seen)));
+                }
+                _ => {}
+            }
+        }
+        for (name, seen) in &names.agents {
+            match self.agents.get(name) {
+                Some(agent) if seen.deleted && seen.at >= now.minutes_of(self.heard_at(agent)) => {
+                    self.delete_agent(name);
+                }
+                None if !seen.deleted && self.room_for_agent().is_ok() => {
+                    let agent = Agent::new(now.moment_of(*seen));
+                    self.bytes += agent.bytes();
+                    self.agents.insert(name.clone(), agent);
+                }
+                _ => {}
+            }
+        }
+        self.expire(now);
+    }
+}
+
+#[cfg(test)]
+mod tests;

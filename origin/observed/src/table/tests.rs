@@ -1,0 +1,363 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use weir_protocol::digest::TarballDigest;
+use weir_protocol::name::ServiceName;
+
+use super::*;
+use crate::{AgentFilter, AgentView, By, Release, RowFilter, State, Verdict};
+
+/// A table whose clocks the test moves.
+struct World {
+    table: Table,
+    now: Now,
+}
+
+fn world_of(bounds: Bounds) -> World {
+    World { table: Table::new(bounds), now: Now::of_clocks() }
+}
+
+fn world() -> World {
+    world_of(Bounds::default())
+}
+
+fn row(service: &str, generation: u64, problem: Option<&str>) -> Value {
+    let digest = TarballDigest::of(format!("{service} {generation}").as_bytes());
+    let time = "2026-11-20T09:30:00Z";
+    json!({
+        "service": service, "desired": {"digest": digest, "generation": generation},
+        "current": {"digest": digest, "generation": generation, "revision_id": format!("sha1:{generation:040}"), "since": time},
+        "phase": if problem.is_some() { "waiting" } else { "current" }, "hook": "none",
+        "problem": problem.map(|kind| json!({"kind": kind, "since": time, "tries": 3, "text": "because"})),
+    })
+}
+
+/// An agent with all its rows.
+fn agent(name: &str, instance: &str, seq: u64, rows: &[Value]) -> Value {
+    json!({
+        "agent": name, "proved": "token", "labels": {"ring": if name.ends_with('1') { "canary" } else { "all" }}, "heard_ago": 0,
+        "instance": instance, "seq": seq, "version": "0.3.0", "full": true, "rows": rows,
+    })
+}
+
+fn with(mut of: Value, changes: impl Into<Value>) -> Value {
+    let changes: Value = changes.into();
+    for (key, value) in changes.as_object().unwrap() {
+        of[key] = value.clone();
+    }
+    of
+}
+
+fn message(edge: &str, seq: u64, agents: &[Value]) -> Value {
+    json!({"edge": edge, "instance": "e", "seq": seq, "full": seq == 1, "connected": agents.len(), "agents": agents})
+}
+
+impl World {
+    fn send(&mut self, message: &Value) -> Result<(), Rejected> {
+        self.table.apply(EdgeObserved::parse(message.to_string().as_bytes()).unwrap(), self.now)
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        let period = Duration::from_secs(seconds);
+        self.now = Now { monotonic: self.now.monotonic + period, wall: self.now.wall + period };
+    }
+
+    /// `agent/service@generation` of all rows, and the incomplete edges.
+    fn rows(&self) -> (Vec<String>, Vec<String>) {
+        let answer = self.table.rows(&RowFilter::default(), None, (None, 1000), self.now);
+        let shown = |view: &crate::RowView| {
+            format!("{}/{}@{}", view.agent, view.row.service, view.row.current.as_ref().unwrap().generation)
+        };
+        let incomplete = answer.incomplete.iter().map(|it| it.edge.to_string()).collect();
+        (answer.entries.iter().map(shown).collect(), incomplete)
+    }
+
+    fn agents(&self) -> Vec<AgentView> {
+        self.table.agents(&AgentFilter::default(), (None, 1000), self.now).entries
+    }
+
+    fn states(&self) -> Vec<(String, State)> {
+        self.agents().into_iter().map(|view| (view.agent.to_string(), view.state)).collect()
+    }
+}
+
+#[test]
+fn the_last_value_of_each_row_counts() {
+    let mut world = world();
+    world.send(&message("e1", 1, &[agent("a", "i", 1, &[row("x", 1, None), row("y", 1, None)])])).unwrap();
+    assert_eq!(world.rows().0, ["a/x@1", "a/y@1"]);
+    let delta = json!({"full": false, "removed": ["y"]});
+    let delta = with(agent("a", "i", 2, &[row("x", 2, None), row("w", 1, None)]), delta);
+    world.send(&message("e1", 2, std::slice::from_ref(&delta))).unwrap();
+    assert_eq!(world.rows().0, ["a/w@1", "a/x@2"]);
+    // A repetition of a message whose answer was lost changes nothing.
+    world.send(&message("e1", 2, &[delta])).unwrap();
+    assert_eq!(world.rows().0, ["a/w@1", "a/x@2"]);
+    world.send(&message("e1", 3, &[agent("a", "i", 3, &[row("z", 1, None)])])).unwrap();
+    assert_eq!(world.rows().0, ["a/z@1"]);
+    // Everything of the edge deletes nothing of other agents.
+    world.send(&message("e1", 1, &[agent("b", "i", 1, &[row("x", 1, None)])])).unwrap();
+    assert_eq!(world.rows().0, ["a/z@1", "b/x@1"]);
+}
+
+#[test]
+fn a_gap_is_noticed_and_the_edge_is_incomplete_until_everything_came_again() {
+    let mut world = world();
+    assert_eq!(world.send(&message("e1", 2, &[])), Err(Rejected::Resync));
+    assert_eq!(world.rows().1, ["e1"]);
+    world.send(&with(message("e1", 1, &[]), json!({"more": true}))).unwrap();
+    assert_eq!(world.rows().1, ["e1"]);
+    world.send(&message("e1", 2, &[])).unwrap();
+    assert!(world.rows().1.is_empty());
+    assert_eq!(world.send(&message("e1", 4, &[])), Err(Rejected::Resync));
+    let another = with(message("e1", 3, &[]), json!({"instance": "f"}));
+    assert_eq!(world.send(&another), Err(Rejected::Resync));
+    assert_eq!(world.rows().1, ["e1"]);
+    world.send(&message("e1", 1, &[])).unwrap();
+    assert!(world.rows().1.is_empty());
+    // Changes of an agent of which nothing is here.
+    let delta = with(agent("a", "i", 2, &[]), json!({"full": false}));
+    assert_eq!(world.send(&message("e1", 2, &[delta])), Err(Rejected::Resync));
+    assert_eq!(world.rows().1, ["e1"]);
+}
+
+#[test]
+fn a_silent_edge_is_incomplete_and_its_agents_become_silent() {
+    let mut world = world();
+    world.send(&message("e1", 1, &[agent("a", "i", 1, &[row("x", 1, None)]), agent("b", "i", 1, &[])])).unwrap();
+    for seq in 2..=20 {
+        world.pass(10);
+        world.send(&message("e1", seq, &[])).unwrap();
+    }
+    assert!(world.rows().1.is_empty() && world.states().iter().all(|(_, state)| *state == State::Live));
+    world.send(&with(message("e1", 21, &[]), json!({"unheard": ["b"]}))).unwrap();
+    assert_eq!(world.states(), [("a".to_owned(), State::Live), ("b".to_owned(), State::Silent)]);
+    world.pass(30);
+    assert_eq!((world.rows().1, world.states()[0].1), (vec!["e1".to_owned()], State::Live));
+    world.pass(61);
+    let heard = world.now.wall - Duration::from_secs(91);
+    assert_eq!((world.agents()[0].state, world.agents()[0].heard_at), (State::Silent, heard));
+    world.pass(24 * 3600);
+    world.table.expire(world.now);
+    assert_eq!(world.rows(), (vec!["a/x@1".to_owned()], vec![]));
+    assert_eq!(world.agents()[0].heard_at, heard);
+    world.pass(30 * 24 * 3600);
+    world.table.expire(world.now);
+    assert_eq!((world.states().len(), world.table.in_use().rows), (0, 0));
+}
+
+#[test]
+fn one_edge_speaks_for_an_agent() {
+    let mut world = world();
+    let of = |edge: &str, instance: &str, seq, generation, changes| {
+        (edge.to_owned(), with(agent("a", instance, seq, &[row("x", generation, None)]), changes))
+    };
+    let delta = || json!({"full": false});
+    for ((edge, agent), expected, is_accepted) in [
+        (of("e1", "i", 5, 1, json!({})), "a/x@1", true),
+        // It moved to another edge, whose message arrives first.
+        (of("e2", "i", 7, 3, json!({})), "a/x@3", true),
+        (of("e1", "i", 6, 2, delta()), "a/x@3", true),
+        // It moves back, and the edge thinks that its rows are here.
+        (of("e1", "i", 8, 4, delta()), "a/x@3", false),
+        (of("e1", "i", 8, 4, json!({})), "a/x@4", true),
+        // It was restarted: the higher number is of the former run, which was heard before.
+        (of("e2", "j", 1, 5, json!({})), "a/x@5", true),
+        (of("e1", "i", 8, 4, json!({"heard_ago": 20})), "a/x@5", true),
+    ] {
+        world.pass(10);
+        let everything = message(&edge, 1, std::slice::from_ref(&agent));
+        assert_eq!(world.send(&everything).is_ok(), is_accepted, "{agent}");
+        assert_eq!(world.rows().0, [expected], "{agent}");
+    }
+    assert!(!world.agents()[0].alternates);
+    for (edge, instance, seq) in [("e1", "i", 9), ("e2", "j", 2), ("e1", "i", 10)] {
+        world.pass(10);
+        let (_, agent) = of(edge, instance, seq, 6, delta());
+        // Two runs with one name do not make their edges send everything again and again.
+        assert_eq!(world.send(&message(edge, 1, &[agent])), Ok(()));
+        assert!(world.agents()[0].alternates);
+    }
+    world.pass(900);
+    assert!(!world.agents()[0].alternates);
+}
+
+#[test]
+fn beyond_a_bound_what_is_new_is_rejected_and_what_is_known_is_updated() {
+    let bounds = Bounds { agents: 2, rows: 3, ..Bounds::default() };
+    let mut world = world_of(bounds);
+    world
+        .send(&message("e1", 1, &[agent("a", "i", 1, &[row("x", 1, None)]), agent("b", "i", 1, &[row("x", 1, None)])]))
+        .unwrap();
+    let more = agent("a", "i", 2, &[row("x", 2, None), row("y", 1, None), row("z", 1, None)]);
+    assert_eq!(world.send(&message("e1", 2, std::slice::from_ref(&more))), Err(Rejected::Bound("rows")));
+    assert_eq!(world.rows(), (vec!["a/x@2".to_owned(), "a/y@1".to_owned(), "b/x@1".to_owned()], vec!["e1".to_owned()]));
+    assert_eq!(world.send(&message("e1", 2, &[agent("c", "i", 1, &[])])), Err(Rejected::Bound("agents")));
+    assert!(world.table.delete_agent(&"b".parse().unwrap()));
+    world.send(&message("e1", 2, &[more])).unwrap();
+    assert_eq!(world.rows(), (vec!["a/x@2".to_owned(), "a/y@1".to_owned(), "a/z@1".to_owned()], vec![]));
+    let small = Bounds { bytes: 4_000, ..Bounds::default() };
+    let mut world = world_of(small);
+    let rows: Vec<Value> = (0..100).map(|i| row(&format!("s{i}"), 1, Some("disk"))).collect();
+    assert_eq!(world.send(&message("e1", 1, &[agent("a", "i", 1, &rows)])), Err(Rejected::Bound("bytes")));
+    for i in 0..MAX_EDGES {
+        let _ = world.send(&message(&format!("many-{i}"), 1, &[]));
+    }
+    assert_eq!(world.send(&message("another", 1, &[])), Err(Rejected::Bound("edges")));
+}
+
+#[test]
+fn names_outlive_a_restart_and_edges_are_incomplete_until_they_sent_everything() {
+    let mut before = world();
+    before.send(&message("e1", 1, &[agent("a", "i", 1, &[]), agent("b", "i", 1, &[])])).unwrap();
+    before.pass(120);
+    before.send(&message("e2", 1, &[agent("b", "i", 2, &[])])).unwrap();
+    let names = before.table.names(before.now);
+    let mut after = World { table: Table::new(Bounds::default()), now: before.now };
+    after.table.learn(&names, after.now);
+    assert_eq!(after.rows().1, ["e1", "e2"]);
+    assert_eq!(after.states(), [("a".to_owned(), State::Silent), ("b".to_owned(), State::Silent)]);
+    after.send(&message("e2", 1, &[agent("b", "i", 2, &[])])).unwrap();
+    assert_eq!((after.rows().1, after.states()[1].1), (vec!["e1".to_owned()], State::Live));
+    // Operators delete at another origin.
+    let mut deleted = names.clone();
+    let now = LastSeen { at: after.now.minutes_of(after.now.monotonic), deleted: true };
+    deleted.edges.insert("e1".parse().unwrap(), now);
+    deleted.agents.insert("a".parse().unwrap(), now);
+    after.table.learn(&deleted, after.now);
+    assert_eq!((after.rows().1.len(), after.states()), (0, vec![("b".to_owned(), State::Live)]));
+    assert_eq!(after.table.names(after.now).merged(deleted.clone()).agents["a"], now);
+    // What is heard after its deletion is there again.
+    after.pass(60);
+    after.send(&message("e1", 1, &[agent("a", "i", 9, &[])])).unwrap();
+    after.table.learn(&deleted, after.now);
+    assert_eq!((after.rows().1, after.states().len()), (vec!["e2".to_owned()], 2));
+}
+
+#[test]
+fn refused_names_are_listed_with_the_reason() {
+    let mut world = world();
+    let refused = |name: &str| json!({"name": name, "reason": "expired", "since": "2026-11-20T09:30:00Z", "count": 2});
+    let first = with(message("e1", 1, &[agent("a", "i", 1, &[])]), json!({"refused": [refused("a"), refused("c")]}));
+    world.send(&first).unwrap();
+    assert_eq!(world.states(), [("a".to_owned(), State::Live), ("c".to_owned(), State::Refused)]);
+    world.pass(91);
+    world.send(&with(message("e1", 2, &[]), json!({"unheard": ["a"], "refused": [refused("a")]}))).unwrap();
+    let shown = &world.agents()[0];
+    assert_eq!((shown.state, shown.proved, shown.reason.as_deref()), (State::Refused, None, Some("expired")));
+    let filter =
+        AgentFilter { state: Some(State::Refused), agent: Some("c*".parse().unwrap()), ..AgentFilter::default() };
+    let answer = world.table.agents(&filter, (None, 10), world.now);
+    assert_eq!((answer.total, answer.entries[0].agent.as_str()), (1, "c"));
+}
+
+/// Twenty agents with three services; every fourth has a problem.
+fn fleet() -> World {
+    let mut world = world();
+    let of = |i: u64| {
+        let problem = i.is_multiple_of(4).then_some("disk");
+        agent(&format!("a{i:02}"), "i", 1, &[row("x", i % 3, problem), row("y", 1, None), row("z-1", 1, None)])
+    };
+    let (one, other): (Vec<_>, Vec<_>) = ((0..10).map(of).collect(), (10..20).map(of).collect());
+    world.send(&message("e1", 1, &one)).unwrap();
+    world.send(&message("e2", 1, &other)).unwrap();
+    world
+}
+
+#[test]
+fn filters_combine() {
+    let world = fleet();
+    let glob = |text: &str| Some(text.parse().unwrap());
+    let agents = |filter: AgentFilter| RowFilter { agents: filter, ..RowFilter::default() };
+    let label = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+    for (filter, expected) in [
+        (RowFilter::default(), 60),
+        (RowFilter { service: glob("z-*"), ..RowFilter::default() }, 20),
+        (RowFilter { problem: Some(weir_protocol::observed::ProblemKind::Disk), ..RowFilter::default() }, 5),
+        (
+            RowFilter {
+                phase: Some(weir_protocol::observed::Phase::Waiting),
+                service: glob("y"),
+                ..RowFilter::default()
+            },
+            0,
+        ),
+        (RowFilter { among: Some(["x".parse().unwrap()].into()), ..RowFilter::default() }, 20),
+        (agents(AgentFilter { agent: glob("a0*"), ..AgentFilter::default() }), 30),
+        (agents(AgentFilter { edge: glob("e2"), labels: label("ring", "canary"), ..AgentFilter::default() }), 3),
+        (agents(AgentFilter { labels: label("ring", "other"), ..AgentFilter::default() }), 0),
+    ] {
+        assert_eq!(world.table.rows(&filter, None, (None, 1), world.now).total, expected, "{filter:?}");
+    }
+    let answer = world.table.agents(&AgentFilter { edge: glob("e1"), ..AgentFilter::default() }, (None, 4), world.now);
+    assert_eq!((answer.total, answer.entries.len(), answer.cursor.as_deref()), (10, 4, Some("a03")));
+    assert_eq!((answer.entries[0].services, answer.entries[0].problems), (3, 1));
+}
+
+#[test]
+fn rows_that_lack_a_generation_are_counted_apart_from_unknown_ones() {
+    let world = fleet();
+    let lacks = |service: &ServiceName, release: Option<&Release>| match (service.as_str(), release) {
+        ("x", Some(release)) if release.generation < 2 => Verdict::Lacks,
+        ("x", _) => Verdict::Has,
+        ("y", _) => Verdict::Unknown,
+        _ => Verdict::Has,
+    };
+    let answer = world.table.rows(&RowFilter::default(), Some(&lacks), (None, 100), world.now);
+    assert_eq!((answer.total, answer.entries.len(), answer.unknown), (14, 14, 20));
+    let by = |by| world.table.summary(&by, &RowFilter::default(), Some(&lacks), (None, 2), world.now);
+    let counted = |by| by_key(by);
+    fn by_key(answer: crate::Answer<crate::Group>) -> Vec<(Option<String>, usize, usize)> {
+        answer.entries.into_iter().map(|group| (group.key, group.rows, group.agents)).collect()
+    }
+    assert_eq!(counted(by(By::Service)), [(Some("x".to_owned()), 14, 14)]);
+    assert_eq!(counted(by(By::Problem)), [(None, 10, 10), (Some("disk".to_owned()), 4, 4)]);
+    assert_eq!(
+        counted(by(By::Label("ring".to_owned()))),
+        [(Some("all".to_owned()), 13, 13), (Some("canary".to_owned()), 1, 1)]
+    );
+    let all = world.table.summary(&By::Agent, &RowFilter::default(), None, (Some(18), 10), world.now);
+    assert_eq!((all.total, all.entries.len(), all.entries[0].rows, all.cursor), (60, 2, 3, None));
+}
+
+proptest! {
+    #[test]
+    fn pages_hold_everything_once_and_in_order(limit in 1_usize..9) {
+        let world = fleet();
+        let (mut seen, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = world.table.rows(&RowFilter::default(), None, (cursor.as_deref(), limit), world.now);
+            prop_assert!(page.entries.len() <= limit);
+            seen.extend(page.entries.into_iter().map(|view| (view.agent, view.row.service)));
+            cursor = page.cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        prop_assert!(seen.len() == 60 && seen.is_sorted());
+        prop_assert!(seen.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    /// Whatever edges send, the counts are those of what is stored.
+    #[test]
+    fn counts_stay_true(steps in proptest::collection::vec((0_u8..6, 0_u8..3, 0_u64..4, proptest::collection::vec(0_u8..5, 0..6)), 0..40)) {
+        let mut world = world_of(Bounds { agents: 2, rows: 6, ..Bounds::default() });
+        for (kind, name, seq, services) in steps {
+            world.pass(20);
+            let name = format!("a{name}");
+            let rows: Vec<Value> = services.iter().map(|i| row(&format!("s{i}"), seq, (seq == 1).then_some("disk"))).collect();
+            let of_agent = with(agent(&name, if kind == 1 { "j" } else { "i" }, seq, &rows), json!({"full": kind != 2, "removed": ["s1"]}));
+            let edge = if kind == 3 { "e2" } else { "e1" };
+            match kind {
+                5 => drop(world.table.delete_agent(&name.parse().unwrap())),
+                4 => world.table.learn(&Names::default(), world.now),
+                _ => drop(world.send(&message(edge, 1, &[of_agent]))),
+            }
+            let table = &world.table;
+            let (rows, bytes) = table.agents.values().fold((0, 0), |(rows, bytes), it| (rows + it.rows.len(), bytes + it.bytes()));
+            let used = table.in_use();
+            prop_assert_eq!((used.rows, used.bytes), (rows, bytes + table.pools.bytes()));
+            prop_assert!(used.rows <= 6 && used.agents <= 2);
+            prop_assert!(table.agents.values().all(|agent| agent.rows.iter().map(|row| table.pools.services.get(row.service)).is_sorted()));
+        }
+    }
+}
