@@ -2,14 +2,12 @@
 //! all parts.
 //!
 //! The path of a commit: [`reconcile`] polls, [`source`] fetches, resolves the commit and tree of each service and reads
-//! its contents, `weir_tarball` builds them, `publish` puts objects into the `store` and makes the publication visible, and
+//! its contents, `weir_tarball` builds them, `publish` puts objects into `weir_store` and makes the publication visible, and
 //! `edge_api` answers edges.
 
 mod access;
-mod bounds;
 mod catalog;
 mod certificates;
-mod clock;
 mod cluster;
 pub mod config;
 mod data_dir;
@@ -18,7 +16,6 @@ mod diff;
 mod disk_watch;
 mod edge_api;
 mod event_log;
-mod failpoint;
 mod fleet;
 mod lost_definitions;
 mod member_api;
@@ -35,7 +32,6 @@ mod service;
 mod signing;
 pub mod source;
 mod status;
-mod store;
 mod stored_documents;
 mod tar_reader;
 pub mod versions;
@@ -43,6 +39,12 @@ pub mod webhook;
 
 #[cfg(feature = "fuzzing")]
 pub use catalog::fuzz_document;
+/// Proves that an engine can hold the records of several origins.
+pub mod proof {
+    pub use weir_store::proof::{Proof, ProofError};
+
+    pub use crate::cluster::prove;
+}
 /// The records of a cluster, read without an origin.
 pub mod cluster_records {
     pub use crate::cluster::{ListedMember, ListedRepository, Listing, list};
@@ -55,5 +57,4 @@ pub use running::{Running, start};
 pub use service::{Condition, Lost, WithoutPin};
 #[cfg(feature = "fuzzing")]
 pub use source::git::fuzz_signed_object;
-pub use store::proof;
 pub use stored_documents::{StoredDocuments, stored_documents};

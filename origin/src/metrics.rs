@@ -2,15 +2,15 @@
 //! not.
 
 use prometheus::{CounterVec, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use weir_model::{Bounds, ServerClocks};
 use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
 use weir_runtime::serve::AccessLog;
+use weir_store::StoreMetrics;
 
-use crate::bounds::Bounds;
 use crate::catalog::CatalogMetrics;
 use crate::certificates::CertificateMetrics;
-use crate::clock::ServerClocks;
 use crate::cluster::{ClusterMetrics, NameMetrics};
 use crate::config::RetentionConfig;
 use crate::fleet::FleetMetrics;
@@ -18,7 +18,6 @@ use crate::member_client::MemberMetrics;
 use crate::operator_api::OperatorMetrics;
 use crate::publish::PublishMetrics;
 use crate::source::PollFailure;
-use crate::store::StoreMetrics;
 
 metric_families! {
     /// The families of one origin that belong to no other component.

@@ -21,12 +21,13 @@ use weir_runtime::file_watch::{WatchedFiles, fingerprint};
 use weir_runtime::process_metrics;
 use weir_runtime::serve::{self, AccessLog, HttpMetrics};
 use weir_runtime::shutdown::Drain;
+use weir_store::{Objects, Records, StoreMetrics};
 
 use crate::catalog::{self, Catalog, CatalogCollector, Definitions, Dependencies, Documents, Editor};
 use crate::certificates::{self, CertificateUsers, Certificates, LoadedCertificates};
 use crate::cluster::{
     self, Cluster, ClusterMetrics, Membership, MirrorSource, NameRecords, Parts, Replicas, ServiceNames, Validity,
-    digests, ensure_proved,
+    digests, ensure_proved, open_records,
 };
 use crate::config::{Config, RELOADABLE};
 use crate::data_dir::DataDir;
@@ -45,7 +46,6 @@ use crate::reconcile::{Context, Handle, RepositoryState};
 use crate::service::Condition;
 use crate::signing::Signer;
 use crate::source::git::mirror;
-use crate::store::{Objects, Records, StoreMetrics};
 use crate::versions::Versions;
 use crate::{access, deltas, disk_watch, status};
 
@@ -331,7 +331,7 @@ async fn load(
     let objects =
         Objects::open(&config.store, data_dir.root(), store_metrics.clone(), (&metrics.bounds, &metrics.clocks))
             .await?;
-    let records = Records::open(config, data_dir.root(), store_metrics)?;
+    let records = open_records(config, data_dir.root(), store_metrics)?;
     let (publisher, stored) = Publisher::open(objects, records.clone(), data_dir.clone(), options).await?;
     let file = Documents::new(&config.repositories, &config.services);
     let defined = Definitions::of(&file, &Documents::stored(&stored));

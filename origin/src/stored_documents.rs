@@ -1,14 +1,14 @@
 //! Reads the stored documents of operators for `--check-config`; an origin may be running.
 
 use prometheus::Registry;
+use weir_model::{Bounds, ServerClocks};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::{Objects, StoreMetrics};
 
-use crate::bounds::Bounds;
 use crate::catalog::{Definitions, Documents};
-use crate::clock::ServerClocks;
+use crate::cluster::open_records;
 use crate::config::Config;
 use crate::publish::stored_definitions;
-use crate::store::{Objects, Records, StoreMetrics};
 
 /// Problems of stored documents that an operator should know before an upgrade.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub async fn stored_documents(config: &Config) -> anyhow::Result<StoredDocuments
     let objects =
         Objects::open(&config.store, &config.data_dir, metrics.clone(), (&Bounds::default(), &ServerClocks::default()))
             .await?;
-    let records = Records::open(config, &config.data_dir, metrics)?;
+    let records = open_records(config, &config.data_dir, metrics)?;
     let api = Documents::stored(&stored_definitions(&objects, &records).await?);
     let defined = Definitions::of(&Documents::new(&config.repositories, &config.services), &api);
     let without_repository =

@@ -10,8 +10,7 @@ use weir_protocol::digest::ObjectDigest;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{Manifest, ManifestError};
 use weir_protocol::name::RepositoryName;
-
-use crate::store::{Area, ObjectError, Objects};
+use weir_store::{Area, ObjectError, Objects};
 
 /// The frames of a stored version.
 #[derive(Debug)]

@@ -7,18 +7,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
+use weir_model::Bounds;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::ObjectError;
 
-use crate::bounds::Bounds;
 use crate::catalog::Catalog;
 use crate::diff::Cancellable;
 pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
 use crate::publish::{PublishError, Publisher, VersionChange, VersionChangeError};
 use crate::service::Service;
-use crate::store::ObjectError;
 use crate::tar_reader::{ReadError, TarReader};
 
 /// The most concurrent diffs, each of which reads two tarballs; more wait.

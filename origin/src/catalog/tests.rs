@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use weir_model::{Bounds, ServerClocks};
 use weir_protocol::event::{Event, EventKind};
 use weir_runtime::shutdown::Drain;
+use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
+use weir_store::{Expect, Objects, PutOutcome, RecordKey, Records, StoreMetrics};
 
 use super::*;
-use crate::bounds::Bounds;
-use crate::clock::ServerClocks;
 use crate::cluster::Validity;
 use crate::config::{LimitsConfig, RepositoryConfig, RetentionConfig, ServiceConfig, StoreConfig, UpstreamsConfig};
 use crate::data_dir::DataDir;
@@ -19,9 +20,6 @@ use crate::ownership::{Claim, SessionId};
 use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
 use crate::service::Condition;
-use crate::store::{
-    Expect, FaultyEngine, FaultyStore, Objects, PutOutcome, RecordKey, Records, StoreMetrics, WriteFault,
-};
 
 /// Starts a catalog on an engine that may fail.
 async fn start(

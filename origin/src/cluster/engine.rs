@@ -8,11 +8,11 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_store::{Expect, PutOutcome, RecordError, RecordKey, Records, Version};
 
 use super::Secrets;
 use crate::ownership::{Answer, Claim, NodeRecord};
 use crate::publish::{Time, claim_of, reclaimed};
-use crate::store::{Expect, PutOutcome, RecordError, RecordKey, Records, Version};
 
 const NODES: &str = "nodes/";
 const REPOSITORIES: &str = "repositories/";

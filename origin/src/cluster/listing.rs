@@ -7,12 +7,12 @@ use futures_util::{StreamExt, stream};
 use prometheus::Registry;
 use serde::Serialize;
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_store::{RecordKey, Records, StoreMetrics};
 
 use super::engine::StoredNode;
 use crate::config::Config;
 use crate::ownership::{Claim, NodeRecord, NodeState};
 use crate::publish::claim_of;
-use crate::store::{RecordKey, Records, StoreMetrics};
 
 /// Records that are read at a time.
 const CONCURRENT_READS: usize = 32;
@@ -73,7 +73,8 @@ pub async fn list(config: &Config) -> anyhow::Result<Listing> {
     let cluster =
         cluster.ok_or_else(|| anyhow::anyhow!("there is no section [cluster]: this origin is the only one"))?;
     let metrics = StoreMetrics::register(&Registry::new())?;
-    let records = Records::open_shared(cluster, &config.store, metrics).map_err(anyhow::Error::msg)?;
+    let records = Records::open_shared(cluster.shared_engine(&config.store).map_err(anyhow::Error::msg)?, metrics)
+        .map_err(anyhow::Error::msg)?;
     let mut listing = Listing::default();
     let nodes = read(&records, "nodes/", &mut listing.unreadable, |_, bytes| {
         serde_json::from_slice::<StoredNode>(bytes).map_err(|error| error.to_string())

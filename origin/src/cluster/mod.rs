@@ -14,6 +14,7 @@ mod mirrors;
 mod name_records;
 mod owner;
 mod proved;
+mod record_engine;
 mod replicas;
 mod run;
 mod secrets;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_store::Version;
 
 pub(crate) use self::digests::digests;
 pub use self::listing::{ListedMember, ListedRepository, Listing, list};
@@ -38,6 +40,8 @@ pub(crate) use self::mirrors::Source as MirrorSource;
 pub(crate) use self::name_records::{NameMetrics, NameRecords};
 pub(crate) use self::owner::{Owner, owner};
 pub(crate) use self::proved::ensure_proved;
+pub(crate) use self::record_engine::open_records;
+pub use self::record_engine::prove;
 pub(crate) use self::replicas::{MAX_AGE, Replicas, Unreadable};
 pub(crate) use self::secrets::Secrets;
 pub(crate) use self::service_names::ServiceNames;
@@ -46,7 +50,6 @@ pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::validity::Validity;
 pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
 use crate::ownership::{Event, NodeState};
-use crate::store::Version;
 
 /// The handle of the cluster's task. Clones are cheap.
 #[derive(Clone)]

@@ -13,14 +13,14 @@ use prometheus::{IntCounterVec, Registry};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
+use weir_model::Bounds;
 use weir_protocol::name::ServiceName;
 use weir_runtime::metric_families;
+use weir_store::{Expect, PutOutcome, RecordKey, Records, Version};
 
 use super::Validity;
-use crate::bounds::Bounds;
 use crate::ownership::{Entry, NAME_BUCKETS, NameAnswer, NameRequest, NameStep, NameWriter, Names};
 use crate::publish::{WritePace, unix_milliseconds};
-use crate::store::{Expect, PutOutcome, RecordKey, Records, Version};
 
 const FORMAT: u32 = 1;
 
@@ -302,7 +302,8 @@ mod tests {
 
     use super::*;
     use crate::ownership::NameChange;
-    use crate::store::{FaultyEngine, StoreMetrics, WriteFault};
+    use weir_store::StoreMetrics;
+    use weir_store::testing::{FaultyEngine, WriteFault};
 
     fn origin(dir: &Path, faults: impl IntoIterator<Item = WriteFault>) -> NameRecords {
         let engine = FaultyEngine::local(dir);

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
+use weir_model::Bounds;
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_runtime::shutdown::Drain;
+use weir_store::{RecordKey, Records, Version};
 
 use super::engine::Engine;
 use super::work::{self, Work};
@@ -17,13 +19,11 @@ use super::{
     Cluster, ClusterMetrics, Member, MirrorSource, Order, Owned, OwnedRepositories, Secrets, ServiceNames, Validity,
     View, boot_clock, run,
 };
-use crate::bounds::Bounds;
 use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
 use crate::member_client::MemberClient;
 use crate::ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
 use crate::publish::Publisher;
-use crate::store::{RecordKey, Records, Version};
 
 /// The most queued events. Who sends one waits.
 const QUEUE: usize = 256;

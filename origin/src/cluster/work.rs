@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir_protocol::name::RepositoryName;
 use weir_runtime::shutdown::Drain;
+use weir_store::{Listed, Version};
 
 use super::mirrors::{Coming, Mirrors};
 use super::{ClusterMetrics, MirrorSource, Order, ServiceNames};
 use crate::catalog::{Catalog, Editor};
 use crate::ownership::{Digests, Event};
 use crate::publish::{Publisher, TakeError};
-use crate::store::{Listed, Version};
 
 /// The pause before a repository is read again that could not be read.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

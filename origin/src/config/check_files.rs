@@ -38,9 +38,9 @@ impl Config {
         }
         let data_dir = writable_directory::check(&self.data_dir).err();
         check.record(&format!("data_dir = \"{}\"", self.data_dir.display()), data_dir);
-        self.store.check_files(&mut check);
+        check.errors.extend(self.store.file_errors());
         if let Some(etcd) = self.etcd() {
-            etcd.check_files(&mut check);
+            check.errors.extend(etcd.tls().err());
         }
         for repository in &self.repositories {
             repository.check_files(&mut check);

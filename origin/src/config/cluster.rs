@@ -4,11 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::etcd::{EtcdConfig, has_only_host};
-use super::store::{StoreConfig, StoreLocation};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use weir_runtime::config;
+use weir_store::{EtcdConfig, NEEDS_BUCKET, SharedEngine, StoreConfig, StoreLocation, has_only_host};
 
 use crate::ownership::Timing;
 
@@ -16,10 +15,6 @@ use crate::ownership::Timing;
 const SESSION_TTL: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(600)];
 const MAX_WEIGHT: u32 = 1000;
 const MAX_ZONE_BYTES: usize = 100;
-
-/// The error for a bucket engine without a bucket.
-pub(crate) const NEEDS_BUCKET: &str =
-    "[cluster] engine = \"bucket\" needs [store] url of a bucket: write for example \"s3://bucket/prefix\"";
 
 const NEEDS_ETCD: &str =
     "[cluster] engine = \"etcd\" needs etcd = { endpoints = [\"https://etcd-1:2379\"], ca = \"etcd-ca.pem\" }";
@@ -85,12 +80,19 @@ impl ClusterConfig {
         Timing::new(self.session_ttl.unwrap_or(default))
     }
 
-    /// The section `etcd`, for its engine.
+    /// The engine of the records.
     ///
     /// # Errors
-    /// There is none.
-    pub(crate) fn etcd(&self) -> Result<&EtcdConfig, String> {
-        self.etcd.as_ref().ok_or_else(|| NEEDS_ETCD.to_owned())
+    /// Its section is missing.
+    pub(crate) fn shared_engine<'a>(&'a self, store: &'a StoreConfig) -> Result<SharedEngine<'a>, String> {
+        Ok(match self.engine {
+            EngineName::Bucket => SharedEngine::Bucket(store),
+            EngineName::Etcd => {
+                // A session must survive a member that does not answer: two are asked in each attempt to renew it.
+                let patience = self.timing().attempt() / 2;
+                SharedEngine::Etcd(self.etcd.as_ref().ok_or(NEEDS_ETCD)?, patience)
+            }
+        })
     }
 
     pub(super) fn errors(&self, store: &StoreConfig) -> Vec<String> {

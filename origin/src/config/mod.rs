@@ -3,7 +3,6 @@
 mod access;
 mod check_files;
 mod cluster;
-mod etcd;
 mod file_check;
 mod fleet;
 mod limits;
@@ -14,7 +13,6 @@ mod repository_validation;
 mod retention;
 mod service;
 mod signing;
-mod store;
 mod upstreams;
 mod validation_error;
 mod verify;
@@ -32,9 +30,7 @@ use weir_runtime::identity::TrustDomain;
 use weir_runtime::serve::LogConfig;
 
 pub use access::AccessConfig;
-pub(crate) use cluster::NEEDS_BUCKET;
 pub use cluster::{ClusterConfig, EngineName};
-pub use etcd::EtcdConfig;
 pub use file_check::FileCheck;
 pub use fleet::{AgentConfig, AssignmentConfig};
 pub(crate) use fleet::{EntryDocument, IssuerDocument};
@@ -45,13 +41,11 @@ pub use repository::RepositoryConfig;
 pub use retention::RetentionConfig;
 pub use service::ServiceConfig;
 pub use signing::SigningConfig;
-pub(crate) use store::AccessKeyFiles;
-pub use store::StoreConfig;
-pub(crate) use store::StoreLocation;
 pub use upstreams::{DefinedBy, UpstreamsConfig};
 pub use validation_error::ValidationError;
 pub(crate) use validation_error::joined;
 pub use verify::{SignedBy, VerifyConfig};
+pub use weir_store::{EtcdConfig, StoreConfig};
 
 /// The largest generation floor. Every JSON parser can represent it and larger generations exactly.
 pub(crate) const LARGEST_FLOOR: Generation = 1 << 52;

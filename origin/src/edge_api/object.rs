@@ -14,10 +14,10 @@ use weir_protocol::conditional;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
 use weir_runtime::serve::{Body, BoxError, RequestBody};
+use weir_store::{Area, ObjectError};
 
 use super::EdgeApi;
 use super::failure::Failure;
-use crate::store::{Area, ObjectError};
 
 /// The longest wait for the rebuild of an object.
 const REBUILD_WAIT: Duration = Duration::from_secs(10);

@@ -4,8 +4,7 @@ use serde::de::DeserializeOwned;
 use weir_protocol::access_list::{Entries, Entry, Fleet};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
-
-use crate::store::RecordKey;
+use weir_store::RecordKey;
 
 /// A kind of entries.
 pub(crate) trait Kind: Entry + DeserializeOwned + Send + Sync + 'static {

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use weir_protocol::access_list::{Entries, MAX_KIND_BYTES};
+use weir_store::{Expect, MAX_RECORD_BYTES, Record, RecordError};
 
 use super::error::FleetError;
 use super::kind::Kind;
-use crate::store::{Expect, MAX_RECORD_BYTES, Record, RecordError};
 
 /// Keys of issuers hardly get smaller, everything else does.
 const ZSTD_LEVEL: i32 = 9;

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Mutex, watch};
+use weir_model::Bounds;
 use weir_protocol::access_list::{Entries, Fleet};
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_runtime::shutdown::Drain;
+use weir_store::{PutOutcome, Records};
 
 use super::edit::{decide, defined_by};
 use super::error::FleetError;
 use super::kind::Kind;
 use super::metrics::FleetMetrics;
 use super::record::{Stored, encode};
-use crate::bounds::Bounds;
 use crate::catalog::{Outcome, Precondition};
 use crate::config::DefinedBy;
 use crate::publish::unix_milliseconds;
-use crate::store::{PutOutcome, Records};
 
 /// How often the records are read again, for changes by other origins.
 const REREAD_INTERVAL: Duration = Duration::from_secs(30);

@@ -8,6 +8,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use ring::rand::SystemRandom;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+use weir_model::Bounds;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::query::{self, QueryError};
 use weir_protocol::revision_id::RevisionId;
@@ -16,7 +17,6 @@ use weir_runtime::serve::Body;
 use weir_tarball::{Limits, ListedEntry, ListedKind};
 
 use super::error::OperatorError;
-use crate::bounds::Bounds;
 use crate::catalog::{Catalog, RawDocument, Snapshot, version};
 use crate::config::{LimitsConfig, ServiceConfig};
 use crate::reconcile::{PreviewError, PreviewRequest, PreviewTarget};

@@ -35,6 +35,7 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use weir_model::Bounds;
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::issuer::Issuer;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
@@ -59,7 +60,6 @@ use self::route::Route;
 use self::validation::{Object, ParsedDocument};
 use self::versions::VersionRequest;
 use self::webhook::Webhooks;
-use crate::bounds::Bounds;
 use crate::catalog::{AppliedEdit, Catalog, Defined, Edit, Editor, Outcome};
 use crate::config::{
     AgentConfig, AssignmentConfig, Config, IssuerDocument, RepositoryConfig, ServiceConfig, UpstreamsConfig,

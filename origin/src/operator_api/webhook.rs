@@ -11,13 +11,13 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::json;
 use tokio::sync::Semaphore;
+use weir_model::Bounds;
 use weir_protocol::name::RepositoryName;
 use weir_runtime::admin;
 use weir_runtime::serve::{Body, RequestBody, SourceLimit, SourcePermit};
 
 use super::error::OperatorError;
 use super::metrics::OperatorMetrics;
-use crate::bounds::Bounds;
 use crate::catalog::Catalog;
 use crate::webhook::{Delivery, DeliveryResult, Provider, Secret};
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use weir_protocol::digest::ObjectDigest;
+use weir_store::ObjectWriter;
 use weir_tarball::FrameSink;
 
 use super::error::PublishError;
 use super::metrics::PublishMetrics;
 use super::protection::Protection;
-use crate::store::ObjectWriter;
 
 /// An attempt may take this fraction of the grace period. The frames that it reuses were referenced when it began,
 /// and nothing deletes them before the whole grace period has passed.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use weir_protocol::descriptor::{Descriptor, FORMAT, Representation};
 use weir_protocol::digest::{Sha256, TarballDigest};
 use weir_protocol::encoding::Encoding;
+use weir_store::Area;
 
 use super::decision;
 use super::draft::{Change, Draft, VisibleChange, parsed};
@@ -14,7 +15,6 @@ use super::pending_change::PendingChange;
 use super::publisher::Publisher;
 use super::row::Row;
 use crate::service::Service;
-use crate::store::Area;
 
 /// The versions before the current one that it has deltas against.
 const BASES: usize = 3;

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use weir_model::ServerClocks;
 use weir_protocol::descriptor::{Descriptor, DescriptorFields, Generation, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
@@ -19,7 +20,6 @@ use super::record::RepositoryRecord;
 use super::request::{Candidate, Outcome, VersionChange};
 use super::retention::supersede;
 use super::row::{Pin, Row, StoredVersion, from_unix, unix_milliseconds};
-use crate::clock::ServerClocks;
 use crate::service::Service;
 use crate::signing::Signer;
 

@@ -6,8 +6,7 @@ use weir_protocol::descriptor::{Generation, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::ManifestError;
 use weir_protocol::name::{RepositoryName, ServiceName};
-
-use crate::store::{ObjectError, RecordError};
+use weir_store::{ObjectError, RecordError};
 
 /// A publication that could not be stored or made visible. Nothing of it is visible.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -21,8 +21,8 @@ use super::protection::Collection;
 use super::publisher::Publisher;
 use super::retention::{Usage, is_too_old, over_limit};
 use super::writer::Repository;
-use crate::failpoint::failpoint;
-use crate::store::{Area, ObjectError, RecordKey};
+use weir_model::failpoint;
+use weir_store::{Area, ObjectError, RecordKey};
 
 /// The longest time between two collections of a changing repository. The shortest is half of the grace period, if
 /// that is less.

@@ -7,11 +7,11 @@ use std::time::{Instant, SystemTime};
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
+use weir_store::Version;
 use weir_tarball::ContentKey;
 
 use super::record::RepositoryRecord;
 use super::row::{Row, from_unix};
-use crate::store::Version;
 
 /// Why and since when nothing new is published for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::manifest::Manifest;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::{Area, ObjectError, Objects, RecordError, RecordKey, Records};
 
 use super::error::PublishError;
 use super::known::{Known, SuspendedUntil, Suspension};
 use super::page::{self, Page, PageRef};
 use super::record::RepositoryRecord;
 use super::row::Definition;
-use crate::store::{Area, ObjectError, Objects, RecordError, RecordKey, Records};
 
 const CONCURRENT_PAGES: usize = 8;
 

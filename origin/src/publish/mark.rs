@@ -7,13 +7,13 @@ use futures_util::{StreamExt, stream};
 use weir_protocol::descriptor::Representation;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::Objects;
 
 use super::draft::parsed;
 use super::load::{ReadError, read_manifest, read_page};
 use super::mirror::mirror_objects;
 use super::record::RepositoryRecord;
 use super::row::{Row, StoredVersion};
-use crate::store::Objects;
 
 const CONCURRENT_MANIFESTS: usize = 8;
 

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_store::{Area, ObjectError, Objects};
 
 use super::draft::Draft;
 use super::error::PublishError;
 use super::load::ReadError;
 use super::protection::Protection;
 use super::publisher::Publisher;
-use crate::store::{Area, ObjectError, Objects};
 
 /// The bundles of a mirror: a full one, and incremental ones, each on top of those before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

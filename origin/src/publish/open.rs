@@ -7,8 +7,10 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, stream};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
+use weir_model::ServerClocks;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::{Objects, Records};
 
 use super::delta_queue::DeltaQueue;
 use super::draft::{Draft, Rules, VisibleChange};
@@ -23,13 +25,11 @@ use super::row::unix_milliseconds;
 use super::store_identity::StoreIdentity;
 use super::stored_definitions::{Definitions, StoredDefinitions};
 use super::writer::{Repository, Shared};
-use crate::clock::ServerClocks;
 use crate::cluster::Validity;
 use crate::config::RetentionConfig;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
 use crate::signing::Signer;
-use crate::store::{Objects, Records};
 
 const CONCURRENT_LOADS: usize = 64;
 

@@ -11,13 +11,13 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::oneshot;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::{Listed, Version};
 
 use super::error::PublishError;
 use super::open::Started;
 use super::publisher::Publisher;
 use super::writer::{Request, Writer};
 use crate::ownership::Claim;
-use crate::store::{Listed, Version};
 
 /// Repositories of other origins that are read again at a time.
 const CONCURRENT_REFRESHES: usize = 8;

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::{ClusterId, RepositoryName, ServiceName};
+use weir_store::{Area, Objects};
 
 use super::attempt::Attempt;
 use super::draft::{Draft, VisibleChange};
@@ -24,7 +25,6 @@ use super::store_identity::StoreIdentity;
 use super::writer::{MAX_WAITING, Repository, Request, Shared, Writer};
 use crate::config::RetentionConfig;
 use crate::service::Service;
-use crate::store::{Area, Objects};
 
 /// Publishes, and changes versions and definitions. A method that writes returns when the change is durable and
 /// visible. If the caller gives up, the change is completed anyway.

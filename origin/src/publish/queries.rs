@@ -9,6 +9,7 @@ use weir_protocol::descriptor::{Descriptor, Generation, Representation};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_store::{Area, ObjectError};
 
 use super::draft::parsed;
 use super::error::PublishError;
@@ -17,7 +18,6 @@ use super::load::{ReadError, read_manifest, read_page, read_pages};
 use super::page;
 use super::publisher::Publisher;
 use super::row::Row;
-use crate::store::{Area, ObjectError};
 
 const CONCURRENT_MANIFESTS: usize = 8;
 

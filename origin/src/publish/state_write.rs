@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_store::{Area, ObjectError, Objects};
 
 use super::error::PublishError;
 use super::history::{self, Line, MAX_SEGMENT_BYTES, MAX_SEGMENTS};
@@ -16,7 +17,6 @@ use super::page::{self, Page, PageRef};
 use super::protection::Protection;
 use super::record::{RepositoryRecord, SegmentRef};
 use super::row::unix_milliseconds;
-use crate::store::{Area, ObjectError, Objects};
 
 const CONCURRENT_PAGES: usize = 8;
 

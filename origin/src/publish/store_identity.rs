@@ -5,10 +5,10 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use weir_store::{Expect, Objects, PutOutcome, RecordError, RecordKey, Records};
 
 use super::error::PublishError;
 use super::row::{from_unix, unix_milliseconds};
-use crate::store::{Expect, Objects, PutOutcome, RecordError, RecordKey, Records};
 
 const KEY: &str = "cluster/store";
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_store::{Objects, Records};
 
 use super::error::PublishError;
 use super::load::load;
 use super::row::Definition;
-use crate::store::{Objects, Records};
 
 #[derive(Debug, Default)]
 pub(crate) struct StoredDefinitions {

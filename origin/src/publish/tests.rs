@@ -17,23 +17,24 @@ use bytes::Bytes;
 use object_store::local::LocalFileSystem;
 use prometheus::Registry;
 use tempfile::TempDir;
+use weir_model::ServerClocks;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::Frame;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::revision_id::RevisionId;
+use weir_store::{Area, Objects, RecordKey, Records, StoreMetrics};
 use weir_tarball::{Built, ContentKey, FrameSink, Recipe};
 
 use super::request::Outcome;
 use super::*;
-use crate::clock::ServerClocks;
 use crate::cluster::Validity;
 use crate::config::{RetentionConfig, ServiceConfig};
 use crate::data_dir::DataDir;
 use crate::event_log::{EventLog, Read};
 use crate::service::Service;
 use crate::signing::Signer;
-use crate::store::{Area, FaultyEngine, FaultyStore, Objects, RecordKey, Records, StoreMetrics, WriteFault};
+use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
 
 type FailWrites = Box<dyn Fn(&[WriteFault])>;
 

@@ -6,19 +6,19 @@ use std::fmt;
 use futures_util::{StreamExt, stream};
 use prometheus::Registry;
 use serde::Serialize;
+use weir_model::{Bounds, ServerClocks};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
+use weir_store::{Area, ObjectError, Objects, RecordKey, Records, StoreMetrics};
 
 use super::known::KnownService;
 use super::load::{Loaded, load, without_record};
 use super::mark::{Mark, MarkedVersion};
 use super::page::Page;
 use super::record::RepositoryRecord;
-use crate::bounds::Bounds;
-use crate::clock::ServerClocks;
+use crate::cluster::open_records;
 use crate::config::Config;
 use crate::data_dir::DataDir;
-use crate::store::{Area, ObjectError, Objects, RecordKey, Records, StoreMetrics};
 
 const CONCURRENT_READS: usize = 16;
 
@@ -101,7 +101,7 @@ pub async fn verify(config: &Config, delete_corrupt: bool) -> anyhow::Result<Rep
     let objects =
         Objects::open(&config.store, data_dir.root(), metrics.clone(), (&Bounds::default(), &ServerClocks::default()))
             .await?;
-    let records = Records::open(config, data_dir.root(), metrics)?;
+    let records = open_records(config, data_dir.root(), metrics)?;
     let of_file = config.repositories.iter().map(|repository| repository.name.clone()).collect();
     Verifier::new(&objects, records, of_file, delete_corrupt).run().await
 }

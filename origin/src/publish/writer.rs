@@ -35,8 +35,8 @@ use super::write_pace::WritePace;
 use crate::cluster::Validity;
 use crate::data_dir::DataDir;
 use crate::event_log::EventLog;
-use crate::failpoint::failpoint;
-use crate::store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Records, Version};
+use weir_model::failpoint;
+use weir_store::{Expect, MAX_RECORD_BYTES, Objects, PutOutcome, RecordKey, Records, Version};
 
 /// The most queued changes of one repository; further callers wait.
 pub(super) const MAX_WAITING: usize = 256;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::runtime::Handle;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
+use weir_store::Area;
 use weir_tarball::{Base, BuildContext, Built, Limits, Recipe};
 
 use super::part_sources::PartSources;
@@ -17,7 +18,6 @@ use crate::metrics::Metrics;
 use crate::publish::{Attempt, PublishError, Publisher};
 use crate::service::Service;
 use crate::source::{RetryPolicy, ServiceFailure, Source};
-use crate::store::Area;
 
 /// The limits of builds.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use weir_protocol::name::RepositoryName;
+use weir_store::{Area, Objects};
 
 use super::context::Context;
 use super::job::Job;
@@ -16,7 +17,6 @@ use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::publish::{Bundle, MirrorManifest, MirrorUpload, Part, PublishError, Publisher, unix_milliseconds};
 use crate::source::{BundleError, BundleRequest, Bundled, HydrateRequest, Source, WrittenBundle};
-use crate::store::{Area, Objects};
 
 /// The largest part of a bundle, in bytes: the largest object of the store.
 const MAX_PART_BYTES: u64 = 64 << 20;
@@ -247,14 +247,14 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::bounds::Bounds;
-    use crate::clock::ServerClocks;
     use crate::cluster::Validity;
     use crate::config::{LimitsConfig, RetentionConfig, StoreConfig, UpstreamsConfig};
     use crate::event_log::EventLog;
     use crate::publish::{Options, PublishMetrics};
     use crate::source::{FetchProgress, PollRequest};
-    use crate::store::{FaultyEngine, Records, StoreMetrics};
+    use weir_model::{Bounds, ServerClocks};
+    use weir_store::testing::FaultyEngine;
+    use weir_store::{Records, StoreMetrics};
 
     fn git(dir: &Path, arguments: &[&str]) {
         let mut command = Command::new("git");

@@ -11,6 +11,7 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
+use weir_store::{Area, ObjectError};
 
 use super::lfs::{LfsPolicy, NeededObjects};
 use super::pipeline::Pipeline;
@@ -19,7 +20,6 @@ use super::worker::Worker;
 use crate::publish::Candidate;
 use crate::service::Service;
 use crate::source::{RetryPolicy, ServiceFailure};
-use crate::store::{Area, ObjectError};
 
 /// The capacity of the queue of requests, and the most waiters for one rebuild.
 pub(super) const REBUILD_QUEUE: usize = 64;

@@ -31,7 +31,6 @@ mod signatures;
 mod tree;
 mod upstream;
 
-pub use crate::clock::ServerClocks;
 #[cfg(feature = "fuzzing")]
 pub use archive::fuzz_archive;
 pub(crate) use context::SourceContext;
@@ -70,3 +69,4 @@ pub use upstream::{
     DEFAULT_MAX_OBJECT, DEFAULT_MAX_OBJECTS, DEFAULT_MAX_PACK, DEFAULT_MAX_REFS, DEFAULT_MAX_TAGS,
     DEFAULT_MAX_UNPACKED, DEFAULT_MIN_RATE, DEFAULT_STALL_TIMEOUT, Upstream,
 };
+pub use weir_model::ServerClocks;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
+use weir_model::ServerClocks;
 
 use super::egress_policy::EgressPolicy;
 use super::endpoint::{Address, Endpoint};
 use super::oci::{LayerSelector, PlatformName};
 use super::redirects::Redirects;
-use crate::clock::ServerClocks;
 
 /// The default of [`Upstream::stall_timeout`].
 pub const DEFAULT_STALL_TIMEOUT: Duration = Duration::from_secs(30);

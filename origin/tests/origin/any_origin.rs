@@ -3,7 +3,7 @@
 use crate::prelude::*;
 use crate::several_operators::member;
 use crate::several_origins::address;
-use crate::test_server::TestServer;
+use weir_store::testing::TestServer;
 
 const TEST: u8 = 9;
 

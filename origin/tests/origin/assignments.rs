@@ -6,7 +6,7 @@ use weir_protocol::name::{NodeName, ServiceName};
 
 use crate::prelude::*;
 use crate::several_operators::Pair;
-use crate::test_server::TestServer;
+use weir_store::testing::TestServer;
 
 /// Reads a stream until an access list is as wanted.
 async fn access(reader: &mut Reader, is: impl Fn(&Fleet) -> bool) -> Fleet {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::prelude::*;
-use crate::test_server::TestServer;
+use weir_store::testing::TestServer;
 
 const CLUSTER: &str = "[cluster]\nengine = \"bucket\"\nadvertise = \"https://origin-1.example:7400\"\n";
 

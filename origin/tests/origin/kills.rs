@@ -34,7 +34,9 @@ fn steps() -> Vec<String> {
         }
     }
     let mut steps = Vec::new();
-    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut steps);
+    for folder in ["src", "store/src"] {
+        collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut steps);
+    }
     steps.sort();
     assert!(steps.windows(2).all(|two| two[0] != two[1]), "two steps of one name: {steps:?}");
     steps

@@ -74,8 +74,6 @@ mod stored_state;
 mod tar_reading;
 mod tarball_bytes;
 mod tarball_contents;
-#[path = "../../src/store/test_server.rs"]
-mod test_server;
 mod unpublished;
 mod upstream;
 mod versions;

@@ -3,7 +3,7 @@
 use crate::prelude::*;
 use crate::several_operators::{Pair, member};
 use crate::several_origins::address;
-use crate::test_server::TestServer;
+use weir_store::testing::TestServer;
 
 /// Enough that each of two origins owns some.
 const REPOSITORIES: usize = 6;

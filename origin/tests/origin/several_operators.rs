@@ -10,7 +10,7 @@ use crate::node::Edge;
 use crate::prelude::*;
 use crate::registry_server::RegistryServer;
 use crate::several_origins::address;
-use crate::test_server::TestServer;
+use weir_store::testing::TestServer;
 
 /// Enough that each of two origins owns some.
 const REPOSITORIES: usize = 6;

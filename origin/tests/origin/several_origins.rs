@@ -10,7 +10,7 @@ use weir_protocol::members::{MemberState, Members};
 use weir_protocol::name::ServiceName;
 
 use crate::prelude::*;
-use crate::test_server::TestServer;
+use weir_store::testing::TestServer;
 
 const REPOSITORIES: usize = 5;
 

@@ -158,7 +158,8 @@ fn the_configuration_reference_matches_the_code() {
     for (title, sources, defaults, reloadable) in [
         (
             "Origin",
-            &["origin/src/config", ACCESS_LOG, LAYER][..],
+            &["origin/src/config", "origin/store/src/config.rs", "origin/store/src/etcd_config.rs", ACCESS_LOG, LAYER]
+                [..],
             serde_json::to_value(origin),
             weir_origin::config::RELOADABLE,
         ),

@@ -50,8 +50,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | mirrors that are read in full after a failure | {origin/src/reconcile/limiter.rs CONCURRENT_MIRROR_CHECKS} | `mirror_checks` | they wait |
 | rebuilds of lost objects that wait, for each repository | {origin/src/reconcile/rebuild.rs REBUILD_QUEUE} |  | 503 |
 | objects in memory to be sent | `limits.concurrent_objects` | `objects` | requests wait 10 s, then 503 |
-| requests to the object store | {origin/src/store/objects.rs CONCURRENT_REQUESTS} | `store_requests` | they wait |
-| a request to the object store, retries included | {origin/src/store/objects.rs REQUEST_DEADLINE} |  | it fails |
+| requests to the object store | {origin/store/src/objects.rs CONCURRENT_REQUESTS} | `store_requests` | they wait |
+| a request to the object store, retries included | {origin/store/src/objects.rs REQUEST_DEADLINE} |  | it fails |
 | searches for the version that refers to a lost object | {origin/src/edge_api/mod.rs REFERENCE_LOOKUPS} | `reference_lookups` | they wait 10 s, then 503 |
 | a request that waits for the rebuild of an object | {origin/src/edge_api/object.rs REBUILD_WAIT} |  | 503 |
 | event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
@@ -79,11 +79,11 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a repository's changes that wait for a write of its record | {origin/src/publish/writer.rs MAX_WAITING} |  | they wait |
 | writes of a repository's record in a bucket or etcd: time between two, on average | {origin/src/publish/write_pace.rs WRITE_INTERVAL} |  | changes are written together |
 | the same: writes that may follow each other after a pause | {origin/src/publish/write_pace.rs WRITE_BURST} |  | changes are written together |
-| a record | {origin/src/store/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
-| a request for a record in a bucket | {origin/src/store/records/bucket.rs REQUEST_TIMEOUT} |  | a read fails; the outcome of a write is unknown |
-| a listing of records in a bucket | {origin/src/store/records/bucket.rs LISTING_TIMEOUT} |  | it fails |
-| a connection or a request to a member of etcd | {origin/src/store/records/etcd/client.rs REQUEST_TIMEOUT}, and half of the time that is left |  | the next member is used; the outcome of a write that was sent is unknown |
-| an answer of etcd | {origin/src/store/records/etcd/client.rs MAX_RESPONSE_BYTES} |  | the request fails |
+| a record | {origin/store/src/records/mod.rs MAX_RECORD_BYTES} |  | the write fails |
+| a request for a record in a bucket | {origin/store/src/records/bucket.rs REQUEST_TIMEOUT} |  | a read fails; the outcome of a write is unknown |
+| a listing of records in a bucket | {origin/store/src/records/bucket.rs LISTING_TIMEOUT} |  | it fails |
+| a connection or a request to a member of etcd | {origin/store/src/records/etcd/client.rs REQUEST_TIMEOUT}, and half of the time that is left |  | the next member is used; the outcome of a write that was sent is unknown |
+| an answer of etcd | {origin/store/src/records/etcd/client.rs MAX_RESPONSE_BYTES} |  | the request fails |
 | history segments of a repository | {origin/src/publish/history.rs MAX_SEGMENTS} |  | the oldest is dropped |
 | deleted services of a repository whose generation is stored | {origin/src/publish/gc.rs MAX_TOMBSTONES} |  | the oldest is dropped; its next generation comes from the clock |
 | entries of a folder, with those that are left out; entries of a directory that a symlink leads through | `limits.max_entries` |  | the service is unhealthy |

@@ -138,7 +138,7 @@ impl Member {
         let mut command = self.machine.command(self.program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // moto: its conditional writes are atomic with this.
-        let moto = concat!(env!("CARGO_MANIFEST_DIR"), "/../origin/tests/moto");
+        let moto = concat!(env!("CARGO_MANIFEST_DIR"), "/../origin/store/tests/moto");
         command.env("PYTHONPATH", moto).env("PYTHONDONTWRITEBYTECODE", "1");
         self.child = Some(command.spawn()?);
         Ok(())

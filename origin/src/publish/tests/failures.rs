@@ -1,7 +1,8 @@
 //! Writes that fail, or whose outcome is not known.
 
+use weir_store::{Expect, PutOutcome};
+
 use super::*;
-use crate::store::{Expect, PutOutcome};
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_stored_publishes_nothing() {

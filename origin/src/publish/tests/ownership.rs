@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 use weir_protocol::token::SigningKey;
+use weir_store::{Expect, PutOutcome, Version};
 
 use super::gc::Totals;
 use super::known::KnownService;
 use super::*;
 use crate::ownership::{Claim, SessionId};
-use crate::store::{Expect, PutOutcome, Version};
 
 struct Member {
     publisher: Arc<Publisher>,

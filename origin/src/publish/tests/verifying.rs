@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use weir_store::ObjectError;
+
 use super::verify::{Report, Severity, Verifier};
 use super::*;
-use crate::store::ObjectError;
 use crate::tar_reader::{ReadError, TarReader};
 
 #[tokio::test(start_paused = true)]

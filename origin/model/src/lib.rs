@@ -1,0 +1,11 @@
+//! What all layers of an origin share: its limits with their use, the clocks of the servers that it talks to, and the steps
+//! at which tests kill it.
+//!
+//! The crate knows no other layer, and does no I/O.
+
+mod bounds;
+pub mod failpoint;
+mod server_clocks;
+
+pub use bounds::Bounds;
+pub use server_clocks::ServerClocks;
