@@ -9,6 +9,7 @@ use anyhow::Context;
 use prometheus::Registry;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::HookState;
 use weir_release::{Limits, Modes, Pins, RootLock, ServiceDirectory, read_pins};
 use weir_runtime::admin::{Admin, Readiness};
 use weir_runtime::file_watch::{Reload, WatchedFiles, fingerprint};
@@ -20,12 +21,12 @@ use crate::config::{Config, ServiceConfig};
 use crate::edge_client::{EdgeClient, Edges};
 use crate::hook::{Check, Hook};
 use crate::metrics::{Metrics, register_edges, unix_seconds};
+use crate::observed::Observer;
 use crate::poll::{Batch, BatchSchedule, Command, DownloadLimits, EventStream, Follower, Poller, Schedule, release_of};
 use crate::readiness::readiness;
 use crate::reload::{self, Reloader};
-use crate::report::Reporter;
 use crate::roster::{Roster, Service, Services, followed_before};
-use crate::status::{HookState, ServiceStatus};
+use crate::status::ServiceStatus;
 use crate::supervise::supervise;
 use crate::verify::{Monitor, Trust};
 
@@ -194,10 +195,9 @@ impl Composition {
                 drain: self.drain.clone(),
             };
             self.drain.spawn(supervise(stream, self.drain.clone()));
-            let (services, metrics) = (services.clone(), self.metrics.clone());
-            let (timeout, labels, drain) = (config.request_timeout, config.labels.clone(), self.drain.clone());
-            let reporter = Reporter::new(services, self.edges.clone(), timeout, labels, self.started, metrics, drain);
-            self.drain.spawn(supervise(reporter, self.drain.clone()));
+            let (services, edges, metrics) = (services.clone(), self.edges.clone(), self.metrics.clone());
+            let observer = Observer::new(config, services, edges, metrics, self.drain.clone());
+            self.drain.spawn(supervise(observer, self.drain.clone()));
         }
         let batch = Batch {
             roster: roster.handle(),
@@ -249,7 +249,7 @@ impl Composition {
             hook: match (service.has_hook(), &state.release) {
                 (false, _) | (_, None) => HookState::None,
                 (true, Some(_)) if pending => HookState::Pending,
-                (true, Some(_)) => HookState::Done,
+                (true, Some(_)) => HookState::Succeeded,
             },
             ..ServiceStatus::default()
         });
@@ -354,7 +354,7 @@ fn admin(composition: &Composition, registry: Registry, services: Arc<Services>)
                 "ready": ready,
                 "reasons": reasons,
                 "services": followed,
-                "not_allowed": *services.not_allowed(),
+                "not_allowed": services.not_allowed().keys().collect::<Vec<_>>(),
                 "edges": edges.overview().collect::<Vec<_>>(),
             }))
         }),

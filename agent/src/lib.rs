@@ -4,7 +4,7 @@
 //! poll (batch, events, follower) ── requests ──> edge_client (HTTP/3, HTTP/2, which of them) ──> edges
 //!      │ something changed
 //!      └─> fetch (decode, hash) ─> weir-release (unpack, switch, compare, prune) ─> hook (exec)
-//! roster (which services begin and end), report (what is in place)
+//! roster (which services begin and end), observed (what is in place, and what stops it)
 //! verify (signatures of publications, freshness statements): with `trust`
 //! ```
 //!
@@ -20,13 +20,13 @@ mod edge_client;
 mod fetch;
 mod hook;
 mod metrics;
+mod observed;
 mod once;
 mod phase;
 pub mod pin_command;
 mod poll;
 mod readiness;
 mod reload;
-mod report;
 mod roster;
 mod selection;
 mod status;
@@ -38,6 +38,6 @@ pub use config::Config;
 pub use edge_client::{EdgeUrl, EdgeUrlError, Protocol};
 pub use metrics::families;
 pub use once::{DEFAULT_ONCE_TIMEOUT, OnceError, once};
-pub use status::{HookState, Pinned, Release, ServiceStatus};
+pub use status::{Pinned, Release, ServiceStatus};
 pub use verify::Assessment;
 pub use weir_release::{ReleaseName, ReleaseNameError};

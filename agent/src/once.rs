@@ -5,11 +5,12 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::HookState;
 use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 
 use crate::agent::{Running, start_once};
 use crate::config::Config;
-use crate::status::{HookState, ServiceStatus};
+use crate::status::ServiceStatus;
 
 /// How long retryable errors are retried, by default.
 pub const DEFAULT_ONCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -95,7 +96,7 @@ fn progress_of(status: &ServiceStatus) -> Progress {
         };
     }
     match status.hook {
-        HookState::None | HookState::Done => Progress::Done,
+        HookState::None | HookState::Succeeded | HookState::Other => Progress::Done,
         HookState::Pending | HookState::Running => Progress::Working,
         HookState::Failed => Progress::Failed(status.hook_error.clone().unwrap_or_else(|| "exec failed".to_owned())),
     }
@@ -119,7 +120,7 @@ mod tests {
             (HookState::None, Progress::Done),
             (HookState::Pending, Progress::Working),
             (HookState::Running, Progress::Working),
-            (HookState::Done, Progress::Done),
+            (HookState::Succeeded, Progress::Done),
             (HookState::Failed, Progress::Failed("exec failed".to_owned())),
         ] {
             status.hook = hook;

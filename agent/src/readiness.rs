@@ -65,7 +65,9 @@ mod tests {
     use weir_protocol::digest::TarballDigest;
 
     use super::*;
-    use crate::status::{HookState, Release};
+    use weir_protocol::observed::HookState;
+
+    use crate::status::Release;
     use crate::verify::Proof;
 
     #[test]

@@ -5,6 +5,7 @@
 //! does not begin again at the next start, and when it may be removed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -54,13 +55,41 @@ pub(crate) struct Services {
     pub(crate) are_known: watch::Sender<bool>,
     /// When an origin confirmed the last answer with all services, if that was long before the answer.
     cut_off: Mutex<Option<Instant>>,
-    /// Services that are assigned, and that `allow` excludes.
-    not_allowed: Mutex<BTreeSet<ServiceName>>,
+    /// Services that are assigned, and that `allow` excludes, with the time since when.
+    not_allowed: Mutex<BTreeMap<ServiceName, SystemTime>>,
+    /// Services whose status may have changed.
+    changed: Mutex<BTreeSet<ServiceName>>,
     /// Since when upstreams are unreachable, as an edge says, also of services that are about to begin.
     unreachable: Mutex<BTreeMap<ServiceName, SystemTime>>,
 }
 
+/// A status, without a release that readers do not find on disk.
+fn on_disk((mut status, directory): (ServiceStatus, Arc<ServiceDirectory>)) -> ServiceStatus {
+    status.release.take_if(|_| !directory.has_current());
+    status
+}
+
+/// Marks a service whenever its status changes, until its tasks end.
+async fn mark_changes(
+    name: ServiceName,
+    mut status: watch::Receiver<ServiceStatus>,
+    services: Arc<Services>,
+    part: Drain,
+) {
+    loop {
+        services.changed().insert(name.clone());
+        tokio::select! {
+            () = part.begun() => return,
+            changed = status.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
 impl Service {
+    fn present(&self) -> (ServiceStatus, Arc<ServiceDirectory>) {
+        (self.status.borrow().clone(), self.directory.clone())
+    }
+
     fn show_upstream(&self, since: Option<SystemTime>) {
         self.upstream_unreachable.iter().for_each(|gauge| gauge.set(f64::from(u8::from(since.is_some()))));
         self.status.send_if_modified(|status| {
@@ -78,6 +107,7 @@ impl Services {
             are_known: watch::Sender::new(false),
             cut_off: Mutex::default(),
             not_allowed: Mutex::default(),
+            changed: Mutex::default(),
             unreachable: Mutex::default(),
         }
     }
@@ -100,15 +130,25 @@ impl Services {
         self.read().get(service).map(|service| service.status.subscribe())
     }
 
-    /// The present status of each. A release that readers do not find on disk is none.
+    /// The present status of each.
     pub(crate) fn statuses(&self) -> Vec<(ServiceName, ServiceStatus)> {
-        let status = |service: &Service| (service.status.borrow().clone(), service.directory.clone());
-        let all: Vec<_> = self.read().iter().map(|(name, service)| (name.clone(), status(service))).collect();
-        let on_disk = all.into_iter().map(|(name, (mut status, directory))| {
-            status.release.take_if(|_| !directory.has_current());
-            (name, status)
-        });
-        on_disk.collect()
+        let all: Vec<_> = self.read().iter().map(|(name, service)| (name.clone(), service.present())).collect();
+        all.into_iter().map(|(name, present)| (name, on_disk(present))).collect()
+    }
+
+    /// The present status of one.
+    pub(crate) fn present(&self, service: &ServiceName) -> Option<ServiceStatus> {
+        let present = self.read().get(service).map(Service::present);
+        present.map(on_disk)
+    }
+
+    /// The services whose status may have changed since the last call, those that began or ended included.
+    pub(crate) fn take_changed(&self) -> BTreeSet<ServiceName> {
+        mem::take(&mut *self.changed())
+    }
+
+    fn changed(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a command on. A full queue already has the same command, or the next row says the same.
@@ -146,8 +186,8 @@ impl Services {
         self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Services that are assigned, and that `allow` excludes.
-    pub(crate) fn not_allowed(&self) -> MutexGuard<'_, BTreeSet<ServiceName>> {
+    /// Services that are assigned, and that `allow` excludes, with the time since when.
+    pub(crate) fn not_allowed(&self) -> MutexGuard<'_, BTreeMap<ServiceName, SystemTime>> {
         self.not_allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -377,10 +417,19 @@ impl Roster {
         let count = services.len();
         self.composition.metrics.services_not_allowed.set(i64::try_from(count).unwrap_or(i64::MAX));
         let mut known = self.services.not_allowed();
-        if let Some(service) = services.difference(&known).next() {
+        if let Some(service) = services.iter().find(|service| !known.contains_key(*service)) {
             tracing::warn!(%service, count, "services are assigned to this agent, and its `allow` excludes them");
         }
-        *known = services;
+        let before = mem::take(&mut *known);
+        let now = SystemTime::now();
+        known.extend(services.into_iter().map(|service| {
+            let since = before.get(&service).copied().unwrap_or(now);
+            (service, since)
+        }));
+        // All of them: only the first ones have rows, and others may be the first now.
+        if !known.keys().eq(before.keys()) {
+            self.services.changed().extend(before.into_keys().chain(known.keys().cloned()));
+        }
     }
 
     fn followed(&self) -> BTreeMap<ServiceName, ServiceConfig> {
@@ -414,6 +463,8 @@ impl Roster {
         }
         tracing::info!(service = %name, "the service is followed");
         let service = self.composition.follow(name, directory, self.config.hooks_of(name), within);
+        let (status, part) = (service.status.subscribe(), service.part.clone());
+        service.part.spawn(mark_changes(name.clone(), status, self.services.clone(), part));
         self.services.write().insert(name.clone(), service);
         self.services.show_upstream(name);
     }
@@ -421,6 +472,7 @@ impl Roster {
     /// `goes_on`: it begins again when its tasks have ended.
     fn end(&mut self, name: ServiceName, goes_on: bool) {
         let Some(service) = self.services.write().remove(&name) else { return };
+        self.services.changed().insert(name.clone());
         if goes_on {
             tracing::info!(service = %name, "the hooks of the service have changed");
         } else {

@@ -6,8 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::observed::{Desired, Phase, Problem};
-use weir_protocol::report::Transfer;
+use weir_protocol::observed::{Desired, HookState, Phase, Problem, Transfer};
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
 
@@ -40,23 +39,6 @@ pub struct Pinned {
     pub since: SystemTime,
     /// What the edges offered at the last poll.
     pub offered: Option<TarballDigest>,
-}
-
-/// The state of `exec`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HookState {
-    /// There is no `exec`, or no release.
-    #[default]
-    None,
-    /// It has to run.
-    Pending,
-    /// It is running.
-    Running,
-    /// It succeeded for the release in force.
-    Done,
-    /// It failed for the release in force, and will be retried.
-    Failed,
 }
 
 /// What the task of a service does.
@@ -157,7 +139,7 @@ impl ServiceStatus {
             (Activity::Switching, _) => Phase::Switching,
             (Activity::Idle, _) if !runs_desired => Phase::Waiting,
             (Activity::Idle, HookState::Pending | HookState::Running | HookState::Failed) => Phase::Hook,
-            (Activity::Idle, HookState::None | HookState::Done) => Phase::Current,
+            (Activity::Idle, HookState::None | HookState::Succeeded | HookState::Other) => Phase::Current,
         }
     }
 
@@ -244,7 +226,7 @@ mod tests {
                 Phase::Switching,
             ),
             (ServiceStatus { hook: HookState::Failed, ..has.clone() }, Phase::Hook),
-            (ServiceStatus { hook: HookState::Done, ..has.clone() }, Phase::Current),
+            (ServiceStatus { hook: HookState::Succeeded, ..has.clone() }, Phase::Current),
             (ServiceStatus { pinned: Some(pinned), activity: Activity::Checking, ..has.clone() }, Phase::Pinned),
             (ServiceStatus { unassigned_since: now, ..has }, Phase::Unassigned),
         ] {

@@ -23,12 +23,13 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::heartbeats::Heartbeats;
 use crate::listener::EdgeListener;
+use crate::observed::Observed;
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
 use crate::peer_api::{Events, PeerApi, PeerMetrics};
 use crate::reload::{self, Reloader, TlsMaterial};
-use crate::self_api::SelfApi;
+use crate::self_api::{SelfApi, SelfSources};
 use crate::status::Status;
 
 /// How often validations are written to disk.
@@ -184,15 +185,16 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let reloader = Reloader::new(config.clone(), tls_material, origins.clone(), shields.clone(), &registry)?;
     let reloader = Arc::new(WatchedFiles::new(reloader, read));
     let heartbeats = Heartbeats::new(catalog.clone(), origins.clone(), &registry, clock, drain)?;
-    let own = SelfApi::new(
-        &config.agents,
-        lookup.clone(),
-        catalog.clone(),
-        access.clone(),
-        heartbeats.clone(),
-        &registry,
-        drain,
-    )?;
+    let observed_bytes = config.agents.observed_bytes.as_u64();
+    let observed = Observed::start(observed_bytes, access.fleet(), clock, &registry, drain)?;
+    let own = SelfSources {
+        lookup: lookup.clone(),
+        catalog: catalog.clone(),
+        access: access.clone(),
+        heartbeats: heartbeats.clone(),
+        observed: observed.clone(),
+    };
+    let own = SelfApi::new(&config.agents, own, &registry, drain)?;
     let sources = Sources { lookup: lookup.clone(), cache: cache.clone(), own: own.clone() };
     let peers = peer_api(&config, &catalog, &sources, &access, &heartbeats, &registry, drain)?;
     let listener = |port| EdgeListener {
@@ -217,6 +219,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         access: access.clone(),
         peers: peers.clone(),
         agents: own,
+        observed,
         heartbeats,
         reloader: reloader.clone(),
         clock,

@@ -3,7 +3,8 @@
 //! [`start`] composes it. `agent_api` answers agents that `access` allows, from the `catalog` (the current version of
 //! each service) and the `cache` (the objects), and with freshness statements (`heartbeats`). What is missing is requested from
 //! origins through `origin_client`: one query per service and one fill per object at a time. `peer_api` answers edges that use
-//! this one as a shield. `origin_follower` applies the event streams of the origins to the catalog.
+//! this one as a shield. `origin_follower` applies the event streams of the origins to the catalog. `observed` is what agents
+//! say that they run.
 
 mod access;
 mod agent_api;
@@ -17,6 +18,7 @@ mod edge;
 mod heartbeats;
 mod listener;
 mod metrics;
+mod observed;
 mod operator_api;
 mod origin_client;
 mod origin_follower;

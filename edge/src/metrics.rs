@@ -9,6 +9,7 @@ use crate::agent_api::ApiFamilies;
 use crate::cache::CacheMetrics;
 use crate::catalog::CatalogMetrics;
 use crate::heartbeats::HeartbeatFamilies;
+use crate::observed::ObservedMetrics;
 use crate::operator_api::PurgeMetrics;
 use crate::origin_client::OriginMetrics;
 use crate::origin_follower::FollowerMetrics;
@@ -22,6 +23,7 @@ pub fn families() -> Vec<Family> {
     let of_origins = [OriginMetrics::FAMILIES, FollowerMetrics::FAMILIES];
     let others = [
         SelfMetrics::FAMILIES,
+        ObservedMetrics::FAMILIES,
         HeartbeatFamilies::FAMILIES,
         PeerMetrics::FAMILIES,
         PurgeMetrics::FAMILIES,

@@ -18,6 +18,7 @@ use crate::cache::Cache;
 use crate::catalog::{Catalog, Entry, Failure, Lookup};
 use crate::clock::Clock;
 use crate::heartbeats::Heartbeats;
+use crate::observed::Observed;
 use crate::origin_client::{MAX_ORIGINS, Origins, Shields};
 use crate::peer_api::PeerApi;
 use crate::reload::Reloader;
@@ -46,6 +47,7 @@ pub(crate) struct Status {
     pub(crate) access: Access,
     pub(crate) peers: Option<PeerApi>,
     pub(crate) agents: SelfApi,
+    pub(crate) observed: Observed,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) reloader: Arc<WatchedFiles<Reloader>>,
     pub(crate) clock: Clock,
@@ -132,6 +134,7 @@ impl Status {
         bounds.push(self.heartbeats.bound());
         bounds.extend(self.peers.as_ref().map(PeerApi::bound));
         bounds.extend(self.agents.bounds());
+        bounds.push(self.observed.bound());
         bounds.push(("origins", self.origins.count() as u64, MAX_ORIGINS as u64));
         bounds
     }
@@ -177,7 +180,7 @@ impl Status {
                 "last_error": shield.last_error(),
             })).collect::<Vec<_>>(),
             "cache": self.cache.usage(),
-            "agents": self.agents.reports().summary(),
+            "agents": self.observed.summary(),
             "services_total": total,
             "services": services,
             "next_after": next.map(|name| name.to_string()),
@@ -188,13 +191,14 @@ impl Status {
     /// has named the service. Has no side effects.
     pub(crate) fn explain(&self, name: &ServiceName, digest: Option<&TarballDigest>) -> Option<Value> {
         let mut document = self.explain_version(name, digest);
-        let agents = self.agents.reports().of_service(name);
+        let (agents, agents_total) = self.observed.of_service(name);
         let is_known = self.catalog.get(name).is_some()
             || self.catalog.was_evicted(name)
             || document["held"] == true
             || !document["last_failure"].is_null()
             || !agents.is_empty();
         document["agents"] = agents.into();
+        document["agents_total"] = agents_total.into();
         is_known.then_some(document)
     }
 

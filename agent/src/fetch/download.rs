@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::MAX_OBJECT_BYTES;
-use weir_protocol::report::{Transfer, TransferKind};
+use weir_protocol::observed::{Transfer, TransferKind};
 
 use super::decode::{self, Coding};
 use super::{FetchError, Tarball, check_rate, max_encoded_bytes};

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::manifest::Manifest;
-use weir_protocol::report::Transfer;
+use weir_protocol::observed::Transfer;
 
 pub(crate) use decode::{Coding, digest_of};
 pub(crate) use delta::{Dictionary, is_delta};
@@ -55,10 +55,10 @@ fn trickles(bytes: u64, elapsed: Duration) -> bool {
 /// Whether a download is to be interrupted that has received so many bytes in this time. `may_yield`: now, for others that wait.
 pub(crate) fn check_rate(bytes: u64, elapsed: Duration, may_yield: impl FnOnce() -> bool) -> Result<(), FetchError> {
     if is_too_slow(bytes, elapsed) {
-        return Err(FetchError::Slow(bytes, elapsed));
+        return Err(FetchError::Slow);
     }
     if trickles(bytes, elapsed) && may_yield() {
-        return Err(FetchError::Yielded(bytes, elapsed));
+        return Err(FetchError::Yielded);
     }
     Ok(())
 }
@@ -86,11 +86,11 @@ pub(crate) enum FetchError {
     #[error("the tarball's digest is {found}, expected {expected}")]
     Mismatch { expected: TarballDigest, found: TarballDigest },
     /// The download is below the minimum rate.
-    #[error("the download is too slow: {0} bytes in {1:?}")]
-    Slow(u64, Duration),
+    #[error("the download is slower than {MIN_RATE} bytes per second")]
+    Slow,
     /// It trickles, and others wait: it goes on when they have had their turn.
-    #[error("the slow download was interrupted, because others were waiting: {0} bytes in {1:?}")]
-    Yielded(u64, Duration),
+    #[error("the slow download was interrupted, because others were waiting")]
+    Yielded,
     #[error("the tarball is larger than `max_tarball_bytes` = {0}")]
     TooLarge(u64),
     #[error("the tarball cannot be written to {}: {error}", directory.display())]
@@ -112,7 +112,7 @@ impl FetchError {
 
     /// Whether the bytes that arrived before it are of use.
     fn is_interruption(&self) -> bool {
-        matches!(self, Self::Request(_) | Self::Slow(..) | Self::Yielded(..))
+        matches!(self, Self::Request(_) | Self::Slow | Self::Yielded)
     }
 
     /// Whether the bytes were wrong, so that a second download may succeed.
@@ -135,8 +135,8 @@ mod tests {
         let hour = Duration::from_secs(3600);
         assert!(trickles(TRICKLE_RATE * 3600 - 1, hour) && !trickles(TRICKLE_RATE * 3600, hour));
         let checked = |bytes, others_wait| check_rate(bytes, hour, || others_wait);
-        assert!(matches!(checked(MIN_RATE * 3600 - 1, true), Err(FetchError::Slow(..))));
-        assert!(matches!(checked(MIN_RATE * 3600, true), Err(FetchError::Yielded(..))));
+        assert!(matches!(checked(MIN_RATE * 3600 - 1, true), Err(FetchError::Slow)));
+        assert!(matches!(checked(MIN_RATE * 3600, true), Err(FetchError::Yielded)));
         assert!(checked(MIN_RATE * 3600, false).is_ok() && checked(TRICKLE_RATE * 3600, true).is_ok());
         assert!(max_encoded_bytes(0) >= 1 << 10 && max_encoded_bytes(u64::MAX) == u64::MAX);
     }

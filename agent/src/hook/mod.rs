@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore, watch};
 use weir_protocol::name::ServiceName;
-use weir_protocol::observed::{Problem, ProblemKind};
+use weir_protocol::observed::{HookState, Problem, ProblemKind};
 use weir_release::{HookJob, ReleaseRecord, ServiceDirectory};
 use weir_runtime::shutdown::Drain;
 
@@ -24,7 +24,7 @@ use self::facts::Facts;
 use self::run::{HookError, Run};
 use crate::config::ServiceConfig;
 use crate::metrics::{HookMetrics, unix_seconds};
-use crate::status::{HookState, ServiceStatus};
+use crate::status::ServiceStatus;
 use crate::supervise::Task;
 
 /// How long a run that was due at the start waits for the first poll, which may bring a newer release.
@@ -186,7 +186,7 @@ impl Hook {
             let for_present = pending.as_ref().is_none_or(|pending| pending.release.directory == release);
             status.hook = match for_present {
                 true if !succeeded => HookState::Failed,
-                true if recorded => HookState::Done,
+                true if recorded => HookState::Succeeded,
                 _ => HookState::Pending,
             };
             let error = result.err().filter(|_| for_present);

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use weir_protocol::name::ServiceName;
-use weir_protocol::report::TransferKind;
+use weir_protocol::observed::TransferKind;
 use weir_runtime::metric_families;
 use weir_runtime::metric_families::Family;
 
@@ -43,8 +43,13 @@ metric_families! {
         events: IntCounterVec = "weir_agent_events_total" { event: EVENTS };
         /// 1 while an edge sends events. Without them changes arrive with the next poll.
         pub(crate) event_stream_connected: IntGauge = "weir_agent_event_stream_connected";
-        /// Reports to edges. `unavailable`: no edge accepts them from this agent.
-        reports: IntCounterVec = "weir_agent_reports_total" { result: ["accepted", "unavailable", "error"] };
+        /// Messages to the edge in use about what this agent runs. `resync`: the edge lacked earlier ones, so all rows follow.
+        /// `deferred`: the edge has no room or is busy. `unavailable`: it is older, or does not know who sends. Alert when only
+        /// `deferred` grows.
+        observed: IntCounterVec = "weir_agent_observed_messages_total"
+            { result: ["accepted", "resync", "deferred", "unavailable", "error"] };
+        /// Rows of services that the edge in use does not have yet.
+        pub(crate) observed_unsent: IntGauge = "weir_agent_observed_rows_unsent";
         /// Services that are followed.
         pub(crate) services: IntGauge = "weir_agent_services";
         /// Services that are assigned to this agent, and that its `allow` excludes. `not_allowed` of `/status` names them.
@@ -227,9 +232,9 @@ impl Metrics {
         self.events.with_label_values(&[event]).inc();
     }
 
-    /// A report was sent.
-    pub(crate) fn reported(&self, result: &str) {
-        self.reports.with_label_values(&[result]).inc();
+    /// A message about what the agent runs was sent.
+    pub(crate) fn observed(&self, result: &str) {
+        self.observed.with_label_values(&[result]).inc();
     }
 
     /// Ends the gauges of a service that is no longer followed.

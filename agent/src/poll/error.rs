@@ -155,7 +155,7 @@ impl PollError {
             Self::Proof(_) => "signature",
             Self::Regressed { .. } | Self::Ahead(_) => "generation",
             Self::Fetch(FetchError::Decode(_) | FetchError::NoFrames | FetchError::Mismatch { .. }) => "verify",
-            Self::Fetch(FetchError::Slow(..) | FetchError::Yielded(..)) => "slow",
+            Self::Fetch(FetchError::Slow | FetchError::Yielded) => "slow",
             Self::Fetch(FetchError::TooLarge(_)) => "too_large",
             Self::Fetch(FetchError::Disk { .. }) => "disk",
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => "disk",
@@ -185,7 +185,7 @@ impl PollError {
             Self::Fetch(FetchError::Decode(_) | FetchError::NoFrames | FetchError::Mismatch { .. }) => {
                 ProblemKind::DigestMismatch
             }
-            Self::Fetch(FetchError::Slow(..) | FetchError::Yielded(..)) => ProblemKind::Timeout,
+            Self::Fetch(FetchError::Slow | FetchError::Yielded) => ProblemKind::Timeout,
             Self::Fetch(FetchError::Disk { .. }) => ProblemKind::Disk,
             Self::Release(ReleaseError::Tar(TarError::Write { .. })) => ProblemKind::Disk,
             Self::RejectedBefore | Self::Release(ReleaseError::Tar(_)) => ProblemKind::Unpack,
@@ -200,7 +200,7 @@ impl PollError {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
                 !matches!(error, RequestError::Certificate(_) | RequestError::Token(_))
             }
-            Self::Fetch(FetchError::Slow(..) | FetchError::Yielded(..)) => true,
+            Self::Fetch(FetchError::Slow | FetchError::Yielded) => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504),
             _ => false,
         }
@@ -224,7 +224,7 @@ impl PollError {
             Self::Request(error) | Self::Fetch(FetchError::Request(error)) => {
                 !matches!(error, RequestError::Broken(_) | RequestError::Token(_))
             }
-            Self::Fetch(FetchError::Slow(..)) => true,
+            Self::Fetch(FetchError::Slow) => true,
             Self::Status { status, .. } => *status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error(),
             _ => false,
         }
@@ -275,8 +275,8 @@ mod tests {
             (FetchError::Decode(disk()).into(), ProblemKind::DigestMismatch),
             (FetchError::NoFrames.into(), ProblemKind::DigestMismatch),
             (FetchError::Mismatch { expected: digest, found: digest }.into(), ProblemKind::DigestMismatch),
-            (FetchError::Slow(1, second).into(), ProblemKind::Timeout),
-            (FetchError::Yielded(1, second).into(), ProblemKind::Timeout),
+            (FetchError::Slow.into(), ProblemKind::Timeout),
+            (FetchError::Yielded.into(), ProblemKind::Timeout),
             (FetchError::TooLarge(1).into(), ProblemKind::Other),
             (FetchError::Disk { directory: "/".into(), error: disk() }.into(), ProblemKind::Disk),
             (ReleaseError::NotKept { digest }.into(), ProblemKind::Disk),

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
 use weir_protocol::digest::TarballDigest;
-use weir_protocol::observed::{Desired, Problem, ProblemKind};
-use weir_protocol::report::Transfer;
+use weir_protocol::observed::{Desired, HookState, Problem, ProblemKind, Transfer};
 use weir_protocol::request_id::RequestId;
 use weir_release::{Pins, ReleaseError, Restored, ServiceDirectory, State, TarError, highest_credible};
 use weir_runtime::shutdown::Drain;
@@ -20,7 +19,7 @@ use crate::edge_client::Protocol;
 use crate::fetch::TarballHeaders;
 use crate::hook::{Check, Veto};
 use crate::metrics::{ServiceMetrics, unix_seconds};
-use crate::status::{Activity, HookState, Release, ServiceStatus};
+use crate::status::{Activity, Release, ServiceStatus};
 use crate::supervise::Task;
 
 /// A command to the task.

@@ -18,7 +18,7 @@ use weir_protocol::conditional::tarball_etag;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::manifest::{MAX_OBJECT_BYTES, Manifest};
-use weir_protocol::report::{Transfer, TransferKind};
+use weir_protocol::observed::{Transfer, TransferKind};
 use weir_protocol::route::Route;
 use weir_release::ReleaseName;
 
@@ -274,7 +274,7 @@ impl Poller {
                 }
                 let bytes = received.load(Ordering::Relaxed);
                 match check_rate(bytes, started.elapsed(), || self.downloads.are_wanted()) {
-                    Err(error @ FetchError::Yielded(..)) => break Some(error),
+                    Err(error @ FetchError::Yielded) => break Some(error),
                     checked => checked?,
                 }
             };

@@ -9,7 +9,7 @@ use weir_protocol::access_list::AccessList;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
-use weir_protocol::report::Transfer;
+use weir_protocol::observed::Transfer;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 use weir_release::{ReleaseRecord, ServiceDirectory, highest_credible};
@@ -302,7 +302,7 @@ impl Poller {
         let (_turn, downloaded) = loop {
             let turn = self.downloads.turn().await;
             match self.download(poll, no_cache, version).await {
-                Err(PollError::Fetch(error @ FetchError::Yielded(..))) => {
+                Err(PollError::Fetch(error @ FetchError::Yielded)) => {
                     tracing::info!(service = %self.service, edge = %edge.url(), %error, "a download was interrupted and continues later");
                 }
                 downloaded => break (turn, downloaded),
@@ -392,7 +392,7 @@ impl Poller {
                 }
                 Err(error) => error,
             };
-            self.interrupted.keep(download, matches!(error, FetchError::Yielded(..)));
+            self.interrupted.keep(download, matches!(error, FetchError::Yielded));
             match error {
                 // Other errors say nothing about UDP.
                 FetchError::Request(error @ RequestError::Silent(_))

@@ -208,11 +208,9 @@ impl Proof {
             && is_old(*known_since)
         {
             let text = format!(
-                "an update is withheld or cannot be applied: the origin has signed generation {} by {}, and this agent \
-                 still has {}",
-                statement.generation,
-                humantime::format_rfc3339_seconds(statement.time),
-                held.generation
+                "an update is withheld or cannot be applied: the origin has signed generation {}, and this agent still \
+                 has {}",
+                statement.generation, held.generation
             );
             return Some((ProblemKind::Withheld, *known_since, text));
         }
@@ -220,10 +218,8 @@ impl Proof {
         match &self.newest {
             Some(Newest { statement, .. }) if is_old(statement.time) => {
                 let time = humantime::format_rfc3339_seconds(statement.time);
-                let age = now.duration_since(statement.time).unwrap_or_default().as_secs();
-                let age = humantime::format_duration(Duration::from_secs(age));
                 let why = missing.unwrap_or("edges repeat it, or send older ones");
-                let text = format!("the newest freshness statement is from {time}, {age} ago: {why}");
+                let text = format!("the newest freshness statement is from {time}: {why}");
                 Some((ProblemKind::TooStale, statement.time, text))
             }
             None if is_old(self.since) => {
@@ -286,10 +282,10 @@ mod tests {
         // The same again, which an edge repeats.
         proof.accept(statement(7, 100), &shop(), held(7), at(701)).unwrap();
         let reason = proof.assess(held(7), false, LIMIT, at(701)).problem.unwrap();
-        assert!(reason.contains("2027-01-15T08:01:40Z, 10m 1s ago: edges repeat it"), "{reason}");
+        assert!(reason.contains("2027-01-15T08:01:40Z: edges repeat it"), "{reason}");
         proof.miss("503".to_owned());
         let reason = proof.assess(held(7), false, LIMIT, at(701)).problem.unwrap();
-        assert!(reason.contains("2027-01-15T08:01:40Z, 10m 1s ago: 503"), "{reason}");
+        assert!(reason.contains("2027-01-15T08:01:40Z: 503"), "{reason}");
         // A newer release was as current then.
         assert_eq!(proof.assess(held(8), false, LIMIT, at(700)).current_at, Some(at(100)));
         let unreachable = Freshness { upstream_unreachable_since: Some(at(50)), ..statement(7, 160) };

@@ -1,7 +1,7 @@
 //! The admin listener.
 
-use weir_agent::HookState;
 use weir_agent::config::{HttpMode, ServiceConfig};
+use weir_protocol::observed::HookState;
 use weir_protocol::observed::Phase;
 
 use crate::agent_under_test::{Agent, World, shop};
@@ -40,7 +40,7 @@ async fn a_release_makes_the_agent_ready_and_status_shows_it() {
     assert_eq!((&service["phase"], &service["problem"]), (&"current".into(), &serde_json::Value::Null));
     assert_eq!(service["desired"], serde_json::json!({ "digest": digest.to_string(), "generation": generation }));
     assert_eq!(service["protocol"], "h3");
-    assert_eq!(service["hook"]["state"], "done");
+    assert_eq!(service["hook"]["state"], "succeeded");
     let metrics = agent.admin("/metrics").await.1;
     edge.answers.fail_always(Fault::Status(401, None));
     agent.poll().await;
@@ -78,7 +78,7 @@ async fn metrics_have_no_service_label_by_default() {
     tokio::time::timeout(PATIENCE, other.wait_for(|status| status.polls > 0)).await.unwrap().unwrap();
     edge.answers.publish(&shop(), with_content("one"));
     agent.poll().await;
-    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    agent.until("exec has run", |status| status.hook == HookState::Succeeded).await;
     let last_success = "weir_agent_last_success_timestamp_seconds";
     assert_eq!(agent.metric(last_success, &[]), 0.0, "one of them never succeeded");
     edge.answers.publish(&bakery, with_content("two"));

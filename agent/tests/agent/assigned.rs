@@ -6,6 +6,7 @@ use weir_agent::config::{ServiceConfig, ServiceList};
 use weir_agent::{Config, Running, start};
 use weir_protocol::agent_event::AgentEventKind;
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::ProblemKind;
 
 use crate::agent_under_test::{Agent, World, admin, shop};
 use crate::edge::{PATIENCE, TestEdge};
@@ -130,12 +131,11 @@ async fn what_is_assigned_outside_allow_is_shown() {
     let agent = Agent { running, status };
     assert_eq!(agent.metric_if_any("weir_agent_services_not_allowed", &[]), Some(1.0));
     assert_eq!(agent.shown().await["not_allowed"], serde_json::json!(["bakery"]));
-    let is_reported = || {
-        let rows = edge.answers.reports().into_iter().flat_map(|report| report.services);
-        rows.into_iter().any(|row| row.service == bakery() && row.error.is_some_and(|e| e.starts_with("not-allowed")))
-    };
-    until("the edge is told", is_reported).await;
+    let problem = || edge.answers.observed_row(&bakery()).and_then(|row| row.problem).map(|problem| problem.kind);
+    until("the edge is told", || problem() == Some(ProblemKind::NotAllowed)).await;
     edge.answers.assign(&[&shop()]);
+    let is_removed = || edge.answers.observed().iter().any(|message| message.removed == [bakery()]);
+    until("the edge is told that it is not assigned any more", is_removed).await;
     agent.until_metric("weir_agent_services_not_allowed", &[], 0.0).await;
     agent.stop().await;
 }

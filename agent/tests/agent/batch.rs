@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use http::{Method, Version};
-use weir_agent::HookState;
 use weir_agent::config::{HttpMode, ServiceConfig};
 use weir_protocol::agent_event::AgentEventKind;
 use weir_protocol::event::Upstream;
-use weir_protocol::report::HookState as ReportedHook;
 
 use crate::agent_under_test::{Agent, NEVER, World, shop};
 use crate::edge::Answers;
@@ -179,54 +177,6 @@ async fn the_stream_is_opened_again_once_a_poll_finds_its_connection_dead() {
     agent.poll().await;
     // The edge does not know that the first one has ended.
     until_streams(&edge.answers, 2).await;
-    agent.stop().await;
-}
-
-#[tokio::test]
-async fn an_agent_reports_what_is_in_place() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.assign(&[]);
-    let (digest, generation) = edge.answers.publish(&shop(), with_content("one"));
-    let mut config = world.config(&[edge.url()]);
-    config.services[0].exec = Some("false".into());
-    let mut agent = Agent::with_release(config).await;
-    agent.until("its hook has failed", |status| status.hook == HookState::Failed).await;
-    agent.until_metric("weir_agent_reports_total", &[("result", "accepted")], 1.0).await;
-    let first = edge.answers.reports().remove(0);
-    assert_eq!((first.seq, first.version.as_str()), (1, env!("CARGO_PKG_VERSION")));
-    let row = &first.services[0];
-    assert_eq!((row.digest, row.generation, row.pinned), (Some(digest), Some(generation), false));
-    assert!(row.hook == ReportedHook::Failed && row.error.as_ref().unwrap().contains("exec"), "{row:?}");
-    edge.answers.publish(&shop(), with_content("two"));
-    agent.poll().await;
-    let reported = |digest| edge.answers.reports().iter().any(|report| report.services[0].digest == Some(digest));
-    let two = agent.status.borrow().release.as_ref().unwrap().digest;
-    let again = async {
-        while !reported(two) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(crate::edge::PATIENCE, again).await.expect("a change is reported");
-    let reports = edge.answers.reports();
-    assert!(reports.windows(2).all(|pair| pair[0].seq < pair[1].seq && pair[0].instance == pair[1].instance));
-    agent.stop().await;
-}
-
-#[tokio::test]
-async fn another_run_of_the_edge_gets_a_report_too() {
-    let world = World::new();
-    let edge = world.edge().await;
-    edge.answers.begin_instance("one");
-    edge.answers.publish(&shop(), with_content("one"));
-    let mut config = world.config(&[edge.url()]);
-    config.poll_interval = Duration::from_secs(1);
-    let agent = Agent::with_release(config).await;
-    agent.until_metric("weir_agent_reports_total", &[("result", "accepted")], 1.0).await;
-    edge.answers.begin_instance("two");
-    agent.until_metric("weir_agent_reports_total", &[("result", "accepted")], 2.0).await;
-    let reports = edge.answers.reports();
-    assert_eq!(reports[0].services, reports[1].services, "nothing has changed here");
     agent.stop().await;
 }
 

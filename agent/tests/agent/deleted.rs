@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use weir_agent::{HookState, start};
+use weir_agent::start;
+use weir_protocol::observed::HookState;
 
 use crate::agent_under_test::{Agent, NEVER, World, shop};
 use crate::edge::TestEdge;
@@ -42,7 +43,7 @@ async fn what_is_deleted_is_back_at_the_next_poll() {
         ".pins",
         "",
     ] {
-        agent.until("the hook has run", |status| status.hook == HookState::Done).await;
+        agent.until("the hook has run", |status| status.hook == HookState::Succeeded).await;
         let mut path = world.path().join("root").join(name);
         if let Some(which) = name.strip_prefix("shop/releases/") {
             let (current, mut releases) = (world.current().unwrap(), world.releases());

@@ -25,9 +25,9 @@ use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BY
 use weir_protocol::manifest::Manifest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::name_glob::NameGlob;
+use weir_protocol::observed::{AgentObserved, MAX_MESSAGE_BYTES, Row};
 use weir_protocol::problem::Problem;
 use weir_protocol::query;
-use weir_protocol::report::{MAX_REPORT_BYTES, Report};
 use weir_protocol::route::Route;
 use weir_protocol::token::SigningKey;
 use weir_runtime::serve::{self, Body, BoxError, Handler, HttpMetrics, Peer, QuicOptions, RequestBody};
@@ -153,7 +153,10 @@ struct Own {
     streams: Vec<mpsc::UnboundedSender<Bytes>>,
     /// The version of HTTP of each stream that was opened.
     opened: Vec<Version>,
-    reports: Vec<Report>,
+    /// What agents say that they run.
+    observed: Vec<AgentObserved>,
+    /// The answers to the next of these messages; then `204`.
+    observed_answers: VecDeque<u16>,
     /// The age of batch polls in seconds, if they say one.
     age: Option<u64>,
     /// The name of this run of the edge; edges of before have none.
@@ -449,8 +452,8 @@ impl Handler for Answers {
         match Route::parse(request.uri().path()) {
             Ok(Route::AgentServices) => return self.of_instance(self.batch_poll(&request)),
             Ok(Route::AgentEvents) => return self.of_instance(self.events(request.version())),
-            Ok(Route::AgentReport) => {
-                let response = self.report(request).await;
+            Ok(Route::AgentObserved) => {
+                let response = self.observe(request).await;
                 return self.of_instance(response);
             }
             _ => {}
@@ -489,8 +492,26 @@ impl Answers {
         self.state().own.as_ref().map_or_else(Vec::new, |own| own.polls.clone())
     }
 
-    pub(crate) fn reports(&self) -> Vec<Report> {
-        self.state().own.as_ref().map_or_else(Vec::new, |own| own.reports.clone())
+    /// The messages about what agents run, of which some were not accepted.
+    pub(crate) fn observed(&self) -> Vec<AgentObserved> {
+        self.state().own.as_ref().map_or_else(Vec::new, |own| own.observed.clone())
+    }
+
+    /// The last row of a service in these messages.
+    pub(crate) fn observed_row(&self, service: &ServiceName) -> Option<Row> {
+        let state = self.state();
+        let messages = state.own.iter().flat_map(|own| own.observed.iter().rev());
+        messages.flat_map(|message| &message.rows).find(|row| row.service == *service).cloned()
+    }
+
+    /// The number of these messages.
+    pub(crate) fn observed_count(&self) -> usize {
+        self.state().own.as_ref().map_or(0, |own| own.observed.len())
+    }
+
+    /// The next of these messages gets this answer.
+    pub(crate) fn answer_observed(&self, status: u16) {
+        self.state().own.get_or_insert_default().observed_answers.push_back(status);
     }
 
     /// Answers as another run of the edge from now on.
@@ -574,11 +595,18 @@ impl Answers {
         Response::new(Body::stream(StreamBody::new(stream::unfold(received, next).boxed())))
     }
 
-    async fn report(&self, request: Request<RequestBody>) -> Response<Body> {
-        let body = request.into_body().read(MAX_REPORT_BYTES).await.expect("a small body");
+    async fn observe(&self, request: Request<RequestBody>) -> Response<Body> {
+        let body = request.into_body().read(MAX_MESSAGE_BYTES).await.expect("a body within the limit");
         let Some(own) = &mut self.state().own else { return status(404) };
-        own.reports.push(Report::parse(&body).expect("a report"));
-        status(204)
+        own.observed.push(AgentObserved::parse(&body).expect("a message"));
+        let code = own.observed_answers.pop_front().unwrap_or(204);
+        let retry_after = (code == 429).then_some(("retry-after", "1"));
+        let mut response = status(code);
+        response.headers_mut().extend(
+            retry_after
+                .map(|(name, value)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value))),
+        );
+        response
     }
 }
 

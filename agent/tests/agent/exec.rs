@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use weir_agent::{Config, HookState};
+use weir_agent::Config;
+use weir_protocol::observed::HookState;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::{PATIENCE, TestEdge, commit};
@@ -32,10 +33,10 @@ async fn exec_runs_in_the_new_release_with_the_previous_digest() {
     );
     let (one, first) = edge.answers.publish(&shop(), with_content("1"));
     let mut agent = Agent::start(with_exec(&world, &edge, &exec)).await;
-    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    agent.until("exec has run", |status| status.hook == HookState::Succeeded).await;
     let (two, second) = edge.answers.publish(&shop(), with_content("2"));
     agent.poll().await;
-    agent.until("exec has run again", |status| status.hook_runs == 2 && status.hook == HookState::Done).await;
+    agent.until("exec has run again", |status| status.hook_runs == 2 && status.hook == HookState::Succeeded).await;
     let releases = world.service_dir().join("releases");
     let line = |digest: &str, generation, previous: &str, content| {
         let at = releases.join(digest);
@@ -51,7 +52,7 @@ async fn exec_runs_in_the_new_release_with_the_previous_digest() {
 
     // Nor does a restart.
     let agent = Agent::start(with_exec(&world, &edge, &exec)).await;
-    assert_eq!(agent.status.borrow().hook, HookState::Done);
+    assert_eq!(agent.status.borrow().hook, HookState::Succeeded);
     // An alert on its age goes on where it was.
     assert!(agent.metric("weir_agent_hook_last_success_timestamp_seconds", &[]) > 0.0);
     agent.stop().await;
@@ -79,10 +80,10 @@ async fn a_revision_that_is_no_commit_is_unpacked_and_its_version_is_passed_on()
         config.services[0].exec = Some(exec.as_str().into());
         publish("1", "1.0.0");
         let mut agent = Agent::start(config.clone()).await;
-        agent.until("exec has run", |status| status.hook == HookState::Done).await;
+        agent.until("exec has run", |status| status.hook == HookState::Succeeded).await;
         publish("2", "1.1.0+a");
         agent.poll().await;
-        agent.until("exec has run again", |status| status.hook_runs == 2 && status.hook == HookState::Done).await;
+        agent.until("exec has run again", |status| status.hook_runs == 2 && status.hook == HookState::Succeeded).await;
         agent.stop().await;
         let hex = "d".repeat(64);
         assert_eq!(
@@ -123,7 +124,7 @@ async fn a_failed_exec_is_retried_for_the_newest_release() {
     edge.answers.publish(&shop(), with_content("2"));
     std::fs::write(&gate, "").unwrap();
     agent.poll().await;
-    agent.until("exec has succeeded", |status| status.hook == HookState::Done).await;
+    agent.until("exec has succeeded", |status| status.hook == HookState::Succeeded).await;
     assert_eq!(lines(&log).last().map(String::as_str), Some("2"));
     agent.stop().await;
 }
@@ -158,7 +159,7 @@ async fn a_failed_exec_is_retried_after_a_restart() {
     let mut config = world.config(&["https://127.0.0.1:1".to_owned()]);
     config.services[0].exec = Some(format!("cat content >> {}", log.display()).into());
     let mut agent = Agent::start(config).await;
-    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    agent.until("exec has run", |status| status.hook == HookState::Succeeded).await;
     assert_eq!(lines(&log), ["1"]);
     agent.stop().await;
 }
@@ -234,7 +235,7 @@ async fn a_drain_waits_for_exec() {
     assert!(done.exists());
     // And it is remembered that it did.
     let agent = Agent::start(with_exec(&world, &edge, "exit 1")).await;
-    assert_eq!(agent.status.borrow().hook, HookState::Done);
+    assert_eq!(agent.status.borrow().hook, HookState::Succeeded);
     agent.stop().await;
 }
 
@@ -251,10 +252,10 @@ async fn exec_runs_again_if_its_result_was_not_recorded() {
     assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 1.0);
     assert_eq!(agent.status.borrow().hook, HookState::Pending, "it succeeded, and has to run again");
     std::fs::remove_dir(world.service_dir().join(".state.new")).unwrap();
-    agent.until("exec has run again", |status| status.hook_runs > 1 && status.hook == HookState::Done).await;
+    agent.until("exec has run again", |status| status.hook_runs > 1 && status.hook == HookState::Succeeded).await;
     assert_eq!(agent.metric("weir_agent_hook_pending", &[]), 0.0);
     agent.stop().await;
     let agent = Agent::start(with_exec(&world, &edge, &exec)).await;
-    assert_eq!(agent.status.borrow().hook, HookState::Done);
+    assert_eq!(agent.status.borrow().hook, HookState::Succeeded);
     agent.stop().await;
 }

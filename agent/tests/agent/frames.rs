@@ -8,7 +8,7 @@ use weir_agent::Config;
 use weir_agent::config::ServiceConfig;
 use weir_protocol::digest::{ObjectDigest, Sha256, TarballDigest};
 use weir_protocol::manifest::{Frame, Manifest};
-use weir_protocol::report::TransferKind;
+use weir_protocol::observed::TransferKind;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::deltas;

@@ -24,6 +24,7 @@ mod hooks;
 mod hostile;
 mod hostile_edges;
 mod kills;
+mod observed;
 mod once;
 mod pin;
 mod proxy;

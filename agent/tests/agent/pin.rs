@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use weir_agent::HookState;
+use weir_protocol::observed::HookState;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::assigned::until;
@@ -30,7 +30,7 @@ async fn three(world: &World) -> (TestEdge, Vec<String>, Agent) {
         digests.push(edge.answers.publish(&shop(), with_content(content)).0.to_string());
         agent.poll().await;
     }
-    agent.until("exec has run", |status| status.hook == HookState::Done).await;
+    agent.until("exec has run", |status| status.hook == HookState::Succeeded).await;
     (edge, digests, agent)
 }
 
@@ -46,7 +46,7 @@ async fn a_running_agent_goes_back_stays_there_and_follows_again() {
     let output = command(&world, &["rollback", "shop"]).await;
     assert!(output.status.success(), "{output:?}");
     assert_eq!(world.current().as_ref(), Some(&digests[1]));
-    let status = agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Done).await;
+    let status = agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Succeeded).await;
     let shown = agent.shown().await;
     assert_eq!(shown["services"]["shop"]["pinned"]["digest"], digests[1], "{shown}");
     assert_eq!(status.pinned.unwrap().digest.to_string(), digests[1]);
@@ -139,7 +139,7 @@ async fn a_pinned_release_is_compared_and_repaired() {
     assert_eq!(agent.refresh().await.last_error, None);
     assert_eq!((world.read("content").as_deref(), world.current()), (Some("2"), Some(format!("{}.1", digests[1]))));
     assert_eq!(agent.metric("weir_agent_refresh_repaired_total", &[]), 1.0);
-    let status = agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Done).await;
+    let status = agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Succeeded).await;
     let release = status.release.unwrap();
     assert_eq!((release.generation, status.pinned.unwrap().offered), (2, Some(refused)), "its own generation");
     assert_eq!(last_line(&world), format!("2 sha1:{}", crate::edge::commit(2)));
@@ -150,7 +150,7 @@ async fn a_pinned_release_is_compared_and_repaired() {
     assert_eq!(agent.admin("/readyz").await.0, 503);
     assert_eq!(agent.poll().await.last_error, None);
     assert_eq!((world.read("content").as_deref(), world.current().as_ref()), (Some("2"), Some(&digests[1])));
-    agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Done).await;
+    agent.until("exec has run", |s| s.hook_runs > runs && s.hook == HookState::Succeeded).await;
     assert_eq!(last_line(&world), format!("2 sha1:{}", crate::edge::commit(2)));
 
     // No edge has it any more: there is nothing to compare it with.

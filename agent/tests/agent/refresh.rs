@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use http::Method;
-use weir_agent::HookState;
+use weir_protocol::observed::HookState;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::Fault;
@@ -62,7 +62,7 @@ async fn a_modified_release_is_replaced_and_exec_runs_again() {
         }),
     ];
     for (count, (name, damage)) in (1..).zip(damages) {
-        let runs = agent.until("exec has run", |status| status.hook == HookState::Done).await.hook_runs;
+        let runs = agent.until("exec has run", |status| status.hook == HookState::Succeeded).await.hook_runs;
         damage(&world.service_dir().join("current"));
         let status = agent.refresh().await;
         assert_eq!((status.last_error, status.switches), (None, count + 1), "{name}");

@@ -5,9 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use weir_agent::config::ServiceConfig;
-use weir_agent::{HookState, start};
+use weir_agent::start;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::HookState;
 
 use crate::agent_under_test::{Agent, World, shop};
 use crate::edge::TestEdge;
@@ -101,7 +102,7 @@ async fn a_kill_before_and_after_the_symlink_is_replaced() {
         let _ = fs::remove_file(&log);
         let mut agent = Agent::start(config.clone()).await;
         assert_eq!(agent.status.borrow().release.as_ref().unwrap().digest, *digest);
-        agent.until("exec has run", |status| status.hook == HookState::Done).await;
+        agent.until("exec has run", |status| status.hook == HookState::Succeeded).await;
         assert!(fs::read_to_string(&log).unwrap().starts_with(&format!("{digest}:")));
         agent.stop().await;
     }

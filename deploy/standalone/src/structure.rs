@@ -36,7 +36,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("agent/tests/agent/edge.rs", "the scripted edge of the tests"),
     ("edge/src/access/mod.rs", "waits for the redesign of the catalog"),
     ("edge/src/cache/mod.rs", "the doors of the cache"),
-    ("edge/tests/edge/agent_self.rs", "scenarios of one API"),
     ("origin/src/publish/writer.rs", "one writer for a record"),
 ];
 
@@ -67,7 +66,7 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ("edge/src/access/issuers", &["key_owners", "table"], "one table in two files"),
     ("edge/src/catalog", &["changes", "store", "writer"], "one table in three files"),
     ("edge/src/catalog", &["lookup", "past_versions"], "one lookup in two files"),
-    ("agent/src", &["agent", "config", "edge_client", "fetch", "hook", "metrics", "poll", "readiness", "reload", "report", "roster", "selection", "status", "verify"], "one crate; the poll layer waits for its redesign"),
+    ("agent/src", &["agent", "config", "edge_client", "fetch", "hook", "metrics", "observed", "poll", "readiness", "reload", "roster", "selection", "status", "verify"], "one crate; the poll layer waits for its redesign"),
     ("agent/src", &["command_line", "doctor"], "doctor is a command that reads commands"),
     ("agent/src/edge_client", &["h3", "response"], "one answer for three protocols"),
     ("agent/src/poll", &["frames", "poller"], "one download in two files"),

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
+use weir_protocol::observed::Proved;
 use weir_protocol::token::{CLOCK_LEEWAY, UnixSeconds, unix_seconds};
 use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Peer, until};
@@ -21,6 +22,8 @@ pub(crate) struct Agent {
     pub(crate) name: NodeName,
     /// What its token asserts. A certificate asserts nothing.
     pub(crate) labels: Labels,
+    /// By what it proves its name.
+    pub(crate) proved: Proved,
     /// What it may read.
     pub(crate) services: Vec<NameGlob>,
     /// When its credential ends. `None`: never.
@@ -91,6 +94,7 @@ impl Inner {
                 Agent {
                     name: claims.subject.clone(),
                     labels: claims.labels.clone(),
+                    proved: Proved::Token,
                     services: claims.services.clone(),
                     valid_until: Some(claims.expires),
                 }
@@ -106,6 +110,7 @@ impl Inner {
                 Agent {
                     name: name.clone(),
                     labels: Labels::default(),
+                    proved: Proved::Certificate,
                     services: rules.flat_map(|rule| rule.services.iter().cloned()).collect(),
                     valid_until: peer.certificate_ends.map(unix_seconds),
                 }

@@ -17,6 +17,9 @@ use crate::origin_client::OriginError;
 /// `Retry-After` where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// `Retry-After` where memory of the edge is used up.
+const ROOM_RETRY_AFTER: Duration = Duration::from_secs(60);
+
 /// A kind of problem: status, name, title.
 type Kind = (StatusCode, &'static str, &'static str);
 
@@ -39,6 +42,8 @@ const NO_SELF: Kind = (StatusCode::NOT_FOUND, "no-self", "The client is nobody t
 const TOO_MANY_SERVICES: Kind = (StatusCode::UNPROCESSABLE_ENTITY, "too-many-services", "Too many services");
 const TOO_MANY_STREAMS: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open");
 const TOO_MANY_POLLS: Kind = (StatusCode::TOO_MANY_REQUESTS, "too-many-polls", "Too many polls of this agent");
+const RESYNC: Kind = (StatusCode::CONFLICT, "resync", "An earlier message is missing");
+const NO_ROOM: Kind = (StatusCode::TOO_MANY_REQUESTS, "no-room", "There is no room for what the agent runs");
 const TOO_LONG: Kind = (StatusCode::PAYLOAD_TOO_LARGE, "too-long", "The request is too long");
 const EDGE_FAILED: Kind = (StatusCode::SERVICE_UNAVAILABLE, "edge-failed", "The edge failed");
 
@@ -73,6 +78,9 @@ pub(crate) enum ApiError {
     TooManyStreams,
     /// Of agents with one name.
     TooManyPolls,
+    /// What an agent says that it runs does not follow what the edge has.
+    ObservedResync,
+    NoRoomForObserved,
     Request(RequestBodyError),
 }
 
@@ -156,6 +164,14 @@ impl ApiError {
                 "Other batch polls of agents with this name are in progress: await their answers, and give each cluster a name of its own.",
             )
             .retry_after(RETRY_AFTER),
+            ApiError::ObservedResync => {
+                problem(RESYNC, "This edge lacks an earlier message of this agent: send all rows, with `full`.")
+            }
+            ApiError::NoRoomForObserved => problem(
+                NO_ROOM,
+                "The edge has no memory left for the services of agents (`observed_bytes`), or this agent has too many: send the same again later.",
+            )
+            .retry_after(ROOM_RETRY_AFTER),
             ApiError::Request(RequestBodyError::TooLong(limit)) => {
                 problem(TOO_LONG, format!("The request's body has more than {limit} bytes."))
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
 use weir_protocol::encoding::Encoding;
-use weir_protocol::report::TransferKind;
+use weir_protocol::observed::TransferKind;
 use weir_runtime::metric_families;
 
 use crate::cache::{SentBytes, Source};

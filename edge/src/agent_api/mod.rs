@@ -72,7 +72,7 @@ impl Target {
             Route::Tarball(service) => Target::Tarball(TarballRef::Current(service)),
             Route::TarballVersion(service, digest) => Target::Tarball(TarballRef::Version(service, digest)),
             Route::TarballFrames(service, digest) => Target::Frames(TarballRef::Version(service, digest)),
-            own @ (Route::AgentServices | Route::AgentEvents | Route::AgentReport | Route::AgentHeartbeats) => {
+            own @ (Route::AgentServices | Route::AgentEvents | Route::AgentObserved | Route::AgentHeartbeats) => {
                 return Ok(Target::Own(own));
             }
             // Only edges and origins serve these, to edges.

@@ -10,13 +10,14 @@ use weir_runtime::config::ConfigError;
 pub struct AgentsConfig {
     /// Event streams to agents at a time. Further requests get 429, and those agents poll. At least 1.
     pub streams: usize,
-    /// Memory for the last reports of agents. Beyond it the oldest are dropped.
-    pub report_bytes: ByteSize,
+    /// Memory for what agents say that they run: about 500 bytes for each service of each agent. Beyond it messages get 429,
+    /// and agents send them again later; nothing is dropped.
+    pub observed_bytes: ByteSize,
 }
 
 impl Default for AgentsConfig {
     fn default() -> Self {
-        Self { streams: 10_000, report_bytes: ByteSize::mib(64) }
+        Self { streams: 10_000, observed_bytes: ByteSize::mib(256) }
     }
 }
 

@@ -8,7 +8,7 @@ use weir_runtime::config::ConfigError;
 
 use super::issuer::{self, IssuerConfig};
 
-/// Which clients may read, and which agents may use the requests about themselves: batch polls, events, reports. Keys and
+/// Which clients may read, and which agents may use the requests about themselves: batch polls, events, what they run. Keys and
 /// certificates are checked in both modes where a client presents a credential.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -144,7 +144,10 @@ impl Writer {
                     Ok(CatalogChange::Suspect(Some(_)) | CatalogChange::Released(_) | CatalogChange::Heartbeat(_)) => {}
                     Err(RecvError::Closed) => return Err(NotTaken::Drained.into()),
                 },
-                _ = heartbeats.tick() => self.send(AgentEventKind::Heartbeat).await?,
+                _ = heartbeats.tick() => {
+                    self.inner.observed.heard(&self.session.agent.name);
+                    self.send(AgentEventKind::Heartbeat).await?;
+                }
             }
         }
     }

@@ -114,6 +114,8 @@ fn has_star(pattern: &NameGlob) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_protocol::observed::Proved;
+
     use super::*;
     use weir_protocol::access_list::Entries;
     use weir_protocol::assignment::{self, Assignment};
@@ -135,7 +137,7 @@ mod tests {
 
     fn agent(name: &str, may_read: &[&str], labels: Labels) -> Agent {
         let services = may_read.iter().map(|glob| glob.parse().unwrap()).collect();
-        Agent { name: name.parse().unwrap(), labels, services, valid_until: None }
+        Agent { name: name.parse().unwrap(), labels, proved: Proved::Token, services, valid_until: None }
     }
 
     fn fleet() -> Fleet {

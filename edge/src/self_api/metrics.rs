@@ -1,6 +1,6 @@
 //! The metrics of agents' requests about themselves.
 
-use prometheus::{IntCounter, IntCounterVec};
+use prometheus::IntCounterVec;
 use weir_runtime::metric_families;
 
 metric_families! {
@@ -12,10 +12,6 @@ metric_families! {
         /// Event streams to agents that ended. `credential`: it has ended or was denied.
         ended: IntCounterVec = "weir_edge_agent_streams_ended_total"
             { reason: ["reader_gone", "drained", "stalled", "credential", "too_many_services"] };
-        /// Reports of agents.
-        pub(super) reports: IntCounter = "weir_edge_agent_reports_total";
-        /// Rows of reports that were dropped: about services that the agent may not read.
-        pub(super) dropped_rows: IntCounter = "weir_edge_agent_report_rows_dropped_total";
     }
 }
 

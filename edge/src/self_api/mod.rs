@@ -1,5 +1,5 @@
 //! Answers an agent about itself, below `/v1/agents/self/`: the services that it follows, what changes there, signed
-//! statements of their freshness, and its reports.
+//! statements of their freshness, and what it says that it runs.
 //!
 //! The batch poll says what is, the event stream says that something changed. Both have the same rows, so the tag of the
 //! one is the cursor of the other, at every edge.
@@ -8,7 +8,7 @@ mod batch;
 mod events;
 mod following;
 mod metrics;
-mod reports;
+mod observed;
 mod rows;
 
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use weir_runtime::shutdown::Drain;
 use self::following::Wanted;
 
 pub(crate) use self::metrics::SelfMetrics;
-pub(crate) use self::reports::Reports;
 use self::rows::{Following, Row};
 use crate::access::{Access, Agent};
 use crate::agent_api::ApiError;
 use crate::catalog::{Catalog, Freshness, Lookup};
 use crate::config::AgentsConfig;
 use crate::heartbeats::Heartbeats;
+use crate::observed::Observed;
 
 /// The most memory for what agents follow and were told, in bytes, about. What has no room is made for each request.
 const MAX_FOLLOWING_BYTES: u64 = 256 << 20;
@@ -54,6 +54,15 @@ pub(crate) struct SelfApi {
     inner: Arc<Inner>,
 }
 
+/// What the answers are made of.
+pub(crate) struct SelfSources {
+    pub(crate) lookup: Lookup,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) access: Access,
+    pub(crate) heartbeats: Heartbeats,
+    pub(crate) observed: Observed,
+}
+
 struct Inner {
     lookup: Lookup,
     catalog: Arc<Catalog>,
@@ -63,9 +72,9 @@ struct Inner {
     polls: Cache<NodeName, Arc<Semaphore>>,
     streams: Arc<Semaphore>,
     max_streams: usize,
-    reports: Reports,
+    observed: Observed,
     metrics: SelfMetrics,
-    /// This run of the edge: agents report to each.
+    /// This run of the edge: each gets all rows of its agents.
     instance: HeaderValue,
     drain: Drain,
 }
@@ -76,10 +85,7 @@ const EDGE_INSTANCE: HeaderName = HeaderName::from_static("weir-edge-instance");
 impl SelfApi {
     pub(crate) fn new(
         config: &AgentsConfig,
-        lookup: Lookup,
-        catalog: Arc<Catalog>,
-        access: Access,
-        heartbeats: Heartbeats,
+        SelfSources { lookup, catalog, access, heartbeats, observed }: SelfSources,
         registry: &Registry,
         drain: &Drain,
     ) -> prometheus::Result<Self> {
@@ -101,7 +107,7 @@ impl SelfApi {
                 polls: Cache::new(MAX_POLLING_AGENTS),
                 streams: Arc::new(Semaphore::new(max_streams)),
                 max_streams,
-                reports: Reports::new(config.report_bytes.as_u64()),
+                observed,
                 metrics: SelfMetrics::register(registry)?,
                 instance: HeaderValue::try_from(format!("{:016x}", fastrand::u64(..))).expect("hex digits"),
                 drain: drain.clone(),
@@ -109,20 +115,14 @@ impl SelfApi {
         })
     }
 
-    /// The reports that agents have sent here.
-    pub(crate) fn reports(&self) -> &Reports {
-        &self.inner.reports
-    }
-
     /// The fill level of each bound.
-    pub(crate) fn bounds(&self) -> [Bound; 3] {
+    pub(crate) fn bounds(&self) -> [Bound; 2] {
         let inner = &*self.inner;
         inner.following.run_pending_tasks();
         let streams = (inner.max_streams - inner.streams.available_permits()) as u64;
         [
             ("agent_streams", streams, inner.max_streams as u64),
             ("agent_following_bytes", inner.following.weighted_size(), MAX_FOLLOWING_BYTES),
-            inner.reports.bound(),
         ]
     }
 
@@ -135,7 +135,9 @@ impl SelfApi {
     ) -> Option<Response<Body>> {
         let is_poll = *route == Route::AgentServices && matches!(*request.method(), Method::GET | Method::HEAD);
         let agent = is_poll.then(|| self.inner.access.agent(request.headers(), peer).ok()).flatten()??;
-        self.inner.unchanged_batch_poll(request, &agent).map(|response| self.named(response))
+        let response = self.inner.unchanged_batch_poll(request, &agent)?;
+        self.inner.observed.heard(&agent.name);
+        Some(self.named(response))
     }
 
     fn named(&self, mut response: Response<Body>) -> Response<Body> {
@@ -153,6 +155,7 @@ impl SelfApi {
         let session = self.inner.access.session(request.headers(), peer).map_err(ApiError::Unauthorized)?;
         let session = session.ok_or(ApiError::NoSelf)?;
         let agent = &session.agent;
+        self.inner.observed.heard(&agent.name);
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let answer = match route {
             Route::AgentServices if is_read => {
@@ -162,13 +165,13 @@ impl SelfApi {
                 self.inner.batch_poll(request, agent).await
             }
             Route::AgentEvents if *request.method() == Method::GET => self.events(request, session),
-            Route::AgentReport if *request.method() == Method::POST => self.inner.report(request, agent).await,
+            Route::AgentObserved if *request.method() == Method::POST => self.inner.observe(request, agent).await,
             Route::AgentHeartbeats if *request.method() == Method::POST => {
                 self.inner.heartbeats.answer(request, |service| agent.may_read(service)).await
             }
             Route::AgentServices => Err(ApiError::MethodNotAllowed("GET, HEAD")),
             Route::AgentEvents => Err(ApiError::MethodNotAllowed("GET")),
-            Route::AgentReport | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),
+            Route::AgentObserved | Route::AgentHeartbeats => Err(ApiError::MethodNotAllowed("POST")),
             _ => Err(ApiError::NoSuchPath),
         };
         answer.map(|response| self.named(response))

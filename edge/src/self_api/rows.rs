@@ -184,6 +184,7 @@ mod tests {
         let agent = Agent {
             name: "laptop".parse().unwrap(),
             labels: weir_protocol::labels::Labels::default(),
+            proved: weir_protocol::observed::Proved::Token,
             services: globs(&["shop-*", "docs"]),
             valid_until: None,
         };

@@ -1,9 +1,9 @@
-//! What an agent asks about itself: the batch poll, its events and its reports.
+//! What an agent asks about itself: the batch poll and its events.
 
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use weir_edge::config::{AuthMode, CertificateRule, Config};
 use weir_protocol::access_list::{AccessList, Entries, Fleet};
 use weir_protocol::agent_event::{AgentEvent, AgentEventKind};
@@ -17,7 +17,6 @@ use crate::test_origin::{Tarball, TestOrigin};
 
 const SERVICES: &str = "/v1/agents/self/services";
 const EVENTS: &str = "/v1/agents/self/events";
-const REPORT: &str = "/v1/agents/self/report";
 
 /// The list of an origin that assigns services to all agents.
 fn assigning(revision: u64, services: &[&str]) -> EventKind {
@@ -40,7 +39,7 @@ fn access_event(fleet: Fleet) -> EventKind {
 }
 
 /// An edge whose agents have certificates that open all but `secret`, and follow `shop*` and `secret`.
-async fn assigned(change: impl FnOnce(&mut Config)) -> Site {
+pub(crate) async fn assigned(change: impl FnOnce(&mut Config)) -> Site {
     let site = Site::following(
         |site| {
             for service in ["other", "secret", "shop-a", "shop-b"] {
@@ -472,54 +471,11 @@ async fn each_run_of_an_edge_has_a_name() {
         let run = polled.header("weir-edge-instance").to_owned();
         let unchanged = client.get(SERVICES, &[("if-none-match", polled.header("etag"))]).await;
         assert_eq!((unchanged.status, unchanged.header("weir-edge-instance")), (304, &*run));
-        let body = json!({"instance": "a", "seq": 1, "version": "0.2.0", "services": []}).to_string();
-        assert_eq!(client.post(REPORT, &[], body).await.header("weir-edge-instance"), run);
+        let body = json!({"instance": "a", "seq": 1, "full": true, "version": "0.2.0", "rows": []}).to_string();
+        assert_eq!(client.post("/v1/agents/self/observed", &[], body).await.header("weir-edge-instance"), run);
         runs.push(run);
         site.cut_edge().await;
         site.start_edge().await;
     }
     assert!(!runs[0].is_empty() && runs[0] != runs[1], "{runs:?}");
-}
-
-#[tokio::test]
-async fn the_last_report_of_an_agent_is_shown() {
-    let site = assigned(|_| {}).await;
-    let of = |instance: &str, seq: u64, error: Value| {
-        let row = |service: &str| {
-            json!({
-                "service": service, "digest": Tarball::random(1, 1000).digest().to_string(), "generation": 7,
-                "since": "2026-01-01T00:00:00Z", "pinned": false, "hook": "failed", "error": error,
-            })
-        };
-        json!({
-            "instance": instance, "seq": seq, "version": "0.2.0", "labels": {"region": "eu"},
-            "services": [row("secret"), row("shop-a")],
-        })
-        .to_string()
-    };
-    let report = |seq, error| of("a1", seq, error);
-    for (seq, version) in [(1, "h1"), (2, "h2"), (3, "h3")] {
-        let mut client = site.client_as("agent", version).await;
-        let reply = client.post(REPORT, &[], report(seq, json!(format!("by {version}")))).await;
-        assert_eq!((reply.status, reply.bytes().len()), (204, 0), "{version}");
-    }
-    let mut client = site.client_as("agent", "h2").await;
-    assert_eq!(client.post(REPORT, &[], report(1, Value::Null)).await.status, 204);
-    let explained: Value = serde_json::from_str(&site.admin("/v1/explain?service=shop-a").await.1).unwrap();
-    let shown = &explained["agents"][0];
-    assert_eq!((&shown["error"], &shown["hook"]), (&json!("by h3"), &json!("failed")), "the lower number is dropped");
-    assert_eq!(shown["labels"], json!({"region": "eu"}));
-    let secret: Value = serde_json::from_str(&site.admin("/v1/explain?service=secret").await.1).unwrap();
-    assert_eq!(secret["agents"], json!([]), "the agent may not read it");
-    assert_eq!(site.metric("weir_edge_agent_report_rows_dropped_total", &[]), 4.0);
-    // A second agent of the same name, while the first lives.
-    for (instance, seq) in [("b1", 1), ("a1", 4)] {
-        assert_eq!(client.post(REPORT, &[], of(instance, seq, Value::Null)).await.status, 204);
-    }
-    let status: Value = serde_json::from_str(&site.admin("/status").await.1).unwrap();
-    assert_eq!(status["agents"], json!({"reporting": 1, "failing": [], "duplicated": ["cluster-1"]}));
-    for (body, expected) in [("{}".to_owned(), 400), ("x".repeat(300 << 10), 413)] {
-        assert_eq!(client.post(REPORT, &[], body).await.status, expected);
-    }
-    assert_eq!(client.get(REPORT, &[]).await.header("allow"), "POST");
 }

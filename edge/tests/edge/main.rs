@@ -27,6 +27,7 @@ mod http_semantics;
 mod identity;
 mod issuers;
 mod mount;
+mod observed;
 mod open;
 mod outage;
 mod purge;

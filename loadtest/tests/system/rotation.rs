@@ -149,7 +149,7 @@ impl Agents {
         let polls = [("weir_agent_polls_total", "result=\"error\""), ("weir_agent_errors_total", "kind=")];
         let batches = ["error", "unavailable"].map(|result| format!("result=\"{result}\""));
         let batches = batches.iter().flat_map(|label| {
-            [("weir_agent_batch_polls_total", label.as_str()), ("weir_agent_reports_total", label.as_str())]
+            [("weir_agent_batch_polls_total", label.as_str()), ("weir_agent_observed_messages_total", label.as_str())]
         });
         self.sum(&polls.into_iter().chain(batches).collect::<Vec<_>>()).await
     }

@@ -30,7 +30,6 @@ pub mod part;
 pub mod problem;
 pub mod query;
 pub mod range;
-pub mod report;
 pub mod request_id;
 pub mod revision_id;
 pub mod route;

@@ -30,8 +30,8 @@ pub enum Route {
     AgentServices,
     /// `/v1/agents/self/events`: the agent's event stream.
     AgentEvents,
-    /// `/v1/agents/self/report`: the agent's report.
-    AgentReport,
+    /// `/v1/agents/self/observed`: what the agent runs.
+    AgentObserved,
     /// `/v1/agents/self/heartbeats`: freshness statements, for the agent.
     AgentHeartbeats,
 }
@@ -78,7 +78,7 @@ impl Route {
             (Some("agents"), Some("self"), Some(what), None, ..) => match what {
                 "services" => Ok(Route::AgentServices),
                 "events" => Ok(Route::AgentEvents),
-                "report" => Ok(Route::AgentReport),
+                "observed" => Ok(Route::AgentObserved),
                 "heartbeats" => Ok(Route::AgentHeartbeats),
                 _ => Err(RouteError::Unknown),
             },
@@ -100,7 +100,7 @@ impl Route {
             | Route::Heartbeats
             | Route::AgentServices
             | Route::AgentEvents
-            | Route::AgentReport
+            | Route::AgentObserved
             | Route::AgentHeartbeats => None,
         }
     }
@@ -119,7 +119,7 @@ impl Route {
             Route::Heartbeats => "heartbeats",
             Route::AgentServices => "agent_services",
             Route::AgentEvents => "agent_events",
-            Route::AgentReport => "agent_report",
+            Route::AgentObserved => "agent_observed",
             Route::AgentHeartbeats => "agent_heartbeats",
         }
     }
@@ -139,7 +139,7 @@ impl fmt::Display for Route {
             Route::Heartbeats => f.write_str("/v1/heartbeats"),
             Route::AgentServices => f.write_str("/v1/agents/self/services"),
             Route::AgentEvents => f.write_str("/v1/agents/self/events"),
-            Route::AgentReport => f.write_str("/v1/agents/self/report"),
+            Route::AgentObserved => f.write_str("/v1/agents/self/observed"),
             Route::AgentHeartbeats => f.write_str("/v1/agents/self/heartbeats"),
         }
     }
@@ -166,7 +166,7 @@ mod tests {
             Route::Heartbeats,
             Route::AgentServices,
             Route::AgentEvents,
-            Route::AgentReport,
+            Route::AgentObserved,
             Route::AgentHeartbeats,
         ] {
             assert_eq!(Route::parse(&route.to_string()), Ok(route));

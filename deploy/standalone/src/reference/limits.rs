@@ -130,6 +130,10 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | batch polls in progress of agents with one name | {edge/src/self_api/mod.rs MAX_POLLS_PER_AGENT} |  | 429. Metric: `weir_edge_requests_total` |
 | patterns with `*` in `services`, times the services that the credential opens | {edge/src/self_api/following.rs MAX_COMPARISONS} |  | 422. Metric: `weir_edge_requests_total` |
 | memory for what agents follow | {edge/src/self_api/mod.rs MAX_FOLLOWING_BYTES} | `agent_following_bytes` | eviction |
+| what agents run | `agents.observed_bytes` | `agent_observed_bytes` | 429; nothing is dropped. Metric: `weir_edge_agent_observed_messages_total` |
+| rows of one agent, those included that were removed within ten minutes | {edge/src/observed/table.rs MAX_ROWS} |  | 429. Metric: `weir_edge_agent_observed_messages_total` |
+| silence of an agent | {edge/src/observed/table.rs FORGOTTEN_AFTER} |  | what it runs is forgotten. Metric: `weir_edge_agents` |
+| agents that a document of `/v1/explain` or `/status` lists | {edge/src/observed/view.rs MAX_LISTED} |  | the document has their number |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
 | services with a freshness statement | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |
 | age of a freshness statement that is passed on | {edge/src/heartbeats.rs MAX_AGE} |  | the origin is asked |
@@ -164,6 +168,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | time for the body of a document: a batch poll, a descriptor, statements | {agent/src/edge_client/response.rs DOCUMENT_TIMEOUT} |  | the request fails |
 | wait for the handshake of HTTP/3 | {agent/src/edge_client/edge.rs RACE_DELAY} |  | the request uses HTTP/2; the handshake goes on |
 | pause that an edge may ask for (`Retry-After`) | {agent/src/poll/schedule.rs MAX_RETRY_AFTER} |  | the longest pause |
+| the same for what it runs | {agent/src/observed/outbox.rs UNAVAILABLE_PAUSE} |  | the longest pause |
+| services that an edge is told of as assigned and not allowed | {agent/src/observed/mod.rs MAX_NOT_ALLOWED} |  | further ones are not told. Metric: `weir_agent_services_not_allowed` |
 | time without proof that a release is current (`trust`) | `max_proof_age` | `weir_agent_proof_degraded` | degraded |
 | publications that change while one is fetched (`trust`) | {agent/src/poll/poller.rs MAX_RACES} |  | the poll fails |
 | output of `exec` or `check` in the log, for each stream and run | {agent/src/hook/output.rs MAX_LOGGED} |  | the rest is dropped |

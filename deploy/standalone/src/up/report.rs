@@ -5,11 +5,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
-use weir_agent::{HookState, ServiceStatus};
+use weir_agent::ServiceStatus;
 use weir_origin::Condition;
 use weir_origin::reconcile::{Health, RepositoryState};
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::observed::HookState;
 
 use super::compose::Roles;
 use super::progress::Progress;
@@ -167,7 +168,7 @@ fn is_current(newest: &TarballDigest, agent: &ServiceStatus) -> anyhow::Result<b
             Some(error) if !agent.last_error_retryable => bail!("the agent: {error}"),
             _ => Ok(false),
         },
-        (true, HookState::None | HookState::Done) => Ok(true),
+        (true, HookState::None | HookState::Succeeded | HookState::Other) => Ok(true),
         (true, HookState::Pending | HookState::Running) => Ok(false),
         (true, HookState::Failed) => bail!("{}", agent.hook_error.as_deref().unwrap_or("exec failed")),
     }

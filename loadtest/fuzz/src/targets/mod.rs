@@ -27,7 +27,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("members", wire::members),
     ("batch_poll", wire::batch_poll),
     ("agent_events", wire::agent_events),
-    ("agent_report", wire::agent_report),
+    ("observed", wire::observed),
     ("heartbeats", wire::heartbeats),
     ("token", access::token),
     ("jwk_set", access::jwk_set),

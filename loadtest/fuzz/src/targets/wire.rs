@@ -1,4 +1,4 @@
-//! What nodes send each other: descriptors, events, lists of members, polls and reports of agents, freshness statements.
+//! What nodes send each other: descriptors, events, lists of members, polls of agents and what they run, freshness statements.
 
 use weir_protocol::agent_event::AgentEvent;
 use weir_protocol::batch_poll::{BatchPoll, MAX_ROWS};
@@ -6,7 +6,7 @@ use weir_protocol::descriptor::{Descriptor, MAX_DESCRIPTOR_BYTES};
 use weir_protocol::event::{Event, Lines};
 use weir_protocol::freshness::{Freshness, HeartbeatAnswer, HeartbeatRequest, MAX_SERVICES};
 use weir_protocol::members::{MAX_MEMBERS, Members};
-use weir_protocol::report::{MAX_REPORT_BYTES, Report};
+use weir_protocol::observed::{AgentObserved, EdgeObserved, MAX_MESSAGE_BYTES};
 use weir_protocol::token::PublicKey;
 
 pub(crate) fn descriptor(bytes: &[u8]) {
@@ -62,13 +62,16 @@ pub(crate) fn agent_events(bytes: &[u8]) {
     }
 }
 
-pub(crate) fn agent_report(bytes: &[u8]) {
-    let Ok(read) = Report::parse(bytes) else { return };
-    // Fields that a report may leave out are written, so that one of nothing else may be too long then.
-    let Ok(json) = read.to_json() else { return };
-    assert!(json.len() <= MAX_REPORT_BYTES);
-    let again = Report::parse(&json).expect("it was written");
-    assert_eq!((again.instance, again.seq, again.services.len()), (read.instance, read.seq, read.services.len()));
+/// What an agent or an edge says that agents run.
+pub(crate) fn observed(bytes: &[u8]) {
+    // Fields that a message may leave out are written, so that one of nothing else may be too long then.
+    if let Ok(read) = AgentObserved::parse(bytes) {
+        let json = serde_json::to_vec(&read).expect("plain data");
+        assert!(json.len() > MAX_MESSAGE_BYTES || AgentObserved::parse(&json).expect("it was written") == read);
+    }
+    let Ok(read) = EdgeObserved::parse(bytes) else { return };
+    let json = serde_json::to_vec(&read).expect("plain data");
+    assert!(json.len() > MAX_MESSAGE_BYTES || EdgeObserved::parse(&json).expect("it was written") == read);
 }
 
 /// A request or an answer, and the statements in it, which no key has signed.

@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ObservedError, Row, check_agent, parse};
+use super::{Instance, ObservedError, Row, check_agent, parse};
 use crate::labels::Labels;
 use crate::name::ServiceName;
-use crate::report::Instance;
 
 /// How often an agent sends a message when nothing changes, in seconds.
 pub const INTERVAL_SECONDS: u64 = 600;

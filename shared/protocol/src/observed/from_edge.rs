@@ -5,11 +5,10 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::from_agent::is_false;
-use super::{ObservedError, Row, check_agent, check_length, parse};
+use super::{Instance, ObservedError, Row, check_agent, check_length, parse};
 use crate::descriptor::rfc3339;
 use crate::labels::Labels;
 use crate::name::{NodeName, ServiceName};
-use crate::report::Instance;
 
 /// The longest time between two messages of an edge, in seconds: also empty ones say that its agents are alive.
 pub const INTERVAL_SECONDS: u64 = 10;
@@ -75,7 +74,7 @@ pub struct AgentRows {
 }
 
 /// By what an agent proves its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Proved {
     /// A client certificate.

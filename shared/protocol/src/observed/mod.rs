@@ -4,13 +4,17 @@
 
 mod from_agent;
 mod from_edge;
+mod instance;
 mod row;
+mod transfer;
 
 pub use self::from_agent::{AgentObserved, INTERVAL_SECONDS as AGENT_INTERVAL_SECONDS};
 pub use self::from_edge::{
     AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, Proved, RefusedName,
 };
-pub use self::row::{Current, Desired, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row};
+pub use self::instance::{Instance, InstanceError, MAX_INSTANCE_BYTES};
+pub use self::row::{Current, Desired, HookState, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row};
+pub use self::transfer::{Transfer, TransferKind};
 
 /// The longest message of an agent or an edge, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;

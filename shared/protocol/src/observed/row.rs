@@ -4,10 +4,10 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use super::Transfer;
 use crate::descriptor::{Generation, rfc3339};
 use crate::digest::TarballDigest;
 use crate::name::ServiceName;
-use crate::report::{HookState, Transfer};
 use crate::revision_id::RevisionId;
 
 /// The longest text of a problem, in bytes.
@@ -74,9 +74,29 @@ pub enum Phase {
     Hook,
     /// It stays at the release that an operator chose.
     Pinned,
-    /// No list of an edge has the service any more. It ends later.
+    /// No list of an edge has the service any more, and it ends later; or `allow` of the agent excludes it.
     Unassigned,
     /// A phase of a later version.
+    #[serde(other)]
+    Other,
+}
+
+/// The state of a hook.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HookState {
+    /// There is no hook.
+    #[default]
+    None,
+    /// It has to run for this release.
+    Pending,
+    /// It runs.
+    Running,
+    /// It succeeded.
+    Succeeded,
+    /// It failed.
+    Failed,
+    /// A state of a later version.
     #[serde(other)]
     Other,
 }

@@ -1,6 +1,6 @@
 //! Keys with another name since 0.2: an error about the old one names the new one. `docs/reference/renamed.md` lists them.
 
-const RENAMED: [(&str, &str); 8] = [
+const RENAMED: [(&str, &str); 9] = [
     ("shortest_gap", "min_poll_interval"),
     ("lowest_rate", "min_rate"),
     ("remembered_tokens", "cached_tokens"),
@@ -9,6 +9,7 @@ const RENAMED: [(&str, &str); 8] = [
     ("fetches", "fills"),
     ("fetch_idle", "fill_idle"),
     ("fetch_wait", "fill_wait"),
+    ("report_bytes", "observed_bytes"),
 ];
 
 /// The name that an unknown key has now, if it is among the `known` keys of its section.

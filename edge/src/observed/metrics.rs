@@ -1,0 +1,25 @@
+//! The metrics of what agents say that they run.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use weir_runtime::metric_families;
+
+metric_families! {
+    /// The families of what agents say that they run.
+    pub(crate) struct ObservedMetrics {
+        /// Messages of agents about what they run. `resync`: one before it is missing, so the agent sends all rows. `no_room`:
+        /// `observed_bytes`, or the rows that one agent may have, are used up.
+        messages: IntCounterVec = "weir_edge_agent_observed_messages_total" { result: ["accepted", "resync", "no_room"] };
+        /// Rows that were dropped: about services that the agent may not read.
+        pub(crate) dropped_rows: IntCounter = "weir_edge_agent_observed_rows_dropped_total";
+        /// Agents that have said what they run. `unheard`: not heard for 90 s; forgotten after a day.
+        pub(super) agents: IntGaugeVec = "weir_edge_agents" { state: ["connected", "unheard"] };
+        /// Names that two agents use at the same time. Alert above 0.
+        pub(super) duplicated: IntGauge = "weir_edge_agents_duplicated";
+    }
+}
+
+impl ObservedMetrics {
+    pub(super) fn received(&self, result: &str) {
+        self.messages.with_label_values(&[result]).inc();
+    }
+}

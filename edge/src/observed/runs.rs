@@ -1,0 +1,63 @@
+//! The runs of an agent of which an edge has heard: two that live at the same time are a mistake. Pure.
+
+use std::time::Duration;
+
+use weir_protocol::observed::{AGENT_INTERVAL_SECONDS, Instance};
+
+use crate::clock::Moment;
+
+/// After this time without a message a run is taken for ended.
+const ENDED_AFTER: Duration = Duration::from_secs(2 * AGENT_INTERVAL_SECONDS);
+
+/// The most runs of one name that are told apart.
+const MAX_RUNS: usize = 4;
+
+/// The runs of one name. Sorted by the time of the last message.
+#[derive(Debug, Default)]
+pub(super) struct Runs(Vec<Run>);
+
+#[derive(Debug)]
+struct Run {
+    instance: Instance,
+    began: Moment,
+    at: Moment,
+}
+
+impl Runs {
+    /// A message of a run was accepted.
+    pub(super) fn heard(&mut self, instance: &Instance, now: Moment) {
+        self.0.retain(|run| now.since(run.at) <= ENDED_AFTER);
+        let known = self.0.iter().position(|run| run.instance == *instance).map(|index| self.0.remove(index));
+        if self.0.len() == MAX_RUNS {
+            self.0.remove(0);
+        }
+        let began = known.map_or(now, |known| known.began);
+        self.0.push(Run { instance: instance.clone(), began, at: now });
+    }
+
+    /// Runs that live at the same time: one was heard after the other had begun. A restart is not that.
+    pub(super) fn living(&self) -> impl Iterator<Item = &Instance> {
+        let overlaps = |one: &&Run| {
+            let with = |other: &Run| other.instance != one.instance && one.began < other.at && other.began < one.at;
+            self.0.iter().any(with)
+        };
+        self.0.iter().filter(overlaps).map(|run| &run.instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_at_a_time_are_flagged_and_a_restart_is_not() {
+        let (start, mut runs) = (crate::clock::Clock::start().now(), Runs::default());
+        let mut living = |instance: &str, seconds| {
+            runs.heard(&instance.parse().unwrap(), start.after(Duration::from_secs(seconds)));
+            runs.living().count()
+        };
+        assert_eq!([living("a", 0), living("b", 10), living("b", 20)], [0; 3], "it was restarted");
+        assert_eq!(living("a", 30), 2, "the first lives");
+        assert_eq!(living("b", 30 + 2 * AGENT_INTERVAL_SECONDS + 1), 0, "the first has ended");
+    }
+}

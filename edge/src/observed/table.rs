@@ -1,0 +1,298 @@
+//! What the agents of this edge say that they run: a table of last values. Pure: time is an argument.
+//!
+//! Each message gets the next number, which its changes have: what an origin lacks is what has a number above the one that it
+//! has acknowledged.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weir_protocol::labels::Labels;
+use weir_protocol::name::NodeName;
+use weir_protocol::observed::{AgentObserved, Instance};
+
+use super::agent::{AGENT_BYTES, AgentState, Identity, Order, order};
+use crate::clock::Moment;
+
+/// An agent that was not heard for this long is not connected.
+const UNHEARD_AFTER: Duration = Duration::from_secs(90);
+
+/// An agent that was not heard for this long is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// How long removed rows are known as removed.
+const REMOVED_FOR: Duration = Duration::from_secs(600);
+
+/// The most rows of an agent, those included that were removed a short time ago.
+pub(super) const MAX_ROWS: usize = 25_000;
+
+/// Why a message is not accepted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Rejected {
+    /// One before it is missing.
+    Resync,
+    /// There is no room.
+    Full,
+}
+
+/// What the agents of this edge run.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) agents: BTreeMap<NodeName, AgentState>,
+    /// The number of the last change.
+    pub(super) number: u64,
+    /// Rows that were removed up to this number are forgotten.
+    pub(super) forgotten: u64,
+    /// The last number at this time.
+    checkpoint: (u64, Moment),
+    pub(super) bytes: usize,
+    pub(super) max_bytes: usize,
+}
+
+impl Table {
+    pub(super) fn new(max_bytes: u64, now: Moment) -> Self {
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        Self { agents: BTreeMap::new(), number: 0, forgotten: 0, checkpoint: (0, now), bytes: 0, max_bytes }
+    }
+
+    /// Takes in a message. Returns the runs of the agent that live at the same time, if that is new.
+    ///
+    /// # Errors
+    /// Nothing of it was accepted.
+    pub(super) fn accept(
+        &mut self,
+        name: &NodeName,
+        identity: Identity,
+        message: AgentObserved,
+        now: Moment,
+    ) -> Result<Vec<Instance>, Rejected> {
+        let known = self.agents.get(name);
+        match order(known.map(|known| (&known.instance, known.seq)), &message) {
+            Order::Next => {}
+            Order::Old => return Ok(Vec::new()),
+            Order::Gap => return Err(Rejected::Resync),
+        }
+        let is_new = known.is_none();
+        let (rows, growth, new) = match known {
+            Some(known) => {
+                let (growth, new) = known.growth(&message);
+                (known.rows.len(), growth, new)
+            }
+            None => {
+                let (growth, new) = AgentState::new(identity.clone(), message.instance.clone(), now).growth(&message);
+                (0, growth + AGENT_BYTES, new)
+            }
+        };
+        if growth > 0 && self.bytes + growth > self.max_bytes || rows + new > MAX_ROWS {
+            return Err(Rejected::Full);
+        }
+        self.number += 1;
+        self.bytes += if is_new { AGENT_BYTES } else { 0 };
+        let instance = message.instance.clone();
+        let agent = self.agents.entry(name.clone());
+        let agent = agent.or_insert_with(|| AgentState::new(identity.clone(), instance, now));
+        agent.identity = identity;
+        let was_alone = !agent.is_duplicated();
+        let (before, after) = agent.apply(message, self.number, now);
+        self.bytes = self.bytes + after - before;
+        Ok(agent.runs.living().filter(|_| was_alone).cloned().collect())
+    }
+
+    /// An agent has sent an authenticated request about itself.
+    pub(super) fn heard(&mut self, name: &NodeName, now: Moment) {
+        let Some(agent) = self.agents.get_mut(name) else { return };
+        agent.heard = now;
+        if std::mem::take(&mut agent.is_unheard) {
+            self.number += 1;
+            agent.number = self.number;
+        }
+    }
+
+    /// Operators may assert other labels now.
+    pub(super) fn relabel(&mut self, labels: impl Fn(&NodeName, &Identity) -> Labels) {
+        for (name, agent) in &mut self.agents {
+            let labels = labels(name, &agent.identity);
+            if labels != agent.identity.labels {
+                self.number += 1;
+                (agent.identity.labels, agent.number) = (labels, self.number);
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn pass(&mut self, now: Moment) {
+        let (number, bytes) = (&mut self.number, &mut self.bytes);
+        self.agents.retain(|_, agent| {
+            let silent = now.since(agent.heard);
+            if silent >= UNHEARD_AFTER && !agent.is_unheard {
+                *number += 1;
+                (agent.is_unheard, agent.number) = (true, *number);
+            }
+            let is_kept = silent < FORGOTTEN_AFTER;
+            *bytes -= if is_kept { 0 } else { agent.bytes() };
+            is_kept
+        });
+        let (number, at) = self.checkpoint;
+        if now.since(at) >= REMOVED_FOR {
+            self.forgotten = number;
+            self.checkpoint = (self.number, now);
+            self.bytes -= self.agents.values_mut().map(|agent| agent.forget_removed(number)).sum::<usize>();
+        }
+    }
+
+    /// The names that two agents use at the same time.
+    pub(super) fn duplicated(&self) -> usize {
+        self.agents.values().filter(|agent| agent.is_duplicated()).count()
+    }
+
+    /// The agents that were heard a short time ago.
+    pub(super) fn connected(&self) -> usize {
+        self.agents.values().filter(|agent| !agent.is_unheard).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use weir_protocol::observed::Proved;
+
+    use super::*;
+
+    pub(super) fn identity() -> Identity {
+        Identity { proved: Proved::Token, token_labels: Labels::default(), labels: Labels::default() }
+    }
+
+    pub(super) fn message(instance: &str, seq: u64, flags: &str, services: &[&str], removed: &[&str]) -> AgentObserved {
+        let row = |service: &&str| {
+            let (service, problem) =
+                service.split_once('!').map_or((*service, None), |(name, text)| (name, Some(text)));
+            let problem =
+                problem.map(|text| json!({"kind": "disk", "since": "2026-01-01T00:00:00Z", "tries": 1, "text": text}));
+            json!({
+                "service": service, "desired": null, "current": null, "phase": "waiting", "hook": "none",
+                "problem": problem,
+            })
+        };
+        let message = json!({
+            "instance": instance, "seq": seq, "full": flags.contains('f'), "more": flags.contains('m'),
+            "version": "0.2.0", "rows": services.iter().map(row).collect::<Vec<_>>(), "removed": removed,
+        });
+        AgentObserved::parse(message.to_string().as_bytes()).unwrap()
+    }
+
+    struct Site {
+        table: Table,
+        now: Moment,
+    }
+
+    impl Site {
+        fn new(max_bytes: u64) -> Self {
+            let now = crate::clock::Clock::start().now();
+            Self { table: Table::new(max_bytes, now), now }
+        }
+
+        fn accept(&mut self, agent: &str, message: AgentObserved) -> Result<Vec<Instance>, Rejected> {
+            let accepted = self.table.accept(&agent.parse().unwrap(), identity(), message, self.now);
+            let counted: usize = self.table.agents.values().map(AgentState::bytes).sum();
+            assert_eq!(self.table.bytes, counted);
+            accepted
+        }
+
+        /// The services of an agent with the numbers of their last change; removed ones with a minus.
+        fn rows(&self, agent: &str) -> Vec<String> {
+            let agent = &self.table.agents[agent];
+            assert_eq!(agent.problems, agent.present().filter(|row| row.problem.is_some()).count());
+            let shown = agent.rows.iter().map(|(service, held)| {
+                format!("{}{service} {}", if held.row.is_some() { "" } else { "-" }, held.number)
+            });
+            shown.collect()
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            self.now = self.now.after(Duration::from_secs(seconds));
+            self.table.pass(self.now);
+        }
+    }
+
+    #[test]
+    fn what_does_not_follow_is_asked_for_again() {
+        let mut site = Site::new(1 << 20);
+        assert_eq!(site.accept("one", message("a", 7, "", &["shop"], &[])), Err(Rejected::Resync), "it is not known");
+        site.accept("one", message("a", 8, "f", &["docs", "shop"], &[])).unwrap();
+        site.accept("one", message("a", 9, "", &["shop!503"], &["docs"])).unwrap();
+        assert_eq!(site.rows("one"), ["-docs 2", "shop 2"]);
+        for old in [8, 9] {
+            site.accept("one", message("a", old, "f", &["shop"], &[])).unwrap();
+        }
+        assert_eq!(site.accept("one", message("a", 11, "", &["shop"], &[])), Err(Rejected::Resync));
+        assert_eq!(site.accept("one", message("b", 10, "", &["shop"], &[])), Err(Rejected::Resync), "another run");
+        assert_eq!((site.rows("one"), site.table.number), (vec!["-docs 2".to_owned(), "shop 2".to_owned()], 2));
+        site.accept("one", message("a", 12, "f", &["shop!503"], &[])).unwrap();
+        assert_eq!(site.rows("one"), ["-docs 2", "shop 2"], "nothing has changed");
+        assert_eq!(site.table.agents["one"].number, 3);
+    }
+
+    #[test]
+    fn all_rows_in_parts_replace_the_others_at_their_end() {
+        let mut site = Site::new(1 << 20);
+        site.accept("one", message("a", 1, "f", &["a", "b", "c!1"], &[])).unwrap();
+        site.accept("one", message("b", 1, "fm", &["a"], &[])).unwrap();
+        site.accept("one", message("b", 2, "m", &["d"], &[])).unwrap();
+        assert_eq!(site.rows("one"), ["a 1", "b 1", "c 1", "d 3"], "the rest may follow");
+        // It begins again.
+        site.accept("one", message("b", 3, "fm", &["a"], &[])).unwrap();
+        site.accept("one", message("b", 4, "", &["c!2"], &[])).unwrap();
+        assert_eq!(site.rows("one"), ["a 1", "-b 5", "c 5", "-d 5"]);
+        site.accept("one", message("b", 5, "", &["b"], &["none"])).unwrap();
+        assert_eq!(site.rows("one"), ["a 1", "b 6", "c 5", "-d 5"]);
+    }
+
+    #[test]
+    fn without_room_nothing_is_accepted_and_nothing_evicted() {
+        let one = message("a", 1, "f", &["a", "b"], &[]);
+        let mut site = Site::new(1 << 20);
+        site.accept("one", one.clone()).unwrap();
+        let mut site = Site::new(site.table.bytes as u64);
+        site.accept("one", one).unwrap();
+        assert_eq!(site.accept("two", message("a", 1, "f", &[], &[])), Err(Rejected::Full));
+        assert_eq!(site.accept("one", message("a", 2, "", &["a!full"], &[])), Err(Rejected::Full));
+        site.accept("one", message("a", 2, "", &["b"], &["a"])).unwrap();
+        assert_eq!(site.rows("one"), ["-a 2", "b 1"], "what needs no room is");
+        let mut site = Site::new(u64::MAX);
+        for part in 0..MAX_ROWS / 2_500 {
+            let services: Vec<String> = (0..2_500).map(|n| format!("s{part}.{n}")).collect();
+            let services: Vec<_> = services.iter().map(String::as_str).collect();
+            site.accept("one", message("a", 1 + part as u64, if part == 0 { "fm" } else { "m" }, &services, &[]))
+                .unwrap();
+        }
+        let more = message("a", 1 + MAX_ROWS as u64 / 2_500, "", &["more"], &[]);
+        assert_eq!(site.accept("one", more), Err(Rejected::Full), "one agent does not take all room");
+    }
+
+    #[test]
+    fn agents_that_are_not_heard_are_named_and_at_last_forgotten() {
+        let mut site = Site::new(1 << 20);
+        for agent in ["one", "two"] {
+            site.accept(agent, message("a", 1, "f", &["shop", "docs"], &[])).unwrap();
+        }
+        site.pass(89);
+        site.table.heard(&"one".parse().unwrap(), site.now);
+        site.pass(1);
+        let state = |site: &Site, name: &str| (site.table.agents[name].is_unheard, site.table.agents[name].number);
+        assert_eq!([state(&site, "one"), state(&site, "two")], [(false, 1), (true, 3)]);
+        site.table.heard(&"two".parse().unwrap(), site.now);
+        assert_eq!((state(&site, "two"), site.table.connected()), ((false, 4), 2));
+        // Removed rows are known as removed for a while.
+        site.accept("one", message("a", 2, "", &[], &["docs"])).unwrap();
+        site.pass(600);
+        assert_eq!(site.rows("one"), ["-docs 5", "shop 1"]);
+        site.pass(600);
+        assert_eq!(site.rows("one"), ["shop 1"]);
+        assert_eq!(site.table.forgotten, 7, "two agents were not heard in between");
+        let one = "one".parse().unwrap();
+        site.table.heard(&one, site.now.after(Duration::from_secs(1)));
+        site.pass(24 * 3600);
+        assert_eq!(site.table.agents.keys().collect::<Vec<_>>(), [&one]);
+        site.pass(1);
+        assert_eq!((site.table.agents.len(), site.table.bytes), (0, 0));
+    }
+}

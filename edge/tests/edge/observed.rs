@@ -1,0 +1,130 @@
+//! What agents say that they run: what an edge accepts of it, and what it shows.
+
+use bytesize::ByteSize;
+use serde_json::{Value, json};
+use weir_protocol::digest::TarballDigest;
+
+use crate::agent_self::assigned;
+use crate::client::{Client, Reply};
+use crate::site::Site;
+
+const OBSERVED: &str = "/v1/agents/self/observed";
+
+/// A message with rows of these services, whose problem has this text.
+fn message(instance: &str, seq: u64, full: bool, services: &[&str], problem: &str) -> String {
+    let digest = TarballDigest::of(b"one");
+    let current = json!({
+        "digest": digest, "generation": 7, "revision_id": "sha1:c2b3f1d5a7e94c0b8f6e2d1a3b4c5d6e7f8091a2",
+        "since": "2026-01-01T00:00:00Z",
+    });
+    let problem = (!problem.is_empty())
+        .then(|| json!({"kind": "hook-failed", "since": "2026-01-01T00:00:00Z", "tries": 1, "text": problem}));
+    let row = |service: &&str| {
+        json!({
+            "service": service, "desired": {"digest": digest, "generation": 7}, "current": current, "phase": "hook",
+            "hook": "failed", "problem": problem,
+        })
+    };
+    let rows: Vec<_> = services.iter().map(row).collect();
+    let (version, labels) = ("0.2.0", json!({"region": "eu"}));
+    json!({"instance": instance, "seq": seq, "full": full, "version": version, "labels": labels, "rows": rows})
+        .to_string()
+}
+
+async fn post(client: &mut Client, message: String) -> Reply {
+    client.post(OBSERVED, &[], message).await
+}
+
+async fn shown(site: &Site, path: &str) -> Value {
+    serde_json::from_str(&site.admin(path).await.1).unwrap()
+}
+
+#[tokio::test]
+async fn the_last_row_of_a_service_is_shown() {
+    let site = assigned(|_| {}).await;
+    for (seq, version) in [(1, "h1"), (2, "h2"), (3, "h3")] {
+        let mut client = site.client_as("agent", version).await;
+        let services = ["secret", "shop-a", "shop-b"];
+        let reply = post(&mut client, message("a1", seq, seq == 1, &services, &format!("by {version}"))).await;
+        assert_eq!((reply.status, reply.bytes().len()), (204, 0), "{version}");
+    }
+    let mut client = site.client_as("agent", "h2").await;
+    assert_eq!(post(&mut client, message("a1", 2, false, &["shop-a"], "")).await.status, 204, "an old one");
+    let explained = shown(&site, "/v1/explain?service=shop-a").await;
+    let agent = &explained["agents"][0];
+    assert_eq!((&agent["problem"]["text"], &agent["hook"]), (&json!("by h3"), &json!("failed")));
+    assert_eq!((&agent["agent"], &agent["own_labels"]), (&json!("cluster-1"), &json!({"region": "eu"})));
+    assert_eq!((&agent["labels"], &explained["agents_total"]), (&json!({}), &json!(1)));
+    let secret = shown(&site, "/v1/explain?service=secret").await;
+    assert_eq!(secret["agents"], json!([]), "the agent may not read it");
+    assert_eq!(site.metric("weir_edge_agent_observed_rows_dropped_total", &[]), 3.0);
+    let status = shown(&site, "/status").await["agents"].clone();
+    assert_eq!((&status["failing"], &status["failing_total"]), (&json!(["cluster-1"]), &json!(1)));
+
+    for (body, expected) in [("{}".to_owned(), 400), ("x".repeat((1 << 20) + 1), 413)] {
+        assert_eq!(post(&mut client, body).await.status, expected);
+    }
+    assert_eq!(client.get(OBSERVED, &[]).await.header("allow"), "POST");
+}
+
+#[tokio::test]
+async fn what_does_not_follow_is_requested_again_and_two_agents_of_a_name_are_flagged() {
+    let mut site = assigned(|_| {}).await;
+    let mut client = site.client_as("agent", "h2").await;
+    let lost = post(&mut client, message("a1", 7, false, &["shop-a"], "")).await;
+    assert_eq!((lost.status, lost.problem()["type"].clone()), (409, json!("urn:weir:problem:resync")));
+    assert_eq!(post(&mut client, message("a1", 8, true, &["shop-a", "shop-b"], "")).await.status, 204);
+    assert_eq!(post(&mut client, message("a1", 10, false, &[], "")).await.status, 409);
+    // All that there is.
+    assert_eq!(post(&mut client, message("a1", 11, true, &["shop-b"], "")).await.status, 204);
+    let explained = shown(&site, "/v1/explain?service=shop-a").await;
+    assert_eq!(explained["agents"], json!([]));
+    // A second agent of the same name, while the first lives.
+    assert_eq!(post(&mut client, message("b1", 1, true, &[], "")).await.status, 204);
+    assert_eq!(post(&mut client, message("a1", 12, true, &[], "")).await.status, 204);
+    let status = shown(&site, "/status").await["agents"].clone();
+    assert_eq!((&status["duplicated"], &status["duplicated_total"]), (&json!(["cluster-1"]), &json!(1)));
+    site.until("the metric says so", async || site.metric("weir_edge_agents_duplicated", &[]) == 1.0).await;
+
+    site.cut_edge().await;
+    site.start_edge().await;
+    let mut client = site.client_as("agent", "h2").await;
+    let forgotten = post(&mut client, message("a1", 13, false, &[], "")).await;
+    assert_eq!(forgotten.status, 409, "another run of the edge has nothing");
+}
+
+#[tokio::test]
+async fn ten_thousand_services_arrive_in_parts_and_memory_is_bounded() {
+    let all: Vec<String> = (0..10_000).map(|n| format!("shop-{n:0>50}")).collect();
+    let parts: Vec<Vec<&str>> = all.chunks(1_000).map(|part| part.iter().map(String::as_str).collect()).collect();
+    let send = async |site: &Site, seq: u64| {
+        let mut client = site.client_as("agent", "h2").await;
+        for (number, part) in parts.iter().enumerate() {
+            let mut message: Value =
+                serde_json::from_str(&message("a1", seq + number as u64, number == 0, part, "")).unwrap();
+            message["more"] = json!(number + 1 < parts.len());
+            let reply = post(&mut client, message.to_string()).await;
+            if reply.status != 204 {
+                return reply;
+            }
+        }
+        post(&mut client, message("a1", seq + parts.len() as u64, false, &[], "")).await
+    };
+    let site = assigned(|_| {}).await;
+    assert_eq!(send(&site, 1).await.status, 204);
+    let last = all.last().unwrap();
+    assert_eq!(shown(&site, &format!("/v1/explain?service={last}")).await["agents_total"], 1);
+    let used = site.metric("weir_bound_in_use", &[("bound", "agent_observed_bytes")]);
+    assert!((3e6..8e6).contains(&used), "{used} bytes for 10,000 rows");
+
+    let site = assigned(|config| config.agents.observed_bytes = ByteSize::mib(1)).await;
+    let refused = send(&site, 1).await;
+    assert_eq!((refused.status, refused.problem()["type"].clone()), (429, json!("urn:weir:problem:no-room")));
+    assert!(refused.header("retry-after").parse::<u64>().unwrap() > 0);
+    assert_eq!(site.metric("weir_edge_agent_observed_messages_total", &[("result", "no_room")]), 1.0);
+    assert_eq!(
+        shown(&site, &format!("/v1/explain?service={}", all[0])).await["agents_total"],
+        1,
+        "what has room stays"
+    );
+}
