@@ -99,6 +99,17 @@ impl Engine {
         }
     }
 
+    /// Deletes the record of a node if it is still the one that was read last.
+    pub(super) async fn delete_node(self, record: NodeRecord) {
+        let key = RecordKey::node(&record.node);
+        let read = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let Some((version, _)) = read.filter(|(_, read)| read.record == record) else { return };
+        match self.records.delete(&key, &version).await {
+            Ok(()) => tracing::info!(node = %record.node, "deleted the record of a member that ended long ago"),
+            Err(error) => tracing::warn!(%error, "the record of a member that ended long ago cannot be deleted yet"),
+        }
+    }
+
     pub(super) async fn list_repositories(self) -> Answer<Version> {
         match self.records.list_versions(REPOSITORIES).await {
             Ok(listed) => {

@@ -258,6 +258,10 @@ impl Task {
             Action::ReadNode(request) => self.request(request, engine.read_node(self.me.name.clone())),
             Action::WriteNode { request, expect, record } => self.request(request, engine.write_node(expect, record)),
             Action::ReadNodes(request) => self.request(request, engine.read_nodes()),
+            Action::DeleteNode(record) => self.spawn(async move {
+                engine.delete_node(record).await;
+                None
+            }),
             Action::ListRepositories(request) => self.request(request, engine.list_repositories()),
             Action::ReadRepository { request, repository } => {
                 self.request(request, engine.read_repository(repository));

@@ -86,6 +86,13 @@ impl Cluster {
         has_changed
     }
 
+    /// Forgets nodes that ended long ago. Returns their records that are still stored.
+    pub(super) fn forget_nodes(&mut self) -> Vec<NodeRecord> {
+        let mut old = self.members.forget(self.now, self.timing.forget_node_after);
+        old.retain(|record| record.node != self.me);
+        old
+    }
+
     /// The sessions of other nodes that ended without being left.
     pub(super) fn ended(&self) -> Vec<SessionId> {
         self.members.ended().collect()

@@ -168,6 +168,7 @@ impl<V: Clone + PartialEq> Core<V> {
                     self.list_at = now;
                     self.reconsider_all();
                 }
+                self.actions.extend(self.cluster.forget_nodes().into_iter().map(Action::DeleteNode));
                 self.session.announce_ended(self.cluster.ended(), now);
                 self.scan_at = self.cluster.next_end().map_or(self.scan_at, |end| self.scan_at.min(end));
             }

@@ -24,8 +24,8 @@ struct Seen {
     changed_at: Instant,
     /// The last view lacks the record: somebody deleted it, or a listing is incomplete.
     is_missing: bool,
-    /// The session has ended for this node, for good: a later renewal does not revive it.
-    has_ended: bool,
+    /// Since when the session has ended for this node, for good: a later renewal does not revive it.
+    ended_at: Option<Instant>,
 }
 
 impl Seen {
@@ -46,10 +46,10 @@ impl Members {
         let mut before = std::mem::take(&mut self.seen);
         for record in records {
             let before = before.remove(&record.node).filter(|seen| seen.record.session == record.session);
-            let has_ended = before.as_ref().is_some_and(|seen| seen.has_ended);
+            let ended_at = before.as_ref().and_then(|seen| seen.ended_at);
             let unchanged = before.filter(|seen| seen.record == record);
             let changed_at = unchanged.map_or(answered, |seen| seen.changed_at);
-            self.seen.insert(record.node.clone(), Seen { record, changed_at, is_missing: false, has_ended });
+            self.seen.insert(record.node.clone(), Seen { record, changed_at, is_missing: false, ended_at });
         }
         for (node, seen) in before {
             let changed_at = if seen.is_missing { seen.changed_at } else { answered };
@@ -59,7 +59,9 @@ impl Members {
         // not renew in time. The time since the change alone proves nothing: this node may not have looked.
         for seen in self.seen.values_mut() {
             let is_left = seen.record.state == NodeState::Left;
-            seen.has_ended |= is_left || sent >= seen.ends(self.close_since);
+            if is_left || sent >= seen.ends(self.close_since) {
+                seen.ended_at.get_or_insert(answered);
+            }
         }
         self.viewed = Some(sent);
     }
@@ -73,14 +75,21 @@ impl Members {
         self.viewed.is_some()
     }
 
+    /// Forgets the sessions that ended so long ago. Returns their records that the last view has.
+    pub(super) fn forget(&mut self, now: Instant, after: Duration) -> Vec<NodeRecord> {
+        let is_old = |seen: &Seen| seen.ended_at.is_some_and(|ended| ended + after <= now);
+        self.seen.retain(|_, seen| !(seen.is_missing && is_old(seen)));
+        self.seen.values().filter(|seen| is_old(seen)).map(|seen| seen.record.clone()).collect()
+    }
+
     /// The records of the living sessions.
     pub(super) fn living(&self) -> impl Iterator<Item = &NodeRecord> {
-        self.seen.values().filter(|seen| !seen.has_ended).map(|seen| &seen.record)
+        self.seen.values().filter(|seen| seen.ended_at.is_none()).map(|seen| &seen.record)
     }
 
     /// The sessions that ended without being left.
     pub(super) fn ended(&self) -> impl Iterator<Item = SessionId> {
-        let ended = self.seen.values().filter(|seen| seen.has_ended && seen.record.state != NodeState::Left);
+        let ended = self.seen.values().filter(|seen| seen.ended_at.is_some() && seen.record.state != NodeState::Left);
         ended.map(|seen| seen.record.session)
     }
 
@@ -91,14 +100,14 @@ impl Members {
 
     /// When the next view may prove the end of a session.
     pub(super) fn next_end(&self) -> Option<Instant> {
-        let quiet = self.seen.values().filter(|seen| !seen.has_ended);
+        let quiet = self.seen.values().filter(|seen| seen.ended_at.is_none());
         quiet.map(|seen| seen.ends(self.close_since)).min()
     }
 
     /// Whether the session of a claim has ended for certain. The claim was read before `noticed`.
     pub(super) fn is_dead(&self, claim: &Claim, noticed: Instant, ttl: Duration) -> bool {
         match self.seen.get(&claim.owner) {
-            Some(seen) if seen.record.session == claim.session => seen.has_ended,
+            Some(seen) if seen.record.session == claim.session => seen.ended_at.is_some(),
             // A node replaces its record only after its earlier session has ended. An older view tells nothing: the
             // claim's session may have begun later.
             Some(seen) if !seen.is_missing => self.viewed.is_some_and(|viewed| viewed > noticed),
@@ -200,6 +209,29 @@ mod tests {
         assert!(!members.is_dead(&claim(2), start + SECOND, TTL));
         members.update(vec![record(3, 1)], start + SECOND * 2, start + SECOND * 2, TTL);
         assert!(members.is_dead(&claim(2), start + SECOND, TTL));
+    }
+
+    #[test]
+    fn a_record_is_deleted_long_after_its_session_ended_and_is_forgotten_then() {
+        let (mut members, start, day) = (Members::default(), Instant::now(), TTL * 100);
+        let left = NodeRecord { state: NodeState::Left, ..record(1, 9) };
+        members.update(vec![left.clone()], start, start, TTL);
+        assert_eq!(members.forget(start + day - SECOND, day), []);
+        // Until a view shows that it is deleted.
+        for _ in 0..2 {
+            assert_eq!(members.forget(start + day, day), std::slice::from_ref(&left));
+        }
+        members.update(vec![], start + day, start + day, TTL);
+        assert_eq!((members.forget(start + day, day).len(), members.seen.len()), (0, 0));
+        // A record that is only missing is remembered until then.
+        let mut members = Members::default();
+        members.update(vec![record(2, 1)], start, start, TTL);
+        for halves in 0..=2 {
+            let at = start + TTL / 2 * halves;
+            members.update(vec![], at, at, TTL);
+        }
+        assert_eq!((members.forget(start + day, day).len(), members.ended().count()), (0, 1));
+        assert_eq!((members.forget(start + TTL + day, day).len(), members.seen.len()), (0, 0));
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub enum Action<V> {
     },
     /// Read the records of all nodes: [`Answer::Nodes`]. All reads must begin after this action.
     ReadNodes(Request),
+    /// Delete the record of a node that ended long ago, if it is still this one. It needs no answer.
+    DeleteNode(NodeRecord),
     /// List the records of repositories: [`Answer::Repositories`].
     ListRepositories(Request),
     /// Read the record of a repository: [`Answer::Repository`].

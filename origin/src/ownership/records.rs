@@ -81,7 +81,7 @@ pub enum NodeState {
     Active,
     /// It hands all repositories over.
     Draining,
-    /// The session has ended. The record stays, so that its version goes on.
+    /// The session has ended.
     Left,
 }
 

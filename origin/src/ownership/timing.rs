@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// The record of a node is deleted when its session has ended for this time. Longer than any machine is suspended without
+/// its clock noticing: until then the record tells it that its session has ended.
+const FORGET_NODE_AFTER: Duration = Duration::from_secs(24 * 3600);
+
 /// The intervals that a member keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
@@ -15,6 +19,8 @@ pub struct Timing {
     pub move_patience: Duration,
     /// A member that leaves waits at most this long until the new owner of a repository is ready.
     pub drain_patience: Duration,
+    /// The record of a node is deleted when its session has ended for this time.
+    pub forget_node_after: Duration,
 }
 
 impl Timing {
@@ -26,6 +32,7 @@ impl Timing {
             list_every: Duration::from_secs(600),
             move_patience: Duration::from_secs(600),
             drain_patience: Duration::from_secs(5),
+            forget_node_after: FORGET_NODE_AFTER,
         }
     }
 

@@ -20,7 +20,7 @@ metric_families! {
         /// Requests to the record store, the engine of `[cluster]`. `recovered`: the current copy is damaged, and the previous
         /// one was returned.
         record_requests: IntCounterVec = "weir_origin_record_requests_total" {
-            operation: ["get", "put", "list"],
+            operation: ["get", "put", "list", "delete"],
             result: ["ok", "absent", "recovered", "damaged", "failed", "done", "conflict", "unknown"]
         };
         /// Lookups in the local cache of a bucket.
@@ -72,5 +72,10 @@ impl StoreMetrics {
     pub(crate) fn records_listed(&self, outcome: &Result<Vec<Listed>, RecordError>) {
         let result = if outcome.is_ok() { "ok" } else { "failed" };
         self.record_requests.with_label_values(&["list", result]).inc();
+    }
+
+    pub(crate) fn record_deleted(&self, outcome: &Result<(), RecordError>) {
+        let result = if outcome.is_ok() { "ok" } else { "failed" };
+        self.record_requests.with_label_values(&["delete", result]).inc();
     }
 }

@@ -14,6 +14,7 @@ pub(super) struct Checker {
     pub(super) changes: u64,
     pub(super) publications: u64,
     pub(super) service_publications: u64,
+    pub(super) deleted_nodes: u64,
     /// The last published generation of each service.
     pub(super) last_of_service: BTreeMap<usize, u64>,
 }

@@ -40,7 +40,7 @@ impl World {
             Reply::Written(version) => Answer::Written(version),
             Reply::Unknown if self.plan.mutant == Some(Mutant::UnknownClaimIsFailure) => Answer::Conflict,
             Reply::Conflict => Answer::Conflict,
-            Reply::Unknown | Reply::Names(_) => Answer::Unknown,
+            Reply::Unknown | Reply::Names(_) | Reply::Deleted => Answer::Unknown,
         }
     }
 
@@ -56,6 +56,7 @@ impl World {
                 self.request(index, by(request), Operation::WriteNode { expect, record, wall });
             }
             Action::ReadNodes(request) => self.request(index, by(request), Operation::ReadNodes),
+            Action::DeleteNode(record) => self.request(index, Sender::Done, Operation::DeleteNode(record)),
             Action::ListRepositories(request) => self.request(index, by(request), Operation::ListRepositories),
             Action::ReadRepository { .. } if self.nodes[index].is_stuck => {}
             Action::ReadRepository { request, repository } => {

@@ -43,6 +43,7 @@ pub(super) enum Operation {
     ReadNode(NodeName),
     WriteNode { expect: Option<Version>, record: NodeRecord, wall: i64 },
     ReadNodes,
+    DeleteNode(NodeRecord),
     ListRepositories,
     ReadRepository(usize),
     WriteRepository { repository: usize, expect: Option<Version>, body: Body },
@@ -59,6 +60,7 @@ pub(super) enum Reply {
     Repository(usize, Option<(Body, Version)>),
     Names(Option<(Names, Version)>),
     Written(Version),
+    Deleted,
     Conflict,
     Unknown,
 }
@@ -133,6 +135,11 @@ impl Engine {
                     }
                 }
                 Reply::Nodes(self.nodes.values().map(|(record, _, wall)| (record.clone(), *wall)).collect())
+            }
+            Operation::DeleteNode(record) => {
+                // A bucket compares versions some time before it deletes: the node may have written since.
+                checker.deleted_nodes += u64::from(self.nodes.remove(&record.node).is_some());
+                Reply::Deleted
             }
             Operation::ListRepositories => {
                 self.counts.repository_lists += (self.repositories.len() as u64).div_ceil(KEYS_PER_LISTING).max(1);

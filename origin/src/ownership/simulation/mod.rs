@@ -65,6 +65,7 @@ impl Plan {
             settle: Duration::from_secs(10),
             list_every: Duration::from_secs(150),
             move_patience: Duration::from_secs(60),
+            forget_node_after: Duration::from_secs(60),
             ..Timing::new(Duration::from_secs(30))
         };
         let publish_every = Duration::from_secs(8);

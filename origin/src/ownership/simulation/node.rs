@@ -143,6 +143,7 @@ impl World {
                 let answer = self.answer(index, reply);
                 self.handle(index, Event::Answered { request, answer });
             }
+            Input::Reply(Sender::Done, _) => {}
             Input::Reply(Sender::Names { bucket, attempt }, reply) => {
                 self.names_replied(index, bucket, attempt, reply);
             }

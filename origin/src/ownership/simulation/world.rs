@@ -39,9 +39,20 @@ pub(super) struct World {
 /// Who sent a request to the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
-    Core { request: u64 },
-    Writer { repository: usize, writer: u64, attempt: u64 },
-    Names { bucket: usize, attempt: u64 },
+    Core {
+        request: u64,
+    },
+    Writer {
+        repository: usize,
+        writer: u64,
+        attempt: u64,
+    },
+    Names {
+        bucket: usize,
+        attempt: u64,
+    },
+    /// Nobody waits for the answer.
+    Done,
 }
 
 /// What arrives at a node.

@@ -105,7 +105,10 @@ impl BucketEngine {
         Ok(records)
     }
 
-    pub(crate) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {
+    pub(crate) async fn delete(&self, key: &RecordKey, version: &Version) -> Result<(), RecordError> {
+        if self.get(key).await?.is_none_or(|record| record.version != *version) {
+            return Ok(());
+        }
         match within(REQUEST_TIMEOUT, self.bucket.delete(&path(key))).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(unavailable(key, &error)),

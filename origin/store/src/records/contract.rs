@@ -17,6 +17,7 @@ pub(crate) async fn holds(engine: Engine) {
     a_record_is_created_once_and_replaced_by_its_version(&engine).await;
     a_version_is_never_used_again(&engine).await;
     keys_are_listed_by_prefix(&engine).await;
+    a_record_is_deleted_by_its_version(&engine).await;
     of_many_writers_one_wins_each_version(&engine).await;
     an_unknown_outcome_is_settled_by_reading_or_writing(&engine).await;
     an_engine_is_proved(&engine).await;
@@ -55,6 +56,23 @@ async fn a_version_is_never_used_again(engine: &Engine) {
     for old in [first, second] {
         assert_eq!(put(engine, &key, "c", Expect::Version(old)).await, None);
     }
+}
+
+async fn a_record_is_deleted_by_its_version(engine: &Engine) {
+    let key = key("cluster/deleted");
+    let first = put(engine, &key, "a", Expect::Absent).await.unwrap();
+    let second = put(engine, &key, "b", Expect::Version(first.clone())).await.unwrap();
+    engine.delete(&key, &first).await.unwrap();
+    assert_eq!(engine.get(&key).await.unwrap().unwrap().version, second, "it was written since");
+    for _ in 0..2 {
+        engine.delete(&key, &second).await.unwrap();
+        assert!(engine.get(&key).await.unwrap().is_none());
+    }
+    assert_eq!(put(engine, &key, "c", Expect::Version(second.clone())).await, None);
+    let third = put(engine, &key, "b", Expect::Absent).await.unwrap();
+    assert_ne!(third, second);
+    engine.delete(&key, &second).await.unwrap();
+    assert_eq!(engine.get(&key).await.unwrap().unwrap().version, third, "a late deletion");
 }
 
 /// The keys of a listing, whose versions are those of the records.

@@ -10,7 +10,7 @@ use super::etcd::EtcdEngine;
 #[cfg(any(test, feature = "testing"))]
 use super::faulty::FaultyEngine;
 use super::local::LocalEngine;
-use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey};
+use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey, Version};
 use crate::config::StoreConfig;
 use crate::etcd_config::EtcdConfig;
 
@@ -78,15 +78,14 @@ impl Engine {
         }
     }
 
-    /// Deletes a record of a [`proof`](super::proof). Other records are never deleted: a late write that expects none
-    /// would bring an old one back.
-    pub(crate) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {
+    /// See [`Records::delete`](super::Records::delete).
+    pub(crate) async fn delete(&self, key: &RecordKey, version: &Version) -> Result<(), RecordError> {
         match self {
-            Self::Local(engine) => engine.delete(key).await,
-            Self::Bucket(engine) => engine.delete(key).await,
-            Self::Etcd(engine) => engine.delete(key).await,
+            Self::Local(engine) => engine.delete(key, version).await,
+            Self::Bucket(engine) => engine.delete(key, version).await,
+            Self::Etcd(engine) => engine.delete(key, version).await,
             #[cfg(any(test, feature = "testing"))]
-            Self::Faulty(engine) => engine.delete(key).await,
+            Self::Faulty(engine) => engine.delete(key, version).await,
         }
     }
 }

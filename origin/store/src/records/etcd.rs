@@ -47,9 +47,8 @@ impl EtcdEngine {
         // A version of another engine.
         let Some(mod_revision) = mod_revision else { return PutOutcome::Conflict };
         let key_bytes = self.key(key.as_str());
-        let compare = Compare { target: TARGET_MOD, key: key_bytes.clone(), mod_revision: Some(mod_revision) };
-        let put = PutRequest { key: key_bytes, value: encode(bytes).0.into() };
-        let request = TxnRequest { compare: vec![compare], success: vec![RequestOp { put: Some(put) }] };
+        let put = PutRequest { key: key_bytes.clone(), value: encode(bytes).0.into() };
+        let request = if_unchanged(key_bytes, mod_revision, RequestOp { put: Some(put), ..RequestOp::default() });
         match self.client.call(&request, Retry::IfUnsent).await {
             Ok(response) if !response.succeeded => PutOutcome::Conflict,
             Ok(response) => match response.header {
@@ -78,8 +77,12 @@ impl EtcdEngine {
         Ok(records)
     }
 
-    pub(crate) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {
-        let request = DeleteRangeRequest { key: self.key(key.as_str()) };
+    pub(crate) async fn delete(&self, key: &RecordKey, Version(version): &Version) -> Result<(), RecordError> {
+        // A version of another engine.
+        let Ok(mod_revision) = version.parse() else { return Ok(()) };
+        let key_bytes = self.key(key.as_str());
+        let delete = DeleteRangeRequest { key: key_bytes.clone() };
+        let request = if_unchanged(key_bytes, mod_revision, RequestOp { delete: Some(delete), ..RequestOp::default() });
         let deleted = self.client.call(&request, Retry::Always).await;
         deleted.map(drop).map_err(|cause| unavailable(key, cause))
     }
@@ -87,6 +90,11 @@ impl EtcdEngine {
     fn key(&self, name: &str) -> Bytes {
         format!("{}{name}", self.prefix).into()
     }
+}
+
+fn if_unchanged(key: Bytes, mod_revision: i64, operation: RequestOp) -> TxnRequest {
+    let compare = Compare { target: TARGET_MOD, key, mod_revision: Some(mod_revision) };
+    TxnRequest { compare: vec![compare], success: vec![operation] }
 }
 
 fn version(mod_revision: i64) -> Version {

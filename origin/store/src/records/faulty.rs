@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::engine::Engine;
 use super::local::LocalEngine;
-use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey};
+use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey, Version};
 
 /// The fate of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,11 @@ impl FaultyEngine {
         self.inner.list(prefix).boxed()
     }
 
-    pub(crate) fn delete<'a>(&'a self, key: &'a RecordKey) -> BoxFuture<'a, Result<(), RecordError>> {
-        self.inner.delete(key).boxed()
+    pub(crate) fn delete<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<(), RecordError>> {
+        self.inner.delete(key, version).boxed()
     }
 }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 
 use super::key::KINDS;
 use super::record_file::{decode, encode};
-use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey};
+use super::{Expect, Listed, PutOutcome, Record, RecordError, RecordKey, Version};
 use weir_model::failpoint;
 
 /// Requests for keys of one group run one at a time.
@@ -102,10 +102,9 @@ impl LocalEngine {
         Ok(keys.into_iter().map(|key| (key, None)).collect())
     }
 
-    pub(crate) async fn delete(&self, key: &RecordKey) -> Result<(), RecordError> {
-        let deleted = key.clone();
-        let done = self.blocking(key, move |inner| inner.delete(&deleted)).await?;
-        done.map_err(|error| unavailable(key, &error))
+    pub(crate) async fn delete(&self, key: &RecordKey, version: &Version) -> Result<(), RecordError> {
+        let (deleted, version) = (key.clone(), version.clone());
+        self.blocking(key, move |inner| inner.delete(&deleted, &version)).await?
     }
 
     /// Runs blocking work to its end, even if the caller is cancelled.
@@ -238,9 +237,14 @@ impl Inner {
         }
     }
 
-    fn delete(&self, key: &RecordKey) -> io::Result<()> {
+    fn delete(&self, key: &RecordKey, version: &Version) -> Result<(), RecordError> {
         let _group = self.lock(key);
-        [PREVIOUS, CURRENT].iter().try_for_each(|suffix| remove(&self.path(key, suffix)))
+        if self.read(key)?.is_none_or(|record| record.version != *version) {
+            return Ok(());
+        }
+        let removed = [PREVIOUS, CURRENT].iter().try_for_each(|suffix| remove(&self.path(key, suffix)));
+        let removed = removed.and_then(|()| (self.sync_folder)(&self.root.join(key.kind())));
+        removed.map_err(|error| unavailable(key, &error))
     }
 
     fn list(&self, prefix: &str) -> io::Result<Vec<RecordKey>> {

@@ -154,6 +154,21 @@ impl Records {
         outcome
     }
 
+    /// Deletes a record if it still has this version; otherwise it does nothing. A write that expected none, and is carried
+    /// out late, may bring the first state of the record back.
+    ///
+    /// A bucket compares the version right before the deletion: not all providers have conditional ones. So the caller must
+    /// be the record's only writer, and stay it for the longest time of a request, or the record must be one that its writer
+    /// writes again.
+    ///
+    /// # Errors
+    /// [`RecordError::Damaged`] or [`RecordError::Unavailable`]. The record may be deleted, or may still be.
+    pub async fn delete(&self, key: &RecordKey, version: &Version) -> Result<(), RecordError> {
+        let deleted = self.engine.delete(key, version).await;
+        self.metrics.record_deleted(&deleted);
+        deleted
+    }
+
     /// The sorted keys with a prefix such as `repositories/`, including those of damaged records.
     ///
     /// # Errors

@@ -60,7 +60,10 @@ pub(crate) async fn prove_engine(engine: &Engine) -> Result<Proof, ProofError> {
     let raced = race_for(engine, &prefix, &keys).await;
     let mut deleted = Ok(());
     for key in &keys {
-        deleted = deleted.and(engine.delete(key).await);
+        deleted = deleted.and(match engine.get(key).await {
+            Ok(Some(record)) => engine.delete(key, &record.version).await,
+            read => read.map(drop),
+        });
     }
     raced?;
     deleted.map_err(|error| unavailable(&error))?;

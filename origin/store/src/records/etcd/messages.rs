@@ -67,6 +67,8 @@ pub(crate) const TARGET_MOD: i32 = 2;
 pub(crate) struct RequestOp {
     #[prost(message, optional, tag = "2")]
     pub(crate) put: Option<PutRequest>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) delete: Option<DeleteRangeRequest>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -98,9 +100,6 @@ pub(crate) struct DeleteRangeRequest {
     pub(crate) key: Bytes,
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeleteRangeResponse {}
-
 impl Request for RangeRequest {
     const PATH: &'static str = "/etcdserverpb.KV/Range";
     type Response = RangeResponse;
@@ -109,9 +108,4 @@ impl Request for RangeRequest {
 impl Request for TxnRequest {
     const PATH: &'static str = "/etcdserverpb.KV/Txn";
     type Response = TxnResponse;
-}
-
-impl Request for DeleteRangeRequest {
-    const PATH: &'static str = "/etcdserverpb.KV/DeleteRange";
-    type Response = DeleteRangeResponse;
 }
