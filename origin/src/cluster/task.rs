@@ -23,7 +23,7 @@ use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
 use crate::member_client::MemberClient;
 use crate::ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
-use crate::publish::Publisher;
+use crate::publish::{Publisher, unix_milliseconds};
 
 /// The most queued events. Who sends one waits.
 const QUEUE: usize = 256;
@@ -105,6 +105,7 @@ impl Membership {
             digests,
             timing: cluster.timing(),
             run: number,
+            clock: unix_milliseconds(SystemTime::now()),
             ended,
         };
         let view = View {

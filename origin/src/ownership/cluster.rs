@@ -16,6 +16,8 @@ pub(super) struct Cluster {
     pub(super) timing: Timing,
     pub(super) me: NodeName,
     weight: u32,
+    /// When the node started, by both clocks.
+    started: (Instant, u64),
     pub(super) now: Instant,
     /// The own session while it is valid.
     pub(super) session: Option<SessionId>,
@@ -65,6 +67,7 @@ impl Cluster {
             timing: settings.timing.clone(),
             me: settings.node.clone(),
             weight: settings.weight,
+            started: (now, settings.clock),
             now,
             session: None,
             is_draining: false,
@@ -72,6 +75,12 @@ impl Cluster {
             living: BTreeMap::new(),
             changed_at: now,
         }
+    }
+
+    /// The clock, in Unix milliseconds.
+    pub(super) fn clock(&self) -> u64 {
+        let (started, clock) = self.started;
+        clock + (self.now - started).as_millis() as u64
     }
 
     /// Takes the records of all nodes, read since `sent`. Whether the living members changed.

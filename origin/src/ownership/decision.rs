@@ -80,7 +80,7 @@ impl<V: Clone + PartialEq> Repository<V> {
 
     fn claim(&self, before: Option<&Claim>, expect: Option<V>, cluster: &Cluster) -> Decision<V> {
         let Some(session) = cluster.session else { return Decision::Nothing };
-        let fence = before.map_or(0, |claim| claim.fence) + 1;
+        let fence = before.map_or_else(|| cluster.clock(), |claim| claim.fence + 1);
         let claim = Claim { owner: cluster.me.clone(), session, fence, is_released: false };
         Decision::Write { expect, claim }
     }
@@ -94,6 +94,7 @@ mod tests {
     use crate::ownership::{Digests, NodeRecord, NodeState, Placement, SessionId, Settings, Timing};
 
     const ME: SessionId = SessionId(1);
+    const CLOCK: u64 = 1_795_000_000_000;
 
     fn name(index: u64) -> weir_protocol::name::NodeName {
         format!("origin-{index}").parse().unwrap()
@@ -107,7 +108,8 @@ mod tests {
     fn cluster(others: &[u64]) -> Cluster {
         let timing = Timing::new(Duration::from_secs(30));
         let (node, url, digests) = (name(1), String::new(), Digests::default());
-        let settings = Settings { node, url, zone: None, weight: 1, digests, timing, run: ME.0, ended: None };
+        let settings =
+            Settings { node, url, zone: None, weight: 1, digests, timing, run: ME.0, clock: CLOCK, ended: None };
         let mut cluster = Cluster::new(&settings, Instant::now());
         cluster.set_session(Some(ME));
         let record = |node: &u64| NodeRecord {
@@ -175,7 +177,7 @@ mod tests {
     fn a_take_over_with_an_unknown_outcome_is_settled_whoever_should_take_the_repository_now() {
         let cluster = cluster(&[2]);
         let mut repository = repository(&cluster, 1, 2);
-        let take = Decision::Write { expect: None, claim: claim(1, 1) };
+        let take = Decision::Write { expect: None, claim: claim(1, CLOCK) };
         assert_eq!(repository.decide(None, &cluster), take);
         repository.failed(Some(None), &cluster);
         repository.placement = Placement { winner: Some(name(2)), runner_up: None };
@@ -191,7 +193,9 @@ mod tests {
         let (mut runner_up, mut other) = (repository(&cluster, 2, 1), repository(&cluster, 2, 3));
         assert_eq!(runner_up.decide(None, &cluster), Decision::Nothing);
         cluster.now += Duration::from_secs(10);
-        assert_eq!(runner_up.decide(None, &cluster), Decision::Write { expect: None, claim: claim(1, 1) });
+        // The names of a repository whose record was lost were taken with lower fences.
+        let first = claim(1, CLOCK + 10_000);
+        assert_eq!(runner_up.decide(None, &cluster), Decision::Write { expect: None, claim: first });
         assert_eq!(other.decide(None, &cluster), Decision::Nothing);
     }
 }

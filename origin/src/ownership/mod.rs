@@ -66,6 +66,8 @@ pub struct Settings {
     pub timing: Timing,
     /// A random number that identifies this run. The caller stores it in the data directory before the first action.
     pub run: u64,
+    /// The clock at the start, in Unix milliseconds: see [`Claim::fence`].
+    pub clock: u64,
     /// The run that was stored there before. It has ended, because the caller holds the lock of the data directory; so
     /// the node need not wait until its session ends.
     pub ended: Option<u64>,

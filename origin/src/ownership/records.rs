@@ -25,7 +25,8 @@ pub struct Claim {
     pub owner: NodeName,
     /// The session in which it does.
     pub session: SessionId,
-    /// Grows with each change of the session. A fence belongs to one session.
+    /// Grows with each change of the session. A fence belongs to one session. The first one of a repository is the clock in
+    /// Unix milliseconds, so it is above all that the repository had before its record was deleted or lost.
     pub fence: u64,
     /// The owner has stopped all work, for the next owner to take the repository.
     pub is_released: bool,

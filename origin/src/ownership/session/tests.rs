@@ -14,6 +14,7 @@ fn session(ended: Option<u64>) -> (Session<u64>, Instant) {
         digests: Digests::default(),
         timing: Timing::new(TTL),
         run: 100,
+        clock: 0,
         ended,
     };
     (Session::new(&settings, now), now)

@@ -10,6 +10,8 @@ pub(super) struct Checker {
     /// The first thing that was wrong.
     pub(super) violation: Option<String>,
     histories: BTreeMap<usize, History>,
+    /// The last fence of each repository.
+    fences: BTreeMap<usize, u64>,
     /// Changes of the owner of a repository, without first owners.
     pub(super) changes: u64,
     pub(super) publications: u64,
@@ -52,11 +54,13 @@ impl Checker {
             before.map_or(zero, |before| (before.claim.fence, before.sequence, before.generation));
         // I1: fence and sequence grow.
         self.require(after.claim.fence >= fence && after.sequence == sequence + 1, || format!("I1: {}", context()));
-        // I2: a fence belongs to one session.
+        // I2: a fence belongs to one session, also if the record was deleted in between.
         let is_same = before.is_some_and(|before| {
             (before.claim.session, before.claim.fence) == (after.claim.session, after.claim.fence)
         });
-        self.require(is_same || after.claim.fence == fence + 1, || format!("I2: {}", context()));
+        let last = self.fences.insert(repository, after.claim.fence).unwrap_or_default();
+        let follows = before.map_or(after.claim.fence > last, |before| after.claim.fence == before.claim.fence + 1);
+        self.require(is_same || follows, || format!("I2: {}", context()));
         if before.is_some_and(|before| before.claim.session != after.claim.session) {
             self.changes += 1;
         }

@@ -99,6 +99,7 @@ impl World {
             digests: Digests::default(),
             timing: self.plan.timing.clone(),
             run,
+            clock: 1_795_000_000_000_u64.saturating_add_signed(node.clock.wall(self.now) / 1000),
             ended: node.last_run,
         };
         node.run = run;
