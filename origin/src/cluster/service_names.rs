@@ -275,6 +275,16 @@ impl ServiceNames {
         Ok(())
     }
 
+    /// Whether a repository has no name.
+    ///
+    /// # Errors
+    /// The names cannot be read.
+    pub(crate) async fn are_free(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
+        let all = self.records.all().await?;
+        let is_its = |entry: &Entry| matches!(entry, Entry::Held { repository: holder, .. } if holder == repository);
+        Ok(!all.values().any(is_its))
+    }
+
     /// Forgets which names were taken here, but those that the repository has no row for.
     fn forget_used(&self, repository: &RepositoryName) {
         let taken = &mut lock(&self.in_use).taken;

@@ -30,6 +30,7 @@ mod publication;
 mod publisher;
 mod queries;
 mod record;
+mod removal;
 mod request;
 mod retention;
 mod row;

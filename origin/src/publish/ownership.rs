@@ -139,11 +139,12 @@ impl Publisher {
         self.refresh_listed(self.shared.records.list_versions("repositories/").await?).await
     }
 
-    /// Reads the listed repositories of other origins again whose version is another one, or is not known.
+    /// Forgets empty repositories of other origins that are not listed, and reads the listed ones again whose version is another one, or is not known.
     ///
     /// # Errors
     /// Some of the stored state cannot be read.
     pub(crate) async fn refresh_listed(&self, listed: Vec<Listed>) -> Result<(), PublishError> {
+        self.forget_removed(&listed);
         let has_changed =
             |name: &RepositoryName, version: Option<Version>| version.is_none() || self.record_version(name) != version;
         let changed = listed.into_iter().filter_map(|(key, version)| {
@@ -227,7 +228,8 @@ impl Writer {
         }
         {
             let known = self.repository.known();
-            if known.version.is_some() && loaded.known.version.is_none() {
+            // An empty repository is removed when nobody defines it.
+            if known.version.is_some() && loaded.known.version.is_none() && !known.is_empty() {
                 let damage = loaded.problems.damage.first().map_or("there is none any more", String::as_str);
                 return Err(PublishError::Record(damage.to_owned()));
             }

@@ -106,6 +106,8 @@ pub(super) enum Request {
     Take(Version, oneshot::Sender<Result<(), TakeError>>),
     /// This origin owns the repository no more. The answer: no write has an unknown outcome.
     Release(oneshot::Sender<bool>),
+    /// Deletes the record of a repository that is removed.
+    Delete(oneshot::Sender<Result<(), PublishError>>),
     /// Reads the state again, unless this origin owns the repository.
     Refresh(oneshot::Sender<Result<(), PublishError>>),
 }
@@ -256,6 +258,7 @@ impl Writer {
                 }
             }
             Request::Release(done) => drop(done.send(self.release())),
+            Request::Delete(done) => drop(done.send(self.delete().await)),
             Request::Refresh(done) => drop(done.send(self.refresh().await)),
         }
     }
@@ -373,17 +376,22 @@ impl Writer {
                 Err(self.not_owner())
             }
             Err(NotWritten::Superseded) => {
-                if let Some(superseded) = &self.shared.superseded {
+                if self.shared.superseded.is_some() {
                     tracing::warn!(repository = %self.repository.name, "another origin has written the record of the repository: this origin no longer publishes there");
-                    *self.repository.taken() = false;
-                    // The receiver is gone only at a stop.
-                    let _ = superseded.send(self.repository.name.clone());
+                    self.give_up();
                     return Err(self.not_owner());
                 }
                 self.suspend("its record was replaced by another writer while this origin ran");
                 self.refuse_suspended()
             }
         }
+    }
+
+    /// Writes no more: the record may be another one.
+    pub(super) fn give_up(&self) {
+        *self.repository.taken() = false;
+        // The receiver is gone only at a stop.
+        let _ = self.shared.superseded.as_ref().map(|superseded| superseded.send(self.repository.name.clone()));
     }
 
     async fn put(&self, bytes: &Bytes) -> Result<Version, NotWritten> {
@@ -432,7 +440,7 @@ impl Writer {
     }
 
     /// Resolves an unknown outcome, and reloads an unread state, before the next write.
-    async fn resolve_outstanding(&mut self) -> Result<(), PublishError> {
+    pub(super) async fn resolve_outstanding(&mut self) -> Result<(), PublishError> {
         if !self.may_write() {
             self.retry_at = Instant::now() + RETRY_INTERVAL;
             if self.repository.is_unread() {

@@ -168,3 +168,50 @@ async fn what_was_moved_and_deleted_stays_deleted_whoever_dies() {
         node.stop().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_that_nobody_defines_is_removed_and_may_come_back() {
+    let Some(server) = TestServer::moto() else { return };
+    let soon = |_: u8, config: &mut Config| {
+        config.retention.age = Duration::ZERO;
+        config.retention.gc_grace_period = Duration::from_secs(1);
+    };
+    let pair = Box::pin(Pair::with(8, &server, soon)).await;
+    let upstream = Upstream::small();
+    let git = serve(&upstream);
+    let current = async |index: usize| {
+        let answer = pair.nodes[index].get("/v1/services/web").await;
+        (answer.status == 200).then(|| Descriptor::parse(answer.body).unwrap().publication().clone())
+    };
+    let config = member(&pair.home, &server, 8, 1);
+    // A store that is new, and where operators have defined nothing, may have lost its data.
+    assert_eq!(pair.operators[0].put("/v1/repositories/stays", repository_at(&git)).await.status, 201);
+    let record = async || {
+        let listing = weir_origin::cluster_records::list(&config).await.unwrap();
+        listing.repositories.into_iter().find(|listed| listed.name.as_str() == "shop")
+    };
+    let (mut last, mut fence) = (0, 0);
+    for round in 0..2 {
+        let operator = &pair.operators[round];
+        let made = operator.put("/v1/repositories/shop", repository_at(&git)).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        assert_eq!(operator.put("/v1/services/web", document("shop")).await.status, 201);
+        for index in [0, 1] {
+            until(async || current(index).await.is_some_and(|now| now.generation > last)).await;
+        }
+        last = current(0).await.unwrap().generation;
+        let claimed = record().await.unwrap().fence;
+        assert!(claimed > fence, "{claimed}");
+        fence = claimed;
+        assert_eq!(operator.delete("/v1/services/web").await.status, 204);
+        assert_eq!(operator.delete("/v1/repositories/shop").await.status, 204);
+        until(async || record().await.is_none()).await;
+        for (node, operator) in pair.nodes.iter().zip(&pair.operators) {
+            assert_eq!(operator.get("/v1/repositories/shop").await.status, 404);
+            assert_eq!(node.get("/v1/services/web").await.status, 404);
+        }
+    }
+    for node in pair.nodes {
+        node.stop().await;
+    }
+}

@@ -13,6 +13,7 @@ mod faults;
 mod names;
 mod nemesis;
 mod node;
+mod removal;
 mod run;
 mod world;
 mod writer;

@@ -59,6 +59,10 @@ impl Writer {
         self.body.as_ref()
     }
 
+    pub(super) fn version(&self) -> Version {
+        self.version
+    }
+
     pub(super) fn fence(&self) -> u64 {
         self.fence
     }
@@ -215,7 +219,7 @@ impl World {
         self.deliver(index, pause, Input::Writer { repository, writer, input: WriterInput::Settle });
     }
 
-    fn supersede(&mut self, index: usize, repository: usize) {
+    pub(super) fn supersede(&mut self, index: usize, repository: usize) {
         let repository = self.names[repository].clone();
         self.trace(|| format!("origin-{index}: {repository} was superseded"));
         self.handle(index, Event::Superseded { repository });
