@@ -14,11 +14,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 use weir_model::Bounds;
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::metric_families;
 use weir_store::{Expect, PutOutcome, RecordKey, Records, Version};
 
 use super::Validity;
+use super::replicas::SharedRead;
 use crate::ownership::{Entry, NAME_BUCKETS, NameAnswer, NameRequest, NameStep, NameWriter, Names};
 use crate::publish::{WritePace, unix_milliseconds};
 
@@ -77,11 +78,38 @@ struct Shared {
     callers: Arc<Semaphore>,
     slots: Semaphore,
     pace: Mutex<WritePace>,
-    /// When all names were read last.
-    all: tokio::sync::Mutex<Option<(Instant, Arc<AllNames>)>>,
+    all: SharedRead<Arc<AllNames>, NamesUnavailable>,
 }
 
-type AllNames = BTreeMap<ServiceName, Entry>;
+/// All names, as they were at one time.
+#[derive(Debug, Default)]
+pub(crate) struct AllNames {
+    holders: BTreeMap<ServiceName, RepositoryName>,
+    held: BTreeMap<RepositoryName, Vec<ServiceName>>,
+}
+
+impl AllNames {
+    fn of(entries: impl Iterator<Item = (ServiceName, Entry)>) -> Self {
+        let mut all = Self::default();
+        for (service, entry) in entries {
+            if let Entry::Held { repository, .. } = entry {
+                all.held.entry(repository.clone()).or_default().push(service.clone());
+                all.holders.insert(service, repository);
+            }
+        }
+        all
+    }
+
+    /// The repository that has a name.
+    pub(crate) fn holder(&self, service: &ServiceName) -> Option<&RepositoryName> {
+        self.holders.get(service)
+    }
+
+    /// The names that a repository has.
+    pub(crate) fn of_repository(&self, repository: &RepositoryName) -> &[ServiceName] {
+        self.held.get(repository).map_or(&[], Vec::as_slice)
+    }
+}
 
 type Caller = oneshot::Sender<Vec<NameAnswer>>;
 
@@ -113,7 +141,7 @@ impl NameRecords {
             callers: bounds.semaphore("name_requests", MAX_CALLERS),
             slots: Semaphore::new(CONCURRENT_BUCKETS),
             pace: Mutex::new(pace),
-            all: tokio::sync::Mutex::default(),
+            all: SharedRead::default(),
         })))
     }
 
@@ -160,16 +188,15 @@ impl NameRecords {
         answers
     }
 
-    /// All names, as they were a few seconds ago.
+    /// All names, as they were a few seconds ago. Callers that wait share one read, and its failure.
     ///
     /// # Errors
     /// They cannot be read.
     pub(crate) async fn all(&self) -> Result<Arc<AllNames>, NamesUnavailable> {
-        let mut last = self.0.all.lock().await;
-        if let Some((_, all)) = last.as_ref().filter(|(read, _)| read.elapsed() < MAX_AGE) {
-            return Ok(all.clone());
-        }
-        let begins = Instant::now();
+        self.0.all.run(MAX_AGE, self.read_all()).await
+    }
+
+    async fn read_all(&self) -> Result<Arc<AllNames>, NamesUnavailable> {
         let failed = |key: String, error: String| {
             tracing::warn!(key, error, "the names of services cannot be read");
             NamesUnavailable
@@ -181,9 +208,7 @@ impl NameRecords {
             read.map(|(names, _)| names).map_err(|error| failed(key.to_string(), error))
         }));
         let read: Vec<Names> = reads.buffer_unordered(CONCURRENT_BUCKETS).try_collect().await?;
-        let all: Arc<AllNames> = Arc::new(read.into_iter().flatten().collect());
-        *last = Some((begins, all.clone()));
-        Ok(all)
+        Ok(Arc::new(AllNames::of(read.into_iter().flatten())))
     }
 }
 
@@ -315,7 +340,7 @@ mod tests {
 
     fn take(name: &str, repository: &str) -> NameRequest {
         let (name, repository) = (name.parse().unwrap(), repository.parse().unwrap());
-        NameRequest { name, repository, fence: 1, change: NameChange::Take { back: false } }
+        NameRequest { name, repository, fence: 1, change: NameChange::Take }
     }
 
     #[tokio::test]
@@ -354,7 +379,7 @@ mod tests {
             .sum();
         println!("{NAMES} names of 3 origins: {requests} requests, {:?}", began.elapsed());
         assert!(requests <= 3000.0, "{requests} requests");
-        assert_eq!(origins[0].all().await.unwrap().len(), NAMES);
+        assert_eq!(origins[0].all().await.unwrap().holders.len(), NAMES);
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,7 +25,7 @@ pub(crate) struct Replicas {
     cluster: Cluster,
     publisher: Arc<Publisher>,
     editor: Editor,
-    read_of_all: Arc<SharedRead>,
+    read_of_all: Arc<SharedRead<(), Unreadable>>,
 }
 
 impl Replicas {
@@ -75,13 +75,17 @@ impl Replicas {
 
     /// Reads all that has changed, and finds new repositories: for operators, who see what they have just changed elsewhere.
     pub(crate) async fn read_all_again(&self) -> Result<(), Unreadable> {
-        self.read_of_all.run(Duration::ZERO, self.publisher.refresh_all()).await?;
-        self.apply().await
+        self.read_all(Duration::ZERO).await
     }
 
     /// Brings all copies up to date, and finds new repositories.
     pub(crate) async fn refresh_all(&self) -> Result<(), Unreadable> {
-        self.read_of_all.run(MAX_AGE, self.publisher.refresh_all()).await?;
+        self.read_all(MAX_AGE).await
+    }
+
+    async fn read_all(&self, max_age: Duration) -> Result<(), Unreadable> {
+        let read = async { self.publisher.refresh_all().await.map_err(|error| unreadable(&error)) };
+        self.read_of_all.run(max_age, read).await?;
         self.apply().await
     }
 
@@ -97,26 +101,38 @@ impl Replicas {
 }
 
 /// A read that all share who need it at the same time.
-#[derive(Debug, Default)]
-pub(super) struct SharedRead(tokio::sync::Mutex<Option<(Instant, Result<(), Unreadable>)>>);
+#[derive(Debug)]
+pub(super) struct SharedRead<T, E>(tokio::sync::Mutex<Option<LastRead<T, E>>>);
 
-impl SharedRead {
-    /// Reads, or returns the result of a read that began at most `max_age` ago.
-    pub(super) async fn run(
-        &self,
-        max_age: Duration,
-        read: impl Future<Output = Result<(), PublishError>>,
-    ) -> Result<(), Unreadable> {
+#[derive(Debug)]
+struct LastRead<T, E> {
+    began: Instant,
+    ended: Instant,
+    result: Result<T, E>,
+}
+
+impl<T, E> Default for SharedRead<T, E> {
+    fn default() -> Self {
+        Self(tokio::sync::Mutex::default())
+    }
+}
+
+impl<T: Clone, E: Clone> SharedRead<T, E> {
+    /// Reads, or returns the result of a read that began at most `max_age` ago. Callers share a failure if they waited for
+    /// it.
+    pub(super) async fn run(&self, max_age: Duration, read: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let asked = Instant::now();
         let mut last = self.0.lock().await;
-        if let Some((began, result)) = *last
-            && began + max_age >= asked
-        {
-            return result;
+        let is_shared = |last: &&LastRead<T, E>| match last.result {
+            Ok(_) => last.began + max_age >= asked,
+            Err(_) => last.ended >= asked,
+        };
+        if let Some(last) = last.as_ref().filter(is_shared) {
+            return last.result.clone();
         }
-        let begins = Instant::now();
-        let result = read.await.map_err(|error| unreadable(&error));
-        *last = Some((begins, result));
+        let began = Instant::now();
+        let result = read.await;
+        *last = Some(LastRead { began, ended: Instant::now(), result: result.clone() });
         result
     }
 }

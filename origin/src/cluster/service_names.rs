@@ -12,7 +12,7 @@ use weir_protocol::name::{RepositoryName, ServiceName};
 use super::Cluster;
 use super::name_records::{NameRecords, NamesUnavailable};
 use crate::catalog::Snapshot;
-use crate::ownership::{Entry, NameAnswer, NameChange, NameRequest};
+use crate::ownership::{NameAnswer, NameChange, NameRequest};
 use crate::publish::{DefinitionChange, PublishError, Publisher};
 
 /// How often names are requested that another repository has, and the pause. After that the next poll requests them.
@@ -36,37 +36,33 @@ pub(crate) struct ServiceNames {
 struct InUse {
     /// Names that were taken here, and that may be without a row.
     taken: BTreeMap<RepositoryName, BTreeSet<ServiceName>>,
-    /// Requests of operators in progress: nothing else frees these names.
-    edited: BTreeMap<Place, usize>,
-    /// Those that move the service away: nothing else takes the name back.
-    moving: BTreeMap<Place, usize>,
+    /// Requests of operators in progress, and whether they move the service away: nothing else frees these names, or takes
+    /// them back from a move.
+    edits: Vec<(Place, bool)>,
 }
 
 /// An operator's request is in progress.
 pub(crate) struct NameEdit {
-    place: Place,
-    is_move: bool,
+    edit: (Place, bool),
     in_use: Arc<Mutex<InUse>>,
 }
 
 impl InUse {
-    fn edits(&mut self, is_move: bool) -> &mut BTreeMap<Place, usize> {
-        if is_move { &mut self.moving } else { &mut self.edited }
+    fn is_edited(&self, place: &Place) -> bool {
+        self.edits.iter().any(|(edited, _)| edited == place)
     }
 
-    fn is_edited(&self, place: &Place) -> bool {
-        self.edited.contains_key(place) || self.moving.contains_key(place)
+    fn is_moving(&self, place: &Place) -> bool {
+        self.edits.iter().any(|(edited, is_move)| *is_move && edited == place)
     }
 }
 
 impl Drop for NameEdit {
     fn drop(&mut self) {
-        let mut in_use = lock(&self.in_use);
-        let edits = in_use.edits(self.is_move);
-        if let Some(count) = edits.get_mut(&self.place) {
-            *count -= 1;
+        let edits = &mut lock(&self.in_use).edits;
+        if let Some(index) = edits.iter().position(|edit| *edit == self.edit) {
+            edits.swap_remove(index);
         }
-        edits.retain(|_, count| *count > 0);
     }
 }
 
@@ -87,9 +83,9 @@ impl ServiceNames {
 
     /// Begins an operator's request. `is_move`: it moves the service away from the repository.
     pub(crate) fn edit(&self, repository: &RepositoryName, service: &ServiceName, is_move: bool) -> NameEdit {
-        let place = (repository.clone(), service.clone());
-        *lock(&self.in_use).edits(is_move).entry(place.clone()).or_default() += 1;
-        NameEdit { place, is_move, in_use: self.in_use.clone() }
+        let edit = ((repository.clone(), service.clone()), is_move);
+        lock(&self.in_use).edits.push(edit.clone());
+        NameEdit { edit, in_use: self.in_use.clone() }
     }
 
     /// Lets an owned repository define and publish a service. Hold [`ServiceNames::edit`] until it is defined.
@@ -101,7 +97,7 @@ impl ServiceNames {
             return Ok(());
         }
         let withdrawals = self.publisher.withdrawals(repository);
-        let taken = self.take_all(repository, vec![service.clone()], true).await?;
+        let taken = self.take_all(repository, vec![service.clone()]).await?;
         let adopted =
             taken.into_iter().map(|(service, last)| Ok((service, last?))).collect::<Result<_, PublishError>>()?;
         self.publisher.adopt(repository, adopted, withdrawals).await
@@ -118,7 +114,7 @@ impl ServiceNames {
         let agree = self.cluster.view().agree;
         let mut unheld = self.publisher.unheld(repository, services);
         unheld.retain(|service| {
-            let why = if lock(&self.in_use).moving.contains_key(&(repository.clone(), service.clone())) {
+            let why = if lock(&self.in_use).is_moving(&(repository.clone(), service.clone())) {
                 PublishError::Moving(service.clone())
             } else if !agree && !self.publisher.defines(repository, service) {
                 // Two members with different files would both publish it, or take it from each other.
@@ -135,7 +131,7 @@ impl ServiceNames {
         let withdrawals = self.publisher.withdrawals(repository);
         let mut adopted = Vec::new();
         for attempt in 1..=ATTEMPTS {
-            let taken = match self.take_all(repository, unheld.clone(), true).await {
+            let taken = match self.take_all(repository, unheld.clone()).await {
                 Ok(taken) => taken,
                 Err(error) => unheld.drain(..).map(|service| (service, Err(error.clone()))).collect(),
             };
@@ -167,14 +163,13 @@ impl ServiceNames {
         &self,
         repository: &RepositoryName,
         services: Vec<ServiceName>,
-        back: bool,
     ) -> Result<Vec<(ServiceName, Result<Generation, PublishError>)>, PublishError> {
         let fence = self.fence(repository)?;
         let request = |name: &ServiceName| NameRequest {
             name: name.clone(),
             repository: repository.clone(),
             fence,
-            change: NameChange::Take { back },
+            change: NameChange::Take,
         };
         lock(&self.in_use).taken.entry(repository.clone()).or_default().extend(services.iter().cloned());
         let answers = self.records.request(services.iter().map(request).collect()).await?;
@@ -280,9 +275,7 @@ impl ServiceNames {
     /// # Errors
     /// The names cannot be read.
     pub(crate) async fn are_free(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
-        let all = self.records.all().await?;
-        let is_its = |entry: &Entry| matches!(entry, Entry::Held { repository: holder, .. } if holder == repository);
-        Ok(!all.values().any(is_its))
+        Ok(self.records.all().await?.of_repository(repository).is_empty())
     }
 
     /// Forgets which names were taken here, but those that the repository has no row for.
@@ -313,12 +306,8 @@ impl ServiceNames {
         at: impl Fn() -> Arc<Snapshot>,
     ) -> Result<bool, PublishError> {
         let all = self.records.all().await?;
-        let holder = |service: &ServiceName| match all.get(service)? {
-            Entry::Held { repository, .. } => Some(repository),
-            Entry::Freed { .. } => None,
-        };
-        let has_it = |service: &ServiceName| holder(service) == Some(repository);
-        let is_elsewhere = |service: &ServiceName| holder(service).is_some_and(|by| by != repository);
+        let has_it = |service: &ServiceName| all.holder(service) == Some(repository);
+        let is_elsewhere = |service: &ServiceName| all.holder(service).is_some_and(|by| by != repository);
         let home = |service: &ServiceName| Some(at().definitions.services.get(service)?.document.repository().clone());
         let (mut moved, mut without) = (Vec::new(), Vec::new());
         for (service, is_withdrawn) in self.publisher.present(repository) {
@@ -335,7 +324,7 @@ impl ServiceNames {
             self.pass_on(repository, moved).await?;
         }
         if !without.is_empty() {
-            let taken = self.take_all(repository, without, false).await?;
+            let taken = self.take_all(repository, without).await?;
             let is_refused = |last: &_| matches!(last, Err(PublishError::HeldElsewhere { .. }));
             let elsewhere: Vec<_> =
                 taken.into_iter().filter(|(_, last)| is_refused(last)).map(|(service, _)| service).collect();
@@ -348,7 +337,7 @@ impl ServiceNames {
         let is_defined = |service: &ServiceName| home(service).as_ref() == Some(repository);
         self.forget_used(repository);
         let taken_here = lock(&self.in_use).taken.get(repository).cloned().unwrap_or_default();
-        let held = all.keys().filter(|service| has_it(service)).cloned();
+        let held = all.of_repository(repository).iter().cloned();
         let unused: BTreeSet<_> =
             held.chain(taken_here).filter(|name| !is_defined(name) && !self.publisher.has(repository, name)).collect();
         if unused.is_empty() {

@@ -132,7 +132,7 @@ mod tests {
 
     fn take(name: &str, repository: &str) -> Vec<NameRequest> {
         let (name, repository) = (name.parse().unwrap(), repository.parse().unwrap());
-        vec![NameRequest { name, repository, fence: 1, change: NameChange::Take { back: false } }]
+        vec![NameRequest { name, repository, fence: 1, change: NameChange::Take }]
     }
 
     fn held_by(repository: &str) -> Vec<NameAnswer> {

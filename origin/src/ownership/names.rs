@@ -54,8 +54,8 @@ pub(crate) struct NameRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NameChange {
-    /// Before a service is defined or published. `back`: also if the repository has passed the name on.
-    Take { back: bool },
+    /// Before a service is defined or published. A repository takes a name back that it has passed on.
+    Take,
     /// After the row was withdrawn, with its last generation.
     PassOn { to: RepositoryName, last: Generation },
     /// After the row was removed, with its last generation.
@@ -100,7 +100,7 @@ impl Names {
             return NameAnswer::Superseded;
         }
         let (next, answer) = match change {
-            NameChange::Take { back } => take(entry, repository, *fence, *back),
+            NameChange::Take => take(entry, repository, *fence),
             NameChange::PassOn { to, last } => pass_on(entry, repository, *fence, to, *last),
             NameChange::Free { last } => free(entry, repository, *last),
         };
@@ -136,16 +136,16 @@ impl IntoIterator for Names {
 
 type Decided = (Option<Entry>, NameAnswer);
 
-fn take(entry: Option<&Entry>, repository: &RepositoryName, fence: u64, back: bool) -> Decided {
+fn take(entry: Option<&Entry>, repository: &RepositoryName, fence: u64) -> Decided {
     let last = match entry {
         None => 0,
         Some(Entry::Freed { last }) => *last,
-        Some(Entry::Held { repository: holder, passed_to, last, .. }) => match passed_to {
-            Some(to) if holder == repository && !back => return (None, NameAnswer::HeldBy(to.clone())),
-            Some(to) if to == repository => *last,
-            _ if holder == repository => *last,
-            _ => return (None, NameAnswer::HeldBy(holder.clone())),
-        },
+        Some(Entry::Held { repository: holder, passed_to, last, .. })
+            if holder == repository || passed_to.as_ref() == Some(repository) =>
+        {
+            *last
+        }
+        Some(Entry::Held { repository: holder, .. }) => return (None, NameAnswer::HeldBy(holder.clone())),
     };
     let held = Entry::Held { repository: repository.clone(), fence, last, passed_to: None };
     (Some(held), NameAnswer::Done { last })
@@ -201,11 +201,7 @@ mod tests {
     }
 
     fn take(repository: &str, fence: u64) -> NameRequest {
-        request(repository, fence, NameChange::Take { back: false })
-    }
-
-    fn take_back(repository: &str, fence: u64) -> NameRequest {
-        request(repository, fence, NameChange::Take { back: true })
+        request(repository, fence, NameChange::Take)
     }
 
     fn pass_on(repository: &str, fence: u64, to: &str, last: Generation) -> NameRequest {
@@ -257,13 +253,12 @@ mod tests {
         let mut names = passed("blog");
         for (request, expected) in [
             (take("docs", 1), held_by("shop")),
-            (take("shop", 3), held_by("blog")),
             (pass_on("shop", 3, "blog", NOW), done(NOW)),
             (take("blog", 1), done(NOW)),
             // The same PUT again, and what an owner requests late.
             (pass_on("shop", 3, "blog", NOW + 1), done(NOW)),
             (pass_on("shop", 3, "docs", NOW), held_by("blog")),
-            (take_back("shop", 3), held_by("blog")),
+            (take("shop", 3), held_by("blog")),
             (free("shop", 3, NOW + 1), done(NOW)),
             (take("blog", 1), done(NOW)),
         ] {
@@ -271,7 +266,7 @@ mod tests {
         }
         let mut names = passed("blog");
         for (request, expected) in [
-            (take_back("shop", 4), done(NOW)),
+            (take("shop", 4), done(NOW)),
             (pass_on("shop", 3, "blog", NOW), NameAnswer::Superseded),
             (take("blog", 1), held_by("shop")),
             (pass_on("shop", 4, "docs", NOW + 5), done(NOW + 5)),

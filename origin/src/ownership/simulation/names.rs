@@ -61,8 +61,8 @@ impl World {
         }
         let row = body.rows.get_mut(&name);
         match row.as_ref().map_or(RowState::Gone, |row| row.state) {
-            RowState::Gone => return self.take_name(index, repository, id, name, false),
-            RowState::Withdrawn { .. } if dice < 50 => return self.take_name(index, repository, id, name, true),
+            RowState::Gone => return self.take_name(index, repository, id, name),
+            RowState::Withdrawn { .. } if dice < 50 => return self.take_name(index, repository, id, name),
             RowState::Withdrawn { to } if dice < 75 => return self.pass_on(index, repository, id, name, to),
             _ => {}
         }
@@ -84,10 +84,10 @@ impl World {
         self.put(index, repository, id, body);
     }
 
-    fn take_name(&mut self, index: usize, repository: usize, id: u64, name: usize, back: bool) {
+    fn take_name(&mut self, index: usize, repository: usize, id: u64, name: usize) {
         if let Some(writer) = self.working(index, repository, id) {
             writer.taken.insert(name, None);
-            self.request_names(index, repository, id, vec![(name, NameChange::Take { back })]);
+            self.request_names(index, repository, id, vec![(name, NameChange::Take)]);
         }
     }
 
@@ -141,7 +141,7 @@ impl World {
         for (name, change) in changes {
             let repository: RepositoryName = self.names[repository].clone();
             let (requests, takes) = of.entry(name % BUCKETS).or_default();
-            *takes = matches!(change, NameChange::Take { .. }).then_some(name);
+            *takes = matches!(change, NameChange::Take).then_some(name);
             requests.push(NameRequest { name: service(name), repository, fence, change });
         }
         for (bucket, (requests, takes)) in of {
