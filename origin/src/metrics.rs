@@ -101,6 +101,15 @@ metric_families! {
         pub(crate) event_log_events: IntGauge = "weir_origin_event_log_events";
         /// Bytes of the events in memory for edges that reconnect. The bound is `limits.event_bytes`.
         pub(crate) event_log_bytes: IntGauge = "weir_origin_event_log_bytes";
+        /// Messages of edges about what agents run. `resync`: something before it was missing, and the edge sends everything
+        /// again. `limited`: a bound of `limits.observed_…` is reached. `refused`: it could not be read, or named another edge.
+        pub(crate) observed_messages: IntCounterVec = "weir_origin_observed_messages_total"
+            { result: ["accepted", "resync", "limited", "refused"] };
+        /// Agents that edges have reported, by whether they are there. `silent`: no edge heard it for 90 s. `refused`: besides,
+        /// a credential with its name was refused.
+        pub(crate) observed_agents: IntGaugeVec = "weir_origin_observed_agents" { state: ["live", "silent", "refused"] };
+        /// Edges of which rows may be missing or old: not heard for 30 s, or sending everything again. Answers list them.
+        pub(crate) observed_incomplete: IntGauge = "weir_origin_observed_incomplete_edges";
         /// Open event streams: one for each edge. An edge without one polls.
         pub(crate) event_streams: IntGauge = "weir_origin_event_streams";
         /// How many event streams may be open: `limits.event_streams`.

@@ -38,6 +38,7 @@ use crate::lost_definitions::LostDefinitions;
 use crate::member_api::MemberApi;
 use crate::member_client::MemberClient;
 use crate::metrics::Metrics;
+use crate::observed::Observed;
 use crate::operator_api::{Members, OperatorApi};
 use crate::ownership::Event;
 use crate::publish::{Options, PublishMetrics, Publisher, Started, StoredDefinitions};
@@ -47,7 +48,7 @@ use crate::service::Condition;
 use crate::signing::Signer;
 use crate::source::git::mirror;
 use crate::versions::Versions;
-use crate::{access, deltas, disk_watch, status};
+use crate::{access, deltas, disk_watch, last_seen, status};
 
 /// The longest wait at shutdown for threads that were signalled to stop.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(5);
@@ -144,6 +145,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         &drain,
     )
     .await;
+    let (observed, deletions) = Observed::new(config.limits.observed(), &metrics.bounds);
+    last_seen::start(records.clone(), observed.clone(), deletions, metrics.clone(), &drain);
     let access = access::start(&config.access, fleet.follow(), publisher.cluster(), &metrics, &drain).await?;
     let disk = disk_watch::start(data_dir.clone(), config.limits.min_free, metrics.clone(), &drain).await;
     let mut context =
@@ -194,12 +197,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
     let lost = lost_definitions.clone();
     let (served, signs) = (catalog.clone(), signer.clone());
-    let mut api = EdgeApi::new(served, publisher.clone(), signs, metrics.clone(), &config.limits, events, lost);
+    let mut api =
+        EdgeApi::new(served, publisher.clone(), signs, metrics.clone(), &config.limits, events, lost, observed.clone());
     let mut operators = OperatorApi::new(
         catalog.clone(),
         editor.clone(),
         versions.clone(),
-        fleet.clone(),
+        (fleet.clone(), observed.clone()),
         &config,
         (&registry, &metrics.bounds),
     )?;

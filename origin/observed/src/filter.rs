@@ -86,6 +86,13 @@ impl Table {
     }
 }
 
+impl Table {
+    /// How many agents are in a state.
+    pub fn count(&self, state: State, now: Now) -> usize {
+        self.agents.iter().filter(|(name, agent)| self.matched(name, agent, now).state == state).count()
+    }
+}
+
 impl AgentFilter {
     pub(crate) fn matches(&self, of: Matched<'_>) -> bool {
         let statement = of.agent.statement.as_ref();

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::time::SystemTime;
 
 use serde::Serialize;
+use serde_json::Value;
 use weir_protocol::descriptor::rfc3339;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
@@ -29,10 +30,22 @@ pub struct Answer<T> {
     pub total: usize,
     /// How many more may match, of which that cannot be said.
     pub unknown: usize,
-    /// This part of them.
+    /// This part of them; in JSON under a name of their own.
+    #[serde(skip)]
     pub entries: Vec<T>,
     /// Where the next part begins. `None`: this is the last.
+    #[serde(skip)]
     pub cursor: Option<String>,
+}
+
+impl<T: Serialize> Answer<T> {
+    /// The JSON document, with the entries under `name`.
+    pub fn to_json(&self, name: &str) -> Value {
+        let mut document = serde_json::to_value(self).unwrap_or_default();
+        document[name] = serde_json::to_value(&self.entries).unwrap_or_default();
+        document["cursor"] = self.cursor.clone().into();
+        document
+    }
 }
 
 /// An edge of which rows may be missing or old.

@@ -52,6 +52,13 @@ pub struct LimitsConfig {
     pub max_services: usize,
     /// Dry runs at a time. Further ones get 503 with `Retry-After`.
     pub concurrent_dry_runs: usize,
+    /// Most agents whose rows edges may report. Edges get 429 for further ones.
+    pub observed_agents: usize,
+    /// Most rows of all agents: an agent has one for each service.
+    pub observed_rows: usize,
+    /// Memory of these rows.
+    #[serde(with = "config::size")]
+    pub observed_bytes: ByteSize,
     /// Free bytes on the disk of `data_dir` below which nothing is built.
     #[serde(with = "config::size")]
     pub min_free: ByteSize,
@@ -60,7 +67,7 @@ pub struct LimitsConfig {
 impl Default for LimitsConfig {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let tarball = Limits::default();
+        let (tarball, observed) = (Limits::default(), weir_observed::Bounds::default());
         Self {
             concurrent_listings: 32,
             concurrent_fetches: 8,
@@ -79,6 +86,9 @@ impl Default for LimitsConfig {
             max_repositories: 10_000,
             max_services: 100_000,
             concurrent_dry_runs: 2,
+            observed_agents: observed.agents,
+            observed_rows: observed.rows,
+            observed_bytes: ByteSize(observed.bytes as u64),
             min_free: ByteSize::mib(64),
         }
     }
@@ -92,6 +102,12 @@ impl LimitsConfig {
             max_tarball_bytes: self.max_tarball.as_u64(),
             max_entries: self.max_entries,
         }
+    }
+
+    /// How much the table of what agents run holds.
+    pub(crate) fn observed(&self) -> weir_observed::Bounds {
+        let bytes = usize::try_from(self.observed_bytes.as_u64()).unwrap_or(usize::MAX);
+        weir_observed::Bounds { agents: self.observed_agents, rows: self.observed_rows, bytes }
     }
 
     pub(super) fn errors(&self) -> Vec<String> {
@@ -110,6 +126,8 @@ impl LimitsConfig {
             ("max_repositories", self.max_repositories),
             ("max_services", self.max_services),
             ("concurrent_dry_runs", self.concurrent_dry_runs),
+            ("observed_agents", self.observed_agents),
+            ("observed_rows", self.observed_rows),
         ] {
             if !(1..=100_000_000).contains(&value) {
                 errors.push(format!("[limits] {key} = {value}: it must be between 1 and 100000000"));

@@ -3,8 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Response, StatusCode, header};
+use weir_observed::Rejected;
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
-use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
@@ -55,6 +56,10 @@ pub(super) enum Failure {
     Overloaded,
     #[error("The stored state of this service cannot be read; the origin's log has the reason.")]
     Unreadable,
+    #[error("The message names edge `{0}`, but the certificate is that of edge `{1}`.")]
+    NotThisEdge(NodeName, NodeName),
+    #[error("{0}.")]
+    Observed(Rejected),
     #[error("The origin has reached its limit of event streams: poll, and retry later.")]
     TooManyStreams,
 }
@@ -141,6 +146,9 @@ impl Failure {
             }
             Self::Overloaded => (S::SERVICE_UNAVAILABLE, "overloaded", "The origin is overloaded"),
             Self::Unreadable => (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now"),
+            Self::NotThisEdge(..) => (S::FORBIDDEN, "not-this-edge", "The certificate is that of another edge"),
+            Self::Observed(Rejected::Resync) => (S::CONFLICT, "resync", "What came before is missing"),
+            Self::Observed(Rejected::Bound(_)) => (S::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached"),
             Self::TooManyStreams => (S::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open"),
         };
         let problem = Problem::new(status, kind, title, self.to_string());
@@ -157,6 +165,7 @@ impl Failure {
                 problem.about("service", service).retry_after(retry_after)
             }
             Self::Overloaded => problem.retry_after(SOON),
+            Self::Observed(Rejected::Bound(_)) => problem.retry_after(LATEST),
             Self::Unreadable | Self::TooManyStreams => problem.retry_after(LATER),
             _ => problem,
         }

@@ -1,5 +1,5 @@
 //! The HTTP API of edges: descriptors, retained versions, objects, the event
-//! stream and freshness statements. Other origins of the cluster read
+//! stream, freshness statements, and what agents run. Other origins of the cluster read
 //! them too, and have [requests](crate::member_api) of their own. Begin at [`EdgeApi::new`].
 
 mod descriptor;
@@ -7,6 +7,7 @@ mod events;
 mod failure;
 mod heartbeats;
 mod object;
+mod observed;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -24,6 +25,7 @@ use crate::config::LimitsConfig;
 use crate::lost_definitions::LostDefinitions;
 use crate::member_api::{self, MemberApi};
 use crate::metrics::Metrics;
+use crate::observed::Observed;
 use crate::publish::Publisher;
 use crate::signing::Signer;
 pub(crate) use events::Events;
@@ -44,6 +46,7 @@ pub(crate) struct EdgeApi {
     reference_lookups: Arc<Semaphore>,
     events: Events,
     lost_definitions: LostDefinitions,
+    observed: Observed,
     /// `None`: this origin is the only one.
     cluster: Option<InCluster>,
 }
@@ -66,6 +69,7 @@ impl EdgeApi {
         limits: &LimitsConfig,
         events: Events,
         lost_definitions: LostDefinitions,
+        observed: Observed,
     ) -> Self {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);
@@ -79,6 +83,7 @@ impl EdgeApi {
             reference_lookups,
             events,
             lost_definitions,
+            observed,
             cluster,
         }
     }
@@ -92,6 +97,9 @@ impl EdgeApi {
         let route = Route::parse(request.uri().path());
         if route == Ok(Route::Heartbeats) {
             return self.heartbeats(request).await.unwrap_or_else(Failure::into_response);
+        }
+        if route == Ok(Route::Observed) {
+            return self.observed(request, peer).await.unwrap_or_else(Failure::into_response);
         }
         let request = &request;
         match route {

@@ -60,6 +60,9 @@ pub(super) enum OperatorError {
     NoSuchRepository(RepositoryName),
     #[error("There is no service `{0}` here.")]
     NoSuchService(ServiceName),
+    /// The kind and the name of what no edge has reported.
+    #[error("No origin has heard of {0} `{1}`.")]
+    NotObserved(&'static str, String),
     /// An invalid document.
     #[error("{}", config::joined(errors))]
     InvalidDocument { kind: &'static str, name: String, errors: Vec<ValidationError> },
@@ -241,6 +244,7 @@ impl OperatorError {
         match self {
             Self::NoSuchRepository(name) => problem.about("repository", name),
             Self::NotMirrored(name, _) | Self::NoOwner(name) => problem.about("repository", name).retry_after(SOON),
+            Self::NotObserved(kind, name) => problem.about(kind, name),
             Self::NoSuchService(name) | Self::NotPublishable { service: name, .. } => problem.about("service", name),
             Self::InvalidDocument { kind, name, errors } => {
                 problem.about(kind, name).with_errors(serde_json::to_value(errors).unwrap_or_default())
@@ -289,6 +293,8 @@ impl OperatorError {
             Self::TooSlow => (S::REQUEST_TIMEOUT, "too-slow", "The request takes too long"),
             Self::NoSuchRepository(_) => (S::NOT_FOUND, "no-such-repository", "No such repository"),
             Self::NoSuchService(_) => (S::NOT_FOUND, "no-such-service", "No such service"),
+            Self::NotObserved("agent", _) => (S::NOT_FOUND, "no-such-agent", "No such agent"),
+            Self::NotObserved(..) => (S::NOT_FOUND, "no-such-edge", "No such edge"),
             Self::NotInThisFile { kind: "service", .. } => (S::NOT_FOUND, "no-such-service", "No such service"),
             Self::NotInThisFile { .. } => (S::NOT_FOUND, "no-such-repository", "No such repository"),
             Self::InvalidDocument { .. } => (S::BAD_REQUEST, "invalid-document", "The document is invalid"),

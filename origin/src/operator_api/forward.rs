@@ -72,7 +72,13 @@ impl Subject {
             | Route::Assignment(_)
             | Route::AssignmentDryRun
             | Route::Issuers
-            | Route::Issuer(_) => Self::Any,
+            | Route::Issuer(_)
+            // Each origin hears all edges.
+            | Route::FleetRows
+            | Route::FleetAgents
+            | Route::FleetAgent(_)
+            | Route::FleetSummary
+            | Route::Edge(_) => Self::Any,
             Route::Repository(name) | Route::Refresh(name) | Route::Confirm(name) | Route::Webhook(_, name) => {
                 Self::Repository(name.clone())
             }

@@ -15,6 +15,7 @@ mod forward;
 pub mod fuzzing;
 mod metrics;
 mod moves;
+mod observed;
 mod page;
 mod route;
 mod validation;
@@ -66,6 +67,7 @@ use crate::config::{
     ValidationError,
 };
 use crate::fleet::FleetStore;
+use crate::observed::{Forgotten, Observed};
 use crate::versions::Versions;
 use crate::webhook::Delivery;
 
@@ -83,6 +85,7 @@ pub(crate) struct OperatorApi {
     dry_runs: DryRuns,
     versions: Versions,
     fleet: FleetStore,
+    observed: Observed,
     assignment_dry_runs: Arc<Semaphore>,
     secrets_dir: Option<PathBuf>,
     upstreams: UpstreamsConfig,
@@ -102,7 +105,7 @@ impl OperatorApi {
         catalog: Arc<Catalog>,
         editor: Editor,
         versions: Versions,
-        fleet: FleetStore,
+        (fleet, observed): (FleetStore, Observed),
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
@@ -119,6 +122,7 @@ impl OperatorApi {
             dry_runs,
             versions,
             fleet,
+            observed,
             assignment_dry_runs,
             secrets_dir,
             upstreams,
@@ -263,7 +267,7 @@ impl OperatorApi {
         by: String,
     ) -> Result<Response<Body>, OperatorError> {
         let reads = matches!(head.method, Method::GET | Method::HEAD);
-        let posts = head.method == Method::POST;
+        let (posts, deletes) = (head.method == Method::POST, head.method == Method::DELETE);
         match route {
             Route::Repositories if reads => self.repositories(&head),
             Route::Repository(name) if reads => repository(&self.catalog.snapshot(), name, StatusCode::OK, &head),
@@ -302,6 +306,11 @@ impl OperatorApi {
             Route::AssignmentDryRun if posts => self.dry_run_of_assignments(body).await,
             Route::Issuers if reads => self.entries::<Issuer>(&head).await,
             Route::Issuer(name) => self.entry::<IssuerDocument>(name, &head, body).await,
+            Route::FleetRows if reads => self.fleet_rows(&head).await,
+            Route::FleetAgents if reads => self.fleet_agents(&head).await,
+            Route::FleetSummary if reads => self.fleet_summary(&head).await,
+            Route::FleetAgent(name) if deletes => self.forget(Forgotten::Agent(name.clone())).await,
+            Route::Edge(name) if deletes => self.forget(Forgotten::Edge(name.clone())).await,
             _ => Err(OperatorError::MethodNotAllowed(route.methods())),
         }
     }

@@ -9,7 +9,7 @@ use weir_protocol::query::{self, QueryError};
 use crate::catalog::Map;
 
 /// Objects in a page by default.
-const DEFAULT_LIMIT: usize = 100;
+pub(super) const DEFAULT_LIMIT: usize = 100;
 
 /// The most objects in a page.
 pub(super) const MAX_LIMIT: usize = 1000;

@@ -48,6 +48,16 @@ pub(super) enum Route {
     Issuers,
     /// `/v1/issuers/{name}`: one issuer.
     Issuer(IssuerName),
+    /// `/v1/fleet/rows`: what agents run.
+    FleetRows,
+    /// `/v1/fleet/agents`: the agents that edges have reported.
+    FleetAgents,
+    /// `/v1/fleet/agents/{name}`: forgets one of them.
+    FleetAgent(NodeName),
+    /// `/v1/fleet/summary`: counts of rows.
+    FleetSummary,
+    /// `/v1/edges/{name}`: forgets an edge.
+    Edge(NodeName),
 }
 
 impl Route {
@@ -80,6 +90,11 @@ impl Route {
             ["assignments", assignment] => Ok(Route::Assignment(name(assignment)?)),
             ["issuers"] => Ok(Route::Issuers),
             ["issuers", issuer] => Ok(Route::Issuer(name(issuer)?)),
+            ["fleet", "rows"] => Ok(Route::FleetRows),
+            ["fleet", "agents"] => Ok(Route::FleetAgents),
+            ["fleet", "agents", agent] => Ok(Route::FleetAgent(name(agent)?)),
+            ["fleet", "summary"] => Ok(Route::FleetSummary),
+            ["edges", edge] => Ok(Route::Edge(name(edge)?)),
             _ => Err(RouteError::Unknown),
         }
     }
@@ -98,7 +113,11 @@ impl Route {
             | Route::Diff(_)
             | Route::Agents
             | Route::Assignments
-            | Route::Issuers => "GET, HEAD",
+            | Route::Issuers
+            | Route::FleetRows
+            | Route::FleetAgents
+            | Route::FleetSummary => "GET, HEAD",
+            Route::FleetAgent(_) | Route::Edge(_) => "DELETE",
             Route::Pin(_) => "PUT, DELETE",
             Route::Repository(_) | Route::Service(_) | Route::Agent(_) | Route::Assignment(_) | Route::Issuer(_) => {
                 "GET, HEAD, PUT, DELETE"
@@ -134,6 +153,11 @@ impl Route {
             Route::AssignmentDryRun => "assignment_dry_run",
             Route::Issuers => "issuers",
             Route::Issuer(_) => "issuer",
+            Route::FleetRows => "fleet_rows",
+            Route::FleetAgents => "fleet_agents",
+            Route::FleetAgent(_) => "fleet_agent",
+            Route::FleetSummary => "fleet_summary",
+            Route::Edge(_) => "edge",
         }
     }
 }
@@ -160,6 +184,11 @@ impl fmt::Display for Route {
             Route::AssignmentDryRun => f.write_str("/v1/assignments/dry-run"),
             Route::Issuers => f.write_str("/v1/issuers"),
             Route::Issuer(name) => write!(f, "/v1/issuers/{name}"),
+            Route::FleetRows => f.write_str("/v1/fleet/rows"),
+            Route::FleetAgents => f.write_str("/v1/fleet/agents"),
+            Route::FleetAgent(name) => write!(f, "/v1/fleet/agents/{name}"),
+            Route::FleetSummary => f.write_str("/v1/fleet/summary"),
+            Route::Edge(name) => write!(f, "/v1/edges/{name}"),
         }
     }
 }
@@ -188,7 +217,7 @@ mod tests {
     proptest! {
         #[test]
         fn paths_round_trip(
-            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers)(/([a-z0-9._-]{0,20}|refresh|confirm|dry-run|history|diff|rollback|pin)){0,4}"
+            path in "/v1/(services|repositories|webhooks|agents|assignments|issuers|fleet|edges)(/([a-z0-9._-]{0,20}|refresh|confirm|rows|agents|summary|dry-run|history|diff|rollback|pin)){0,4}"
         ) {
             if let Ok(route) = Route::parse(&path) {
                 prop_assert_eq!(route.to_string(), path);

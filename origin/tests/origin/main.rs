@@ -51,6 +51,7 @@ mod mirror_transports;
 mod mount;
 mod node;
 mod object_formats;
+mod observed;
 mod operator;
 mod operator_changes;
 mod operators;

@@ -47,6 +47,12 @@ impl Operator {
         Self { client, base, token: None }
     }
 
+    /// `edge-1`, at the listener of edges.
+    pub(crate) fn as_edge(home: &Home, node: &Node) -> Self {
+        let base = format!("https://{}", node.running.address());
+        Self { base, ..Self::without_token(home, node, Some("edge-client")) }
+    }
+
     pub(crate) async fn send(
         &self,
         method: Method,

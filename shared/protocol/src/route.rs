@@ -26,6 +26,8 @@ pub enum Route {
     Members,
     /// `/v1/heartbeats`: freshness statements, for edges.
     Heartbeats,
+    /// `/v1/observed`: what the agents of an edge run.
+    Observed,
     /// `/v1/agents/self/services`: the batch poll.
     AgentServices,
     /// `/v1/agents/self/events`: the agent's event stream.
@@ -75,6 +77,7 @@ impl Route {
             (Some("events"), None, ..) => Ok(Route::Events),
             (Some("members"), None, ..) => Ok(Route::Members),
             (Some("heartbeats"), None, ..) => Ok(Route::Heartbeats),
+            (Some("observed"), None, ..) => Ok(Route::Observed),
             (Some("agents"), Some("self"), Some(what), None, ..) => match what {
                 "services" => Ok(Route::AgentServices),
                 "events" => Ok(Route::AgentEvents),
@@ -98,6 +101,7 @@ impl Route {
             | Route::Events
             | Route::Members
             | Route::Heartbeats
+            | Route::Observed
             | Route::AgentServices
             | Route::AgentEvents
             | Route::AgentObserved
@@ -117,6 +121,7 @@ impl Route {
             Route::Events => "events",
             Route::Members => "members",
             Route::Heartbeats => "heartbeats",
+            Route::Observed => "observed",
             Route::AgentServices => "agent_services",
             Route::AgentEvents => "agent_events",
             Route::AgentObserved => "agent_observed",
@@ -137,6 +142,7 @@ impl fmt::Display for Route {
             Route::Events => f.write_str("/v1/events"),
             Route::Members => f.write_str("/v1/members"),
             Route::Heartbeats => f.write_str("/v1/heartbeats"),
+            Route::Observed => f.write_str("/v1/observed"),
             Route::AgentServices => f.write_str("/v1/agents/self/services"),
             Route::AgentEvents => f.write_str("/v1/agents/self/events"),
             Route::AgentObserved => f.write_str("/v1/agents/self/observed"),

@@ -55,6 +55,18 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | searches for the version that refers to a lost object | {origin/src/edge_api/mod.rs REFERENCE_LOOKUPS} | `reference_lookups` | they wait 10 s, then 503 |
 | a request that waits for the rebuild of an object | {origin/src/edge_api/object.rs REBUILD_WAIT} |  | 503 |
 | event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
+| agents that edges report | `limits.observed_agents` | `observed_agents` | 429 for new ones; answers name the edge as incomplete |
+| rows of agents: one for each service of each | `limits.observed_rows` | `observed_rows` | the same |
+| memory of rows | `limits.observed_bytes` | `observed_bytes` | the same; exceeded by one message at most |
+| edges that report | {origin/observed/src/bounds.rs MAX_EDGES} | `observed_edges` | 429 for new ones |
+| an edge that reports nothing | {origin/observed/src/edge.rs EDGE_SILENT_AFTER} |  | answers name it as incomplete. Metric: `weir_origin_observed_incomplete_edges` |
+| the same, until it is forgotten | {origin/observed/src/edge.rs EDGE_FORGOTTEN_AFTER} |  | its agents are silent |
+| names that failed credentials claimed | {origin/observed/src/bounds.rs MAX_REFUSED_NAMES} |  | those refused longest ago are forgotten |
+| an agent of which no edge hears | {origin/observed/src/table.rs AGENT_SILENT_AFTER} |  | it is silent. Metric: `weir_origin_observed_agents` |
+| the same, until it is forgotten | {origin/observed/src/table.rs AGENT_FORGOTTEN_AFTER} |  | it is not listed |
+| age of stored names of agents and edges | {origin/src/last_seen.rs STORE_INTERVAL} |  | a kill of all origins forgets agents that are newer |
+| questions about what agents run | {origin/src/observed.rs CONCURRENT_QUERIES} | `fleet_queries` | they wait |
+| names that operators delete there | {origin/src/observed.rs MAX_DELETIONS} |  | they wait |
 | events in memory | `limits.events` |  | the oldest are dropped; edges that missed them get a snapshot |
 | an event stream whose reader takes nothing | {shared/runtime/src/serve/part_writer.rs PART_TIMEOUT} |  | the stream is ended |
 | changes of operators in progress | {origin/src/catalog/owner.rs QUEUE} | `edits` | 503 |

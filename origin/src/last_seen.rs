@@ -1,0 +1,195 @@
+//! The record `cluster/last-seen`: names of agents and edges with the times when they were last heard, so that a silent
+//! agent stays known, and an edge counts as missing until it reports again, after a restart of everything. All origins
+//! of a cluster replace it by compare-and-set; of two times the later one counts.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use weir_observed::{AGENT_FORGOTTEN_AFTER, EDGE_FORGOTTEN_AFTER, LastSeen, Names, Now, State};
+use weir_runtime::shutdown::Drain;
+
+use crate::metrics::Metrics;
+use crate::observed::{Deletion, Forgotten, NotForgotten, Observed};
+use crate::store::{Expect, MAX_RECORD_BYTES, PutOutcome, RecordKey, Records};
+
+const KEY: &str = "cluster/last-seen";
+
+const ZSTD_LEVEL: i32 = 9;
+
+/// The largest JSON of the record.
+const MAX_JSON_BYTES: usize = 16 << 20;
+
+/// How often the table is looked at: for what is forgotten, and for edges that the record lacks.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time between two reads of the record, and how old its times may become.
+const STORE_INTERVAL: Duration = Duration::from_secs(600);
+
+/// How often a write is tried when other origins write too.
+const ATTEMPTS: usize = 10;
+
+/// Reads the record, and writes it until the drain and once more then.
+pub(crate) fn start(
+    records: Records,
+    observed: Observed,
+    deletions: mpsc::Receiver<Deletion>,
+    metrics: Metrics,
+    drain: &Drain,
+) {
+    let task = Task { records, observed, metrics, stored: Names::default(), logged: String::new() };
+    drain.spawn(task.run(deletions, drain.clone()));
+}
+
+struct Task {
+    records: Records,
+    observed: Observed,
+    metrics: Metrics,
+    /// The record as it was last seen.
+    stored: Names,
+    /// The last logged error, so that each is logged once.
+    logged: String,
+}
+
+impl Task {
+    async fn run(mut self, mut deletions: mpsc::Receiver<Deletion>, drain: Drain) {
+        let mut next_read = Instant::now();
+        loop {
+            let is_due = Instant::now() >= next_read || self.lacks_edges();
+            if is_due && self.sync(None).await.is_ok() {
+                next_read = Instant::now() + STORE_INTERVAL;
+            }
+            tokio::select! {
+                () = drain.begun() => break,
+                () = tokio::time::sleep(INTERVAL) => {
+                    self.observed.expire();
+                    self.show();
+                }
+                Some((name, done)) = deletions.recv() => {
+                    let outcome = self.sync(Some(&name)).await;
+                    // The operator may have gone.
+                    let _ = done.send(outcome);
+                }
+            }
+        }
+        // The outcome was logged.
+        let _ = self.sync(None).await;
+    }
+
+    fn lacks_edges(&self) -> bool {
+        self.stored.lacks_edges(&self.observed.read().names(Now::of_clocks()))
+    }
+
+    /// Joins the record and the table, and logs a failure once.
+    async fn sync(&mut self, deleted: Option<&Forgotten>) -> Result<(), NotForgotten> {
+        let outcome = self.join(deleted).await;
+        match &outcome {
+            Err(NotForgotten::Unwritten(error)) if *error != self.logged => {
+                tracing::warn!(
+                    error,
+                    record = KEY,
+                    "the names of agents and edges could not be stored; it is tried again"
+                );
+                self.logged.clone_from(error);
+            }
+            Err(_) => {}
+            Ok(()) => self.logged.clear(),
+        }
+        outcome
+    }
+
+    async fn join(&mut self, deleted: Option<&Forgotten>) -> Result<(), NotForgotten> {
+        let key: RecordKey = KEY.parse().map_err(failed)?;
+        for _ in 0..ATTEMPTS {
+            let (stored, expect) = match self.records.get(&key).await.map_err(failed)? {
+                None => (Names::default(), Expect::Absent),
+                Some(record) => (decode(&record.bytes).map_err(failed)?, Expect::Version(record.version)),
+            };
+            let mut joined = stored.clone().merged(self.observed.read().names(Now::of_clocks()));
+            if let Some(name) = deleted {
+                mark_deleted(&mut joined, name)?;
+            }
+            let before = |period: Duration| (unix_seconds(SystemTime::now()).saturating_sub(period.as_secs())) / 60;
+            joined.forget(before(EDGE_FORGOTTEN_AFTER), before(AGENT_FORGOTTEN_AFTER));
+            if deleted.is_some() || stored.lacks(&joined, STORE_INTERVAL.as_secs() / 60) {
+                match self.records.put(&key, encode(&mut joined).map_err(failed)?, expect).await {
+                    PutOutcome::Done(_) => {}
+                    PutOutcome::Conflict => continue,
+                    PutOutcome::Unknown(error) => return Err(failed(error)),
+                }
+            }
+            self.observed.learn(&joined);
+            self.stored = joined;
+            return Ok(());
+        }
+        Err(failed("other origins write it all the time"))
+    }
+
+    /// Counts for metrics.
+    fn show(&self) {
+        let (table, now) = (self.observed.read(), Now::of_clocks());
+        self.metrics.observed_incomplete.set(i64::try_from(table.incomplete(now).len()).unwrap_or(i64::MAX));
+        for (label, state) in State::ALL {
+            let count = i64::try_from(table.count(state, now)).unwrap_or(i64::MAX);
+            self.metrics.observed_agents.with_label_values(&[label]).set(count);
+        }
+    }
+}
+
+fn failed(error: impl ToString) -> NotForgotten {
+    NotForgotten::Unwritten(error.to_string())
+}
+
+/// Replaces a name by its deletion.
+fn mark_deleted(names: &mut Names, name: &Forgotten) -> Result<(), NotForgotten> {
+    let (of_kind, name) = match name {
+        Forgotten::Agent(name) => (&mut names.agents, name),
+        Forgotten::Edge(name) => (&mut names.edges, name),
+    };
+    let seen = of_kind.get_mut(name).filter(|seen| !seen.deleted).ok_or(NotForgotten::Unknown)?;
+    // A clock of another origin may be ahead.
+    *seen = LastSeen { at: seen.at.max(unix_seconds(SystemTime::now()) / 60), deleted: true };
+    Ok(())
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn decode(bytes: &[u8]) -> Result<Names, String> {
+    let json = zstd::bulk::decompress(bytes, MAX_JSON_BYTES).map_err(|error| error.to_string())?;
+    serde_json::from_slice(&json).map_err(|error| error.to_string())
+}
+
+/// The bytes of the record. Beyond its bound the agents that were seen longest ago are left out.
+fn encode(names: &mut Names) -> Result<Bytes, String> {
+    loop {
+        let json = serde_json::to_vec(names).map_err(|error| error.to_string())?;
+        let bytes = zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| error.to_string())?;
+        if bytes.len() <= MAX_RECORD_BYTES || names.agents.is_empty() {
+            return Ok(bytes.into());
+        }
+        names.keep_agents(names.agents.len() * 3 / 4);
+        tracing::warn!(
+            agents = names.agents.len(),
+            record = KEY,
+            "the record is full: the names seen longest ago are not stored"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beyond_the_bound_of_a_record_the_names_seen_longest_ago_are_left_out() {
+        let name = |i: u64| blake3::hash(&i.to_le_bytes()).to_hex().parse().unwrap();
+        let agents = (0..60_000).map(|i| (name(i), LastSeen { at: 30_000_000 + i, deleted: false })).collect();
+        let mut names = Names { agents, ..Names::default() };
+        let bytes = encode(&mut names).unwrap();
+        assert!(bytes.len() <= MAX_RECORD_BYTES && names.agents.len() < 60_000, "{}", names.agents.len());
+        assert!(names.agents.contains_key(&name(59_999)) && !names.agents.contains_key(&name(0)));
+        assert_eq!(decode(&bytes).unwrap(), names);
+    }
+}

@@ -1,0 +1,185 @@
+//! `/v1/fleet/…` and `/v1/edges/{name}`: what agents run, from the memory of this origin.
+
+use http::request::Parts;
+use http::{HeaderValue, Response, header};
+use serde_json::Value;
+use weir_observed::{By, PHASES, PROBLEMS, RowFilter, State};
+use weir_protocol::name_glob::NameGlob;
+use weir_protocol::query::{self, QueryError};
+use weir_runtime::admin;
+use weir_runtime::serve::Body;
+
+use super::error::OperatorError;
+use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
+use super::{OperatorApi, no_content};
+use crate::observed::{Forgotten, NotForgotten};
+
+/// A question about rows or agents.
+#[derive(Debug, PartialEq, Eq)]
+struct Question {
+    rows: RowFilter,
+    /// Services of these repositories.
+    repository: Option<NameGlob>,
+    by: By,
+    limit: usize,
+    cursor: Option<String>,
+}
+
+/// Which parameters a path has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Rows,
+    Agents,
+    Summary,
+}
+
+impl Of {
+    fn known(self) -> &'static str {
+        match self {
+            Self::Rows => "`service`, `repository`, `agent`, `label`, `phase`, `problem`, `edge`, `limit` and `cursor`",
+            Self::Agents => "`agent`, `label`, `edge`, `state`, `limit` and `cursor`",
+            Self::Summary => {
+                "`by`, `service`, `repository`, `agent`, `label`, `phase`, `problem`, `edge`, `limit` and `cursor`"
+            }
+        }
+    }
+}
+
+impl Question {
+    fn parse(of: Of, query: Option<&str>) -> Result<Self, QueryError> {
+        let (rows, by) = (RowFilter::default(), By::Service);
+        let mut asked = Self { rows, repository: None, by, limit: DEFAULT_LIMIT, cursor: None };
+        for (key, value) in query::pairs(query.unwrap_or_default()) {
+            let (rows, agents) = (&mut asked.rows, of == Of::Agents);
+            match key {
+                "agent" => rows.agents.agent = Some(query::parsed(key, value)?),
+                "edge" => rows.agents.edge = Some(query::parsed(key, value)?),
+                "label" => rows.agents.labels.push(label(value)?),
+                "state" if agents => rows.agents.state = Some(one_of(key, value, &State::ALL)?),
+                "service" if !agents => rows.service = Some(query::parsed(key, value)?),
+                "repository" if !agents => asked.repository = Some(query::parsed(key, value)?),
+                "phase" if !agents => rows.phase = Some(one_of(key, value, &PHASES)?),
+                "problem" if !agents => rows.problem = Some(one_of(key, value, &PROBLEMS)?),
+                "by" if of == Of::Summary => asked.by = by_of(value)?,
+                "limit" => asked.limit = query::parsed(key, value)?,
+                "cursor" => asked.cursor = Some(value.to_owned()),
+                _ => return Err(QueryError::unknown(key, of.known())),
+            }
+        }
+        if !(1..=MAX_LIMIT).contains(&asked.limit) {
+            return Err(QueryError::new(format!("`limit` is from 1 to {MAX_LIMIT}")));
+        }
+        Ok(asked)
+    }
+}
+
+fn label(value: &str) -> Result<(String, String), QueryError> {
+    let (key, value) = value.split_once('=').ok_or_else(|| QueryError::new("`label` is written `label=key=value`"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn one_of<T: Clone>(key: &str, value: &str, words: &[(&str, T)]) -> Result<T, QueryError> {
+    let found = words.iter().find(|(word, _)| *word == value).map(|(_, found)| found.clone());
+    let all = || words.iter().map(|(word, _)| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| QueryError::new(format!("`{key}` is one of {}", all())))
+}
+
+fn by_of(value: &str) -> Result<By, QueryError> {
+    if let Some(key) = value.strip_prefix("label:").filter(|key| !key.is_empty()) {
+        return Ok(By::Label(key.to_owned()));
+    }
+    let words = [
+        ("service", By::Service),
+        ("agent", By::Agent),
+        ("revision", By::Revision),
+        ("phase", By::Phase),
+        ("problem", By::Problem),
+        ("edge", By::Edge),
+    ];
+    one_of("by", value, &words)
+        .map_err(|error| QueryError::new(format!("{} or `label:<key>`", error.to_string().trim_end_matches('.'))))
+}
+
+impl OperatorApi {
+    /// `/v1/fleet/rows`.
+    pub(super) async fn fleet_rows(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        let Question { rows, limit, cursor, .. } = self.question(Of::Rows, head)?;
+        self.ask(move |table, now| table.rows(&rows, None, (cursor.as_deref(), limit), now).to_json("rows")).await
+    }
+
+    /// `/v1/fleet/agents`.
+    pub(super) async fn fleet_agents(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        let Question { rows: RowFilter { agents, .. }, limit, cursor, .. } = self.question(Of::Agents, head)?;
+        self.ask(move |table, now| table.agents(&agents, (cursor.as_deref(), limit), now).to_json("agents")).await
+    }
+
+    /// `/v1/fleet/summary`.
+    pub(super) async fn fleet_summary(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
+        let Question { rows, by, limit, cursor, .. } = self.question(Of::Summary, head)?;
+        let after = cursor.map(|cursor| query::parsed("cursor", &cursor)).transpose()?;
+        self.ask(move |table, now| table.summary(&by, &rows, None, (after, limit), now).to_json("groups")).await
+    }
+
+    fn question(&self, of: Of, head: &Parts) -> Result<Question, OperatorError> {
+        let mut question = Question::parse(of, head.uri.query())?;
+        if let Some(repository) = &question.repository {
+            let snapshot = self.catalog.snapshot();
+            let services = snapshot.definitions.services.iter();
+            let of_it = services.filter(|(_, it)| repository.matches(it.document.repository().as_str()));
+            question.rows.among = Some(of_it.map(|(name, _)| name.clone()).collect());
+        }
+        Ok(question)
+    }
+
+    async fn ask(
+        &self,
+        question: impl FnOnce(&weir_observed::Table, weir_observed::Now) -> Value + Send + 'static,
+    ) -> Result<Response<Body>, OperatorError> {
+        let answer = self.observed.query(question).await.ok_or(OperatorError::RecordsUnreadable)?;
+        let mut response = admin::json(&answer);
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(response)
+    }
+
+    /// Deletes an agent or an edge from what is known. One that still reports is there again.
+    pub(super) async fn forget(&self, name: Forgotten) -> Result<Response<Body>, OperatorError> {
+        let (kind, text) = match &name {
+            Forgotten::Agent(name) => ("agent", name.to_string()),
+            Forgotten::Edge(name) => ("edge", name.to_string()),
+        };
+        match self.observed.forget(name).await {
+            Ok(()) => Ok(no_content()),
+            Err(NotForgotten::Unknown) => Err(OperatorError::NotObserved(kind, text)),
+            Err(NotForgotten::Unwritten(reason)) => Err(OperatorError::EditFailed(reason)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_question_names_what_is_wrong() {
+        for (of, query, expected) in [
+            (Of::Rows, "services=a", "valid keys are `service`, `repository`"),
+            (Of::Rows, "state=live", "the query names `state`"),
+            (Of::Rows, "by=agent", "the query names `by`"),
+            (Of::Rows, "phase=haunted", "`phase` is one of `current`, `waiting`"),
+            (Of::Rows, "problem=none", "`problem` is one of `unreachable`"),
+            (Of::Rows, "agent=A", "`agent`: `A` is not a pattern"),
+            (Of::Rows, "label=ring", "`label=key=value`"),
+            (Of::Rows, "limit=0", "`limit` is from 1 to 1000"),
+            (Of::Agents, "service=a", "valid keys are `agent`"),
+            (Of::Agents, "state=dead", "`state` is one of `live`, `silent`, `refused`"),
+            (Of::Summary, "by=label:", "`by` is one of"),
+        ] {
+            let error = Question::parse(of, Some(query)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{query}: {error}");
+        }
+        let query = "agent=c-*&label=ring=canary&label=zone=a=b&by=label:zone&service=*&phase=hook&problem=disk&limit=7&cursor=14";
+        let read = Question::parse(Of::Summary, Some(query)).unwrap();
+        let labels = [("ring".to_owned(), "canary".to_owned()), ("zone".to_owned(), "a=b".to_owned())];
+        assert_eq!((&*read.rows.agents.labels, read.by, read.limit), (&labels[..], By::Label("zone".to_owned()), 7));
+    }
+}

@@ -1,0 +1,153 @@
+//! What agents run: reported by edges, asked for by operators.
+
+use weir_protocol::observed::EdgeObserved;
+
+use crate::prelude::*;
+
+/// A message of `edge-1` about two agents.
+fn message(seq: u64) -> Value {
+    let golden = include_str!("../../../shared/protocol/golden/edge/observed.json");
+    let mut message: Value = serde_json::from_str(golden).unwrap();
+    message["seq"] = json!(seq);
+    message["full"] = json!(seq == 1);
+    message["more"] = json!(false);
+    let mut other = message["agents"][0].clone();
+    other["agent"] = json!("cluster-2");
+    (other["labels"], other["heard_ago"]) = (json!({ "ring": "all" }), json!(100));
+    message["agents"].as_array_mut().unwrap().push(other);
+    EdgeObserved::parse(message.to_string().as_bytes()).unwrap();
+    message
+}
+
+async fn report(edge: &Operator, message: Value) -> crate::operator::Reply {
+    edge.send(Method::POST, "/v1/observed", &[], Some(message)).await
+}
+
+/// Asks until the names from before the start are read.
+async fn ask(operator: &Operator, path: &str) -> Value {
+    let mut reply = operator.get(path).await;
+    until(async || {
+        if reply.status == 503 {
+            reply = operator.get(path).await;
+        }
+        reply.status != 503
+    })
+    .await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    reply.body
+}
+
+#[tokio::test]
+async fn operators_ask_what_edges_report() {
+    let home = Home::new();
+    let (node, operator) = operated(&home).await;
+    let edge = Operator::as_edge(&home, &node);
+    assert_eq!(ask(&operator, "/v1/fleet/rows").await["total"], 0);
+    let reply = report(&edge, message(2)).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (409, "resync"));
+    assert_eq!(ask(&operator, "/v1/fleet/rows").await["incomplete"][0]["edge"], "edge-1");
+    assert_eq!(report(&edge, message(1)).await.status, 204);
+
+    let rows = ask(&operator, "/v1/fleet/rows?service=shop-*&label=ring=canary").await;
+    let keys: Vec<&String> = rows.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["as_of", "incomplete", "total", "unknown", "rows", "cursor"]);
+    assert_eq!((&rows["incomplete"], &rows["total"], &rows["cursor"]), (&json!([]), &json!(1), &Value::Null));
+    let row = &rows["rows"][0];
+    assert_eq!((&row["agent"], &row["edge"], &row["state"]), (&json!("cluster-1"), &json!("edge-1"), &json!("live")));
+    let sent = &message(1)["agents"][0]["rows"][1];
+    for key in ["service", "desired", "current", "phase", "hook", "problem", "transfer"] {
+        assert_eq!(row[key], sent[key], "{key}");
+    }
+    let rows = ask(&operator, "/v1/fleet/rows?problem=not-found&limit=1").await;
+    assert_eq!((&rows["total"], &rows["rows"][0]["agent"]), (&json!(2), &json!("cluster-1")));
+    let next = format!("/v1/fleet/rows?problem=not-found&cursor={}", rows["cursor"].as_str().unwrap());
+    assert_eq!(ask(&operator, &next).await["rows"][0]["agent"], "cluster-2");
+    assert_eq!(ask(&operator, "/v1/fleet/rows?repository=*").await["total"], 0, "no service is defined here");
+    let agents = ask(&operator, "/v1/fleet/agents?state=live").await;
+    assert_eq!((&agents["total"], &agents["agents"][0]["problems"]), (&json!(1), &json!(1)), "cluster-2 is unheard");
+    let refused = ask(&operator, "/v1/fleet/agents?state=refused").await;
+    let refused = &refused["agents"][0];
+    assert_eq!(
+        (&refused["agent"], &refused["reason"], &refused["proved"]),
+        (&json!("cluster-3"), &json!("expired"), &Value::Null)
+    );
+    let summary = ask(&operator, "/v1/fleet/summary?by=problem").await;
+    assert_eq!(
+        summary["groups"][1],
+        json!({ "key": "not-found", "rows": 2, "agents": 2, "since": "2026-11-20T09:30:00Z" })
+    );
+
+    for (path, detail) in [
+        ("/v1/fleet/rows?state=live", "`state`, which is unknown"),
+        ("/v1/fleet/agents?phase=hook", "`phase`, which is unknown"),
+        ("/v1/fleet/summary?by=commit", "`by` is one of"),
+        ("/v1/fleet/summary?cursor=x", "`cursor`"),
+    ] {
+        let reply = operator.get(path).await;
+        assert!(reply.status == 400 && reply.problem().1.contains(detail), "{path}: {reply:?}");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn messages_that_cannot_count_are_refused() {
+    let home = Home::new();
+    let mut config = empty_config(&home);
+    (config.limits.observed_agents, config.limits.observed_rows) = (1, 3);
+    let node = home.start(config).await;
+    let edge = Operator::as_edge(&home, &node);
+    let mut of_another = message(1);
+    of_another["edge"] = json!("edge-2");
+    let reply = report(&edge, of_another).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (403, "not-this-edge"));
+    let reply = report(&edge, json!({ "edge": "edge-1" })).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (400, "malformed-request"));
+    let reply = edge.get("/v1/observed").await;
+    assert_eq!((reply.status.as_u16(), reply.allow.as_str()), (405, "POST"));
+    let reply = report(&edge, message(1)).await;
+    assert_eq!((reply.status.as_u16(), reply.problem().0), (429, "limit-reached"));
+    assert!(reply.problem().1.contains("observed agents"), "{reply:?}");
+    for (result, count) in [("accepted", 0.0), ("refused", 2.0), ("limited", 1.0)] {
+        let series = format!("weir_origin_observed_messages_total{{result=\"{result}\"}}");
+        assert_eq!(node.metric(&series).await, count, "{result}");
+    }
+    assert_eq!(node.metric("weir_bound_in_use{bound=\"observed_rows\"}").await, 2.0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_restart_silent_agents_are_known_and_missing_edges_are_named() {
+    let home = Home::new();
+    let config = empty_config(&home);
+    let node = home.start(config.clone()).await;
+    ask(&Operator::of(&home, &node), "/v1/fleet/rows").await;
+    assert_eq!(report(&Operator::as_edge(&home, &node), message(1)).await.status, 204);
+    node.stop().await;
+
+    let node = home.start(config.clone()).await;
+    let (operator, edge) = (Operator::of(&home, &node), Operator::as_edge(&home, &node));
+    let agents = ask(&operator, "/v1/fleet/agents").await;
+    assert_eq!((&agents["total"], &agents["agents"][1]["state"]), (&json!(2), &json!("silent")));
+    assert_eq!(agents["incomplete"][0]["edge"], "edge-1");
+    let mut first = message(1);
+    first["more"] = json!(true);
+    assert_eq!(report(&edge, first).await.status, 204);
+    assert_eq!(ask(&operator, "/v1/fleet/rows").await["incomplete"][0]["edge"], "edge-1");
+    assert_eq!(report(&edge, message(2)).await.status, 204);
+    let rows = ask(&operator, "/v1/fleet/rows").await;
+    assert_eq!((&rows["incomplete"], &rows["total"]), (&json!([]), &json!(4)));
+
+    assert_eq!(operator.delete("/v1/fleet/agents/cluster-2").await.status, 204);
+    assert_eq!(operator.delete("/v1/edges/edge-1").await.status, 204);
+    for (path, kind) in [("/v1/fleet/agents/cluster-2", "no-such-agent"), ("/v1/edges/edge-9", "no-such-edge")] {
+        let reply = operator.delete(path).await;
+        assert_eq!((reply.status.as_u16(), reply.problem().0), (404, kind));
+    }
+    let agents = ask(&operator, "/v1/fleet/agents").await;
+    assert_eq!((&agents["total"], &agents["incomplete"]), (&json!(2), &json!([])));
+    node.stop().await;
+    let node = home.start(config).await;
+    let agents = ask(&Operator::of(&home, &node), "/v1/fleet/agents").await;
+    assert_eq!((&agents["total"], &agents["incomplete"]), (&json!(1), &json!([])), "what was deleted stays deleted");
+    node.stop().await;
+}
