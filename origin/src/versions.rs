@@ -17,7 +17,7 @@ use crate::catalog::Catalog;
 use crate::diff::Cancellable;
 pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
-use crate::publish::{PublishError, Publisher, VersionChange, VersionChangeError};
+use crate::publish::{Positions, PublishError, Publisher, VersionChange, VersionChangeError};
 use crate::service::Service;
 use crate::tar_reader::{ReadError, TarReader};
 
@@ -151,6 +151,11 @@ impl Versions {
     ) -> Result<HistoryPage, VersionError> {
         let service = self.service(service)?;
         Ok(self.publisher.history(&service.repository, &service.name, before, limit).await?)
+    }
+
+    /// The order of a repository's publications and tips.
+    pub(crate) async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, VersionError> {
+        Ok(self.publisher.positions(repository).await?)
     }
 
     /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are

@@ -1,9 +1,13 @@
 //! `/v1/fleet/…` and `/v1/edges/{name}`: what agents run, from the memory of this origin.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use http::request::Parts;
 use http::{HeaderValue, Response, header};
 use serde_json::Value;
-use weir_observed::{By, PHASES, PROBLEMS, RowFilter, State};
+use weir_observed::{By, Lacks, PHASES, PROBLEMS, Release, RowFilter, State, Verdict};
+use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::query::{self, QueryError};
 use weir_runtime::admin;
@@ -13,6 +17,10 @@ use super::error::OperatorError;
 use super::page::{DEFAULT_LIMIT, MAX_LIMIT};
 use super::{OperatorApi, no_content};
 use crate::observed::{Forgotten, NotForgotten};
+use crate::publish::{MIN_PREFIX, Positions};
+
+/// The most repositories in whose history one question looks for a revision.
+const MAX_REPOSITORIES: usize = 16;
 
 /// A question about rows or agents.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,9 +28,33 @@ struct Question {
     rows: RowFilter,
     /// Services of these repositories.
     repository: Option<NameGlob>,
+    /// Rows that are older than this revision.
+    lacks: Option<String>,
     by: By,
     limit: usize,
     cursor: Option<String>,
+}
+
+/// Where a revision is among the publications of services.
+struct Order {
+    revision: String,
+    /// The repository of each service, and its ref.
+    services: HashMap<ServiceName, (RepositoryName, String)>,
+    of_repositories: HashMap<RepositoryName, Arc<Positions>>,
+}
+
+impl Order {
+    fn verdict(&self, service: &ServiceName, release: Option<&Release>) -> Verdict {
+        let threshold = self.services.get(service).and_then(|(repository, followed_ref)| {
+            self.of_repositories.get(repository)?.find(service, followed_ref, &self.revision)
+        });
+        let Some(threshold) = threshold else { return Verdict::Unknown };
+        match release.map_or(Some(true), |release| threshold.lacks(release.generation)) {
+            Some(true) => Verdict::Lacks,
+            Some(false) => Verdict::Has,
+            None => Verdict::Unknown,
+        }
+    }
 }
 
 /// Which parameters a path has.
@@ -36,10 +68,12 @@ enum Of {
 impl Of {
     fn known(self) -> &'static str {
         match self {
-            Self::Rows => "`service`, `repository`, `agent`, `label`, `phase`, `problem`, `edge`, `limit` and `cursor`",
+            Self::Rows => {
+                "`service`, `repository`, `agent`, `label`, `lacks`, `phase`, `problem`, `edge`, `limit` and `cursor`"
+            }
             Self::Agents => "`agent`, `label`, `edge`, `state`, `limit` and `cursor`",
             Self::Summary => {
-                "`by`, `service`, `repository`, `agent`, `label`, `phase`, `problem`, `edge`, `limit` and `cursor`"
+                "`by`, `service`, `repository`, `agent`, `label`, `lacks`, `phase`, `problem`, `edge`, `limit` and `cursor`"
             }
         }
     }
@@ -48,7 +82,7 @@ impl Of {
 impl Question {
     fn parse(of: Of, query: Option<&str>) -> Result<Self, QueryError> {
         let (rows, by) = (RowFilter::default(), By::Service);
-        let mut asked = Self { rows, repository: None, by, limit: DEFAULT_LIMIT, cursor: None };
+        let mut asked = Self { rows, repository: None, lacks: None, by, limit: DEFAULT_LIMIT, cursor: None };
         for (key, value) in query::pairs(query.unwrap_or_default()) {
             let (rows, agents) = (&mut asked.rows, of == Of::Agents);
             match key {
@@ -60,6 +94,7 @@ impl Question {
                 "repository" if !agents => asked.repository = Some(query::parsed(key, value)?),
                 "phase" if !agents => rows.phase = Some(one_of(key, value, &PHASES)?),
                 "problem" if !agents => rows.problem = Some(one_of(key, value, &PROBLEMS)?),
+                "lacks" if !agents => asked.lacks = Some(revision(value)?),
                 "by" if of == Of::Summary => asked.by = by_of(value)?,
                 "limit" => asked.limit = query::parsed(key, value)?,
                 "cursor" => asked.cursor = Some(value.to_owned()),
@@ -71,6 +106,15 @@ impl Question {
         }
         Ok(asked)
     }
+}
+
+/// A commit, a prefix of one, or a version.
+fn revision(value: &str) -> Result<String, QueryError> {
+    let is_short = value.len() < MIN_PREFIX && value.bytes().all(|b| b.is_ascii_hexdigit());
+    if is_short {
+        return Err(QueryError::new(format!("`lacks`: a commit has at least {MIN_PREFIX} digits")));
+    }
+    Ok(value.to_owned())
 }
 
 fn label(value: &str) -> Result<(String, String), QueryError> {
@@ -103,8 +147,14 @@ fn by_of(value: &str) -> Result<By, QueryError> {
 impl OperatorApi {
     /// `/v1/fleet/rows`.
     pub(super) async fn fleet_rows(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
-        let Question { rows, limit, cursor, .. } = self.question(Of::Rows, head)?;
-        self.ask(move |table, now| table.rows(&rows, None, (cursor.as_deref(), limit), now).to_json("rows")).await
+        let Question { rows, lacks, limit, cursor, .. } = self.question(Of::Rows, head)?;
+        let order = self.order(&rows, lacks).await?;
+        self.ask(move |table, now| {
+            let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
+            let lacks = lacks.as_ref().map(|lacks| lacks as Lacks<'_>);
+            table.rows(&rows, lacks, (cursor.as_deref(), limit), now).to_json("rows")
+        })
+        .await
     }
 
     /// `/v1/fleet/agents`.
@@ -115,9 +165,43 @@ impl OperatorApi {
 
     /// `/v1/fleet/summary`.
     pub(super) async fn fleet_summary(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
-        let Question { rows, by, limit, cursor, .. } = self.question(Of::Summary, head)?;
+        let Question { rows, lacks, by, limit, cursor, .. } = self.question(Of::Summary, head)?;
         let after = cursor.map(|cursor| query::parsed("cursor", &cursor)).transpose()?;
-        self.ask(move |table, now| table.summary(&by, &rows, None, (after, limit), now).to_json("groups")).await
+        let order = self.order(&rows, lacks).await?;
+        self.ask(move |table, now| {
+            let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
+            let lacks = lacks.as_ref().map(|lacks| lacks as Lacks<'_>);
+            table.summary(&by, &rows, lacks, (after, limit), now).to_json("groups")
+        })
+        .await
+    }
+
+    /// Where the revision is among the publications of the services that a question is about.
+    async fn order(&self, rows: &RowFilter, lacks: Option<String>) -> Result<Option<Order>, OperatorError> {
+        let Some(revision) = lacks else { return Ok(None) };
+        let snapshot = self.catalog.snapshot();
+        let (mut services, mut of_repositories) = (HashMap::new(), HashMap::new());
+        for (name, service) in &snapshot.services {
+            let is_meant = rows.service.as_ref().is_none_or(|glob| glob.matches(name.as_str()))
+                && rows.among.as_ref().is_none_or(|among| among.contains(name));
+            if is_meant {
+                of_repositories.insert(service.repository.clone(), Arc::default());
+                services.insert(name.clone(), (service.repository.clone(), service.followed.to_string()));
+            }
+        }
+        if of_repositories.len() > MAX_REPOSITORIES {
+            let found = of_repositories.len();
+            return Err(OperatorError::Malformed(format!(
+                "`lacks` is about at most {MAX_REPOSITORIES} repositories, and these are {found}: add `repository` or `service`."
+            )));
+        }
+        for (repository, positions) in &mut of_repositories {
+            if let Some(members) = &self.members {
+                members.replicas.refresh(repository).await?;
+            }
+            *positions = self.versions.positions(repository).await?;
+        }
+        Ok(Some(Order { revision, services, of_repositories }))
     }
 
     fn question(&self, of: Of, head: &Parts) -> Result<Question, OperatorError> {
@@ -169,6 +253,7 @@ mod tests {
             (Of::Rows, "problem=none", "`problem` is one of `unreachable`"),
             (Of::Rows, "agent=A", "`agent`: `A` is not a pattern"),
             (Of::Rows, "label=ring", "`label=key=value`"),
+            (Of::Rows, "lacks=abc123", "at least 7 digits"),
             (Of::Rows, "limit=0", "`limit` is from 1 to 1000"),
             (Of::Agents, "service=a", "valid keys are `agent`"),
             (Of::Agents, "state=dead", "`state` is one of `live`, `silent`, `refused`"),

@@ -14,7 +14,7 @@ use weir_tarball::ContentKey;
 use super::decision::{self, Content, Decision, PublishRequest};
 use super::error::{PublishError, VersionChangeError};
 use super::generation;
-use super::history::{Line, Why};
+use super::history_line::{Line, Why};
 use super::page::{self, Page};
 use super::record::RepositoryRecord;
 use super::request::{Candidate, Outcome, VersionChange};
@@ -48,7 +48,7 @@ pub(super) struct Draft<'a> {
     /// The pages of all services that may change, by their position in the record.
     pages: BTreeMap<usize, Page>,
     rows: BTreeMap<ServiceName, Row>,
-    lines: Vec<Line>,
+    pub(super) lines: Vec<Line>,
     /// Content keys whose build had the published digest.
     pub(super) known_keys: Vec<(ServiceName, ContentKey)>,
     is_changed: bool,

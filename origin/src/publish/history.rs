@@ -4,10 +4,9 @@
 //! pin is an entry of its own, and is listed with its publication.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use weir_protocol::commit_id::CommitId;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::digest::TarballDigest;
@@ -15,6 +14,9 @@ use weir_protocol::name::ServiceName;
 use weir_protocol::part::Part;
 use weir_protocol::revision_id::RevisionId;
 use weir_protocol::source_version::SourceVersion;
+
+use super::history_line::{LineEvent, Revision, ServiceLine};
+use super::history_line::{Time, Why};
 
 /// A segment of this size or more is closed.
 pub(super) const MAX_SEGMENT_BYTES: u64 = 64 << 10;
@@ -24,22 +26,6 @@ pub(super) const MAX_SEGMENTS: usize = 512;
 
 /// The most entries in one answer.
 pub(crate) const LARGEST_PAGE: usize = 200;
-
-const LAST_SECOND: u64 = 253_402_300_799;
-
-/// The reason for a publication.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Why {
-    /// The ref moved to its commit.
-    Followed,
-    /// An operator rolled back to it.
-    RolledBack,
-    /// The operator raised the floor of generations above the old one.
-    FloorRaised,
-    /// The clock was ahead, and the operator lowered the generations to it.
-    Lowered,
-}
 
 /// One publication.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -94,38 +80,6 @@ pub struct HistoryPage {
     pub next_before: Option<Generation>,
 }
 
-/// A time between 1970 and 9999, cut to whole seconds; RFC 3339 in JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct Time(SystemTime);
-
-impl From<SystemTime> for Time {
-    fn from(time: SystemTime) -> Self {
-        let whole = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self(UNIX_EPOCH + Duration::from_secs(whole.min(LAST_SECOND)))
-    }
-}
-
-impl From<Time> for SystemTime {
-    fn from(time: Time) -> Self {
-        time.0
-    }
-}
-
-impl From<Time> for String {
-    fn from(time: Time) -> Self {
-        humantime::format_rfc3339_seconds(time.0).to_string()
-    }
-}
-
-impl TryFrom<String> for Time {
-    type Error = humantime::TimestampError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        humantime::parse_rfc3339(&text).map(Self::from)
-    }
-}
-
 impl Entry {
     /// The entry of a publication without a pin.
     pub(super) fn new(descriptor: &Descriptor, why: Why, by: Option<String>) -> Self {
@@ -144,104 +98,6 @@ impl Entry {
             unpinned_at: None,
         }
     }
-}
-
-/// One line of a segment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Line {
-    /// First, so that a reader of one service's lines can filter them by prefix.
-    service: ServiceName,
-    generation: Generation,
-    #[serde(flatten)]
-    event: LineEvent,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-enum LineEvent {
-    Published {
-        digest: TarballDigest,
-        #[serde(flatten)]
-        revision: Revision,
-        published_at: Time,
-        why: Why,
-        by: Option<String>,
-    },
-    Pinned {
-        at: Time,
-        by: Option<String>,
-    },
-    Unpinned {
-        at: Time,
-        by: Option<String>,
-    },
-}
-
-/// A revision in a line. That of Git is its commit alone, as in lines of former origins.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "WrittenRevision", try_from = "WrittenRevision")]
-struct Revision {
-    id: RevisionId,
-    version: Option<SourceVersion>,
-    parts: Vec<Part>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct WrittenRevision {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    commit: Option<CommitId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    revision_id: Option<RevisionId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    version: Option<SourceVersion>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    parts: Vec<Part>,
-}
-
-impl From<Revision> for WrittenRevision {
-    fn from(Revision { id, version, parts }: Revision) -> Self {
-        let commit = id.commit();
-        Self { revision_id: commit.is_none().then_some(id), commit, version, parts }
-    }
-}
-
-impl TryFrom<WrittenRevision> for Revision {
-    type Error = &'static str;
-
-    fn try_from(WrittenRevision { commit, revision_id, version, parts }: WrittenRevision) -> Result<Self, Self::Error> {
-        let id = revision_id.or_else(|| commit.as_ref().map(RevisionId::from));
-        Ok(Self { id: id.ok_or("it has neither `revision_id` nor `commit`")?, version, parts })
-    }
-}
-
-impl Line {
-    pub(super) fn published(descriptor: &Descriptor, why: Why, by: Option<String>) -> Self {
-        let Entry { generation, digest, revision_id: id, version, parts, published_at, why, by, .. } =
-            Entry::new(descriptor, why, by);
-        let event = LineEvent::Published { digest, revision: Revision { id, version, parts }, published_at, why, by };
-        Self { service: descriptor.publication().service.clone(), generation, event }
-    }
-
-    pub(super) fn pinned(descriptor: &Descriptor, at: SystemTime, by: Option<String>) -> Self {
-        let publication = descriptor.publication();
-        let event = LineEvent::Pinned { at: at.into(), by };
-        Self { service: publication.service.clone(), generation: publication.generation, event }
-    }
-
-    pub(super) fn unpinned(descriptor: &Descriptor, at: SystemTime, by: Option<String>) -> Self {
-        let event = LineEvent::Unpinned { at: at.into(), by };
-        Self { event, ..Self::pinned(descriptor, at, None) }
-    }
-}
-
-/// A segment's bytes with more lines.
-pub(super) fn appended(segment: &[u8], lines: &[Line]) -> Bytes {
-    let mut bytes = segment.to_vec();
-    for line in lines {
-        serde_json::to_writer(&mut bytes, line).expect("a line is plain data");
-        bytes.push(b'\n');
-    }
-    bytes.into()
 }
 
 /// Selects entries of one service.
@@ -285,7 +141,7 @@ impl Collected {
             if self.is_complete() {
                 return;
             }
-            match serde_json::from_slice::<Line>(line) {
+            match serde_json::from_slice::<ServiceLine>(line) {
                 Ok(line) => self.take(line),
                 Err(error) => {
                     tracing::warn!(service = %self.query.service, %error, "a line of the history cannot be read and is skipped");
@@ -294,13 +150,15 @@ impl Collected {
         }
     }
 
-    fn take(&mut self, Line { generation, event, .. }: Line) {
+    fn take(&mut self, ServiceLine { generation, event, .. }: ServiceLine) {
         let LineEvent::Published { digest, revision, published_at, why, by } = event else {
             return self.pins.entry(generation).or_default().push(event);
         };
         self.seen += 1;
         let pins = self.pins.remove(&generation).unwrap_or_default();
-        if self.query.before.is_some_and(|before| generation >= before) || published_at.0 < self.query.since {
+        if self.query.before.is_some_and(|before| generation >= before)
+            || SystemTime::from(published_at) < self.query.since
+        {
             return;
         }
         let Revision { id: revision_id, version, parts } = revision;
@@ -359,7 +217,12 @@ impl Collected {
 mod tests {
     use weir_protocol::descriptor::DescriptorFields;
 
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use bytes::Bytes;
+
     use super::super::draft::tests::descriptor;
+    use super::super::history_line::{Line, appended};
     use super::*;
 
     fn at(number: u64) -> SystemTime {

@@ -17,6 +17,7 @@ use super::draft::{Draft, VisibleChange};
 use super::error::{PublishError, VersionChangeError};
 use super::known::{Known, KnownService};
 use super::pending_change::PendingChange;
+use super::positions::ReadPositions;
 use super::protection::Protection;
 use super::record::RepositoryRecord;
 use super::request::{Candidate, DefinitionChange, VersionChange};
@@ -35,6 +36,7 @@ pub(crate) struct Publisher {
     pub(super) identity: StoreIdentity,
     /// Repositories that had objects but no record when the publisher was opened.
     pub(super) without_record: BTreeSet<RepositoryName>,
+    pub(super) read_positions: ReadPositions,
 }
 
 #[derive(Clone)]

@@ -1,12 +1,13 @@
 //! The record of a repository: the one mutable thing that a publication replaces. It names all pages and segments.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::{NodeName, RepositoryName};
+use weir_protocol::revision_id::RevisionId;
 
 use super::page::PageRef;
 use crate::ownership::{Claim, SessionId};
@@ -46,6 +47,9 @@ pub(super) struct RepositoryRecord {
     pub(super) pages: Vec<PageRef>,
     /// The oldest first; only the last one grows.
     pub(super) history: Vec<SegmentRef>,
+    /// The last tip of each followed ref that has a line in the history.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) tips: BTreeMap<String, RevisionId>,
     /// Lists the bundles of the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mirror: Option<ObjectDigest>,
@@ -120,6 +124,7 @@ impl RepositoryRecord {
             operators_have_defined: false,
             pages: Vec::new(),
             history: Vec::new(),
+            tips: BTreeMap::new(),
             mirror: None,
             superseded: Vec::new(),
         }

@@ -109,7 +109,7 @@ pub(super) fn over_limit(
 mod tests {
     use super::super::decision::rewritten;
     use super::super::draft::tests::descriptor;
-    use super::super::history::Why;
+    use super::super::history_line::Why;
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;

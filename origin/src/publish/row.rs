@@ -11,7 +11,7 @@ use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::ServiceName;
 use weir_tarball::ContentKey;
 
-use super::history::Why;
+use super::history_line::Why;
 
 /// Everything that is stored for one service. Without a current version it is a tombstone, or the service was never
 /// published.

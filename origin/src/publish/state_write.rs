@@ -10,7 +10,8 @@ use weir_protocol::name::RepositoryName;
 use weir_store::{Area, ObjectError, Objects};
 
 use super::error::PublishError;
-use super::history::{self, Line, MAX_SEGMENT_BYTES, MAX_SEGMENTS};
+use super::history::{MAX_SEGMENT_BYTES, MAX_SEGMENTS};
+use super::history_line::{Line, appended};
 use super::load::read_pages;
 use super::metrics::PublishMetrics;
 use super::page::{self, Page, PageRef};
@@ -98,7 +99,7 @@ impl StateWriter<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let bytes = history::appended(&before, lines);
+        let bytes = appended(&before, lines);
         let (size, entries) = (bytes.len() as u64, entries + lines.len() as u64);
         let digest = self.put("history", bytes).await?;
         record.history.push(SegmentRef { digest, size, entries, first, last: now.max(first) });

@@ -1,8 +1,9 @@
 //! Records the results of services, and reports published revisions to edges.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use weir_protocol::event::EventKind;
+use weir_protocol::event::{EventKind, RevisionSeen};
 use weir_protocol::name::ServiceName;
 use weir_protocol::revision_id::RevisionId;
 
@@ -83,9 +84,33 @@ impl Worker {
         // The revision of a composed service is of no ref of the repository.
         let services = self.services.values().filter(|service| !service.is_withdrawn() && service.parts.is_empty());
         let changed = self.revisions.update(services.map(|service| (&service.name, service.followed.to_string())));
+        self.store_tips(&changed);
         for seen in changed {
             self.context.log.append(EventKind::Revision(seen));
         }
         self.revision_sender.send_replace(self.revisions.all());
+    }
+
+    /// Stores tips that changed nothing of some service: where these are is not in its publications.
+    fn store_tips(&self, seen: &[RevisionSeen]) {
+        let seen: HashMap<&str, &RevisionSeen> = seen.iter().map(|seen| (&*seen.followed_ref, seen)).collect();
+        let mut tips = HashMap::new();
+        for service in self.services.values() {
+            let followed = service.followed.to_string();
+            let Some(seen) = seen.get(&*followed) else { continue };
+            if service.current().is_some_and(|it| it.publication().revision_id != seen.revision_id) {
+                tips.insert(followed, (*seen).clone());
+            }
+        }
+        let tips: Vec<RevisionSeen> = tips.into_values().collect();
+        if tips.is_empty() {
+            return;
+        }
+        let (publisher, repository) = (self.context.publisher.clone(), self.config.name.clone());
+        tokio::spawn(async move {
+            if let Err(error) = publisher.add_tips(&repository, tips).await {
+                tracing::warn!(%repository, %error, "a tip could not be stored: whether agents lack it will not be known");
+            }
+        });
     }
 }

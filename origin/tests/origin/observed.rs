@@ -151,3 +151,77 @@ async fn after_a_restart_silent_agents_are_known_and_missing_edges_are_named() {
     assert_eq!((&agents["total"], &agents["incomplete"]), (&json!(1), &json!([])), "what was deleted stays deleted");
     node.stop().await;
 }
+
+/// Who lacks a revision of `shop-prod`, and of how many agents that is not known.
+async fn who_lacks(operator: &Operator, revision: &str) -> (Vec<String>, u64) {
+    let rows = ask(operator, &format!("/v1/fleet/rows?service=shop-prod&lacks={revision}")).await;
+    let agents = rows["rows"].as_array().unwrap().iter().map(|row| row["agent"].as_str().unwrap().to_owned());
+    (agents.collect(), rows["unknown"].as_u64().unwrap())
+}
+
+#[tokio::test]
+async fn agents_that_lack_a_commit_are_found() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let config = config(&home, &upstream);
+    let node = home.start(config.clone()).await;
+    let (operator, edge) = (Operator::of(&home, &node), Operator::as_edge(&home, &node));
+    let mut published = vec![node.published(|_| true).await];
+    node.poll().await;
+    let mut commits = vec![commit_of(&published[0]).to_owned()];
+    for (file, is_deployed) in [("deploy/a", true), ("README", false), ("deploy/b", true)] {
+        commits.push(upstream.push(file, file.as_bytes()));
+        node.poll().await;
+        if is_deployed {
+            let commit = commits.last().unwrap();
+            published.push(node.published(|descriptor| commit_of(descriptor) == commit).await);
+        }
+    }
+    // Agents at each publication, one at a generation that nobody knows, and one without a release.
+    let template = &message(1)["agents"][0];
+    let at = |number: usize, generation: Option<u64>| {
+        let (mut agent, mut row) = (template.clone(), template["rows"][1].clone());
+        row["current"]["generation"] = json!(generation);
+        if generation.is_none() {
+            row["current"] = Value::Null;
+        }
+        (agent["agent"], agent["rows"]) = (json!(format!("at-{number}")), json!([row]));
+        agent
+    };
+    let mut generations: Vec<Option<u64>> =
+        published.iter().map(|descriptor| Some(descriptor.publication().generation)).collect();
+    generations.extend([Some(generations[0].unwrap() + 1), None]);
+    let everything = |generations: &[Option<u64>]| {
+        let agents: Vec<Value> = generations.iter().enumerate().map(|(number, it)| at(number, *it)).collect();
+        json!({ "edge": "edge-1", "instance": "e", "seq": 1, "full": true, "connected": agents.len(), "agents": agents })
+    };
+    assert_eq!(report(&edge, everything(&generations)).await.status, 204);
+
+    // What changed nothing of the service is stored beside what edges are told.
+    until(async || who_lacks(&operator, &commits[2]).await.1 == 1).await;
+    let lacking = |numbers: &[usize]| (numbers.iter().map(|number| format!("at-{number}")).collect::<Vec<_>>(), 1);
+    let expected = [lacking(&[4]), lacking(&[0, 4]), lacking(&[0, 4]), lacking(&[0, 1, 4])];
+    for (commit, expected) in commits.iter().zip(&expected) {
+        assert_eq!(who_lacks(&operator, commit).await, *expected, "{commit}");
+        assert_eq!(who_lacks(&operator, &commit[..7]).await, *expected, "{commit}");
+    }
+    assert_eq!(who_lacks(&operator, "0123456789").await, (vec![], 5), "nobody knows this commit");
+    let summary = ask(&operator, &format!("/v1/fleet/summary?by=service&lacks={}", commits[3])).await;
+    assert_eq!((&summary["groups"][0]["key"], &summary["groups"][0]["rows"]), (&json!("shop-prod"), &json!(3)));
+
+    let order = json!({ "digest": published[0].publication().digest });
+    let back = operator.send(Method::POST, "/v1/services/shop-prod/rollback", &[], Some(order)).await;
+    assert_eq!(back.status, 200, "{back:?}");
+    let back = back.body["status"]["published"]["generation"].as_u64();
+    generations[2] = back;
+    node.stop().await;
+
+    // The order outlives a restart; after the rollback the agent lacks what it had.
+    let node = home.start(config).await;
+    let (operator, edge) = (Operator::of(&home, &node), Operator::as_edge(&home, &node));
+    assert_eq!(report(&edge, everything(&generations)).await.status, 204);
+    let expected = [lacking(&[4]), lacking(&[0, 2, 4]), lacking(&[0, 2, 4]), lacking(&[0, 1, 2, 4])];
+    for (commit, expected) in commits.iter().zip(&expected) {
+        assert_eq!(who_lacks(&operator, commit).await, *expected, "{commit}");
+    }
+    node.stop().await;
+}
