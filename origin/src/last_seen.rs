@@ -11,7 +11,7 @@ use weir_runtime::shutdown::Drain;
 
 use crate::metrics::Metrics;
 use crate::observed::{Deletion, Forgotten, NotForgotten, Observed};
-use crate::store::{Expect, MAX_RECORD_BYTES, PutOutcome, RecordKey, Records};
+use weir_store::{Expect, MAX_RECORD_BYTES, PutOutcome, RecordKey, Records};
 
 const KEY: &str = "cluster/last-seen";
 
@@ -136,6 +136,7 @@ impl Task {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn failed(error: impl ToString) -> NotForgotten {
     NotForgotten::Unwritten(error.to_string())
 }

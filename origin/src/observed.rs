@@ -45,7 +45,7 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// An empty table, and the deletions of operators.
-    pub(crate) fn new(limits: Bounds, bounds: &crate::bounds::Bounds) -> (Self, mpsc::Receiver<Deletion>) {
+    pub(crate) fn new(limits: Bounds, bounds: &weir_model::Bounds) -> (Self, mpsc::Receiver<Deletion>) {
         let table = Arc::new(RwLock::new(Table::new(limits)));
         let in_use = |of: fn(Bounds) -> usize| {
             let table = table.clone();

@@ -197,8 +197,15 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let versions = Versions::new(catalog.clone(), publisher.clone(), &metrics.bounds);
     let lost = lost_definitions.clone();
     let (served, signs) = (catalog.clone(), signer.clone());
-    let mut api =
-        EdgeApi::new(served, publisher.clone(), signs, metrics.clone(), &config.limits, events, lost, observed.clone());
+    let mut api = EdgeApi::new(
+        served,
+        publisher.clone(),
+        signs,
+        metrics.clone(),
+        &config.limits,
+        (events, observed.clone()),
+        lost,
+    );
     let mut operators = OperatorApi::new(
         catalog.clone(),
         editor.clone(),

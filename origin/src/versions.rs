@@ -17,7 +17,7 @@ use crate::catalog::Catalog;
 use crate::diff::Cancellable;
 pub use crate::diff::{Diff, Difference, EntryInfo, Kind};
 pub use crate::publish::{Entry, HistoryPage, Listed, Why};
-use crate::publish::{Positions, PublishError, Publisher, VersionChange, VersionChangeError};
+use crate::publish::{Positions, PublishError, Publisher, ReadPositions, VersionChange, VersionChangeError};
 use crate::service::Service;
 use crate::tar_reader::{ReadError, TarReader};
 
@@ -44,6 +44,7 @@ pub struct Versions {
     publisher: Arc<Publisher>,
     diffs: Arc<Semaphore>,
     rollbacks: Arc<Semaphore>,
+    read_positions: Arc<ReadPositions>,
 }
 
 /// The operator of a change, and its precondition.
@@ -134,7 +135,7 @@ impl Versions {
     pub(crate) fn new(catalog: Arc<Catalog>, publisher: Arc<Publisher>, bounds: &Bounds) -> Self {
         let (diffs, rollbacks) =
             (bounds.semaphore("diffs", CONCURRENT_DIFFS), bounds.semaphore("rollbacks", CONCURRENT_ROLLBACKS));
-        Self { catalog, publisher, diffs, rollbacks }
+        Self { catalog, publisher, diffs, rollbacks, read_positions: Arc::default() }
     }
 
     /// A part of a service's history, the newest publications first: those before a generation, or from the newest
@@ -155,7 +156,7 @@ impl Versions {
 
     /// The order of a repository's publications and tips.
     pub(crate) async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, VersionError> {
-        Ok(self.publisher.positions(repository).await?)
+        Ok(self.publisher.positions(repository, &self.read_positions).await?)
     }
 
     /// Compares two retained versions of a service. At most `limit` and 1,000 differences are listed; the others are

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::observed::Instance;
 use weir_protocol::observed::{AgentRows, Proved, Row};
-use weir_protocol::report::Instance;
 
 use crate::compact::{CompactRow, Pools};
 use crate::edge::Edge;

@@ -6,7 +6,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::{Current, Desired, Phase, Problem, Row};
-use weir_protocol::report::{HookState, Transfer, TransferKind};
+use weir_protocol::observed::{HookState, Transfer, TransferKind};
 use weir_protocol::revision_id::RevisionId;
 
 use crate::pool::{Id, Pool};

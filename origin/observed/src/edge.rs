@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use weir_protocol::observed::EdgeObserved;
-use weir_protocol::report::Instance;
+use weir_protocol::observed::Instance;
 
 /// After this time without a message an edge is incomplete.
 pub const EDGE_SILENT_AFTER: Duration = Duration::from_secs(30);

@@ -9,8 +9,8 @@ use serde_json::Value;
 use weir_protocol::descriptor::rfc3339;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
+use weir_protocol::observed::Instance;
 use weir_protocol::observed::{Proved, Row};
-use weir_protocol::report::Instance;
 
 use crate::agent::State;
 use crate::compact::CompactRow;

@@ -67,9 +67,8 @@ impl EdgeApi {
         signer: Arc<Signer>,
         metrics: Metrics,
         limits: &LimitsConfig,
-        events: Events,
+        (events, observed): (Events, Observed),
         lost_definitions: LostDefinitions,
-        observed: Observed,
     ) -> Self {
         let object_permits = metrics.bounds.semaphore("objects", limits.concurrent_objects);
         let reference_lookups = metrics.bounds.semaphore("reference_lookups", REFERENCE_LOOKUPS);

@@ -58,7 +58,7 @@ pub(crate) use metrics::PublishMetrics;
 pub(crate) use mirror::{Bundle, MirrorManifest, MirrorUpload, Part, StoredLfsObject};
 pub(crate) use open::{Options, Retired, Started};
 pub(crate) use ownership::TakeError;
-pub(crate) use positions::{MIN_PREFIX, Positions};
+pub(crate) use positions::{MIN_PREFIX, Positions, ReadPositions};
 pub(crate) use publisher::Publisher;
 pub(crate) use record::{claim_of, reclaimed};
 pub(crate) use request::{Cached, Candidate, DefinitionChange, VersionChange};

@@ -20,7 +20,6 @@ use super::homes::Homes;
 use super::known::KnownService;
 use super::load::{Loaded, load, without_record};
 use super::metrics::PublishMetrics;
-use super::positions::ReadPositions;
 use super::publisher::{Handle, Publisher};
 use super::row::unix_milliseconds;
 use super::store_identity::StoreIdentity;
@@ -155,14 +154,7 @@ impl Publisher {
         }))
         .buffer_unordered(CONCURRENT_LOADS);
         let (shared_too, repositories) = (shared.clone(), RwLock::default());
-        let publisher = Arc::new(Self {
-            shared: shared_too,
-            retention,
-            repositories,
-            identity,
-            without_record,
-            read_positions: ReadPositions::default(),
-        });
+        let publisher = Arc::new(Self { shared: shared_too, retention, repositories, identity, without_record });
         let mut definitions = Definitions::default();
         while let Some(loaded) = loads.next().await {
             let (mut loaded, name) = loaded?;

@@ -131,7 +131,10 @@ const MAX_REPOSITORIES: usize = 16;
 
 /// The orders that were read last, each with the segments that it was made of.
 #[derive(Debug, Default)]
-pub(super) struct ReadPositions(Mutex<Vec<(RepositoryName, Vec<ObjectDigest>, Arc<Positions>)>>);
+pub(crate) struct ReadPositions(Mutex<Vec<ReadOrder>>);
+
+/// A repository, the segments that were read, and the order in them.
+type ReadOrder = (RepositoryName, Vec<ObjectDigest>, Arc<Positions>);
 
 impl ReadPositions {
     pub(super) fn get(&self, repository: &RepositoryName, segments: &[ObjectDigest]) -> Option<Arc<Positions>> {
@@ -156,7 +159,7 @@ mod tests {
 
     /// A line of the service `a`, at commit `name`; or a tip of `main`, which begins with `-`.
     fn line(generation: u64, name: &str, content: &str, why: &str) -> String {
-        let commit = |name: &str| format!("{:0<40}", name);
+        let commit = |name: &str| format!("{name:0<40}");
         match name.strip_prefix('-') {
             Some(tip) => format!(r#"{{"tip":"main","revision_id":"sha1:{}"}}"#, commit(tip)),
             None => format!(

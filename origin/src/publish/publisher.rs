@@ -17,7 +17,6 @@ use super::draft::{Draft, VisibleChange};
 use super::error::{PublishError, VersionChangeError};
 use super::known::{Known, KnownService};
 use super::pending_change::PendingChange;
-use super::positions::ReadPositions;
 use super::protection::Protection;
 use super::record::RepositoryRecord;
 use super::request::{Candidate, DefinitionChange, VersionChange};
@@ -36,7 +35,6 @@ pub(crate) struct Publisher {
     pub(super) identity: StoreIdentity,
     /// Repositories that had objects but no record when the publisher was opened.
     pub(super) without_record: BTreeSet<RepositoryName>,
-    pub(super) read_positions: ReadPositions,
 }
 
 #[derive(Clone)]

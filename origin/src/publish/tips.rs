@@ -10,9 +10,9 @@ use weir_protocol::name::RepositoryName;
 use super::draft::Draft;
 use super::error::PublishError;
 use super::history_line::{Line, Tip};
-use super::positions::Positions;
+use super::positions::{Positions, ReadPositions};
 use super::publisher::Publisher;
-use crate::store::{Area, ObjectError};
+use weir_store::{Area, ObjectError};
 
 /// The newest segments of a history that tell the order of publications: about 10,000 publications and tips.
 const MAX_SEGMENTS: usize = 32;
@@ -47,12 +47,16 @@ impl Publisher {
     }
 
     /// The order of a repository's publications. Also of one that another origin owns, as it was last read.
-    pub(crate) async fn positions(&self, repository: &RepositoryName) -> Result<Arc<Positions>, PublishError> {
+    pub(crate) async fn positions(
+        &self,
+        repository: &RepositoryName,
+        read_before: &ReadPositions,
+    ) -> Result<Arc<Positions>, PublishError> {
         let Some(known) = self.repository(repository) else { return Ok(Arc::default()) };
         let segments = known.known().record.history.clone();
         let newest = segments.len().saturating_sub(MAX_SEGMENTS);
         let segments: Vec<ObjectDigest> = segments[newest..].iter().map(|segment| segment.digest).collect();
-        if let Some(positions) = self.read_positions.get(repository, &segments) {
+        if let Some(positions) = read_before.get(repository, &segments) {
             return Ok(positions);
         }
         let read = |digest: ObjectDigest| async move {
@@ -69,7 +73,7 @@ impl Publisher {
             Arc::new(positions)
         };
         let positions = tokio::task::spawn_blocking(order).await.map_err(|_| PublishError::ShuttingDown)?;
-        self.read_positions.set(repository, segments, positions.clone());
+        read_before.set(repository, segments, positions.clone());
         Ok(positions)
     }
 }
