@@ -197,7 +197,8 @@ impl OperatorApi {
         }
         for (repository, positions) in &mut of_repositories {
             if let Some(members) = &self.members {
-                members.replicas.refresh(repository).await?;
+                // Reads its record again, unless it is this origin's own.
+                members.replicas.owner(repository).await?;
             }
             *positions = self.versions.positions(repository).await?;
         }

@@ -1,8 +1,10 @@
 //! What agents run: reported by edges, asked for by operators.
 
 use weir_protocol::observed::EdgeObserved;
+use weir_store::testing::TestServer;
 
 use crate::prelude::*;
+use crate::several_operators::Pair;
 
 /// A message of `edge-1` about two agents.
 fn message(seq: u64) -> Value {
@@ -224,4 +226,40 @@ async fn agents_that_lack_a_commit_are_found() {
         assert_eq!(who_lacks(&operator, commit).await, *expected, "{commit}");
     }
     node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_knows_the_order_of_what_another_one_publishes() {
+    let Some(server) = TestServer::moto() else { return };
+    let (pair, upstream) = (Box::pin(Pair::start(11, &server)).await, Upstream::small());
+    let git = serve(&upstream);
+    let operator = &pair.operators[0];
+    assert_eq!(operator.put("/v1/repositories/shop", repository_at(&git)).await.status, 201);
+    let document = json!({ "repository": "shop", "ref": "main", "folder": "deploy" });
+    assert_eq!(operator.put("/v1/services/shop-prod", document).await.status, 201);
+    let other = 1 - pair.owner("shop").await;
+    let (operator, edge) = (&pair.operators[other], Operator::as_edge(&pair.home, &pair.nodes[other]));
+    let published = async |is: &(dyn Fn(&Value) -> bool + Sync)| {
+        let mut status = Value::Null;
+        until(async || {
+            status = operator.get("/v1/services/shop-prod").await.body["status"]["published"].clone();
+            status.is_object() && is(&status)
+        })
+        .await;
+        status
+    };
+    let first = published(&|_| true).await;
+    let commit = upstream.push("deploy/a", b"a");
+    assert_eq!(operator.post("/v1/repositories/shop/refresh").await.status, 202);
+    published(&|status| status["commit"] == commit.as_str()).await;
+    let mut sent = message(1);
+    let mut row = sent["agents"][0]["rows"][1].clone();
+    row["current"]["generation"] = first["generation"].clone();
+    sent["agents"][0]["rows"] = json!([row]);
+    sent["agents"].as_array_mut().unwrap().truncate(1);
+    assert_eq!(report(&edge, sent).await.status, 204);
+    // Its copy of the owner's record is a second old at most.
+    let expected = (vec!["cluster-1".to_owned()], 0);
+    until(async || who_lacks(operator, &commit).await == expected).await;
+    assert_eq!(who_lacks(operator, first["commit"].as_str().unwrap()).await, (vec![], 0));
 }

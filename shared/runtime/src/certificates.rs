@@ -156,6 +156,15 @@ pub fn write_origin(dir: &Path, name: &NodeName, hosts: &[String]) -> anyhow::Re
     write_leaf(dir, &leaf, names, from_now(LEAF_LIFE))
 }
 
+/// Writes `edge-<name>.pem` and `.key` for a further edge, as a client, signed by the authority in the directory.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn write_edge(dir: &Path, name: &NodeName) -> anyhow::Result<()> {
+    let leaf = Leaf::client(format!("edge-{name}"), name.as_str(), Role::Edge);
+    write_leaf(dir, &leaf, Vec::new(), from_now(LEAF_LIFE))
+}
+
 /// Writes `agent-<name>.pem` and `.key` for an agent in another trust domain, signed by the authority in the directory.
 ///
 /// # Errors
