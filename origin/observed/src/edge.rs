@@ -64,7 +64,9 @@ impl Edge {
     /// A message was accepted.
     pub(crate) fn accept(&mut self, message: &EdgeObserved) {
         self.last = Some((message.instance.clone(), message.seq));
-        if !message.more {
+        if message.more {
+            self.incomplete_since.get_or_insert(self.heard);
+        } else {
             self.incomplete_since = None;
         }
     }

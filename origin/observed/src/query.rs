@@ -30,6 +30,8 @@ pub struct Answer<T> {
     pub total: usize,
     /// How many more may match, of which that cannot be said.
     pub unknown: usize,
+    /// Agents of which only the name is known: what they run may match.
+    pub agents_without_rows: usize,
     /// This part of them; in JSON under a name of their own.
     #[serde(skip)]
     pub entries: Vec<T>,
@@ -155,7 +157,15 @@ impl Table {
             }
         }
         let cursor = entries.last().filter(|_| has_more).map(|last| format!("{}/{}", last.agent, last.row.service));
-        Answer { as_of: now.wall, incomplete: self.incomplete(now), total, unknown, entries, cursor }
+        let (as_of, incomplete) = (now.wall, self.incomplete(now));
+        let agents_without_rows = self.agents_without_rows(&filter.agents, now);
+        Answer { as_of, incomplete, total, unknown, agents_without_rows, entries, cursor }
+    }
+
+    /// The agents of which only the name is known, and that a filter may match: their edge and their labels are not known.
+    pub(crate) fn agents_without_rows(&self, filter: &AgentFilter, now: Now) -> usize {
+        let by_name = AgentFilter { agent: filter.agent.clone(), state: filter.state, ..AgentFilter::default() };
+        self.matching(&by_name, now).filter(|of| of.agent.statement.is_none()).count()
     }
 
     fn row_view(&self, of: Matched<'_>, row: &CompactRow, now: Now) -> RowView {
@@ -181,7 +191,8 @@ impl Table {
         let has_more = rest.next().is_some();
         let cursor = entries.last().filter(|_| has_more).map(|last| last.agent.to_string());
         let (as_of, incomplete) = (now.wall, self.incomplete(now));
-        Answer { as_of, incomplete, total: matching.len(), unknown: 0, entries, cursor }
+        let agents_without_rows = self.agents_without_rows(filter, now);
+        Answer { as_of, incomplete, total: matching.len(), unknown: 0, agents_without_rows, entries, cursor }
     }
 
     fn agent_view(&self, name: &NodeName, now: Now) -> Option<AgentView> {

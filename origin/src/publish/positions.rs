@@ -2,7 +2,7 @@
 //!
 //! A publication has the position of the tip whose content it carries: that of the first publication of this tip, and a
 //! rollback that of the publication it returns to. At a revision that changed nothing of the service, the publication is in
-//! force that was there when the tip was seen.
+//! force that was there when the tip was seen. What a pinned service would have published at a tip is not known.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +22,8 @@ pub(crate) const MIN_PREFIX: usize = 7;
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
     services: HashMap<ServiceName, Vec<Published>>,
+    /// At which lines services were pinned, and unpinned again.
+    pins: HashMap<ServiceName, Vec<(usize, bool)>>,
     /// Tips at which a service did not publish anything, with their place among the lines.
     tips: Vec<(usize, Tip)>,
     lines: usize,
@@ -30,8 +32,8 @@ pub(crate) struct Positions {
 #[derive(Debug)]
 struct Published {
     line: usize,
-    /// The line of the first publication of the tip whose content it carries.
-    position: usize,
+    /// The line of the first publication of the tip whose content it carries. `None`: it is older than what was read.
+    position: Option<usize>,
     generation: Generation,
     digest: TarballDigest,
     names: Names,
@@ -67,16 +69,21 @@ impl Positions {
     }
 
     fn add_line(&mut self, ServiceLine { service, generation, event }: ServiceLine) {
-        let LineEvent::Published { digest, revision: Revision { id, version, parts }, why, .. } = event else { return };
+        let (digest, Revision { id, version, parts }, why) = match event {
+            LineEvent::Published { digest, revision, why, .. } => (digest, revision, why),
+            LineEvent::Pinned { .. } => return self.pins.entry(service).or_default().push((self.lines, true)),
+            LineEvent::Unpinned { .. } => return self.pins.entry(service).or_default().push((self.lines, false)),
+        };
         let all = self.services.entry(service).or_default();
         let parts = parts.into_iter().map(|part| part.revision_id).collect();
         let names = Names { revision: id, version, parts };
-        let same = match why {
-            // Another definition of the service at the same tip.
-            Why::Followed => all.last().filter(|last| last.names == names),
-            Why::RolledBack | Why::FloorRaised | Why::Lowered => all.iter().rev().find(|it| it.digest == digest),
+        let position = match why {
+            // The same tip again: of another definition of the service, or because the ref went back to it.
+            Why::Followed => all.iter().rev().find(|it| it.names == names).map_or(Some(self.lines), |it| it.position),
+            Why::RolledBack | Why::FloorRaised | Why::Lowered => {
+                all.iter().rev().find(|it| it.digest == digest).and_then(|it| it.position)
+            }
         };
-        let position = same.map_or(self.lines, |same| same.position);
         all.push(Published { line: self.lines, position, generation, digest, names });
     }
 
@@ -89,10 +96,12 @@ impl Positions {
         let of_tip = || {
             let is_it = |tip: &Tip| tip.tip == followed_ref && is_called(&tip.revision_id, None, revision);
             let (line, _) = self.tips.iter().find(|(_, tip)| is_it(tip))?;
-            published.iter().rev().find(|it| it.line < *line)
+            let pins = self.pins.get(service).map_or(&[][..], Vec::as_slice);
+            let is_pinned = pins.iter().rev().find(|(at, _)| at < line).is_some_and(|(_, is_pinned)| *is_pinned);
+            published.iter().rev().find(|it| it.line < *line).filter(|_| !is_pinned)
         };
         let found = of_own().or_else(of_tip).or_else(of_part)?;
-        Some(Threshold { published, position: found.position })
+        Some(Threshold { published, position: found.position? })
     }
 }
 
@@ -101,7 +110,7 @@ impl Threshold<'_> {
     pub(crate) fn lacks(&self, generation: Generation) -> Option<bool> {
         let known = self.published.iter().rev().find(|it| it.generation == generation);
         match known {
-            Some(known) => Some(known.position < self.position),
+            Some(known) => known.position.map(|position| position < self.position),
             // The history of that time is gone.
             None => {
                 let is_older = self.published.iter().all(|it| generation < it.generation);
@@ -224,6 +233,37 @@ mod tests {
         }
         assert!(positions.find(&"a".parse().unwrap(), "next", "bbbbbbb2").is_none(), "a tip of another ref");
         assert!(positions.find(&"b".parse().unwrap(), "main", "aaaaaaa1").is_none(), "another service");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_unknown() {
+        let pin = |event: &str| {
+            format!(r#"{{"service":"a","generation":10,"event":"{event}","at":"2026-11-20T09:30:00Z","by":null}}"#)
+        };
+        let positions = positions(&[
+            line(10, "0000000a", "gone", "rolled-back"),
+            line(0, "-0000000b", "", ""),
+            line(11, "aaaaaaa1", "one", "followed"),
+            pin("pinned"),
+            line(0, "-bbbbbbb2", "", ""),
+            pin("unpinned"),
+            line(0, "-ccccccc3", "", ""),
+            line(12, "ddddddd4", "two", "followed"),
+            // The ref went back.
+            line(13, "aaaaaaa1", "one", "followed"),
+            line(0, "-eeeeeee5", "", ""),
+        ]);
+        for (revision, expected) in [
+            ("0000000a", "none"),
+            ("0000000b", "none"),
+            ("aaaaaaa1", "x?---"),
+            ("bbbbbbb2", "none"),
+            ("ccccccc3", "x?---"),
+            ("ddddddd4", "x?x-x"),
+            ("eeeeeee5", "x?---"),
+        ] {
+            assert_eq!(who_lacks(&positions, revision, 9..14), expected, "{revision}");
+        }
     }
 
     #[test]

@@ -62,14 +62,20 @@ impl Publisher {
         let read = |digest: ObjectDigest| async move {
             match self.objects().get(repository, Area::Private, &digest).await {
                 // What is lost is not known; the history logs it.
-                Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)) => Ok(bytes::Bytes::new()),
-                read => read,
+                Err(ObjectError::Missing(_) | ObjectError::Corrupt(_)) => Ok(None),
+                read => read.map(Some),
             }
         };
         let read: Vec<_> = stream::iter(segments.clone()).map(read).buffered(CONCURRENT_READS).try_collect().await?;
         let order = move || {
             let mut positions = Positions::default();
-            read.iter().for_each(|segment| positions.add(segment));
+            for segment in &read {
+                match segment {
+                    Some(segment) => positions.add(segment),
+                    // Across a gap nothing can be compared.
+                    None => positions = Positions::default(),
+                }
+            }
             Arc::new(positions)
         };
         let positions = tokio::task::spawn_blocking(order).await.map_err(|_| PublishError::ShuttingDown)?;

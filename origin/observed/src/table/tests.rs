@@ -216,7 +216,14 @@ fn names_outlive_a_restart_and_edges_are_incomplete_until_they_sent_everything()
     after.table.learn(&names, after.now);
     assert_eq!(after.rows().1, ["e1", "e2"]);
     assert_eq!(after.states(), [("a".to_owned(), State::Silent), ("b".to_owned(), State::Silent)]);
+    let without_rows = |world: &World, agents: AgentFilter| {
+        let filter = RowFilter { agents, ..RowFilter::default() };
+        world.table.rows(&filter, None, (None, 1), world.now).agents_without_rows
+    };
+    assert_eq!(without_rows(&after, AgentFilter::default()), 2);
     after.send(&message("e2", 1, &[agent("b", "i", 2, &[])])).unwrap();
+    let of_edge = AgentFilter { edge: Some("e1".parse().unwrap()), ..AgentFilter::default() };
+    assert_eq!(without_rows(&after, of_edge), 1, "it may be at any edge");
     assert_eq!((after.rows().1, after.states()[1].1), (vec!["e1".to_owned()], State::Live));
     // Operators delete at another origin.
     let mut deleted = names.clone();
