@@ -21,6 +21,10 @@ impl<V: Clone + PartialEq> Repository<V> {
         let Some((claim, version)) = stored else {
             self.known = Known::Absent;
             self.hand_to = None;
+            if self.outstanding == Outstanding::Any {
+                // The writer expected versions: none of its writes can be committed any more.
+                self.outstanding = Outstanding::None;
+            }
             if !self.is_defined && self.outstanding == Outstanding::None {
                 return Decision::Nothing;
             }

@@ -204,7 +204,8 @@ impl Writer {
 
     pub(super) fn release(&mut self) -> bool {
         *self.repository.taken() = false;
-        self.outstanding.take().is_none()
+        let is_deletion_unknown = std::mem::take(&mut self.is_deletion_unknown);
+        self.outstanding.take().is_none() && !is_deletion_unknown
     }
 
     pub(super) async fn refresh(&mut self) -> Result<(), PublishError> {

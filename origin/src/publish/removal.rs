@@ -88,7 +88,10 @@ impl Writer {
         };
         let Some(version) = version else { return Ok(()) };
         self.give_up();
-        self.shared.records.delete(&self.key, &version).await?;
+        let deleted = self.shared.records.delete(&self.key, &version).await;
+        // It may still be carried out: the record gets another version before anybody owns the repository again.
+        self.is_deletion_unknown = deleted.is_err();
+        deleted?;
         tracing::info!(repository = %repository.name, "deleted the record of a repository that nobody defines");
         Ok(())
     }

@@ -118,6 +118,8 @@ pub(super) struct Writer {
     pub(super) key: RecordKey,
     /// A write with an unknown outcome.
     pub(super) outstanding: Option<Prepared>,
+    /// The record may still be deleted.
+    pub(super) is_deletion_unknown: bool,
     pace: WritePace,
     retry_at: Instant,
 }
@@ -205,7 +207,15 @@ impl Writer {
     pub(super) fn new(shared: Arc<Shared>, repository: Arc<Repository>) -> Self {
         let (key, now) = (RecordKey::repository(&repository.name), Instant::now());
         let pace = if shared.records.are_local() { WritePace::Unlimited } else { WritePace::of_record(now) };
-        Self { shared, repository, key, outstanding: None, pace, retry_at: now + RETRY_INTERVAL }
+        Self {
+            shared,
+            repository,
+            key,
+            outstanding: None,
+            is_deletion_unknown: false,
+            pace,
+            retry_at: now + RETRY_INTERVAL,
+        }
     }
 
     /// Runs until all senders are gone. The step is boxed: the waiting task of each repository needs no room for it.

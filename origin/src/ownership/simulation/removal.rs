@@ -27,10 +27,12 @@ impl World {
         let is_free = !self.engine.names.values().flat_map(|(names, _)| names.iter()).any(
             |(_, entry)| matches!(entry, Entry::Held { repository: holder, .. } if *holder == self.names[repository]),
         );
-        let is_late = since + REMOVED_AFTER < self.now;
+        let now = self.now;
         let Some(writer) = self.working(index, repository, id).filter(|writer| writer.is_settled()) else {
             return true;
         };
+        // Each owner waits for the whole time. So no record lives for a shorter one, and the clock has passed its fences.
+        let is_late = since.max(writer.started_at) + REMOVED_AFTER < now;
         if !writer.taken.is_empty() {
             // An edit comes to its end first.
             return false;
@@ -49,7 +51,7 @@ impl World {
 
     /// Deletes the record as it is. Whatever comes of it, the writer ends as if another node had written it.
     fn delete(&mut self, index: usize, repository: usize, id: u64) {
-        let Some(expect) = self.working(index, repository, id).map(|writer| writer.version()) else { return };
+        let Some(expect) = self.working(index, repository, id).map(|writer| writer.begin_deletion()) else { return };
         self.request(index, Sender::Done, Operation::DeleteRepository { repository, expect });
         self.supersede(index, repository);
     }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use super::super::records::SessionId;
 use super::Mutant;
-use super::clock::micros;
+use super::clock::{Micros, micros};
 use super::engine::{Body, Operation, Reply, Version};
 use super::world::{Input, Sender, World};
 use crate::ownership::Event;
 
 pub(super) struct Writer {
     pub(super) id: u64,
+    pub(super) started_at: Micros,
     session: SessionId,
     fence: u64,
     version: Version,
@@ -59,7 +60,9 @@ impl Writer {
         self.body.as_ref()
     }
 
-    pub(super) fn version(&self) -> Version {
+    /// Its outcome stays unknown. Returns the version to delete.
+    pub(super) fn begin_deletion(&mut self) -> Version {
+        self.unknown.extend(self.body.clone());
         self.version
     }
 
@@ -77,6 +80,7 @@ impl World {
         let id = self.last_content;
         let writer = Writer {
             id,
+            started_at: self.now,
             session,
             fence,
             version,
