@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::heartbeats::Heartbeats;
 use crate::listener::EdgeListener;
-use crate::observed::Observed;
+use crate::observed::{self, Observed};
 use crate::operator_api::OperatorApi;
 use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
@@ -219,7 +219,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         access: access.clone(),
         peers: peers.clone(),
         agents: own,
-        observed,
+        observed: observed.clone(),
         heartbeats,
         reloader: reloader.clone(),
         clock,
@@ -241,6 +241,7 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     reloader.follow(drain);
     shields.start_probes(drain);
     origin_follower::start(&context, cache.clone(), &config.push, config.cache.fills, members);
+    observed::start_senders(&observed, access.refused_names(), &origins, drain);
     flush_periodically(&catalog, drain);
     let drain = drain.clone();
     Ok(Running { address, admin_address, registry, drain, catalog, status, cache, released, reloader, access })

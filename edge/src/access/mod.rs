@@ -10,6 +10,7 @@ mod key_set;
 mod metrics;
 mod origin_lists;
 mod refusal;
+mod refused;
 mod session;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,7 @@ pub(crate) use decision::AccessDecision;
 pub(crate) use issuers::read as read_issuers;
 pub(crate) use origin_lists::{FollowedLists, OriginListsFile};
 pub(crate) use refusal::Refusal;
+pub(crate) use refused::RefusedNames;
 pub(crate) use session::{Agent, Session};
 
 use self::credential::Credential;
@@ -75,6 +77,7 @@ struct Inner {
     /// The [`Lists::fleet`] that applies.
     fleet: watch::Sender<Arc<Fleet>>,
     key_failures: KeyFailures,
+    refused: RefusedNames,
     /// The edge's own list, as its files change.
     own: watch::Sender<watch::Receiver<Arc<AccessList>>>,
     metrics: AccessMetrics,
@@ -177,6 +180,7 @@ impl Access {
             persisted_owners,
             fleet: watch::Sender::default(),
             key_failures: KeyFailures::default(),
+            refused: RefusedNames::default(),
             own: watch::Sender::new(own),
             metrics,
             drain: drain.clone(),
@@ -231,13 +235,19 @@ impl Access {
         errors
     }
 
-    /// The numbers of cached tokens and of issuers, and their limits.
-    pub(crate) fn bounds(&self) -> [Bound; 2] {
+    /// The numbers of cached tokens, of issuers and of refused names, and their limits.
+    pub(crate) fn bounds(&self) -> [Bound; 3] {
         let key_set = self.inner.key_set();
         [
             ("cached_tokens", key_set.cached_tokens(), self.inner.cached_tokens),
             ("issuers", key_set.issuers().len() as u64, MAX_ISSUERS as u64),
+            self.inner.refused.bound(),
         ]
+    }
+
+    /// The names that failed credentials claimed.
+    pub(crate) fn refused_names(&self) -> RefusedNames {
+        self.inner.refused.clone()
     }
 
     /// Why the keys of issuers could not be read when that was tried last, a sentence each. Their last valid keys apply.
@@ -298,9 +308,12 @@ impl Access {
     }
 
     /// Counts the decision of a request that was answered.
-    pub(crate) fn record(&self, decision: AccessDecision, peer: &Peer) {
+    pub(crate) fn record(&self, decision: AccessDecision, headers: &HeaderMap, peer: &Peer) {
         self.inner.metrics.decided(decision);
         if let AccessDecision::Unauthorized(refusal) = decision {
+            if let Some(name) = refused::claimed_name(headers, peer) {
+                self.inner.refused.record(name, refusal, SystemTime::now());
+            }
             tracing::debug!(address = %peer.address, reason = refusal.as_str(), "a client was rejected");
         }
     }

@@ -205,7 +205,7 @@ impl Inner {
         authorized: Authorized,
         answered: Result<ApiResponse, ApiError>,
     ) -> Response<Body> {
-        self.access.record(authorized.decision, peer);
+        self.access.record(authorized.decision, request.headers(), peer);
         let (mut response, cache, tier) = match answered {
             Ok(ApiResponse { response, status, tier }) => {
                 if let CacheStatus::Hit { stale_for: 1.. } = status {

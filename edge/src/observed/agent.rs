@@ -40,6 +40,8 @@ pub(super) struct AgentState {
     pub(super) is_unheard: bool,
     /// The number of its last change.
     pub(super) number: u64,
+    /// That of the last time that it began to send all rows.
+    pub(super) full_number: u64,
     pub(super) rows: BTreeMap<ServiceName, HeldRow>,
     /// Counts the times that it has sent all rows.
     round: u32,
@@ -105,6 +107,7 @@ impl AgentState {
             heard: now,
             is_unheard: false,
             number: 0,
+            full_number: 0,
             rows: BTreeMap::new(),
             round: 0,
             is_filling: false,
@@ -131,7 +134,7 @@ impl AgentState {
         (self.heard, self.is_unheard, self.number) = (now, false, number);
         if full {
             self.round = self.round.wrapping_add(1);
-            self.is_filling = true;
+            (self.is_filling, self.full_number) = (true, number);
         }
         let (mut before, mut after) = (0, 0);
         for row in rows {

@@ -1,8 +1,13 @@
-//! What the agents of this edge say that they run, in memory.
+//! What the agents of this edge say that they run: in memory, and on its way to every origin.
 
 mod agent;
+mod delivery;
+#[cfg(test)]
+mod fixture;
 mod metrics;
 mod runs;
+mod sender;
+mod sweep;
 mod table;
 mod view;
 
@@ -20,6 +25,7 @@ use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
 
 pub(crate) use self::metrics::ObservedMetrics;
+pub(crate) use self::sender::start as start_senders;
 pub(crate) use self::table::Rejected;
 
 use self::agent::Identity;

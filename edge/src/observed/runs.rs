@@ -14,34 +14,43 @@ const MAX_RUNS: usize = 4;
 
 /// The runs of one name. Sorted by the time of the last message.
 #[derive(Debug, Default)]
-pub(super) struct Runs(Vec<Run>);
+pub(super) struct Runs {
+    runs: Vec<Run>,
+    /// The messages of all of them.
+    messages: u64,
+}
 
 #[derive(Debug)]
 struct Run {
     instance: Instance,
-    began: Moment,
+    /// The number of its first message.
+    first: u64,
+    /// That of its last one.
+    last: u64,
     at: Moment,
 }
 
 impl Runs {
     /// A message of a run was accepted.
     pub(super) fn heard(&mut self, instance: &Instance, now: Moment) {
-        self.0.retain(|run| now.since(run.at) <= ENDED_AFTER);
-        let known = self.0.iter().position(|run| run.instance == *instance).map(|index| self.0.remove(index));
-        if self.0.len() == MAX_RUNS {
-            self.0.remove(0);
+        let Self { runs, messages } = self;
+        *messages += 1;
+        runs.retain(|run| now.since(run.at) <= ENDED_AFTER);
+        let known = runs.iter().position(|run| run.instance == *instance).map(|index| runs.remove(index));
+        if runs.len() == MAX_RUNS {
+            runs.remove(0);
         }
-        let began = known.map_or(now, |known| known.began);
-        self.0.push(Run { instance: instance.clone(), began, at: now });
+        let first = known.map_or(*messages, |known| known.first);
+        runs.push(Run { instance: instance.clone(), first, last: *messages, at: now });
     }
 
     /// Runs that live at the same time: one was heard after the other had begun. A restart is not that.
     pub(super) fn living(&self) -> impl Iterator<Item = &Instance> {
         let overlaps = |one: &&Run| {
-            let with = |other: &Run| other.instance != one.instance && one.began < other.at && other.began < one.at;
-            self.0.iter().any(with)
+            let with = |other: &Run| other.instance != one.instance && one.first < other.last && other.first < one.last;
+            self.runs.iter().any(with)
         };
-        self.0.iter().filter(overlaps).map(|run| &run.instance)
+        self.runs.iter().filter(overlaps).map(|run| &run.instance)
     }
 }
 

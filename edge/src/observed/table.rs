@@ -152,66 +152,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-    use weir_protocol::observed::Proved;
-
     use super::*;
-
-    pub(super) fn identity() -> Identity {
-        Identity { proved: Proved::Token, token_labels: Labels::default(), labels: Labels::default() }
-    }
-
-    pub(super) fn message(instance: &str, seq: u64, flags: &str, services: &[&str], removed: &[&str]) -> AgentObserved {
-        let row = |service: &&str| {
-            let (service, problem) =
-                service.split_once('!').map_or((*service, None), |(name, text)| (name, Some(text)));
-            let problem =
-                problem.map(|text| json!({"kind": "disk", "since": "2026-01-01T00:00:00Z", "tries": 1, "text": text}));
-            json!({
-                "service": service, "desired": null, "current": null, "phase": "waiting", "hook": "none",
-                "problem": problem,
-            })
-        };
-        let message = json!({
-            "instance": instance, "seq": seq, "full": flags.contains('f'), "more": flags.contains('m'),
-            "version": "0.2.0", "rows": services.iter().map(row).collect::<Vec<_>>(), "removed": removed,
-        });
-        AgentObserved::parse(message.to_string().as_bytes()).unwrap()
-    }
-
-    struct Site {
-        table: Table,
-        now: Moment,
-    }
-
-    impl Site {
-        fn new(max_bytes: u64) -> Self {
-            let now = crate::clock::Clock::start().now();
-            Self { table: Table::new(max_bytes, now), now }
-        }
-
-        fn accept(&mut self, agent: &str, message: AgentObserved) -> Result<Vec<Instance>, Rejected> {
-            let accepted = self.table.accept(&agent.parse().unwrap(), identity(), message, self.now);
-            let counted: usize = self.table.agents.values().map(AgentState::bytes).sum();
-            assert_eq!(self.table.bytes, counted);
-            accepted
-        }
-
-        /// The services of an agent with the numbers of their last change; removed ones with a minus.
-        fn rows(&self, agent: &str) -> Vec<String> {
-            let agent = &self.table.agents[agent];
-            assert_eq!(agent.problems, agent.present().filter(|row| row.problem.is_some()).count());
-            let shown = agent.rows.iter().map(|(service, held)| {
-                format!("{}{service} {}", if held.row.is_some() { "" } else { "-" }, held.number)
-            });
-            shown.collect()
-        }
-
-        fn pass(&mut self, seconds: u64) {
-            self.now = self.now.after(Duration::from_secs(seconds));
-            self.table.pass(self.now);
-        }
-    }
+    use crate::observed::fixture::{Site, message};
 
     #[test]
     fn what_does_not_follow_is_asked_for_again() {

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::Full;
+use weir_protocol::name::NodeName;
 use weir_runtime::http_client::{Http2Client, http2_client};
+use weir_runtime::identity::Role;
 use weir_runtime::tls;
 
 use crate::config::OriginConfig;
@@ -18,6 +20,8 @@ pub(crate) struct Clients {
     pub(super) events: Http2Client<Full<Bytes>>,
     /// The end of the client certificate, or the first end in its chain.
     pub(crate) not_after: SystemTime,
+    /// The name of this edge, as the certificate proves it.
+    pub(super) edge: Option<NodeName>,
 }
 
 impl Clients {
@@ -28,9 +32,11 @@ impl Clients {
     pub(crate) fn read(config: &OriginConfig) -> anyhow::Result<Self> {
         let cannot = || format!("cannot use the client certificate, key or CA of origin {}", config.url);
         let identity = (config.client_certificate.as_path(), config.client_key.as_path());
-        let tls = tls::client_config(&config.ca, Some(identity)).with_context(cannot)?;
+        let client = tls::client_config(&config.ca, Some(identity)).with_context(cannot)?;
         let not_after = tls::not_after(&config.client_certificate).with_context(cannot)?;
-        Ok(Self { requests: http2_client(tls.clone()), events: http2_client(tls), not_after })
+        let proved = tls::identity(&config.client_certificate).with_context(cannot)?;
+        let edge = proved.filter(|identity| identity.role == Role::Edge).map(|identity| identity.name);
+        Ok(Self { requests: http2_client(client.clone()), events: http2_client(client), not_after, edge })
     }
 
     pub(crate) fn have_expired(&self) -> bool {

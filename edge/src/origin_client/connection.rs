@@ -14,6 +14,8 @@ use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::event::Cursor;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
 use weir_protocol::members::{self, Members};
+use weir_protocol::name::NodeName;
+use weir_protocol::observed;
 use weir_protocol::request_id::RequestId;
 use weir_protocol::route::Route;
 use weir_runtime::http_client::{CONNECT_TIMEOUT, Http2Client, read_body, root_cause};
@@ -253,6 +255,25 @@ impl Origin {
                 HeartbeatAnswer::parse(&bytes).map_err(|error| self.bad_response(&error.to_string()))
             }
             status => Err(self.bad_response(&format!("status {status} for freshness statements"))),
+        }
+    }
+
+    /// The name of this edge, as its certificate for this origin proves it.
+    pub(crate) fn edge_name(&self) -> Option<NodeName> {
+        self.clients().edge
+    }
+
+    /// Sends what agents run. Returns whether the origin has accepted it; otherwise it lacks what came before.
+    ///
+    /// # Errors
+    /// The request failed, or the origin does not accept it.
+    pub(crate) async fn observed(&self, message: Vec<u8>) -> Result<bool, OriginError> {
+        let response =
+            self.request_within(HeadTimeout::Fast, "observed", observed::EDGE_PATH, Content::post(message)).await?;
+        match response.status() {
+            StatusCode::NO_CONTENT => Ok(true),
+            StatusCode::CONFLICT => Ok(false),
+            status => Err(self.bad_response(&format!("status {status} for what agents run"))),
         }
     }
 

@@ -1,12 +1,20 @@
-//! What agents say that they run: what an edge accepts of it, and what it shows.
+//! What agents say that they run: what an edge accepts of it, shows, and tells its origins.
+
+use std::collections::BTreeMap;
 
 use bytesize::ByteSize;
 use serde_json::{Value, json};
+use weir_edge::config::AuthMode;
 use weir_protocol::digest::TarballDigest;
+use weir_protocol::observed::{EdgeObserved, Proved, Row};
+use weir_protocol::token::SigningKey;
 
+use crate::access::claims;
 use crate::agent_self::assigned;
 use crate::client::{Client, Reply};
+use crate::cluster::cluster;
 use crate::site::Site;
+use crate::test_origin::TestOrigin;
 
 const OBSERVED: &str = "/v1/agents/self/observed";
 
@@ -127,4 +135,85 @@ async fn ten_thousand_services_arrive_in_parts_and_memory_is_bounded() {
         1,
         "what has room stays"
     );
+}
+
+/// The rows that an origin has of an agent, by the messages that it accepted.
+fn rows_at(origin: &TestOrigin, agent: &str) -> BTreeMap<String, Row> {
+    let mut rows = BTreeMap::new();
+    for stated in origin.observed().into_iter().flat_map(|message| message.agents) {
+        if stated.agent.as_str() == agent {
+            if stated.full {
+                rows.clear();
+            }
+            stated.removed.iter().for_each(|service| drop(rows.remove(service.as_str())));
+            rows.extend(stated.rows.into_iter().map(|row| (row.service.to_string(), row)));
+        }
+    }
+    rows
+}
+
+#[tokio::test]
+async fn every_origin_of_a_cluster_gets_what_agents_run() {
+    let (mut site, mut others) = cluster(1).await;
+    site.config.auth.client_ca = Some(site.config.origins[0].ca.clone());
+    site.origin.observe();
+    others[0].observe();
+    site.start_edge().await;
+    let mut client = site.client_as("agent", "h2").await;
+    assert_eq!(post(&mut client, message("a1", 1, true, &["shop-a", "shop-b"], "503")).await.status, 204);
+    for origin in [&site.origin, &others[0]] {
+        site.until("it has the rows", async || rows_at(origin, "cluster-1").len() == 2).await;
+        let first = &origin.observed()[0];
+        assert_eq!((first.edge.as_str(), first.full), ("edge-1", true), "{first:?}");
+        let agent = origin.observed().into_iter().flat_map(|message| message.agents).next().unwrap();
+        assert_eq!((agent.proved, agent.full, agent.seq), (Some(Proved::Certificate), true, 1));
+    }
+
+    // One of them does not answer for a while, and lacks what came meanwhile.
+    others[0].go_down().await;
+    assert_eq!(post(&mut client, message("a1", 2, false, &["shop-a"], "")).await.status, 204);
+    let is_well = |origin: &TestOrigin| rows_at(origin, "cluster-1")["shop-a"].problem.is_none();
+    site.until("the other one has the change", async || is_well(&site.origin)).await;
+    site.until("the edge knows", async || site.metric("weir_edge_observed_rows_behind", &[]) > 0.0).await;
+    others[0].go_up().await;
+    site.until("it has the change, too", async || is_well(&others[0])).await;
+    let changes = others[0].observed().split_off(1);
+    assert!(changes.iter().all(|message| !message.full), "{changes:?}");
+
+    // It lost everything.
+    others[0].answer_observed(409);
+    let known = others[0].observed().len();
+    let begins_again = async || {
+        let later = others[0].observed().split_off(known);
+        later.iter().any(|message| message.full && message.agents.iter().any(|agent| agent.rows.len() == 2))
+    };
+    site.until("it gets everything", begins_again).await;
+    site.until("nothing is left", async || site.metric("weir_edge_observed_rows_behind", &[]) == 0.0).await;
+    for origin in [&site.origin, &others[0]] {
+        let messages = origin.observed();
+        // The same number again: the answer was lost.
+        let follows = |pair: &[EdgeObserved]| pair[1].full || (0..=1).contains(&(pair[1].seq - pair[0].seq));
+        assert!(messages.windows(2).all(follows), "{messages:?}");
+    }
+}
+
+#[tokio::test]
+async fn origins_get_the_names_that_refused_credentials_claim() {
+    let key = SigningKey::generate().unwrap().0;
+    let site = Site::with(|config| {
+        config.auth.mode = AuthMode::Required;
+        config.auth.keys_from_origins = true;
+    })
+    .await;
+    site.origin.observe();
+    let authorization = format!("Bearer {}", key.issue(&claims("t1", &["*"])).unwrap());
+    let mut client = site.client("h2").await;
+    for _ in 0..2 {
+        let refused = client.get("/v1/agents/self/services", &[("authorization", &authorization)]).await;
+        assert_eq!(refused.status, 401);
+    }
+    let stated = || site.origin.observed().into_iter().flat_map(|message| message.refused).next_back();
+    site.until("the origin has the name", async || stated().is_some()).await;
+    let refused = stated().unwrap();
+    assert_eq!((refused.name.as_str(), &*refused.reason), ("cluster-1", "unknown_key"));
 }

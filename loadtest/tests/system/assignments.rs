@@ -2,10 +2,11 @@
 
 use std::fs;
 
+use anyhow::Context;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use weir_loadtest::git_repository::GitRepository;
-use weir_loadtest::processes::free_address;
+use weir_loadtest::processes::{free_address, until};
 use weir_loadtest::scrape;
 
 use crate::access::token;
@@ -103,6 +104,17 @@ async fn assigned_services_begin_and_end_with_the_events_of_their_origin() -> an
     assert_eq!(hooks(), "shop-prod\nshop-stage\nshop-stage\n");
     assert_eq!(version("shop-prod").as_deref(), Some("1"), "its directory stays as it was");
     assert!(site.path("agent-data/shop-prod/unassigned-since").exists());
+
+    // The origin knows what the agent runs, by its edge, and no longer what has ended.
+    let runs = async || {
+        let (_, answer) = send("GET", "/v1/fleet/rows?agent=cluster-1", Value::Null).await.ok()?;
+        let [row] = answer["rows"].as_array()?.as_slice() else { return None };
+        let is_complete = answer["incomplete"] == json!([]) && row["labels"] == json!({ "ring": "canary" });
+        Some(is_complete && row["service"] == "shop-stage" && row["phase"] == "current" && row["hook"] == "succeeded")
+    };
+    until("the origin knows what runs there", async || runs().await.unwrap_or_default())
+        .await
+        .with_context(|| site.logs())?;
 
     // What the credential does not open is nothing, however often it is assigned.
     assert!(!site.path("agent-data/bank").exists(), "{}", site.logs());

@@ -252,6 +252,16 @@ pub fn check_role(path: &Path, role: Role, trust_domain: Option<&TrustDomain>) -
     Ok(())
 }
 
+/// What the certificate of a PEM file proves in any trust domain, whether or not it is valid now.
+///
+/// # Errors
+/// It cannot be read.
+pub fn identity(path: &Path) -> Result<Option<Identity>, TlsError> {
+    let chain = read_certificates(path, CERTIFICATE)?;
+    leaf(path, &chain)?;
+    Ok(Identity::in_any_domain(&chain[0]))
+}
+
 /// All errors of a certificate and its key, each file by itself first: for `--check-config`.
 pub fn check_pair(certificate: &Path, key: &Path, purpose: Purpose<'_>, now: SystemTime) -> Vec<TlsError> {
     let mut faults: Vec<TlsError> = read_key(key).err().into_iter().collect();

@@ -148,6 +148,8 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | what agents run | `agents.observed_bytes` | `agent_observed_bytes` | 429; nothing is dropped. Metric: `weir_edge_agent_observed_messages_total` |
 | rows of one agent, those included that were removed within ten minutes | {edge/src/observed/table.rs MAX_ROWS} |  | 429. Metric: `weir_edge_agent_observed_messages_total` |
 | silence of an agent | {edge/src/observed/table.rs FORGOTTEN_AFTER} |  | what it runs is forgotten. Metric: `weir_edge_agents` |
+| names that failed credentials claimed | {edge/src/access/refused.rs MAX_NAMES} | `refused_names` | the one that was refused the longest ago is forgotten |
+| pause that an origin may ask for before it is told more of what agents run (`Retry-After`) | {edge/src/observed/delivery.rs MAX_RETRY_AFTER} |  | the longest pause |
 | agents that a document of `/v1/explain` or `/status` lists | {edge/src/observed/view.rs MAX_LISTED} |  | the document has their number |
 | verified tokens | `auth.cached_tokens` | `cached_tokens` | eviction |
 | services with a freshness statement | {edge/src/heartbeats.rs MAX_CACHED} | `freshness_statements` | none is given for further services |

@@ -22,6 +22,7 @@ use weir_protocol::event::EventKind;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::members::{self, Member, MemberState, Members};
 use weir_protocol::name::ServiceName;
+use weir_protocol::observed::{EDGE_PATH, EdgeObserved, MAX_MESSAGE_BYTES};
 use weir_protocol::problem::Problem;
 use weir_protocol::request_id::REQUEST_ID;
 use weir_protocol::route::Route;
@@ -71,6 +72,10 @@ struct State {
     statements: HashMap<ServiceName, Envelope>,
     /// None: it is no member of a cluster.
     members: Option<Members>,
+    /// What the edge says that agents run, as far as it was accepted. None: it is older.
+    observed: Option<Vec<EdgeObserved>>,
+    /// The answers to the next of these messages; then `204`.
+    observed_answers: VecDeque<u16>,
     /// None: there is no event stream.
     events: Option<Events>,
 }
@@ -155,6 +160,21 @@ impl TestOrigin {
         };
         let members = members.iter().enumerate().map(member).collect();
         self.api.state.lock().unwrap().members = Some(Members { members });
+    }
+
+    /// Takes in what agents run from now on.
+    pub(crate) fn observe(&self) {
+        self.api.state.lock().unwrap().observed = Some(Vec::new());
+    }
+
+    /// The messages about what agents run that it accepted.
+    pub(crate) fn observed(&self) -> Vec<EdgeObserved> {
+        self.api.state.lock().unwrap().observed.clone().unwrap_or_default()
+    }
+
+    /// The next of these messages gets this answer.
+    pub(crate) fn answer_observed(&self, status: u16) {
+        self.api.state.lock().unwrap().observed_answers.push_back(status);
     }
 
     /// Whether it takes nobody for an edge from now on.
@@ -246,6 +266,20 @@ impl TestOrigin {
     }
 }
 
+impl Api {
+    async fn observe(&self, request: Request<RequestBody>) -> Response<Body> {
+        let body = request.into_body().read(MAX_MESSAGE_BYTES).await.unwrap();
+        let mut state = self.state.lock().unwrap();
+        let code = state.observed_answers.pop_front().unwrap_or(204);
+        if code == 204 {
+            state.observed.iter_mut().for_each(|observed| observed.push(EdgeObserved::parse(&body).unwrap()));
+        }
+        let mut response = Response::new(Body::Empty);
+        *response.status_mut() = StatusCode::from_u16(code).unwrap();
+        response
+    }
+}
+
 impl Handler for Api {
     async fn handle(&self, request: Request<RequestBody>, peer: Arc<Peer>) -> Response<Body> {
         assert_eq!(peer.identity.as_ref().map(|identity| identity.role), Some(Role::Edge), "only edges call");
@@ -258,6 +292,9 @@ impl Handler for Api {
             && let Some(members) = &self.state.lock().unwrap().members
         {
             return Response::new(Body::from(members.to_json()));
+        }
+        if request.uri().path() == EDGE_PATH && self.state.lock().unwrap().observed.is_some() {
+            return self.observe(request).await;
         }
         let Ok(route) = Route::parse(request.uri().path()) else { return Problem::no_such_path().into_response() };
         let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());

@@ -10,6 +10,9 @@ use crate::descriptor::rfc3339;
 use crate::labels::Labels;
 use crate::name::{NodeName, ServiceName};
 
+/// The path at an origin.
+pub const PATH: &str = "/v1/observed";
+
 /// The longest time between two messages of an edge, in seconds: also empty ones say that its agents are alive.
 pub const INTERVAL_SECONDS: u64 = 10;
 

@@ -10,7 +10,8 @@ mod transfer;
 
 pub use self::from_agent::{AgentObserved, INTERVAL_SECONDS as AGENT_INTERVAL_SECONDS};
 pub use self::from_edge::{
-    AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, Proved, RefusedName,
+    AgentRows, EdgeObserved, INTERVAL_SECONDS as EDGE_INTERVAL_SECONDS, MAX_REASON_BYTES, PATH as EDGE_PATH, Proved,
+    RefusedName,
 };
 pub use self::instance::{Instance, InstanceError, MAX_INSTANCE_BYTES};
 pub use self::row::{Current, Desired, HookState, MAX_PROBLEM_BYTES, Phase, Problem, ProblemKind, Row};

@@ -11,6 +11,7 @@ use super::issuer_policy::IssuerPolicy;
 use super::jwk_set::VerifyingKey;
 use super::public_key::PublicKey;
 use super::{MAX_TOKEN_BYTES, UnixSeconds};
+use crate::name::NodeName;
 
 /// The algorithm of Weir's own tokens (RFC 8037 section 3.1); with our keys it is Ed25519.
 pub(super) const ALGORITHM: &str = "EdDSA";
@@ -73,6 +74,11 @@ impl<'a> UnverifiedToken<'a> {
             return Err(malformed("its header: `crit` names an extension, and none is supported"));
         }
         Ok(Self { algorithm: alg, key: kid, message, payload: Value::Object(payload), signature })
+    }
+
+    /// The name of an agent that it claims, if it is one of Weir's own. Nothing proves it yet.
+    pub fn claimed_name(&self) -> Option<NodeName> {
+        self.payload.get("sub")?.as_str()?.parse().ok()
     }
 
     /// The id of the key that signed it.
