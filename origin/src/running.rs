@@ -233,6 +233,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
             metrics: ClusterMetrics::register(&registry)?,
         };
         membership.start(parts, &drain);
+        joined.send(Event::Defined(catalog.snapshot().definitions.repositories.keys().cloned().collect())).await;
         cluster = Some((joined, client));
     }
     let of_edges = http.listener("edge").with_access_log(&access_log);

@@ -23,7 +23,7 @@ metric_families! {
         /// Time from the last renewal of an owner whose session had ended until this origin took the repository.
         pub(super) without_owner: Histogram = "weir_origin_cluster_without_owner_seconds"
             [1.0, 3.0, 10.0, 20.0, 30.0, 40.0, 60.0, 120.0, 300.0, 1200.0];
-        /// Writers that stopped because another origin had written their record, or because they had deleted it.
+        /// Writers that found a record of another origin and stopped.
         pub(super) superseded: IntCounter = "weir_origin_cluster_superseded_writers_total";
         /// When the session of this origin ends unless it is renewed, in Unix seconds. 0: it has none, and polls and
         /// publishes nothing.

@@ -270,14 +270,6 @@ impl ServiceNames {
         Ok(())
     }
 
-    /// Whether a repository has no name.
-    ///
-    /// # Errors
-    /// The names cannot be read.
-    pub(crate) async fn are_free(&self, repository: &RepositoryName) -> Result<bool, PublishError> {
-        Ok(self.records.all().await?.of_repository(repository).is_empty())
-    }
-
     /// Forgets which names were taken here, but those that the repository has no row for.
     fn forget_used(&self, repository: &RepositoryName) {
         let taken = &mut lock(&self.in_use).taken;

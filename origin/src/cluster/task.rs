@@ -202,7 +202,7 @@ impl Task {
             }
             Event::Superseded { repository } => {
                 self.metrics.superseded.inc();
-                tracing::info!(%repository, "the record was written by another origin, or deleted: this origin stops its work");
+                tracing::warn!(%repository, "another origin has written the record: this origin stops its work");
             }
             _ => {}
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
@@ -30,9 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(600);
 
 /// How often everything is brought in line again.
 const ALIGN_EVERY: Duration = Duration::from_secs(24 * 3600);
-
-/// A repository is removed when nobody has defined it for this many times `retention.gc_grace_period`.
-const REMOVE_AFTER: u32 = 8;
 
 pub(super) struct Work {
     parts: Parts,
@@ -96,15 +93,13 @@ impl Work {
         });
     }
 
-    /// Reads again what other origins have written. Then what is defined, and has no record, gets one.
+    /// Reads again what other origins have written.
     pub(super) fn refresh(&self, listed: Vec<Listed>) {
-        let parts = self.parts.clone();
+        let publisher = self.parts.publisher.clone();
         self.parts.drain.spawn(async move {
-            if let Err(error) = parts.publisher.refresh_listed(listed).await {
+            if let Err(error) = publisher.refresh_listed(listed).await {
                 tracing::warn!(%error, "the state of other members' repositories cannot be read: it is read again on use");
             }
-            let defined = parts.catalog.snapshot().definitions.repositories.keys().cloned().collect();
-            parts.send(Event::Defined(defined)).await;
         });
     }
 
@@ -136,10 +131,10 @@ impl Parts {
     ) {
         let works = async {
             self.take(&repository, version, mirror).await;
-            tokio::join!(self.align(&repository), self.remove_undefined(&repository))
+            self.align(&repository).await;
         };
         tokio::select! {
-            _ = works => {}
+            () = works => {}
             () = stop.cancelled() => {}
             // The drain stops the worker.
             () = self.drain.begun() => return,
@@ -203,28 +198,6 @@ impl Parts {
                     }
                     aligned = Some(digests);
                 }
-            }
-        }
-    }
-
-    /// Removes the repository when nobody has defined it for long. Then its record is gone, and the task is stopped.
-    async fn remove_undefined(&self, repository: &RepositoryName) {
-        let grace_period = self.publisher.grace_period();
-        let mut since = None;
-        loop {
-            sleep(LOOK_EVERY.min(grace_period / 2)).await;
-            let is_defined = self.catalog.snapshot().definitions.repositories.contains_key(repository);
-            let is_used = is_defined || self.agreed.borrow().is_none() || !self.publisher.is_empty(repository);
-            since = since.filter(|_| !is_used).or_else(|| (!is_used).then(Instant::now));
-            if since.is_none_or(|since| since.elapsed() < grace_period * REMOVE_AFTER) {
-                continue;
-            }
-            let removed = async {
-                let is_free = self.names.are_free(repository).await?;
-                if is_free { self.publisher.remove(repository).await } else { Ok(()) }
-            };
-            if let Err(error) = removed.await {
-                tracing::warn!(%repository, %error, "the repository, which nobody defines, cannot be removed yet");
             }
         }
     }

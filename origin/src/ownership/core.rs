@@ -74,7 +74,7 @@ impl<V: Clone + PartialEq> Core<V> {
                     self.answered(pending, answer);
                 }
             }
-            Event::Defined(repositories) => repositories.iter().for_each(|name| self.defined(name)),
+            Event::Defined(repositories) => repositories.iter().for_each(|name| self.learn(name)),
             Event::Asked { repository } => self.asked(repository),
             Event::Ready { node, repository, is_ready } => self.ready(&node, &repository, is_ready),
             Event::Told { repository } => self.told(&repository),

@@ -21,13 +21,6 @@ impl<V: Clone + PartialEq> Repository<V> {
         let Some((claim, version)) = stored else {
             self.known = Known::Absent;
             self.hand_to = None;
-            if self.outstanding == Outstanding::Any {
-                // The writer expected versions: none of its writes can be committed any more.
-                self.outstanding = Outstanding::None;
-            }
-            if !self.is_defined && self.outstanding == Outstanding::None {
-                return Decision::Nothing;
-            }
             return self.take(None, None, cluster);
         };
         self.know(claim.clone(), version.clone(), cluster.now);
@@ -139,9 +132,7 @@ mod tests {
 
     fn repository(cluster: &Cluster, winner: u64, runner_up: u64) -> Repository<u64> {
         let placement = Placement { winner: Some(name(winner)), runner_up: Some(name(runner_up)) };
-        let mut repository = Repository::new(placement, cluster.now);
-        repository.define();
-        repository
+        Repository::new(placement, cluster.now)
     }
 
     #[test]
@@ -206,17 +197,5 @@ mod tests {
         let first = claim(1, CLOCK + 10_000);
         assert_eq!(runner_up.decide(None, &cluster), Decision::Write { expect: None, claim: first });
         assert_eq!(other.decide(None, &cluster), Decision::Nothing);
-    }
-
-    #[test]
-    fn a_record_is_made_for_a_repository_that_was_defined_since_it_had_one() {
-        let cluster = cluster(&[2]);
-        let mut repository = repository(&cluster, 1, 2);
-        assert_eq!(repository.decide(None, &cluster), Decision::Write { expect: None, claim: claim(1, CLOCK) });
-        assert_eq!(repository.decide(Some((claim(2, 5), 8)), &cluster), Decision::Nothing);
-        assert_eq!(repository.decide(None, &cluster), Decision::Nothing);
-        assert!(repository.is_gone());
-        assert!(repository.define() && !repository.define());
-        assert_eq!(repository.decide(None, &cluster), Decision::Write { expect: None, claim: claim(1, CLOCK) });
     }
 }

@@ -106,8 +106,7 @@ pub enum Event<V> {
         /// The answer.
         answer: Answer<V>,
     },
-    /// These repositories are to have an owner: a record is made for those that have none. Without this, a node forgets a
-    /// repository whose record was deleted.
+    /// These repositories are to have an owner, whether or not they have a record.
     Defined(Vec<RepositoryName>),
     /// The owner of a repository asks whether this node is ready to own it. The answer is no unless
     /// [`Action::Prepare`] follows.

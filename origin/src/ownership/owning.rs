@@ -24,16 +24,6 @@ impl<V: Clone + PartialEq> Core<V> {
         }
     }
 
-    /// A repository is to have a record.
-    pub(super) fn defined(&mut self, name: &RepositoryName) {
-        self.learn(name);
-        if let Some(repository) = self.repositories.get_mut(name)
-            && repository.define()
-        {
-            self.consider(name);
-        }
-    }
-
     pub(super) fn listed(&mut self, listed: &[(RepositoryName, Option<V>)]) {
         for (name, version) in listed {
             self.learn(name);
@@ -111,7 +101,6 @@ impl<V: Clone + PartialEq> Core<V> {
         repository.is_in_flight = false;
         match (repository.write.take(), answer) {
             (None, Answer::Repository(stored)) => match repository.read(stored, &self.cluster) {
-                Decision::Nothing if repository.is_gone() => return drop(self.repositories.remove(name)),
                 Decision::Nothing => self.tell_next_owner(name),
                 Decision::Start { fence, version } => self.start(name, fence, version),
                 Decision::Write { expect, claim } => self.write(name, expect, claim),

@@ -21,8 +21,6 @@ pub(super) struct Repository<V> {
     /// The write in flight.
     pub(super) write: Option<(Option<V>, Claim)>,
     pub(super) must_read: bool,
-    /// It was defined since its record was seen: without one, a record is made.
-    pub(super) is_defined: bool,
     /// The owner has released the repository for this node.
     pub(super) is_invited: bool,
     /// Nothing is requested earlier.
@@ -108,7 +106,6 @@ impl<V: Clone + PartialEq> Repository<V> {
             is_in_flight: false,
             write: None,
             must_read: false,
-            is_defined: false,
             is_invited: false,
             not_before: now,
             move_not_before: now,
@@ -224,17 +221,6 @@ impl<V: Clone + PartialEq> Repository<V> {
         }
     }
 
-    /// The repository is to have a record. Whether that is news.
-    pub(super) fn define(&mut self) -> bool {
-        let has_record = matches!(self.known, Known::Record { .. });
-        !has_record && !std::mem::replace(&mut self.is_defined, true)
-    }
-
-    /// Nobody defines the repository, and it has no record.
-    pub(super) fn is_gone(&self) -> bool {
-        matches!(self.known, Known::Absent) && !self.is_defined && self.activity == Activity::Idle
-    }
-
     /// The owner has released the repository for this node.
     pub(super) fn told(&mut self, now: Instant) {
         (self.must_read, self.is_invited, self.not_before) = (true, true, now);
@@ -265,6 +251,5 @@ impl<V: Clone + PartialEq> Repository<V> {
             _ => now,
         };
         self.known = Known::Record { claim, version, noticed };
-        self.is_defined = false;
     }
 }

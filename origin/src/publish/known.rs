@@ -96,14 +96,6 @@ impl Known {
         tombstones.into_iter().skip(most).map(|(_, service)| service.clone()).collect()
     }
 
-    /// Whether the repository has no services and no document of operators.
-    pub(super) fn is_empty(&self) -> bool {
-        let is_gone = |known: &KnownService| known.is_tombstone && known.pinned_since.is_none();
-        self.suspension.is_none()
-            && self.record.definition.is_none()
-            && self.services.values().all(|known| is_gone(known))
-    }
-
     /// How many superseded versions are retained.
     pub(super) fn retained(&self) -> usize {
         self.services.values().map(|service| service.retained.len()).sum()

@@ -32,7 +32,6 @@ mod publication;
 mod publisher;
 mod queries;
 mod record;
-mod removal;
 mod request;
 mod retention;
 mod row;

@@ -139,12 +139,11 @@ impl Publisher {
         self.refresh_listed(self.shared.records.list_versions("repositories/").await?).await
     }
 
-    /// Forgets empty repositories of other origins that are not listed, and reads the listed ones again whose version is another one, or is not known.
+    /// Reads the listed repositories of other origins again whose version is another one, or is not known.
     ///
     /// # Errors
     /// Some of the stored state cannot be read.
     pub(crate) async fn refresh_listed(&self, listed: Vec<Listed>) -> Result<(), PublishError> {
-        self.forget_removed(&listed);
         let has_changed =
             |name: &RepositoryName, version: Option<Version>| version.is_none() || self.record_version(name) != version;
         let changed = listed.into_iter().filter_map(|(key, version)| {
@@ -204,8 +203,7 @@ impl Writer {
 
     pub(super) fn release(&mut self) -> bool {
         *self.repository.taken() = false;
-        let is_deletion_unknown = std::mem::take(&mut self.is_deletion_unknown);
-        self.outstanding.take().is_none() && !is_deletion_unknown
+        self.outstanding.take().is_none()
     }
 
     pub(super) async fn refresh(&mut self) -> Result<(), PublishError> {
@@ -229,8 +227,7 @@ impl Writer {
         }
         {
             let known = self.repository.known();
-            // An empty repository is removed when nobody defines it.
-            if known.version.is_some() && loaded.known.version.is_none() && !known.is_empty() {
+            if known.version.is_some() && loaded.known.version.is_none() {
                 let damage = loaded.problems.damage.first().map_or("there is none any more", String::as_str);
                 return Err(PublishError::Record(damage.to_owned()));
             }

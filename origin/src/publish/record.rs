@@ -182,11 +182,6 @@ impl RepositoryRecord {
         self
     }
 
-    /// Whether the record names no objects, and has no document of operators.
-    pub(super) fn is_bare(&self) -> bool {
-        self.definition.is_none() && self.objects().next().is_none()
-    }
-
     /// The private objects that this record and its previous copy reference.
     pub(super) fn objects(&self) -> impl Iterator<Item = ObjectDigest> + '_ {
         self.named().chain(self.superseded.iter().copied())

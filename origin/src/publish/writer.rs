@@ -106,8 +106,6 @@ pub(super) enum Request {
     Take(Version, oneshot::Sender<Result<(), TakeError>>),
     /// This origin owns the repository no more. The answer: no write has an unknown outcome.
     Release(oneshot::Sender<bool>),
-    /// Deletes the record of a repository that is removed.
-    Delete(oneshot::Sender<Result<(), PublishError>>),
     /// Reads the state again, unless this origin owns the repository.
     Refresh(oneshot::Sender<Result<(), PublishError>>),
 }
@@ -118,8 +116,6 @@ pub(super) struct Writer {
     pub(super) key: RecordKey,
     /// A write with an unknown outcome.
     pub(super) outstanding: Option<Prepared>,
-    /// The record may still be deleted.
-    pub(super) is_deletion_unknown: bool,
     pace: WritePace,
     retry_at: Instant,
 }
@@ -207,15 +203,7 @@ impl Writer {
     pub(super) fn new(shared: Arc<Shared>, repository: Arc<Repository>) -> Self {
         let (key, now) = (RecordKey::repository(&repository.name), Instant::now());
         let pace = if shared.records.are_local() { WritePace::Unlimited } else { WritePace::of_record(now) };
-        Self {
-            shared,
-            repository,
-            key,
-            outstanding: None,
-            is_deletion_unknown: false,
-            pace,
-            retry_at: now + RETRY_INTERVAL,
-        }
+        Self { shared, repository, key, outstanding: None, pace, retry_at: now + RETRY_INTERVAL }
     }
 
     /// Runs until all senders are gone. The step is boxed: the waiting task of each repository needs no room for it.
@@ -268,7 +256,6 @@ impl Writer {
                 }
             }
             Request::Release(done) => drop(done.send(self.release())),
-            Request::Delete(done) => drop(done.send(self.delete().await)),
             Request::Refresh(done) => drop(done.send(self.refresh().await)),
         }
     }
@@ -386,22 +373,17 @@ impl Writer {
                 Err(self.not_owner())
             }
             Err(NotWritten::Superseded) => {
-                if self.shared.superseded.is_some() {
+                if let Some(superseded) = &self.shared.superseded {
                     tracing::warn!(repository = %self.repository.name, "another origin has written the record of the repository: this origin no longer publishes there");
-                    self.give_up();
+                    *self.repository.taken() = false;
+                    // The receiver is gone only at a stop.
+                    let _ = superseded.send(self.repository.name.clone());
                     return Err(self.not_owner());
                 }
                 self.suspend("its record was replaced by another writer while this origin ran");
                 self.refuse_suspended()
             }
         }
-    }
-
-    /// Writes no more: the record may be another one.
-    pub(super) fn give_up(&self) {
-        *self.repository.taken() = false;
-        // The receiver is gone only at a stop.
-        let _ = self.shared.superseded.as_ref().map(|superseded| superseded.send(self.repository.name.clone()));
     }
 
     async fn put(&self, bytes: &Bytes) -> Result<Version, NotWritten> {
@@ -450,7 +432,7 @@ impl Writer {
     }
 
     /// Resolves an unknown outcome, and reloads an unread state, before the next write.
-    pub(super) async fn resolve_outstanding(&mut self) -> Result<(), PublishError> {
+    async fn resolve_outstanding(&mut self) -> Result<(), PublishError> {
         if !self.may_write() {
             self.retry_at = Instant::now() + RETRY_INTERVAL;
             if self.repository.is_unread() {

@@ -17,7 +17,6 @@ pub(super) struct Checker {
     pub(super) publications: u64,
     pub(super) service_publications: u64,
     pub(super) deleted_nodes: u64,
-    pub(super) deleted_repositories: u64,
     /// The last published generation of each service.
     pub(super) last_of_service: BTreeMap<usize, u64>,
 }
@@ -79,12 +78,6 @@ impl Checker {
         let has_failed = history.failed.contains(&after.content);
         self.require(twice.is_none(), || format!("a generation is published twice: {}", context()));
         self.require(!has_failed, || format!("a publication that was reported as failed is visible: {}", context()));
-    }
-
-    /// Another repository with this name may follow.
-    pub(super) fn repository_deleted(&mut self, repository: usize) {
-        self.histories.remove(&repository);
-        self.deleted_repositories += 1;
     }
 
     /// I8: the generations of a service grow, whatever repository publishes it.

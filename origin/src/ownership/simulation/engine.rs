@@ -48,7 +48,6 @@ pub(super) enum Operation {
     ReadRepository(usize),
     WriteRepository { repository: usize, expect: Option<Version>, body: Body },
     ReadNames(usize),
-    DeleteRepository { repository: usize, expect: Version },
     WriteNames { bucket: usize, expect: Option<Version>, names: Names },
 }
 
@@ -173,13 +172,6 @@ impl Engine {
                 self.repositories.insert(repository, (body, self.last));
                 self.check_names(checker);
                 Reply::Written(self.last)
-            }
-            Operation::DeleteRepository { repository, expect } => {
-                if self.repositories.get(&repository).is_some_and(|(_, version)| *version == expect) {
-                    self.repositories.remove(&repository);
-                    checker.repository_deleted(repository);
-                }
-                Reply::Deleted
             }
             Operation::ReadNames(bucket) => Reply::Names(self.names.get(&bucket).cloned()),
             Operation::WriteNames { bucket, expect, names } => {

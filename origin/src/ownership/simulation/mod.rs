@@ -13,7 +13,6 @@ mod faults;
 mod names;
 mod nemesis;
 mod node;
-mod removal;
 mod run;
 mod world;
 mod writer;

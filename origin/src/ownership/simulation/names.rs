@@ -35,9 +35,6 @@ impl World {
     /// The writer defines, publishes, moves or deletes some service.
     pub(super) fn drive_service(&mut self, index: usize, repository: usize, id: u64) {
         self.schedule_service(index, repository, id);
-        if self.undefines(index, repository, id) {
-            return;
-        }
         let (dice, mut name) = (self.rng.u8(..100), self.rng.usize(..self.plan.services));
         let (repositories, clock) = (self.names.len(), self.milliseconds(index));
         let other = self.rng.usize(..repositories);
@@ -79,7 +76,7 @@ impl World {
         self.put_services(index, repository, id, body);
     }
 
-    pub(super) fn put_services(&mut self, index: usize, repository: usize, id: u64, mut body: Body) {
+    fn put_services(&mut self, index: usize, repository: usize, id: u64, mut body: Body) {
         body.sequence += 1;
         self.put(index, repository, id, body);
     }

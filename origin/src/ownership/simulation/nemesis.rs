@@ -24,7 +24,6 @@ impl World {
     pub(super) fn end_chaos(&mut self) {
         self.faults = Faults::default();
         self.engine_down_until = self.now;
-        self.undefined.clear();
         for node in 0..self.nodes.len() {
             let ends = &mut self.nodes[node];
             (ends.cut_to_engine_until, ends.cut_from_engine_until, ends.cut_from_nodes_until) = (0, 0, 0);

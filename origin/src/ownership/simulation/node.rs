@@ -6,7 +6,7 @@ use std::time::Instant;
 use weir_protocol::name::NodeName;
 
 use super::super::core::Core;
-use super::super::messages::{Answer, Event};
+use super::super::messages::Event;
 use super::super::name_writer::NameWriter;
 use super::super::{Digests, Settings};
 use super::Mutant;
@@ -106,7 +106,8 @@ impl World {
         node.core = Some(Core::new(&settings, node.clock.local(self.now)));
         node.life += 1;
         node.valid_until = None;
-        self.handle(index, Event::Tick);
+        let names = self.names.clone();
+        self.handle(index, Event::Defined(names));
     }
 
     /// Ends a node: its process dies.
@@ -141,13 +142,7 @@ impl World {
             }
             Input::Reply(Sender::Core { request }, reply) => {
                 let answer = self.answer(index, reply);
-                let is_listing = matches!(answer, Answer::Repositories(_));
                 self.handle(index, Event::Answered { request, answer });
-                if is_listing {
-                    let defined = (0..self.names.len()).filter(|repository| !self.undefined.contains_key(repository));
-                    let defined = defined.map(|repository| self.names[repository].clone()).collect();
-                    self.handle(index, Event::Defined(defined));
-                }
             }
             Input::Reply(Sender::Done, _) => {}
             Input::Reply(Sender::Names { bucket, attempt }, reply) => {

@@ -33,8 +33,6 @@ pub(super) struct World {
     pub(super) last_content: u64,
     /// Since when a repository has a name without the service.
     pub(super) unused_since: BTreeMap<usize, Micros>,
-    /// The repositories that nobody defines, and since when.
-    pub(super) undefined: BTreeMap<usize, Micros>,
     pub(super) is_traced: bool,
 }
 
@@ -156,7 +154,6 @@ impl World {
             steps: 0,
             last_content: 0,
             unused_since: BTreeMap::new(),
-            undefined: BTreeMap::new(),
             is_traced: false,
         }
     }
@@ -239,10 +236,7 @@ impl World {
         }
         let is_write = matches!(
             operation,
-            Operation::WriteRepository { .. }
-                | Operation::WriteNode { .. }
-                | Operation::WriteNames { .. }
-                | Operation::DeleteRepository { .. }
+            Operation::WriteRepository { .. } | Operation::WriteNode { .. } | Operation::WriteNames { .. }
         );
         let shown = (self.is_traced && is_write).then(|| format!("{operation:?}"));
         let reply = self.engine.apply(node, &self.nodes[node].name, operation, &mut self.checker);

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use super::super::records::SessionId;
 use super::Mutant;
-use super::clock::{Micros, micros};
+use super::clock::micros;
 use super::engine::{Body, Operation, Reply, Version};
 use super::world::{Input, Sender, World};
 use crate::ownership::Event;
 
 pub(super) struct Writer {
     pub(super) id: u64,
-    pub(super) started_at: Micros,
     session: SessionId,
     fence: u64,
     version: Version,
@@ -60,12 +59,6 @@ impl Writer {
         self.body.as_ref()
     }
 
-    /// Its outcome stays unknown. Returns the version to delete.
-    pub(super) fn begin_deletion(&mut self) -> Version {
-        self.unknown.extend(self.body.clone());
-        self.version
-    }
-
     pub(super) fn fence(&self) -> u64 {
         self.fence
     }
@@ -80,7 +73,6 @@ impl World {
         let id = self.last_content;
         let writer = Writer {
             id,
-            started_at: self.now,
             session,
             fence,
             version,
@@ -223,7 +215,7 @@ impl World {
         self.deliver(index, pause, Input::Writer { repository, writer, input: WriterInput::Settle });
     }
 
-    pub(super) fn supersede(&mut self, index: usize, repository: usize) {
+    fn supersede(&mut self, index: usize, repository: usize) {
         let repository = self.names[repository].clone();
         self.trace(|| format!("origin-{index}: {repository} was superseded"));
         self.handle(index, Event::Superseded { repository });
