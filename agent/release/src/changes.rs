@@ -37,7 +37,7 @@ pub struct Changes {
     pub file: NamedTempFile,
     /// How many there are.
     pub total: u64,
-    /// The first ones, at most [`MAX_FIRST`].
+    /// The first ones, at most 1,000.
     pub first: Vec<Change>,
 }
 

@@ -103,7 +103,7 @@ impl ServerClocks {
         ))
     }
 
-    /// The time of a publication: `now`, but at most [`MAX_AHEAD`] ahead of the servers.
+    /// The time of a publication: `now`, but at most an hour ahead of the servers.
     pub fn bounded(&self, now: SystemTime, at: Instant) -> SystemTime {
         let ahead = u64::try_from(self.ahead(now, at).unwrap_or(0)).unwrap_or(0);
         let excess = Duration::from_secs(ahead).saturating_sub(MAX_AHEAD);
