@@ -238,8 +238,14 @@ fn is_metric(text: &str) -> bool {
 fn dashboards_alerts_and_pages_name_metrics_that_exist() -> anyhow::Result<()> {
     let mut exist = BTreeSet::new();
     for role in ["edge", "agent", "origin"] {
-        for folder in [&format!("{role}/src"), "shared"] {
-            registered(role, folder, &mut exist)?;
+        registered(role, "shared", &mut exist)?;
+        // The role itself, and the crates in its folder.
+        for part in fs::read_dir(root().join(role))? {
+            let part = part?.file_name().into_string().expect("names of the repository are UTF-8");
+            let folder = if part == "src" { format!("{role}/src") } else { format!("{role}/{part}/src") };
+            if root().join(&folder).is_dir() {
+                registered(role, &folder, &mut exist)?;
+            }
         }
     }
     let mut texts = files("deploy", "yml")?;
