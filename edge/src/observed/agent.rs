@@ -35,6 +35,9 @@ pub(super) struct AgentState {
     pub(super) version: String,
     pub(super) instance: Instance,
     pub(super) seq: u64,
+    /// When its last message came, which is of this run.
+    pub(super) messaged: Moment,
+    /// When an agent of this name sent its last request, perhaps another run.
     pub(super) heard: Moment,
     /// It was not heard for long.
     pub(super) is_unheard: bool,
@@ -104,6 +107,7 @@ impl AgentState {
             version: String::new(),
             instance,
             seq: 0,
+            messaged: now,
             heard: now,
             is_unheard: false,
             number: 0,
@@ -131,7 +135,7 @@ impl AgentState {
         let AgentObserved { instance, seq, full, more, version, labels, rows, removed } = message;
         self.runs.heard(&instance, now);
         (self.instance, self.seq, self.version, self.own_labels) = (instance, seq, version, labels);
-        (self.heard, self.is_unheard, self.number) = (now, false, number);
+        (self.messaged, self.heard, self.is_unheard, self.number) = (now, now, false, number);
         if full {
             self.round = self.round.wrapping_add(1);
             (self.is_filling, self.full_number) = (true, number);

@@ -128,7 +128,7 @@ fn push(
         agent: name.clone(),
         proved: Some(agent.identity.proved),
         labels: agent.identity.labels.clone(),
-        heard_ago: now.since(agent.heard).as_secs(),
+        heard_ago: now.since(agent.messaged).as_secs(),
         instance: agent.instance.clone(),
         seq: agent.seq,
         version: agent.version.clone(),
@@ -210,6 +210,8 @@ mod tests {
         site.pass(90);
         assert_eq!(next(&mut sweep, &site), ["one?", "two?"]);
         site.table.heard(&"one".parse().unwrap(), site.now);
+        let part = sweep.part(&site.table, site.now);
+        assert_eq!(part.agents[0].heard_ago, 90, "perhaps it is another run that is back");
         assert_eq!(next(&mut sweep, &site), ["one "], "it is back");
         // What was removed is not known for ever.
         site.accept("one", message("a", 3, "", &[], &["shop"])).unwrap();

@@ -57,7 +57,7 @@ pub struct AgentRows {
     /// The labels that operators or its token assert.
     #[serde(default)]
     pub labels: Labels,
-    /// How long ago the edge heard it, in seconds.
+    /// How long ago the last message of this run came, in seconds. Whether the agent lives, `unheard` says.
     pub heard_ago: u64,
     /// Its run.
     pub instance: Instance,
