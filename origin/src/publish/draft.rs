@@ -111,6 +111,11 @@ impl<'a> Draft<'a> {
         (self.record, self.pages, self.rows.into_values().collect(), self.lines)
     }
 
+    /// The generation of a service that this draft changes.
+    pub(super) fn generation_in_it(&self, service: &ServiceName) -> Option<Generation> {
+        self.rows.get(service).map(|row| row.generation)
+    }
+
     /// The stored row of a service; an empty one if none is stored.
     pub(super) fn row(&self, service: &ServiceName) -> Result<Row, PublishError> {
         if let Some(row) = self.rows.get(service) {

@@ -64,4 +64,5 @@ pub(crate) use request::{Cached, Candidate, DefinitionChange, VersionChange};
 pub(crate) use row::unix_milliseconds;
 pub(crate) use stored_definitions::{StoredDefinitions, stored_definitions};
 pub(crate) use suspended::Reloaded;
+pub(crate) use tips::SeenTip;
 pub(crate) use write_pace::WritePace;

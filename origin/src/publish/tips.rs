@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use weir_protocol::descriptor::Generation;
 use weir_protocol::digest::ObjectDigest;
-use weir_protocol::event::RevisionSeen;
-use weir_protocol::name::RepositoryName;
+use weir_protocol::name::{RepositoryName, ServiceName};
+use weir_protocol::revision_id::RevisionId;
 
 use super::draft::Draft;
 use super::error::PublishError;
@@ -22,19 +23,34 @@ const CONCURRENT_READS: usize = 8;
 /// The most refs whose last tip the record has. Beyond it, a tip may be stored twice.
 const MAX_REFS: usize = 1_000;
 
+/// A tip at which not all services of its ref published something.
+#[derive(Debug, Clone)]
+pub(crate) struct SeenTip {
+    pub(crate) followed_ref: String,
+    pub(crate) revision_id: RevisionId,
+    /// The services of the ref with what was published of them when it was seen.
+    pub(crate) in_force: Vec<(ServiceName, Generation)>,
+}
+
 impl Publisher {
-    /// Stores tips at which not all services of their refs published something. A tip that is the last one of its ref already
-    /// is not stored again.
-    pub(crate) async fn add_tips(
-        &self,
-        repository: &RepositoryName,
-        tips: Vec<RevisionSeen>,
-    ) -> Result<(), PublishError> {
+    /// Stores tips. One that is the last of its ref already is not stored again, and neither is one that a publication has
+    /// overtaken: its line would say that this publication was in force at it.
+    pub(crate) async fn add_tips(&self, repository: &RepositoryName, tips: Vec<SeenTip>) -> Result<(), PublishError> {
+        let handle = self.handle(repository);
+        let of_repository = handle.repository.clone();
         let add = move |draft: &mut Draft<'_>| {
             if draft.record.tips.len() >= MAX_REFS {
                 draft.record.tips.clear();
             }
-            for RevisionSeen { followed_ref, revision_id, .. } in tips {
+            for SeenTip { followed_ref, revision_id, in_force } in tips {
+                let known = of_repository.known();
+                let is_overtaken = in_force.iter().any(|(service, generation)| {
+                    let written = known.services.get(service).map(|known| known.generation);
+                    draft.generation_in_it(service).or(written).is_some_and(|last| last > *generation)
+                });
+                if is_overtaken {
+                    continue;
+                }
                 let last = draft.record.tips.insert(followed_ref.clone(), revision_id.clone());
                 if last.as_ref() != Some(&revision_id) {
                     draft.lines.push(Line::Tip(Tip { tip: followed_ref, revision_id }));
@@ -43,7 +59,7 @@ impl Publisher {
             }
             Ok::<_, PublishError>(((), Vec::new()))
         };
-        self.change(&self.handle(repository), Vec::new(), add).await
+        self.change(&handle, Vec::new(), add).await
     }
 
     /// The order of a repository's publications. Also of one that another origin owns, as it was last read.

@@ -9,6 +9,7 @@ use weir_protocol::revision_id::RevisionId;
 
 use super::service_states::Cause;
 use super::worker::Worker;
+use crate::publish::SeenTip;
 use crate::service::Service;
 use crate::source::{RetryPolicy, ServiceFailure};
 
@@ -93,16 +94,20 @@ impl Worker {
 
     /// Stores tips that changed nothing of some service: where these are is not in its publications.
     fn store_tips(&self, seen: &[RevisionSeen]) {
-        let seen: HashMap<&str, &RevisionSeen> = seen.iter().map(|seen| (&*seen.followed_ref, seen)).collect();
-        let mut tips = HashMap::new();
+        let mut of_refs = HashMap::<String, Vec<_>>::new();
         for service in self.services.values() {
-            let followed = service.followed.to_string();
-            let Some(seen) = seen.get(&*followed) else { continue };
-            if service.current().is_some_and(|it| it.publication().revision_id != seen.revision_id) {
-                tips.insert(followed, (*seen).clone());
+            let published = service.current().map(|current| (&service.name, current));
+            of_refs.entry(service.followed.to_string()).or_default().extend(published);
+        }
+        let mut tips = Vec::new();
+        for RevisionSeen { followed_ref, revision_id, .. } in seen {
+            let Some(published) = of_refs.remove(followed_ref) else { continue };
+            if published.iter().any(|(_, it)| it.publication().revision_id != *revision_id) {
+                let in_force =
+                    published.into_iter().map(|(name, it)| (name.clone(), it.publication().generation)).collect();
+                tips.push(SeenTip { followed_ref: followed_ref.clone(), revision_id: revision_id.clone(), in_force });
             }
         }
-        let tips: Vec<RevisionSeen> = tips.into_values().collect();
         if tips.is_empty() {
             return;
         }

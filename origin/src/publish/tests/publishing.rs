@@ -91,6 +91,30 @@ async fn publications_that_wait_are_written_together() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tip_that_a_publication_has_overtaken_is_not_stored() {
+    let store = TestStore::new();
+    let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
+    let lacks = async |commit: &str| {
+        let positions = publisher.positions(&shop(), &ReadPositions::default()).await.unwrap();
+        let threshold = positions.find(&shop_prod.name, "main", commit)?;
+        threshold.lacks(current(&shop_prod).publication().generation)
+    };
+    let tip = |commit: u64, generation| SeenTip {
+        followed_ref: "main".to_owned(),
+        revision_id: revision(commit),
+        in_force: vec![(shop_prod.name.clone(), generation)],
+    };
+    let commit = |number: u64| revision(number).commit().unwrap().to_string();
+    publish(&publisher, &shop_prod, 1, &["one"]).await.unwrap();
+    let first = current(&shop_prod).publication().generation;
+    publisher.add_tips(&shop(), vec![tip(2, first)]).await.unwrap();
+    assert_eq!(lacks(&commit(2)).await, Some(false));
+    publish(&publisher, &shop_prod, 4, &["two"]).await.unwrap();
+    publisher.add_tips(&shop(), vec![tip(3, first)]).await.unwrap();
+    assert_eq!(lacks(&commit(3)).await, None, "whoever runs the first one would lack a commit that changed nothing");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pins_and_rollbacks_are_in_the_history() {
     let store = TestStore::new();
     let (publisher, shop_prod) = (store.open().await, service("shop-prod"));
