@@ -4,7 +4,7 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use weir_observed::{Bounds, MAX_EDGES, Names, Now, Rejected, Table};
+use weir_observed::{Bounds, MAX_EDGES, Names, Now, Rejected, Table, Taken};
 use weir_protocol::name::NodeName;
 use weir_protocol::observed::EdgeObserved;
 
@@ -63,7 +63,7 @@ impl Observed {
     }
 
     /// Takes in a message of an edge.
-    pub(crate) fn apply(&self, message: EdgeObserved) -> Result<(), Rejected> {
+    pub(crate) fn apply(&self, message: EdgeObserved) -> Result<Taken, Rejected> {
         self.table.write().unwrap_or_else(PoisonError::into_inner).apply(message, Now::of_clocks())
     }
 

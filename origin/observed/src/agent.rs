@@ -11,7 +11,7 @@ use weir_protocol::observed::{AgentRows, Proved, Row};
 use crate::compact::{CompactRow, Pools};
 use crate::edge::Edge;
 
-/// How much later another instance has to be heard than the current one, because edges send whole seconds.
+/// By how much the order is uncertain in which instances were heard, because edges send whole seconds.
 const INSTANCE_MARGIN: Duration = Duration::from_secs(1);
 
 /// How long an agent is flagged after two of its instances alternated.
@@ -95,7 +95,10 @@ impl Agent {
                 self.note_alternation(&new.instance, now);
                 whole
             }
-            (false, false) if heard <= self.heard + INSTANCE_MARGIN => Choice::Ignore,
+            (false, false) if heard + INSTANCE_MARGIN < self.heard => Choice::Ignore,
+            // Perhaps it was heard later. An edge that repeats everything within that second is rarer than an agent that
+            // was restarted and found another edge.
+            (false, false) if heard <= self.heard + INSTANCE_MARGIN && !new.full => Choice::Ignore,
             (false, false) => {
                 self.note_alternation(&new.instance, now);
                 // Edges that alternate would send everything again and again.

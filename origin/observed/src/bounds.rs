@@ -6,7 +6,8 @@ pub const MAX_EDGES: usize = 1_000;
 /// The most names that failed credentials claimed. Beyond it the ones heard first are dropped.
 pub const MAX_REFUSED_NAMES: usize = 10_000;
 
-/// How much a table holds. Beyond it what is new is rejected, and what is known is updated.
+/// How much a table holds. Beyond it the agents give way that were silent longest; then what is known is updated, and what
+/// is new left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Agents.

@@ -11,6 +11,9 @@ pub const EDGE_SILENT_AFTER: Duration = Duration::from_secs(30);
 /// After this time without a message an edge leaves the list, and a refused name too.
 pub const EDGE_FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
+/// How long after rows of an edge found no room it has to send everything again.
+const LEFT_OUT_FOR: Duration = Duration::from_secs(600);
+
 /// An edge.
 #[derive(Debug)]
 pub(crate) struct Edge {
@@ -23,31 +26,40 @@ pub(crate) struct Edge {
     heard_before: Instant,
     /// Since when not all of its rows are here.
     incomplete_since: Option<Instant>,
+    /// Since when rows of it found no room.
+    left_out: Option<Instant>,
     pub(crate) connected: u64,
 }
 
 impl Edge {
     /// An edge of which nothing but the name is known.
     pub(crate) fn new(heard: Instant) -> Self {
-        Self { heard, last: None, epoch: 0, heard_before: heard, incomplete_since: Some(heard), connected: 0 }
+        let incomplete_since = Some(heard);
+        Self { heard, last: None, epoch: 0, heard_before: heard, incomplete_since, left_out: None, connected: 0 }
     }
 
     /// Starts to take in a message. `false`: what came before it is missing.
     pub(crate) fn begin(&mut self, message: &EdgeObserved, now: Instant) -> bool {
+        let last = self.last.as_ref().filter(|(instance, _)| *instance == message.instance).map(|(_, seq)| *seq);
+        if !message.full && last.is_some_and(|last| message.seq < last) {
+            // It is late: the edge has given it up, and sent it again.
+            return false;
+        }
         let before = std::mem::replace(&mut self.heard, now);
         if message.full {
             self.epoch += 1;
             self.heard_before = before;
             self.incomplete_since.get_or_insert(now);
+            self.left_out = None;
             return true;
         }
-        let follows = self.last.as_ref().is_some_and(|(instance, seq)| {
-            *instance == message.instance && (message.seq == *seq || message.seq == seq.saturating_add(1))
-        });
-        if !follows {
+        let is_over = |at: Instant| now.saturating_duration_since(at) >= LEFT_OUT_FOR;
+        let follows = last.is_some_and(|last| message.seq <= last.saturating_add(1));
+        if !follows || self.left_out.is_some_and(is_over) {
             self.interrupt(now);
+            return false;
         }
-        follows
+        true
     }
 
     /// Everything has to come again.
@@ -56,15 +68,16 @@ impl Edge {
         self.incomplete_since.get_or_insert(now);
     }
 
-    /// A part of a message was left out: the edge sends it again.
+    /// A part of a message found no room. The rest of what the edge sends counts.
     pub(crate) fn leave_out(&mut self, now: Instant) {
+        self.left_out.get_or_insert(now);
         self.incomplete_since.get_or_insert(now);
     }
 
     /// A message was accepted.
     pub(crate) fn accept(&mut self, message: &EdgeObserved) {
         self.last = Some((message.instance.clone(), message.seq));
-        if message.more {
+        if message.more || self.left_out.is_some() {
             self.incomplete_since.get_or_insert(self.heard);
         } else {
             self.incomplete_since = None;

@@ -22,5 +22,5 @@ pub use self::filter::{AgentFilter, Lacks, RowFilter, Verdict};
 pub use self::names::{LastSeen, Names};
 pub use self::query::{AgentView, Answer, Incomplete, RowView};
 pub use self::summary::{By, Group};
-pub use self::table::{AGENT_FORGOTTEN_AFTER, AGENT_SILENT_AFTER, Now, Rejected, Table};
+pub use self::table::{AGENT_FORGOTTEN_AFTER, AGENT_SILENT_AFTER, Now, Rejected, Table, Taken};
 pub use self::words::{PHASES, PROBLEMS};

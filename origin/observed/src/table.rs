@@ -63,8 +63,26 @@ pub enum Rejected {
     /// What came before it is missing.
     #[error("what came before this message is missing here: send everything, with `full`")]
     Resync,
-    /// A bound is reached. What was known has been updated.
-    #[error("the origin has reached its limit of observed {0}")]
+    /// It has no room for another edge.
+    #[error("the origin has reached its limit of {MAX_EDGES} edges")]
+    Edges,
+}
+
+/// What was taken in of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// All of it.
+    Whole,
+    /// What was known has been updated. For the rest there is no room, by this bound.
+    Part(&'static str),
+}
+
+/// Why an agent's part of a message does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// What came before it is missing.
+    Resync,
+    /// There is no room, by this bound.
     Bound(&'static str),
 }
 
@@ -105,13 +123,13 @@ impl Table {
         self.edges.len()
     }
 
-    /// Takes in a message of an edge.
+    /// Takes in a message of an edge. What was silent longest gives way to agents that the edge has heard.
     ///
     /// # Errors
-    /// The edge has to send everything again, or a bound is reached.
-    pub fn apply(&mut self, mut message: EdgeObserved, now: Now) -> Result<(), Rejected> {
+    /// The edge has to send everything again, or is one too many.
+    pub fn apply(&mut self, mut message: EdgeObserved, now: Now) -> Result<Taken, Rejected> {
         if !self.edges.contains_key(&message.edge) && self.edges.len() >= MAX_EDGES {
-            return Err(Rejected::Bound("edges"));
+            return Err(Rejected::Edges);
         }
         let at = now.monotonic;
         let edge = self.edges.entry(message.edge.clone()).or_insert_with(|| Edge::new(at));
@@ -121,33 +139,65 @@ impl Table {
         let (name, epoch) = (message.edge.clone(), edge.epoch);
         edge.connected = message.connected;
         self.refused.accept(&name, std::mem::take(&mut message.refused), at);
-        let (mut outcome, agents) = (Ok(()), std::mem::take(&mut message.agents));
+        let agents = std::mem::take(&mut message.agents);
+        self.make_room(&agents, now);
+        let (mut is_missing, mut bound) = (false, None);
         for agent in agents {
-            match (self.apply_agent((&name, epoch), agent, now), outcome) {
-                (Err(Rejected::Resync), _) => outcome = Err(Rejected::Resync),
-                (Err(bound), Ok(())) => outcome = Err(bound),
-                _ => {}
+            match self.apply_agent((&name, epoch), agent, now) {
+                Ok(()) => {}
+                Err(Left::Resync) => is_missing = true,
+                Err(Left::Bound(by)) => bound = bound.or(Some(by)),
             }
         }
         for agent in &message.unheard {
             self.set_unheard(&name, agent, now);
         }
         if let Some(edge) = self.edges.get_mut(&name) {
-            match outcome {
-                Ok(()) => edge.accept(&message),
-                Err(Rejected::Resync) => edge.interrupt(at),
-                Err(Rejected::Bound(_)) => edge.leave_out(at),
+            if bound.is_some() {
+                edge.leave_out(at);
             }
+            if is_missing {
+                edge.interrupt(at);
+                return Err(Rejected::Resync);
+            }
+            edge.accept(&message);
         }
-        outcome
+        Ok(bound.map_or(Taken::Whole, Taken::Part))
     }
 
-    fn apply_agent(&mut self, (edge, epoch): (&NodeName, u64), new: AgentRows, now: Now) -> Result<(), Rejected> {
+    /// Forgets the agents that were silent longest, as far as new ones need their room.
+    fn make_room(&mut self, new: &[AgentRows], now: Now) {
+        let (mut agents, mut rows) = (0, 0);
+        for agent in new.iter().filter(|agent| agent.full) {
+            let known = self.agents.get(&agent.agent);
+            agents += usize::from(known.is_none());
+            rows += agent.rows.len().saturating_sub(known.map_or(0, |known| known.rows.len()));
+        }
+        let (bounds, bytes) = (self.bounds, rows * size_of::<CompactRow>());
+        let is_short = |used: Bounds| {
+            used.agents + agents > bounds.agents || used.rows + rows > bounds.rows || used.bytes + bytes > bounds.bytes
+        };
+        if agents + rows == 0 || !is_short(self.in_use()) {
+            return;
+        }
+        let silent = self.agents.iter().map(|(name, agent)| (self.heard_at(agent), name));
+        let silent = silent.filter(|(heard, _)| now.monotonic.saturating_duration_since(*heard) >= AGENT_SILENT_AFTER);
+        let mut silent: Vec<_> = silent.map(|(heard, name)| (heard, name.clone())).collect();
+        silent.sort_unstable();
+        for (_, name) in silent {
+            if !is_short(self.in_use()) {
+                return;
+            }
+            self.delete_agent(&name);
+        }
+    }
+
+    fn apply_agent(&mut self, (edge, epoch): (&NodeName, u64), new: AgentRows, now: Now) -> Result<(), Left> {
         let heard = now.ago(Duration::from_secs(new.heard_ago).min(AGENT_FORGOTTEN_AFTER));
         let is_new = !self.agents.contains_key(&new.agent);
         if is_new {
             if !new.full {
-                return Err(Rejected::Resync);
+                return Err(Left::Resync);
             }
             self.room_for_agent()?;
         }
@@ -156,7 +206,7 @@ impl Table {
         match agent.choose(edge, &new, heard, now.monotonic) {
             Choice::Accept => {}
             Choice::Ignore => return Ok(()),
-            Choice::Resync => return Err(Rejected::Resync),
+            Choice::Resync => return Err(Left::Resync),
         }
         if !is_new {
             (self.rows, self.bytes) = (self.rows - agent.rows.len(), self.bytes - agent.bytes());
@@ -169,14 +219,14 @@ impl Table {
             agent.remove(&mut self.pools, service);
         }
         (self.rows, self.bytes) = (self.rows + agent.rows.len(), self.bytes + agent.bytes());
-        if left_out == 0 { Ok(()) } else { Err(Rejected::Bound(bound)) }
+        if left_out == 0 { Ok(()) } else { Err(Left::Bound(bound)) }
     }
 
-    fn room_for_agent(&self) -> Result<(), Rejected> {
+    fn room_for_agent(&self) -> Result<(), Left> {
         if self.agents.len() >= self.bounds.agents {
-            return Err(Rejected::Bound("agents"));
+            return Err(Left::Bound("agents"));
         }
-        if self.in_use().bytes >= self.bounds.bytes { Err(Rejected::Bound("bytes")) } else { Ok(()) }
+        if self.in_use().bytes >= self.bounds.bytes { Err(Left::Bound("bytes")) } else { Ok(()) }
     }
 
     /// How many rows may be added, and which bound says so. Bytes are exceeded by what one message brings at most.
@@ -261,7 +311,10 @@ impl Table {
                 _ => {}
             }
         }
-        for (name, seen) in &names.agents {
+        // Those seen last come first: there may be no room for all.
+        let mut agents: Vec<_> = names.agents.iter().collect();
+        agents.sort_unstable_by_key(|(_, seen)| std::cmp::Reverse(**seen));
+        for (name, seen) in agents {
             match self.agents.get(name) {
                 Some(agent) if seen.deleted && seen.at >= now.minutes_of(self.heard_at(agent)) => {
                     self.delete_agent(name);

@@ -52,7 +52,7 @@ pub struct LimitsConfig {
     pub max_services: usize,
     /// Dry runs at a time. Further ones get 503 with `Retry-After`.
     pub concurrent_dry_runs: usize,
-    /// Most agents whose rows edges may report. Edges get 429 for further ones.
+    /// Most agents whose rows edges may report. Beyond it the agents give way that were silent longest, then new ones are left out.
     pub observed_agents: usize,
     /// Most rows of all agents: an agent has one for each service.
     pub observed_rows: usize,

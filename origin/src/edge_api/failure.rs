@@ -148,7 +148,7 @@ impl Failure {
             Self::Unreadable => (S::SERVICE_UNAVAILABLE, "store-unavailable", "The store cannot be read just now"),
             Self::NotThisEdge(..) => (S::FORBIDDEN, "not-this-edge", "The certificate is that of another edge"),
             Self::Observed(Rejected::Resync) => (S::CONFLICT, "resync", "What came before is missing"),
-            Self::Observed(Rejected::Bound(_)) => (S::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached"),
+            Self::Observed(Rejected::Edges) => (S::TOO_MANY_REQUESTS, "limit-reached", "The limit is reached"),
             Self::TooManyStreams => (S::TOO_MANY_REQUESTS, "too-many-streams", "Too many event streams are open"),
         };
         let problem = Problem::new(status, kind, title, self.to_string());
@@ -165,7 +165,7 @@ impl Failure {
                 problem.about("service", service).retry_after(retry_after)
             }
             Self::Overloaded => problem.retry_after(SOON),
-            Self::Observed(Rejected::Bound(_)) => problem.retry_after(LATEST),
+            Self::Observed(Rejected::Edges) => problem.retry_after(LATEST),
             Self::Unreadable | Self::TooManyStreams => problem.retry_after(LATER),
             _ => problem,
         }

@@ -2,7 +2,7 @@
 
 use http::{Method, Request, Response, StatusCode};
 use tokio::task::spawn_blocking;
-use weir_observed::Rejected;
+use weir_observed::{Rejected, Taken};
 use weir_protocol::observed::{EdgeObserved, MAX_MESSAGE_BYTES};
 use weir_runtime::identity::{Identity, Role};
 use weir_runtime::serve::{Body, Peer, RequestBody, RequestBodyError};
@@ -36,9 +36,9 @@ impl EdgeApi {
             }
         };
         let result = match &answer {
-            Ok(()) => "accepted",
+            Ok(Taken::Whole) => "accepted",
+            Ok(Taken::Part(_)) | Err(Failure::Observed(Rejected::Edges)) => "limited",
             Err(Failure::Observed(Rejected::Resync)) => "resync",
-            Err(Failure::Observed(Rejected::Bound(_))) => "limited",
             Err(_) => "refused",
         };
         self.metrics.observed_messages.with_label_values(&[result]).inc();

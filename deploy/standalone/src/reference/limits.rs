@@ -55,7 +55,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | searches for the version that refers to a lost object | {origin/src/edge_api/mod.rs REFERENCE_LOOKUPS} | `reference_lookups` | they wait 10 s, then 503 |
 | a request that waits for the rebuild of an object | {origin/src/edge_api/object.rs REBUILD_WAIT} |  | 503 |
 | event streams | `limits.event_streams` |  | 429. Metric: `weir_origin_event_streams_limit` |
-| agents that edges report | `limits.observed_agents` | `observed_agents` | 429 for new ones; answers name the edge as incomplete |
+| agents that edges report | `limits.observed_agents` | `observed_agents` | the agents give way that were silent longest. Then new ones are left out, and answers name the edge as incomplete |
 | rows of agents: one for each service of each | `limits.observed_rows` | `observed_rows` | the same |
 | memory of rows | `limits.observed_bytes` | `observed_bytes` | the same; exceeded by one message at most |
 | edges that report | {origin/observed/src/bounds.rs MAX_EDGES} | `observed_edges` | 429 for new ones |

@@ -52,7 +52,7 @@ fn message(edge: &str, seq: u64, agents: &[Value]) -> Value {
 }
 
 impl World {
-    fn send(&mut self, message: &Value) -> Result<(), Rejected> {
+    fn send(&mut self, message: &Value) -> Result<Taken, Rejected> {
         self.table.apply(EdgeObserved::parse(message.to_string().as_bytes()).unwrap(), self.now)
     }
 
@@ -94,6 +94,9 @@ fn the_last_value_of_each_row_counts() {
     assert_eq!(world.rows().0, ["a/w@1", "a/x@2"]);
     world.send(&message("e1", 3, &[agent("a", "i", 3, &[row("z", 1, None)])])).unwrap();
     assert_eq!(world.rows().0, ["a/z@1"]);
+    // One that was sent twice, and arrives late, changes nothing either.
+    assert_eq!(world.send(&message("e1", 2, &[agent("a", "i", 2, &[])])), Err(Rejected::Resync));
+    assert_eq!((world.rows().0, world.send(&message("e1", 4, &[]))), (vec!["a/z@1".to_owned()], Ok(Taken::Whole)));
     // Everything of the edge deletes nothing of other agents.
     world.send(&message("e1", 1, &[agent("b", "i", 1, &[row("x", 1, None)])])).unwrap();
     assert_eq!(world.rows().0, ["a/z@1", "b/x@1"]);
@@ -174,7 +177,7 @@ fn one_edge_speaks_for_an_agent() {
         world.pass(10);
         let (_, agent) = of(edge, instance, seq, 6, delta());
         // Two runs with one name do not make their edges send everything again and again.
-        assert_eq!(world.send(&message(edge, 1, &[agent])), Ok(()));
+        assert_eq!(world.send(&message(edge, 1, &[agent])), Ok(Taken::Whole));
         assert!(world.agents()[0].alternates);
     }
     world.pass(900);
@@ -182,27 +185,73 @@ fn one_edge_speaks_for_an_agent() {
 }
 
 #[test]
-fn beyond_a_bound_what_is_new_is_rejected_and_what_is_known_is_updated() {
-    let bounds = Bounds { agents: 2, rows: 3, ..Bounds::default() };
-    let mut world = world_of(bounds);
-    world
-        .send(&message("e1", 1, &[agent("a", "i", 1, &[row("x", 1, None)]), agent("b", "i", 1, &[row("x", 1, None)])]))
-        .unwrap();
+fn a_restart_within_a_second_at_another_edge_counts() {
+    let mut world = world();
+    let of = |instance: &str, generation, heard_ago: u64| {
+        with(agent("a", instance, 1, &[row("x", generation, None)]), json!({"heard_ago": heard_ago}))
+    };
+    world.send(&message("e1", 1, &[of("i", 1, 0)])).unwrap();
+    world.send(&message("e2", 1, &[of("j", 2, 0)])).unwrap();
+    assert_eq!(world.rows().0, ["a/x@2"]);
+    // The edge that heard it before says so again.
+    world.pass(10);
+    world.send(&message("e1", 1, &[of("i", 1, 12)])).unwrap();
+    assert_eq!(world.rows().0, ["a/x@2"]);
+}
+
+#[test]
+fn beyond_a_bound_what_is_known_is_updated_and_the_rest_comes_when_there_is_room() {
+    let rows = |names: &[&str]| names.iter().map(|name| row(name, 1, None)).collect::<Vec<_>>();
+    let mut world = world_of(Bounds { agents: 2, rows: 3, ..Bounds::default() });
+    world.send(&message("e1", 1, &[agent("a", "i", 1, &rows(&["x"])), agent("b", "i", 1, &rows(&["x"]))])).unwrap();
     let more = agent("a", "i", 2, &[row("x", 2, None), row("y", 1, None), row("z", 1, None)]);
-    assert_eq!(world.send(&message("e1", 2, std::slice::from_ref(&more))), Err(Rejected::Bound("rows")));
+    assert_eq!(world.send(&message("e1", 2, &[more, agent("c", "i", 1, &[])])), Ok(Taken::Part("rows")));
     assert_eq!(world.rows(), (vec!["a/x@2".to_owned(), "a/y@1".to_owned(), "b/x@1".to_owned()], vec!["e1".to_owned()]));
-    assert_eq!(world.send(&message("e1", 2, &[agent("c", "i", 1, &[])])), Err(Rejected::Bound("agents")));
+    // Nothing of it keeps back what follows, and what is left out is asked for from time to time.
+    for seq in 3..62 {
+        world.pass(10);
+        world.send(&message("e1", seq, &[])).unwrap();
+    }
+    assert_eq!((world.rows().1, world.states()[0].1), (vec!["e1".to_owned()], State::Live));
     assert!(world.table.delete_agent(&"b".parse().unwrap()));
-    world.send(&message("e1", 2, &[more])).unwrap();
-    assert_eq!(world.rows(), (vec!["a/x@2".to_owned(), "a/y@1".to_owned(), "a/z@1".to_owned()], vec![]));
-    let small = Bounds { bytes: 4_000, ..Bounds::default() };
-    let mut world = world_of(small);
+    world.pass(10);
+    assert_eq!(world.send(&message("e1", 62, &[])), Err(Rejected::Resync));
+    world.send(&message("e1", 1, &[agent("a", "i", 2, &rows(&["x", "y", "z"])), agent("c", "i", 1, &[])])).unwrap();
+    assert_eq!((world.rows().0.len(), world.rows().1.len(), world.states().len()), (3, 0, 2));
+
+    let mut world = world_of(Bounds { bytes: 4_000, ..Bounds::default() });
     let rows: Vec<Value> = (0..100).map(|i| row(&format!("s{i}"), 1, Some("disk"))).collect();
-    assert_eq!(world.send(&message("e1", 1, &[agent("a", "i", 1, &rows)])), Err(Rejected::Bound("bytes")));
+    assert_eq!(world.send(&message("e1", 1, &[agent("a", "i", 1, &rows)])), Ok(Taken::Part("bytes")));
     for i in 0..MAX_EDGES {
         let _ = world.send(&message(&format!("many-{i}"), 1, &[]));
     }
-    assert_eq!(world.send(&message("another", 1, &[])), Err(Rejected::Bound("edges")));
+    assert_eq!(world.send(&message("another", 1, &[])), Err(Rejected::Edges));
+}
+
+#[test]
+fn agents_that_were_silent_longest_give_way_to_those_that_are_heard() {
+    let rows = |names: &[&str]| names.iter().map(|name| row(name, 1, None)).collect::<Vec<_>>();
+    let mut world = world_of(Bounds { agents: 3, rows: 3, ..Bounds::default() });
+    for (seq, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        world.send(&message("e1", seq, &[agent(name, "i", 1, &rows(&["x"]))])).unwrap();
+        world.pass(10);
+    }
+    assert_eq!(world.send(&message("e2", 1, &[agent("d", "i", 1, &[])])), Ok(Taken::Part("agents")), "all are live");
+    world.send(&with(message("e1", 4, &[]), json!({"unheard": ["b"]}))).unwrap();
+    world.pass(90);
+    world.send(&with(message("e1", 5, &[]), json!({"unheard": ["a"]}))).unwrap();
+    world.send(&message("e2", 1, &[agent("d", "i", 1, &[])])).unwrap();
+    let names = |world: &World| world.states().into_iter().map(|(name, _)| name).collect::<Vec<_>>().concat();
+    assert_eq!(names(&world), "acd", "another is not needed");
+    world.send(&message("e2", 1, &[agent("d", "i", 2, &rows(&["x", "y"]))])).unwrap();
+    assert_eq!((names(&world), world.rows().0.len()), ("cd".to_owned(), 3), "its rows need the room of others");
+
+    // Of the names of a record those that were heard last have a place.
+    let seen = |(name, at): (&str, u64)| (name.parse().unwrap(), LastSeen { at, deleted: false });
+    let now = world.now.minutes_of(world.now.monotonic);
+    let agents = [("a", now - 3), ("b", now - 1), ("f", now - 2)].into_iter().map(seen).collect();
+    world.table.learn(&Names { agents, ..Names::default() }, world.now);
+    assert_eq!(names(&world), "bcd");
 }
 
 #[test]
