@@ -15,6 +15,8 @@ pub(super) struct Members {
     viewed: Option<Instant>,
     /// When the read of the first view was sent after which the views followed each other closely.
     close_since: Option<Instant>,
+    /// When records were last to be deleted.
+    deleted_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -75,11 +77,19 @@ impl Members {
         self.viewed.is_some()
     }
 
-    /// Forgets the sessions that ended so long ago. Returns their records that the last view has.
+    /// Forgets the sessions that ended so long ago. Returns their records that the last view has, at most 24 times in that
+    /// time: a store may refuse to delete them.
     pub(super) fn forget(&mut self, now: Instant, after: Duration) -> Vec<NodeRecord> {
         let is_old = |seen: &Seen| seen.ended_at.is_some_and(|ended| ended + after <= now);
         self.seen.retain(|_, seen| !(seen.is_missing && is_old(seen)));
-        self.seen.values().filter(|seen| is_old(seen)).map(|seen| seen.record.clone()).collect()
+        if self.deleted_at.is_some_and(|at| now < at + after / 24) {
+            return Vec::new();
+        }
+        let old: Vec<_> = self.seen.values().filter(|seen| is_old(seen)).map(|seen| seen.record.clone()).collect();
+        if !old.is_empty() {
+            self.deleted_at = Some(now);
+        }
+        old
     }
 
     /// The records of the living sessions.
@@ -217,9 +227,11 @@ mod tests {
         let left = NodeRecord { state: NodeState::Left, ..record(1, 9) };
         members.update(vec![left.clone()], start, start, TTL);
         assert_eq!(members.forget(start + day - SECOND, day), []);
-        // Until a view shows that it is deleted.
-        for _ in 0..2 {
-            assert_eq!(members.forget(start + day, day), std::slice::from_ref(&left));
+        // Until a view shows that it is deleted, but not with each view: a store may refuse.
+        for hours in 0..2 {
+            let hour = day / 24;
+            assert_eq!(members.forget(start + day + hour * hours, day), std::slice::from_ref(&left));
+            assert_eq!(members.forget(start + day + hour * (hours + 1) - SECOND, day), []);
         }
         members.update(vec![], start + day, start + day, TTL);
         assert_eq!((members.forget(start + day, day).len(), members.seen.len()), (0, 0));
