@@ -1,6 +1,6 @@
 //! Pages of rows and of agents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use weir_protocol::name::NodeName;
 use weir_protocol::observed::Instance;
 use weir_protocol::observed::{Proved, Row};
 
-use crate::agent::State;
+use crate::agent::{Agent, State};
 use crate::compact::CompactRow;
 use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
 use crate::refused::Refusal;
@@ -117,6 +117,12 @@ impl Table {
             Some(Incomplete { edge: name.clone(), since: now.wall_of(since) })
         };
         self.edges.iter().filter_map(since).collect()
+    }
+
+    /// All agents with their asserted labels. `None`: only the name is known.
+    pub fn labels(&self) -> BTreeMap<NodeName, Option<Labels>> {
+        let labels = |agent: &Agent| agent.statement.as_ref().map(|it| it.labels.clone());
+        self.agents.iter().map(|(name, agent)| (name.clone(), labels(agent))).collect()
     }
 
     /// Agents that a filter matches.
