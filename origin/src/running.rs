@@ -169,7 +169,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     };
     let generation = |descriptor: &Descriptor| descriptor.publication().generation;
     let before = published.current.iter().map(|(name, current)| (name.clone(), generation(current))).collect();
-    let (catalog, editor) = catalog::begin(dependencies, published, &drain).await;
+    let (catalog, editor) = Box::pin(catalog::begin(dependencies, published, &drain)).await;
     drain.spawn(publisher.clone().collect_garbage(drain.clone()));
     drain.spawn(deltas::make_deltas(
         publisher.clone(),

@@ -14,7 +14,7 @@ use super::Snapshot;
 use super::definitions::Documents;
 use super::edit::{Decision, Edit, Outcome, Precondition, Refusal, Write};
 use super::owner::{Owner, RETRY_AFTER};
-use super::reconcile::{Cause, ChangedNames};
+use super::reconcile::{Cause, ChangedNames, Unsettled};
 use super::storing::Plan;
 use crate::publish::{PublishError, Retired, Started};
 use crate::reconcile::Terminated;
@@ -110,8 +110,10 @@ pub(super) struct PendingEdit {
 /// The outcome of a write.
 pub(super) enum Written {
     Edit(Box<PendingEdit>, Result<(), PublishError>),
-    /// The services that an edit has deleted are retired.
-    Retired(Box<PendingEdit>, Vec<Retired>),
+    /// The services that an edit has deleted are retired, and those that it has replaced are settled.
+    Retired(Box<PendingEdit>, Vec<Retired>, Unsettled),
+    /// The same of other changes.
+    Settled(Unsettled),
     CleanUp(RepositoryName, Plan, Result<(), PublishError>),
     Align(RepositoryName, Result<Started, PublishError>, oneshot::Sender<Result<(), PublishError>>),
 }
@@ -196,23 +198,27 @@ impl Owner {
         });
     }
 
-    pub(super) async fn written(&mut self, written: Written) {
+    pub(super) fn written(&mut self, written: Written) {
         match written {
             Written::Edit(edit, Ok(())) => {
                 let changed_names = ChangedNames::by(&edit.writes);
                 edit.writes.iter().for_each(|write| self.api.apply(write));
-                let gone = self.reconcile(changed_names, Started::default(), Cause::Edit).await;
+                let (gone, unsettled) = self.reconcile(changed_names, Started::default(), Cause::Edit);
                 self.cleanups.extend(edit.plan.cleanup.is_some().then(|| edit.plan.clone()));
-                if gone.is_empty() {
+                if gone.is_empty() && unsettled.is_empty() {
                     return self.edited(*edit);
                 }
-                let retired = self.retire(gone);
+                // Once the edit is answered, no publication of a service that it replaced may follow.
+                let (retired, publisher) = (self.retire(gone), self.context.publisher.clone());
                 self.beside(&edit.repository.clone(), services(&edit.writes), edit.caller.is_some(), async move {
-                    Written::Retired(edit, retired.await)
+                    unsettled.wait(&publisher).await;
+                    Written::Retired(edit, retired.await, unsettled)
                 });
             }
             Written::Edit(edit, Err(error)) => self.not_written(edit, error),
-            Written::Retired(edit, retired) => {
+            Written::Settled(unsettled) => self.settled(&unsettled),
+            Written::Retired(edit, retired, unsettled) => {
+                self.settled(&unsettled);
                 self.announce_retired(retired);
                 self.edited(*edit);
             }

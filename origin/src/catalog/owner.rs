@@ -58,6 +58,8 @@ pub(super) struct Owner {
     pub(super) assigned: BTreeMap<RepositoryName, BTreeMap<ServiceName, Arc<Service>>>,
     /// The parts of composed services, by their own repositories.
     pub(super) parts: BTreeMap<RepositoryName, BTreeMap<ServiceName, Vec<Arc<Service>>>>,
+    /// Services that no worker gets yet, and how many waits that takes.
+    pub(super) unsettled: BTreeMap<ServiceName, usize>,
     /// Workers that were stopped and may still be running.
     pub(super) leaving: BTreeMap<RepositoryName, Terminated>,
     pub(super) drain: Drain,
@@ -84,6 +86,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
         catalog: catalog.clone(),
         assigned: BTreeMap::new(),
         parts: BTreeMap::new(),
+        unsettled: BTreeMap::new(),
         leaving: BTreeMap::new(),
         drain: drain.clone(),
     };
@@ -112,7 +115,7 @@ pub(crate) async fn begin(dependencies: Dependencies, mut started: Started, drai
             let order = tokio::select! {
                 () = begun.begun(), if !is_awaited => return,
                 Some(written) = outcomes.recv() => {
-                    owner.written(written).await;
+                    owner.written(written);
                     continue;
                 }
                 Some(order) = waiting.recv() => order,

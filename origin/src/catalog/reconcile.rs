@@ -13,12 +13,13 @@ use weir_runtime::config::ConfigError;
 
 use super::definitions::{Definitions, Documents};
 use super::edit::Write;
+use super::edits::Written;
 use super::owner::Owner;
 use super::permitted::permitted;
 use super::raw_document::RawDocument;
 use super::{NotMirrored, Snapshot};
 use crate::config::{DefinedBy, ServiceConfig};
-use crate::publish::{Retired, Started};
+use crate::publish::{Publisher, Retired, Started};
 use crate::reconcile::{self, MirrorDisposal, StartOptions};
 use crate::service::Service;
 use crate::source::SourceKind;
@@ -37,6 +38,27 @@ pub(super) enum Cause {
     Edit,
     /// The configuration file or the stored state was read again.
     Other,
+}
+
+/// Services that were replaced while a publication of their former documents may run. Their workers get the new ones when
+/// that has ended: what it publishes has to be known before.
+#[derive(Debug, Default)]
+pub(super) struct Unsettled {
+    /// By their former repositories.
+    services: BTreeMap<RepositoryName, Vec<ServiceName>>,
+    /// Owned repositories that services have left for those of other origins.
+    moved_from: BTreeSet<RepositoryName>,
+}
+
+impl Unsettled {
+    pub(super) fn is_empty(&self) -> bool {
+        self.services.is_empty()
+    }
+
+    /// Waits until those publications have ended.
+    pub(super) async fn wait(&self, publisher: &Publisher) {
+        join_all(self.services.keys().map(|repository| publisher.wait_for_publications(repository))).await;
+    }
 }
 
 impl ChangedNames {
@@ -73,14 +95,14 @@ impl Owner {
     /// the start.
     ///
     /// In a cluster another member may still define a service that the file does not: only an edit retires it at once.
-    /// Returns the services to retire.
+    /// Returns the services to retire, and those to [settle](Owner::settled).
     #[expect(clippy::too_many_lines, reason = "one pass over the changed names")]
-    pub(super) async fn reconcile(
+    pub(super) fn reconcile(
         &mut self,
         mut changed_names: ChangedNames,
         mut started: Started,
         cause: Cause,
-    ) -> Vec<Arc<Service>> {
+    ) -> (Vec<Arc<Service>>, Unsettled) {
         let before = self.catalog.snapshot();
         let mut after = Snapshot::clone(&before);
         let definitions = &mut after.definitions;
@@ -101,7 +123,7 @@ impl Owner {
         changed_names.services.iter().for_each(|name| definitions.update_service(name, &self.file, &self.api));
 
         let (mut created, mut gone, mut reassigned) = (HashSet::new(), Vec::new(), changed_names.repositories.clone());
-        let (mut withdrawn_from, mut moved_from) = (BTreeSet::new(), BTreeSet::new());
+        let mut unsettled = Unsettled::default();
         for name in &changed_names.services {
             let known = before.services.get(name);
             let service = after.definitions.services.get(name).and_then(|defined| {
@@ -140,14 +162,14 @@ impl Owner {
                     reassigned.insert(part.repository.clone());
                 }
                 if known.is_withdrawn() {
-                    withdrawn_from.insert(known.repository.clone());
+                    unsettled.services.entry(known.repository.clone()).or_default().push(name.clone());
                 }
             }
             match service {
                 Some(service) => {
                     let left = known.map(|known| &known.repository).filter(|left| **left != service.repository);
-                    moved_from
-                        .extend(left.filter(|left| before.owns(left) && !before.owns(&service.repository)).cloned());
+                    let left = left.filter(|left| before.owns(left) && !before.owns(&service.repository));
+                    unsettled.moved_from.extend(left.cloned());
                     let of = self.assigned.entry(service.repository.clone()).or_default();
                     of.insert(name.clone(), service.clone());
                     reassigned.insert(service.repository.clone());
@@ -171,9 +193,10 @@ impl Owner {
             remove_empty(&mut self.assigned, name);
             remove_empty(&mut self.parts, name);
         }
-        // Once the change is visible, no publication of the old service may follow.
-        let publisher = self.context.publisher.clone();
-        join_all(withdrawn_from.iter().map(|repository| publisher.wait_for_publications(repository))).await;
+        unsettled.services.retain(|repository, _| self.context.publisher.is_publishing(repository));
+        for service in unsettled.services.values().flatten() {
+            *self.unsettled.entry(service.clone()).or_default() += 1;
+        }
 
         self.reconcile_workers(&reassigned, &before, &mut after);
         reassigned.iter().for_each(|repository| self.mark_not_mirrored(repository, &after));
@@ -187,13 +210,45 @@ impl Owner {
             });
         }
         self.catalog.replace(after, &created);
-        moved_from.iter().for_each(|repository| self.vouch_anew(repository));
-        gone
+        if unsettled.is_empty() {
+            std::mem::take(&mut unsettled.moved_from).iter().for_each(|repository| self.vouch_anew(repository));
+        }
+        (gone, unsettled)
+    }
+
+    /// The publications that [`Owner::reconcile`] found have ended: the workers get the new services.
+    pub(super) fn settled(&mut self, Unsettled { services, moved_from }: &Unsettled) {
+        if services.is_empty() {
+            return;
+        }
+        let before = self.catalog.snapshot();
+        let (mut after, mut reassigned) = (Snapshot::clone(&before), BTreeSet::new());
+        for name in services.values().flatten() {
+            if let Some(times) = self.unsettled.get_mut(name) {
+                *times -= 1;
+            }
+            if let Some(service) = after.services.get(name) {
+                reassigned.extend(service.followers().map(|follower| follower.repository.clone()));
+                reassigned.insert(service.repository.clone());
+            }
+        }
+        self.unsettled.retain(|_, times| *times > 0);
+        self.reconcile_workers(&reassigned, &before, &mut after);
+        reassigned.iter().for_each(|repository| self.mark_not_mirrored(repository, &after));
+        self.catalog.replace(after, &HashSet::new());
+        moved_from.iter().filter(|left| before.owns(left)).for_each(|left| self.vouch_anew(left));
     }
 
     /// Reconciles after the configuration file or the stored state was read again.
     pub(super) async fn reconcile_all(&mut self, changed_names: ChangedNames, started: Started) {
-        let gone = self.reconcile(changed_names, started, Cause::Other).await;
+        let (gone, unsettled) = self.reconcile(changed_names, started, Cause::Other);
+        if !unsettled.is_empty() {
+            let (publisher, written) = (self.context.publisher.clone(), self.written.clone());
+            self.drain.spawn(async move {
+                unsettled.wait(&publisher).await;
+                let _ = written.send(Written::Settled(unsettled)).await;
+            });
+        }
         let retired = self.retire(gone).await;
         self.announce_retired(retired);
     }
@@ -213,7 +268,7 @@ impl Owner {
     /// The services that the worker of a repository publishes.
     pub(super) fn followed(&self, repository: &RepositoryName) -> impl Iterator<Item = &Arc<Service>> {
         let of_it = self.assigned.get(repository).into_iter().flat_map(BTreeMap::values);
-        of_it.filter(|service| !service.is_refused)
+        of_it.filter(|service| !service.is_refused && !self.unsettled.contains_key(&service.name))
     }
 
     /// Stops the workers of deleted and changed repositories, starts new ones, and assigns services to workers.
@@ -267,7 +322,8 @@ impl Owner {
         let started_together = wanted.keys().filter(|name| !after.workers.contains_key(**name)).count();
         for (name, config) in wanted {
             let own = self.followed(name);
-            let parts = self.parts.get(name).into_iter().flat_map(BTreeMap::values).flatten();
+            let parts = self.parts.get(name).into_iter().flatten();
+            let parts = parts.filter(|(of, _)| !self.unsettled.contains_key(*of)).flat_map(|(_, parts)| parts);
             let own: Vec<_> = own.chain(parts).cloned().collect();
             if let Some(worker) = after.workers.get(name) {
                 worker.reconfigure(config);

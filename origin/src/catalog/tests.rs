@@ -231,6 +231,50 @@ async fn a_record_that_cannot_be_written_now_delays_no_other_repository() {
     assert!(drain.finish(Duration::from_secs(60)).await);
 }
 
+#[tokio::test]
+async fn a_service_that_leaves_a_record_that_cannot_be_written_now_delays_no_other_repository() {
+    let (dir, drain) = (tempfile::tempdir().unwrap(), Drain::new());
+    std::fs::create_dir(dir.path().join("objects")).unwrap();
+    let member = member(dir.path(), "one", &drain).await;
+    for repository in ["slow", "shop", "blog"] {
+        member.take(repository, "one", 1).await;
+        edit(&member.editor, put_repository(repository)).await.unwrap();
+    }
+    edit(&member.editor, put_service("moving", "slow")).await.unwrap();
+    let slow: RepositoryName = "slow".parse().unwrap();
+    member.engine.stall(Some(RecordKey::repository(&slow)));
+    // In place of a publication.
+    let publishes = {
+        let (publisher, slow) = (member.publisher.clone(), slow.clone());
+        tokio::spawn(async move { publisher.confirm_ownership(&slow).await })
+    };
+    while !member.publisher.is_publishing(&slow) {
+        tokio::task::yield_now().await;
+    }
+    let moves = {
+        let editor = member.editor.clone();
+        tokio::spawn(async move { edit(&editor, put_service("moving", "shop")).await })
+    };
+    let service = || member.catalog.service(&"moving".parse().unwrap()).unwrap();
+    let goes_on = async {
+        while service().repository == slow {
+            tokio::task::yield_now().await;
+        }
+        edit(&member.editor, put_service("b", "blog")).await.unwrap();
+        member.release("blog").await;
+        member.take("blog", "one", 2).await;
+    };
+    tokio::time::timeout(Duration::from_secs(60), goes_on).await.expect("it waits for nothing of `slow`");
+    assert!(!moves.is_finished(), "a publication of its old document may follow");
+    assert_eq!(service().condition(), Condition::Pending, "`shop` does not get it before");
+    member.engine.stall(None);
+    assert_eq!(moves.await.unwrap().unwrap(), Outcome::Changed);
+    assert!(matches!(service().condition(), Condition::Unhealthy { reason, .. } if reason.contains("`shop`")));
+    publishes.await.unwrap().unwrap();
+    drop(member.editor);
+    assert!(drain.finish(Duration::from_secs(60)).await);
+}
+
 /// Prints how long a repository takes to be taken, among a thousand and among ten thousand.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures"]

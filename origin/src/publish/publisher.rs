@@ -190,6 +190,11 @@ impl Publisher {
         handles.iter().filter(|(_, handle)| has_it(handle)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// Whether a service that was withdrawn before the call may still be published in a repository.
+    pub(crate) fn is_publishing(&self, repository: &RepositoryName) -> bool {
+        self.existing(repository).is_some_and(|handle| handle.repository.committing.try_lock().is_err())
+    }
+
     /// Waits until running publications of services that were withdrawn before the call have ended.
     pub(crate) async fn wait_for_publications(&self, repository: &RepositoryName) {
         if let Some(handle) = self.existing(repository) {
