@@ -142,6 +142,14 @@ impl Members {
         caller: &Caller,
     ) -> Result<Answerer, OperatorError> {
         let subject = Subject::of(route, &head.method, body);
+        // Where this origin has the service. Its copy may be old, and the service may have moved.
+        let stored = Subject::of(route, &Method::GET, &[]);
+        if let (Subject::Service(_), Some(home)) = (&stored, stored.repository(&at())) {
+            self.replicas.owner(&home).await?;
+            if stored.repository(&at()) != Some(home) {
+                self.replicas.read_all_again().await?;
+            }
+        }
         let is_known = || match &subject {
             Subject::Service(name) => at().definitions.services.contains_key(name),
             Subject::Repository(name) => at().definitions.repositories.contains_key(name),

@@ -8,12 +8,12 @@ use weir_store::testing::TestServer;
 /// Enough that each of two origins owns some.
 const REPOSITORIES: usize = 6;
 
-fn document(repository: &str) -> serde_json::Value {
+pub(crate) fn document(repository: &str) -> serde_json::Value {
     json!({ "repository": repository, "ref": "main", "folder": "deploy" })
 }
 
 /// Defines repositories, and returns those of each origin.
-async fn of_each(nodes: &[Node; 2], operator: &Operator, git: &SmartHttp) -> [Vec<String>; 2] {
+pub(crate) async fn of_each(nodes: &[Node], operator: &Operator, git: &SmartHttp) -> [Vec<String>; 2] {
     let mut of = [Vec::new(), Vec::new()];
     for number in 0..REPOSITORIES {
         let name = format!("shop-{number}");
