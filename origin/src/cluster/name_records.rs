@@ -42,9 +42,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// Callers are given up after this time without an answer of the engine.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
-/// All names are read once for everybody who needs them within this time.
-const MAX_AGE: Duration = Duration::from_secs(10);
-
 metric_families! {
     /// The families of names.
     pub(crate) struct NameMetrics {
@@ -188,12 +185,12 @@ impl NameRecords {
         answers
     }
 
-    /// All names, as they were a few seconds ago. Callers that wait share one read, and its failure.
+    /// All names, as they were at most so long ago. Callers that wait share one read, and its failure.
     ///
     /// # Errors
     /// They cannot be read.
-    pub(crate) async fn all(&self) -> Result<Arc<AllNames>, NamesUnavailable> {
-        self.0.all.run(MAX_AGE, self.read_all()).await
+    pub(crate) async fn all(&self, max_age: Duration) -> Result<Arc<AllNames>, NamesUnavailable> {
+        self.0.all.run(max_age, self.read_all()).await
     }
 
     async fn read_all(&self) -> Result<Arc<AllNames>, NamesUnavailable> {
@@ -379,7 +376,18 @@ mod tests {
             .sum();
         println!("{NAMES} names of 3 origins: {requests} requests, {:?}", began.elapsed());
         assert!(requests <= 3000.0, "{requests} requests");
-        assert_eq!(origins[0].all().await.unwrap().holders.len(), NAMES);
+        assert_eq!(origins[0].all(Duration::ZERO).await.unwrap().holders.len(), NAMES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_names_are_read_again_only_when_the_last_read_is_too_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let origin = origin(dir.path(), []);
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let first = origin.all(minutes(0)).await.unwrap();
+        tokio::time::advance(minutes(9)).await;
+        assert!(Arc::ptr_eq(&first, &origin.all(minutes(10)).await.unwrap()));
+        assert!(!Arc::ptr_eq(&first, &origin.all(minutes(8)).await.unwrap()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,8 +2,9 @@
 //! would: nothing has to follow the other members, and what nobody uses costs nothing.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use weir_protocol::name::RepositoryName;
 use weir_store::Version;
 

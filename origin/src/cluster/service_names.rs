@@ -288,16 +288,17 @@ impl ServiceNames {
 
     /// Brings the names of an owned repository in line with its record and the definitions: passes on what the files have
     /// moved, takes what an earlier version published, withdraws what belongs elsewhere, and frees what is not used. Returns
-    /// false if that is to be done again soon: the members do not have the same files.
+    /// false if that is to be done again soon: the members do not have the same files. `max_age`: of what is read of all names.
     ///
     /// # Errors
     /// The record or the names cannot be read or written.
     pub(crate) async fn settle(
         &self,
         repository: &RepositoryName,
+        max_age: Duration,
         at: impl Fn() -> Arc<Snapshot>,
     ) -> Result<bool, PublishError> {
-        let all = self.records.all().await?;
+        let all = self.records.all(max_age).await?;
         let has_it = |service: &ServiceName| all.holder(service) == Some(repository);
         let is_elsewhere = |service: &ServiceName| all.holder(service).is_some_and(|by| by != repository);
         let home = |service: &ServiceName| Some(at().definitions.services.get(service)?.document.repository().clone());

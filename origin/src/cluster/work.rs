@@ -25,7 +25,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The pause while the members have different files.
 const SETTLE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// How often names are looked for that were taken in vain.
+/// All names are read once for the repositories that are taken within this time.
+const NAMES_MAX_AGE: Duration = Duration::from_secs(10);
+
+/// How often names are looked for that were taken in vain. What is due daily shares a read of all names for this time: each
+/// repository would read them otherwise, also one that nobody defines any more.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
 
 /// How often everything is brought in line again.
@@ -176,9 +180,10 @@ impl Parts {
     /// Brings the names of services in line at once, and the state in line with the configuration whenever all members have the
     /// same new one; both daily. Never returns.
     async fn align(&self, repository: &RepositoryName) {
-        let (mut agreed, mut aligned) = (self.agreed.clone(), None);
+        let (mut agreed, mut aligned, mut max_age) = (self.agreed.clone(), None, NAMES_MAX_AGE);
         loop {
-            let settled = self.names.settle(repository, || self.catalog.snapshot()).await;
+            let settled = self.names.settle(repository, max_age, || self.catalog.snapshot()).await;
+            max_age = NAMES_MAX_AGE;
             let again = match settled {
                 Ok(true) => None,
                 Ok(false) => Some(SETTLE_AGAIN_AFTER),
@@ -188,7 +193,9 @@ impl Parts {
                 tracing::warn!(%repository, %error, "the names of services could not be settled; the origin retries");
             }
             tokio::select! {
-                is_daily = self.pause(repository, again) => aligned = aligned.filter(|_| !is_daily),
+                is_daily = self.pause(repository, again) => if is_daily {
+                    (aligned, max_age) = (None, LOOK_EVERY);
+                },
                 digests = wait_for(&mut agreed, aligned.as_ref()) => {
                     let Some(digests) = digests else { return std::future::pending().await };
                     if let Err(error) = self.editor.align(repository).await {
