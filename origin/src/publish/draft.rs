@@ -43,7 +43,7 @@ impl Rules {
 }
 
 pub(super) struct Draft<'a> {
-    rules: &'a Rules,
+    pub(super) rules: &'a Rules,
     pub(super) record: RepositoryRecord,
     /// The pages of all services that may change, by their position in the record.
     pages: BTreeMap<usize, Page>,
@@ -87,10 +87,6 @@ impl<'a> Draft<'a> {
     pub(super) fn new(rules: &'a Rules, record: RepositoryRecord, pages: BTreeMap<usize, Page>) -> Self {
         let (rows, lines, known_keys) = (BTreeMap::new(), Vec::new(), Vec::new());
         Self { rules, record, pages, rows, lines, known_keys, is_changed: false, dropped_versions: 0 }
-    }
-
-    pub(super) fn generation_bounds(&self, now: SystemTime) -> RangeInclusive<Generation> {
-        self.rules.bounds(now)
     }
 
     pub(super) fn is_changed(&self) -> bool {
@@ -435,11 +431,8 @@ impl<'a> Draft<'a> {
         service: &Arc<Service>,
         change: &VersionChange,
     ) -> Result<(Row, Option<Descriptor>), VersionChangeError> {
-        if service.is_withdrawn() {
-            return Err(VersionChangeError::Withdrawn(service.name.clone()));
-        }
         let row = self.row(&service.name)?;
-        if row.is_moving {
+        if service.is_withdrawn() || row.is_moving {
             return Err(VersionChangeError::Withdrawn(service.name.clone()));
         }
         let current = current(&row, service)?;

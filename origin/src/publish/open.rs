@@ -281,7 +281,7 @@ fn apply_update(
 ) -> Result<((usize, usize, Vec<(ServiceName, Generation)>), Vec<VisibleChange>), PublishError> {
     let (mut raised, mut signed, mut retired) = (0, 0, Vec::new());
     let signs = draft.record.signed_with != keys;
-    let bounds = draft.generation_bounds(now);
+    let bounds = draft.rules.bounds(now);
     for service in services {
         if gone.contains(service) {
             retired.extend(draft.retire(service, true, now)?.map(|generation| (service.clone(), generation)));
