@@ -20,6 +20,8 @@ pub(crate) struct Edge {
     pub(crate) heard: Instant,
     /// Its instance and the last accepted `seq`. `None`: everything has to come again.
     last: Option<(Instance, u64)>,
+    /// Its instance, when it was first heard, and its first epoch.
+    pub(crate) run: Option<(Instance, Instant, u64)>,
     /// Grows with each `full`.
     pub(crate) epoch: u64,
     /// When the epoch before was heard last.
@@ -35,7 +37,7 @@ impl Edge {
     /// An edge of which nothing but the name is known.
     pub(crate) fn new(heard: Instant) -> Self {
         let incomplete_since = Some(heard);
-        Self { heard, last: None, epoch: 0, heard_before: heard, incomplete_since, left_out: None, connected: 0 }
+        Self { heard, last: None, run: None, epoch: 0, heard_before: heard, incomplete_since, left_out: None, connected: 0 }
     }
 
     /// Starts to take in a message. `false`: what came before it is missing.
@@ -48,6 +50,9 @@ impl Edge {
         let before = std::mem::replace(&mut self.heard, now);
         if message.full {
             self.epoch += 1;
+            if self.run.as_ref().is_none_or(|(instance, ..)| *instance != message.instance) {
+                self.run = Some((message.instance.clone(), now, self.epoch));
+            }
             self.heard_before = before;
             self.incomplete_since.get_or_insert(now);
             self.left_out = None;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,9 +14,10 @@ use weir_protocol::observed::{Proved, Row};
 
 use crate::agent::{Agent, State};
 use crate::compact::CompactRow;
+use crate::edge::Edge;
 use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
 use crate::refused::Refusal;
-use crate::table::{Now, Table};
+use crate::table::{AGENT_SILENT_AFTER, Now, Table};
 
 /// An answer: a part of what matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -112,8 +113,8 @@ pub struct AgentView {
 impl Table {
     /// Edges of which rows may be missing or old.
     pub fn incomplete(&self, now: Now) -> Vec<Incomplete> {
-        let since = |(name, edge): (&NodeName, &crate::edge::Edge)| {
-            let since = edge.incomplete_since(now.monotonic)?;
+        let since = |(name, edge): (&NodeName, &Edge)| {
+            let since = edge.incomplete_since(now.monotonic).or_else(|| self.awaits_agents_since(name, edge, now))?;
             Some(Incomplete { edge: name.clone(), since: now.wall_of(since) })
         };
         self.edges.iter().filter_map(since).collect()
@@ -123,6 +124,17 @@ impl Table {
     pub fn labels(&self) -> BTreeMap<NodeName, Option<Labels>> {
         let labels = |agent: &Agent| agent.statement.as_ref().map(|it| it.labels.clone());
         self.agents.iter().map(|(name, agent)| (name.clone(), labels(agent))).collect()
+    }
+
+    /// Since when an edge runs that was restarted, while agents that it had before have not come back, to it or to another one.
+    /// Those that do not are silent in the end.
+    fn awaits_agents_since(&self, name: &NodeName, edge: &Edge, now: Now) -> Option<Instant> {
+        let (_, began, first) = edge.run.as_ref()?;
+        let is_young = now.monotonic.saturating_duration_since(*began) < AGENT_SILENT_AFTER;
+        let is_of_former_run = |agent: &Agent| {
+            agent.statement.as_ref().is_some_and(|it| it.edge == *name && it.epoch < *first && !it.unheard)
+        };
+        (is_young && self.agents.values().any(is_of_former_run)).then_some(*began)
     }
 
     /// Agents that a filter matches.

@@ -149,6 +149,34 @@ fn a_silent_edge_is_incomplete_and_its_agents_become_silent() {
 }
 
 #[test]
+fn a_restarted_edge_is_incomplete_until_its_agents_have_come_back() {
+    let mut world = world();
+    let again = |seq, agents: &[Value]| with(message("e1", seq, agents), json!({"instance": "f"}));
+    world.send(&message("e1", 1, &["a", "b", "c"].map(|name| agent(name, "i", 1, &[])))).unwrap();
+    world.send(&message("e1", 1, &[])).unwrap();
+    assert!(world.rows().1.is_empty(), "the same run lists everything it has");
+    world.pass(5);
+    world.send(&again(1, &[])).unwrap();
+    assert_eq!(world.rows().1, ["e1"]);
+    world.send(&again(2, &[agent("a", "i", 1, &[])])).unwrap();
+    world.send(&message("e2", 1, &[agent("b", "i", 2, &[])])).unwrap();
+    assert_eq!(world.rows().1, ["e1"]);
+    world.send(&again(3, &[agent("c", "i", 1, &[])])).unwrap();
+    assert!(world.rows().1.is_empty());
+    // What does not come back is silent, and nobody waits for it.
+    world.send(&with(message("e1", 1, &[]), json!({"instance": "g"}))).unwrap();
+    for seq in 2..=10 {
+        assert_eq!(world.rows().1, ["e1"]);
+        world.pass(10);
+        world.send(&with(message("e1", seq, &[]), json!({"instance": "g"}))).unwrap();
+        world.send(&message("e2", seq, &[])).unwrap();
+    }
+    assert!(world.rows().1.is_empty());
+    let states = world.states().into_iter().map(|(_, state)| state);
+    assert_eq!(states.collect::<Vec<_>>(), [State::Silent, State::Live, State::Silent]);
+}
+
+#[test]
 fn one_edge_speaks_for_an_agent() {
     let mut world = world();
     let of = |edge: &str, instance: &str, seq, generation, changes| {
