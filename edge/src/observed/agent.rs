@@ -197,7 +197,6 @@ impl AgentState {
     }
 
     /// The rows that there are.
-    #[cfg(test)]
     pub(super) fn present(&self) -> impl Iterator<Item = &Row> {
         self.rows.values().filter_map(|held| held.row.as_ref())
     }

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::name_glob::NameGlob;
 use weir_protocol::observed::{AgentObserved, Instance, Proved};
 use weir_runtime::bounds::Bound;
 use weir_runtime::shutdown::Drain;
@@ -147,6 +148,16 @@ impl Observed {
     /// For `/status`: how many agents there are, and what is wrong with which.
     pub(crate) fn summary(&self) -> Value {
         self.table().summary()
+    }
+
+    /// For `/v1/agents`: a page of agents, after one of them.
+    pub(crate) fn page(&self, agent: Option<&NameGlob>, after: Option<&NodeName>, limit: usize) -> Value {
+        self.table().page(agent, (after, limit), self.inner.clock.now(), SystemTime::now())
+    }
+
+    /// For `/v1/agents/{name}`: an agent with its rows.
+    pub(crate) fn agent(&self, name: &NodeName) -> Option<Value> {
+        self.table().agent(name, self.inner.clock.now(), SystemTime::now())
     }
 
     /// For `/v1/explain`: what agents say of a service, and how many do.

@@ -1,9 +1,11 @@
-//! What `/status` and `/v1/explain` show of the agents. These are the agents' claims.
+//! What `/status`, `/v1/explain` and `/v1/agents` show of the agents. These are the agents' claims.
 
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use weir_protocol::name::{NodeName, ServiceName};
+use weir_protocol::name_glob::NameGlob;
 
 use super::agent::AgentState;
 use super::table::Table;
@@ -32,18 +34,65 @@ impl Table {
         let all = self.agents.iter();
         let mut all = all.filter_map(|(name, agent)| Some((name, agent, agent.rows.get(service)?.row.as_ref()?)));
         let shown = all.by_ref().take(MAX_LISTED).map(|(name, agent, row)| {
-            let mut shown = serde_json::to_value(row).expect("plain data");
-            shown["agent"] = json!(name);
-            shown["proved"] = json!(agent.identity.proved);
-            shown["version"] = json!(agent.version);
-            shown["labels"] = json!(agent.identity.labels);
-            shown["own_labels"] = json!(agent.own_labels);
-            shown["heard_at"] = json!(time_of(agent.heard, now, wall));
+            let mut shown = agent.shown(name, now, wall);
+            let row = serde_json::to_value(row).expect("plain data");
+            shown
+                .as_object_mut()
+                .into_iter()
+                .for_each(|shown| shown.extend(row.as_object().cloned().unwrap_or_default()));
             shown
         });
         let shown: Vec<_> = shown.collect();
         let total = shown.len() + all.count();
         (shown, total)
+    }
+
+    /// For `/v1/agents`: agents in the order of their names, after one of them.
+    pub(super) fn page(
+        &self,
+        agent: Option<&NameGlob>,
+        (after, limit): (Option<&NodeName>, usize),
+        now: Moment,
+        wall: SystemTime,
+    ) -> Value {
+        let is_meant = |name: &NodeName| agent.is_none_or(|agent| agent.matches(name.as_str()));
+        let total = self.agents.keys().filter(|name| is_meant(name)).count();
+        let range = (after.map_or(Unbounded, Excluded), Unbounded);
+        let mut rest = self.agents.range::<NodeName, _>(range).filter(|(name, _)| is_meant(name));
+        let page: Vec<_> = rest.by_ref().take(limit).collect();
+        let last = page.last().map(|(name, _)| *name).filter(|_| rest.next().is_some());
+        let agents = page.into_iter().map(|(name, agent)| agent.counted(name, now, wall)).collect::<Vec<_>>();
+        json!({ "total": total, "agents": agents, "cursor": last })
+    }
+
+    /// For `/v1/agents/{name}`: an agent with its rows.
+    pub(super) fn agent(&self, name: &NodeName, now: Moment, wall: SystemTime) -> Option<Value> {
+        let agent = self.agents.get(name)?;
+        let mut shown = agent.counted(name, now, wall);
+        shown["rows"] = json!(agent.present().collect::<Vec<_>>());
+        Some(shown)
+    }
+}
+
+impl AgentState {
+    fn shown(&self, name: &NodeName, now: Moment, wall: SystemTime) -> Value {
+        json!({
+            "agent": name,
+            "proved": self.identity.proved,
+            "version": self.version,
+            "labels": self.identity.labels,
+            "own_labels": self.own_labels,
+            "heard_at": time_of(self.heard, now, wall),
+        })
+    }
+
+    fn counted(&self, name: &NodeName, now: Moment, wall: SystemTime) -> Value {
+        let mut shown = self.shown(name, now, wall);
+        shown["state"] = json!(if self.is_unheard { "unheard" } else { "connected" });
+        shown["duplicated"] = json!(self.is_duplicated());
+        shown["services"] = json!(self.present().count());
+        shown["problems"] = json!(self.problems);
+        shown
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) enum OperatorError {
     TooLong,
     /// Nothing is known here of this service.
     UnknownService(ServiceName),
+    /// No agent of this name has said here what it runs.
+    UnknownAgent(String),
     /// The request body did not arrive in time.
     TooSlow,
     /// A bug in the edge.
@@ -104,6 +106,15 @@ impl OperatorError {
                 ),
             )
             .about("service", &service),
+            OperatorError::UnknownAgent(agent) => Problem::new(
+                StatusCode::NOT_FOUND,
+                "no-such-agent",
+                "No such agent",
+                format!(
+                    "No agent `{agent}` has told this edge what it runs within a day: check the name, or ask another edge."
+                ),
+            )
+            .about("agent", &agent),
             OperatorError::TooSlow => Problem::body_too_slow(),
             OperatorError::Failed => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,

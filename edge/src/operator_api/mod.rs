@@ -1,7 +1,8 @@
-//! The admin listener: `/status`, `/v1/explain`, `/v1/purge`, probes and metrics.
+//! The admin listener: `/status`, `/v1/explain`, `/v1/agents`, `/v1/purge`, probes and metrics.
 //!
 //! Reads are open on loopback. Beyond it, and for writes, the operator token is required.
 
+mod agents;
 mod error;
 mod purge;
 
@@ -108,6 +109,15 @@ impl OperatorApi {
                 let explained = spawn_blocking(move || (status.explain(&service, digest.as_ref()), service)).await;
                 let (explained, service) = explained.map_err(|_| OperatorError::Failed)?;
                 Ok(admin::json(&explained.ok_or(OperatorError::UnknownService(service))?))
+            }
+            path if path == "/v1/agents" || path.starts_with("/v1/agents/") => {
+                if !reads {
+                    return Err(OperatorError::MethodNotAllowed("GET, HEAD"));
+                }
+                self.check_reader(&request).await?;
+                let status = self.status.clone();
+                let answered = spawn_blocking(move || agents::answer(&status.observed, request.uri())).await;
+                answered.map_err(|_| OperatorError::Failed)?
             }
             "/status" if reads => {
                 self.check_reader(&request).await?;

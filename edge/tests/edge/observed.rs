@@ -69,6 +69,17 @@ async fn the_last_row_of_a_service_is_shown() {
     let status = shown(&site, "/status").await["agents"].clone();
     assert_eq!((&status["failing"], &status["failing_total"]), (&json!(["cluster-1"]), &json!(1)));
 
+    let agents = shown(&site, "/v1/agents?agent=cluster-*&limit=1").await;
+    let agent = &agents["agents"][0];
+    assert_eq!((&agents["total"], &agents["cursor"], &agent["state"]), (&json!(1), &json!(null), &json!("connected")));
+    assert_eq!((&agent["services"], &agent["problems"], &agent["rows"]), (&json!(2), &json!(2), &json!(null)));
+    assert_eq!(shown(&site, "/v1/agents?agent=other-*").await["total"], 0);
+    let agent = shown(&site, "/v1/agents/cluster-1").await;
+    assert_eq!((&agent["rows"][1]["service"], &agent["duplicated"]), (&json!("shop-b"), &json!(false)));
+    for (path, expected) in [("/v1/agents/cluster-9", 404), ("/v1/agents?limit=0", 400), ("/v1/agents?name=a", 400)] {
+        assert_eq!(site.admin(path).await.0, expected, "{path}");
+    }
+
     for (body, expected) in [("{}".to_owned(), 400), ("x".repeat((1 << 20) + 1), 413)] {
         assert_eq!(post(&mut client, body).await.status, expected);
     }
