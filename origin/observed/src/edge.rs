@@ -37,7 +37,16 @@ impl Edge {
     /// An edge of which nothing but the name is known.
     pub(crate) fn new(heard: Instant) -> Self {
         let incomplete_since = Some(heard);
-        Self { heard, last: None, run: None, epoch: 0, heard_before: heard, incomplete_since, left_out: None, connected: 0 }
+        Self {
+            heard,
+            last: None,
+            run: None,
+            epoch: 0,
+            heard_before: heard,
+            incomplete_since,
+            left_out: None,
+            connected: 0,
+        }
     }
 
     /// Starts to take in a message. `false`: what came before it is missing.
