@@ -29,6 +29,7 @@ use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
 use crate::peer_api::{Events, PeerApi, PeerMetrics};
 use crate::reload::{self, Reloader, TlsMaterial};
+use crate::reset_key;
 use crate::self_api::{SelfApi, SelfSources};
 use crate::status::Status;
 
@@ -229,7 +230,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
     let weak_status = Arc::downgrade(&status);
     bounds::register(&registry, move || weak_status.upgrade().map(|status| status.bounds()).unwrap_or_default())?;
     let agents = http_metrics.listener("agents").with_access_log(&access_log);
-    let address = listen(config.listen, &reloader.user().tls(), listener, &agents, drain).await?;
+    let quic = QuicOptions { reset_key: reset_key::of(&config.cache.dir), ..QuicOptions::default() };
+    let address = listen(config.listen, &reloader.user().tls(), &quic, listener, &agents, drain).await?;
     // Started last: a ready edge accepts agents.
     let admin_address = match config.admin_listen {
         Some(admin) => {
@@ -306,6 +308,7 @@ fn operator_api(
 async fn listen(
     listen: SocketAddr,
     tls: &ServerTls,
+    quic: &QuicOptions,
     api: impl Fn(u16) -> EdgeListener,
     metrics: &ListenerMetrics,
     drain: &Drain,
@@ -316,7 +319,7 @@ async fn listen(
             TcpListener::bind(listen).await.with_context(|| format!("cannot listen on listen = \"{listen}\" (TCP)"))?;
         let address = listener.local_addr()?;
         let api = api(address.port());
-        match serve::quic(address, tls.clone(), &QuicOptions::default(), api.clone(), metrics.clone(), drain) {
+        match serve::quic(address, tls.clone(), quic, api.clone(), metrics.clone(), drain) {
             Ok(_) => {
                 serve::tcp(listener, Some(tls.clone()), api, metrics.clone(), drain);
                 return Ok(address);

@@ -24,6 +24,7 @@ mod origin_client;
 mod origin_follower;
 mod peer_api;
 mod reload;
+mod reset_key;
 mod self_api;
 mod single_flight;
 mod status;

@@ -18,8 +18,8 @@ use super::error::{RequestError, chain};
 /// The idle timeout of a connection; longer than the poll interval.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(120);
 
-/// Keeps NAT mappings alive.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Keeps NAT mappings alive, and finds out that an edge was restarted: it answers with a stateless reset.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// How long a name may be looked up.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::TransportConfig;
+use quinn::{ConnectionError, TransportConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use weir_runtime::serve::QuicOptions;
 
 use crate::http2::{self, ACK, DATA, GOAWAY, Http2Peer, PING, request};
 use crate::peer::{Peer, Reply, answer};
@@ -256,4 +257,29 @@ async fn a_quic_handshake_in_progress_completes_in_a_drain() {
     assert_eq!(peer.ask(&get("/")).await, Reply::well());
     assert_eq!(peer.closed().await, NO_ERROR);
     assert!(finished.await, "nothing was cut");
+}
+
+#[test]
+fn a_client_of_a_killed_server_learns_of_it_from_the_next_one() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let options = QuicOptions { reset_key: Some([7; 32]), ..QuicOptions::default() };
+    let (client, killed, next) = (runtime(), runtime(), runtime());
+    let site = killed.block_on(async { Site::with(&options) });
+    let (peer, _control) = client.block_on(Peer::polite(&site));
+    // Nobody sends anything any more.
+    killed.shutdown_background();
+    let _site = next.block_on(async {
+        while std::net::UdpSocket::bind(site.address).is_err() {
+            tokio::task::yield_now().await;
+        }
+        Site::at(site.address, &options)
+    });
+    client.block_on(async {
+        // It may know already.
+        if let Ok(mut stream) = peer.connection.open_uni().await {
+            let _ = stream.write_all(b"x").await;
+        }
+        let end = tokio::time::timeout(PATIENCE, peer.connection.closed()).await.unwrap();
+        assert_eq!(end, ConnectionError::Reset);
+    });
 }

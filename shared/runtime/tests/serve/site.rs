@@ -154,12 +154,27 @@ impl Site {
         Self::with_log(quic, tcp, AccessMode::Off, 1)
     }
 
+    /// With HTTP/3 at this address.
+    pub(crate) fn at(quic_address: SocketAddr, options: &QuicOptions) -> Self {
+        Self::new(quic_address, options, &TcpOptions::default(), AccessMode::Off, 1)
+    }
+
     /// `lines`: the most lines of the access log in a second.
     pub(crate) fn logging(access: AccessMode, lines: u32) -> Self {
         Self::with_log(&QuicOptions::default(), &TcpOptions::default(), access, lines)
     }
 
     fn with_log(quic: &QuicOptions, tcp: &TcpOptions, access: AccessMode, access_lines: u32) -> Self {
+        Self::new(([127, 0, 0, 1], 0).into(), quic, tcp, access, access_lines)
+    }
+
+    fn new(
+        quic_address: SocketAddr,
+        quic: &QuicOptions,
+        tcp: &TcpOptions,
+        access: AccessMode,
+        access_lines: u32,
+    ) -> Self {
         let pki = tempfile::tempdir().unwrap();
         weir_runtime::certificates::write(pki.path(), &[]).unwrap();
         let file = |name: &str| pki.path().join(name);
@@ -174,7 +189,7 @@ impl Site {
             Gate { all: Arc::default(), begun: closed(), open: closed(), passed: closed(), left: Arc::default() };
         let handler = Answers { gate: gate.clone(), big: vec![7; BIG].into() };
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let address = serve::quic(any, tls.clone(), quic, handler.clone(), metrics.clone(), &drain).unwrap();
+        let address = serve::quic(quic_address, tls.clone(), quic, handler.clone(), metrics.clone(), &drain).unwrap();
         let listener = std::net::TcpListener::bind(any).unwrap();
         listener.set_nonblocking(true).unwrap();
         let tcp_address = listener.local_addr().unwrap();

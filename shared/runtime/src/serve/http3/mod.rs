@@ -27,6 +27,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use quinn::{Endpoint, Incoming};
+use quinn_proto::HashedConnectionIdGenerator;
+use ring::hmac;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -54,6 +56,9 @@ const SEND_WINDOW: u64 = 2 << 20;
 /// How long connections may take to close at the end of a drain, after all responses were acknowledged.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The time between two stateless resets at least. Thousands of clients of a restarted server need one each.
+const MIN_RESET_INTERVAL: Duration = Duration::from_millis(1);
+
 /// The properties of a QUIC listener.
 #[derive(Debug, Clone)]
 pub struct QuicOptions {
@@ -74,6 +79,9 @@ pub struct QuicOptions {
     pub max_unvalidated_handshakes: usize,
     /// Concurrent handshakes.
     pub max_handshakes: usize,
+    /// The key of stateless resets (RFC 9000, section 10.3), which tell a client that the server it was connected to has
+    /// forgotten it. It has to outlive the process, and no other server may have it. `None`: a random one.
+    pub reset_key: Option<[u8; 32]>,
 }
 
 impl Default for QuicOptions {
@@ -87,14 +95,16 @@ impl Default for QuicOptions {
             max_per_source: MAX_CONNECTIONS / SOURCE_SHARE,
             max_unvalidated_handshakes: 512,
             max_handshakes: 4096,
+            reset_key: None,
         }
     }
 }
 
 /// Binds a UDP address and serves a handler over HTTP/3 until the drain ends.
 ///
-/// Each process generates new keys for address tokens and stateless resets. So after a restart a connected client notices by
-/// its idle timeout or its next request, and a client with a token must validate its address again.
+/// Each process generates a new key for address tokens, so a client with a token must validate its address again after a
+/// restart. A connected client notices a restart with the next packet that it sends, if the key of stateless resets is the
+/// same; otherwise by its idle timeout.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -119,8 +129,8 @@ pub fn quic<H: Handler>(
         .send_window(SEND_WINDOW);
     config.transport_config(Arc::new(transport));
     let socket = udp::bind(listen).map_err(|error| anyhow::anyhow!("cannot listen on UDP {listen}: {error}"))?;
-    let endpoint =
-        Endpoint::new(quinn::EndpointConfig::default(), Some(config.clone()), socket, Arc::new(quinn::TokioRuntime))?;
+    let endpoint = endpoint_config(options.reset_key.as_ref());
+    let endpoint = Endpoint::new(endpoint, Some(config.clone()), socket, Arc::new(quinn::TokioRuntime))?;
     let address = endpoint.local_addr()?;
     let limits = ConnectionLimits::new(options.clone(), metrics.clone());
     let server = Server { tls, config, options: options.clone(), handler, metrics, drain: drain.clone() };
@@ -157,6 +167,18 @@ pub fn quic<H: Handler>(
         }
     });
     Ok(address)
+}
+
+fn endpoint_config(reset_key: Option<&[u8; 32]>) -> quinn::EndpointConfig {
+    let Some(key) = reset_key else { return quinn::EndpointConfig::default() };
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    // Packets with ids of other generators are dropped without a reset.
+    let ids = hmac::sign(&key, b"connection ids");
+    let ids = ids.as_ref().first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+    let mut config = quinn::EndpointConfig::new(Arc::new(key));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    config.min_reset_interval(MIN_RESET_INTERVAL);
+    config
 }
 
 /// Limits concurrent connections and handshakes.
