@@ -1,6 +1,6 @@
 //! Pages of rows and of agents.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::{Instant, SystemTime};
 
@@ -118,12 +118,6 @@ impl Table {
             Some(Incomplete { edge: name.clone(), since: now.wall_of(since) })
         };
         self.edges.iter().filter_map(since).collect()
-    }
-
-    /// All agents with their asserted labels. `None`: only the name is known.
-    pub fn labels(&self) -> BTreeMap<NodeName, Option<Labels>> {
-        let labels = |agent: &Agent| agent.statement.as_ref().map(|it| it.labels.clone());
-        self.agents.iter().map(|(name, agent)| (name.clone(), labels(agent))).collect()
     }
 
     /// Since when an edge runs that was restarted, while agents that it had before have not come back, to it or to another one.

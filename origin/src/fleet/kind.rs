@@ -22,11 +22,6 @@ pub(crate) trait Kind: Entry + DeserializeOwned + Send + Sync + 'static {
         None
     }
 
-    /// An assignment itself.
-    fn as_assignment(&self) -> Option<&Assignment> {
-        None
-    }
-
     /// The record of the documents.
     fn key() -> RecordKey {
         format!("cluster/{}", Self::KIND).parse().expect("the kinds are names")
@@ -54,10 +49,6 @@ impl Kind for Assignment {
 
     fn of_mut(fleet: &mut Fleet) -> &mut Entries<Self> {
         &mut fleet.assignments
-    }
-
-    fn as_assignment(&self) -> Option<&Assignment> {
-        Some(self)
     }
 }
 

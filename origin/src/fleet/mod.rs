@@ -3,7 +3,6 @@
 //! The documents of a kind are one record, `cluster/<kind>`, which any origin replaces by compare-and-set. The entries of
 //! the configuration file are each origin's own. Both travel to edges in the access list.
 
-mod advice;
 mod dry_run;
 mod edit;
 mod error;
@@ -12,7 +11,6 @@ mod metrics;
 mod record;
 mod store;
 
-pub(crate) use self::advice::{Advice, Known, Seen};
 pub(crate) use self::dry_run::{Change, dry_run};
 pub(crate) use self::error::FleetError;
 pub(crate) use self::kind::Kind;

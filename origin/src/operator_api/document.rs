@@ -12,7 +12,6 @@ use weir_runtime::serve::Body;
 use super::error::OperatorError;
 use crate::catalog::{Defined, Snapshot, version};
 use crate::config::{DefinedBy, RepositoryConfig, ServiceConfig};
-use crate::fleet::Advice;
 use crate::status;
 
 pub(super) struct Document {
@@ -53,13 +52,6 @@ impl Document {
         shown["defined_by"] = by.as_str().into();
         shown["version"] = version.as_str().into();
         Self { shown, etag: format!("\"{version}\"") }
-    }
-
-    /// With what an operator is to know besides. It is no part of the document, and of its version.
-    pub(super) fn with_advice(mut self, advice: Advice) -> Self {
-        self.shown["warnings"] = advice.warnings.into();
-        self.shown["incomplete"] = serde_json::to_value(advice.incomplete).unwrap_or_default();
-        self
     }
 
     fn new<T: Serialize>(defined: &Defined<T>, state: Option<Value>) -> Self {

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use tokio::task::spawn_blocking;
-use weir_observed::Table;
 use weir_protocol::access_list::Entry;
 use weir_protocol::assignment::{Agent, Assignment};
 use weir_protocol::name::ServiceName;
@@ -23,7 +22,7 @@ use super::validation::{Object, ParsedDocument};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
 use crate::config::{DefinedBy, EntryDocument};
-use crate::fleet::{Advice, Change, FleetError, Kind, Known, Seen, dry_run};
+use crate::fleet::{Change, FleetError, Kind, dry_run};
 
 impl OperatorApi {
     /// A page of the entries of a kind that apply.
@@ -54,22 +53,17 @@ impl OperatorApi {
         D: EntryDocument<Entry: Kind> + Object + Send + 'static,
     {
         let kind = <D::Entry as Kind>::ONE;
-        let shown = |status, advice| -> Result<Response<Body>, OperatorError> {
+        let shown = |status| -> Result<Response<Body>, OperatorError> {
             let (entry, by) = self
                 .fleet
                 .get::<D::Entry>(name)
                 .ok_or_else(|| OperatorError::Fleet(FleetError::Missing { kind, name: name.to_string() }))?;
-            let document = Document::of_entry(&entry, by);
-            let document = match advice {
-                Some(advice) => document.with_advice(advice),
-                None => document,
-            };
-            Ok(document.answer(status, &head.headers))
+            Ok(Document::of_entry(&entry, by).answer(status, &head.headers))
         };
         match head.method {
             Method::GET | Method::HEAD => {
                 self.fleet.read_again::<D::Entry>().await?;
-                shown(StatusCode::OK, None)
+                shown(StatusCode::OK)
             }
             Method::PUT => {
                 let mut precondition = precondition(&head.headers)?;
@@ -78,13 +72,8 @@ impl OperatorApi {
                 let ParsedDocument { document, based_on } = parsed.map_err(wrong)?;
                 precondition.based_on = based_on;
                 let entry = document.entry().map_err(OperatorError::Malformed)?;
-                let assignment = entry.as_assignment().cloned();
                 let outcome = self.fleet.put(entry, &precondition).await?;
-                let advice = match assignment {
-                    Some(assignment) => Some(self.advice(assignment).await),
-                    None => None,
-                };
-                shown(status_of(outcome), advice)
+                shown(status_of(outcome))
             }
             Method::DELETE => {
                 self.fleet.delete::<D::Entry>(name, &precondition(&head.headers)?).await?;
@@ -94,42 +83,19 @@ impl OperatorApi {
         }
     }
 
-    /// What of an assignment matches nothing. It does not fail: the assignment is stored already.
-    async fn advice(&self, assignment: Assignment) -> Advice {
-        let (seen, services, fleet) = (self.seen().await, self.service_names(), self.fleet.current());
-        let advice = spawn_blocking(move || {
-            let entries = fleet.agents.iter().map(|it| (it.name.clone(), it.clone())).collect();
-            let agents = seen.as_ref().map(|seen| seen.labels(&entries, &entries));
-            let incomplete = seen.map(|seen| seen.incomplete).unwrap_or_default();
-            let known = Known { services: &services, agents: agents.as_ref(), is_short: !incomplete.is_empty() };
-            Advice { warnings: known.warnings(&assignment), incomplete }
-        });
-        advice.await.unwrap_or_default()
-    }
-
-    /// The agents that edges know. `None`: as for [`Observed::query`](crate::observed::Observed::query).
-    async fn seen(&self) -> Option<Seen> {
-        let seen = |table: &Table, now| Seen { agents: table.labels(), incomplete: table.incomplete(now) };
-        self.observed.query(seen).await
-    }
-
-    fn service_names(&self) -> BTreeSet<ServiceName> {
-        self.catalog.snapshot().definitions.services.keys().cloned().collect()
-    }
-
     /// What a change of agents and assignments would begin and end. Nothing is changed.
     pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, OperatorError> {
         let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
         self.fleet.read_again::<Agent>().await?;
         self.fleet.read_again::<Assignment>().await?;
-        let seen = self.seen().await.ok_or(OperatorError::RecordsUnreadable)?;
-        let (fleet, services) = (self.fleet.current(), self.service_names());
+        let (fleet, snapshot) = (self.fleet.current(), self.catalog.snapshot());
         let effect = spawn_blocking(move || {
             let change: Change = match body.is_empty() {
                 true => Change::default(),
                 false => weir_protocol::json::from_slice(&body).map_err(|error| error.to_string())?,
             };
-            let effect = dry_run(&fleet, seen, &services, &change)?;
+            let services: BTreeSet<ServiceName> = snapshot.definitions.services.keys().cloned().collect();
+            let effect = dry_run(&fleet, &services, &change)?;
             serde_json::to_value(effect).map_err(|error| error.to_string())
         });
         let effect = effect.await.map_err(|_| OperatorError::Failed)?.map_err(OperatorError::Malformed)?;

@@ -90,7 +90,7 @@ fn as_entry(document: &impl EntryDocument) -> Vec<ValidationError> {
     document.entry().err().map(|detail| ValidationError::new("", detail)).into_iter().collect()
 }
 
-/// Parses a document of this name. It may contain the read-only fields (`status`, `defined_by`, and those of an answer), so that clients can
+/// Parses a document of this name. It may contain the read-only fields (`status`, `defined_by`), so that clients can
 /// change and return what they read. `more` returns further errors of a document that parses.
 ///
 /// # Errors
@@ -116,9 +116,7 @@ pub(super) fn read_with<T: Object>(
     let Value::Object(mut fields) = value else { return Err(whole("it is not a JSON object".to_owned())) };
     let mut errors = Vec::new();
     fields.remove("status");
-    for read_only in ["defined_by", "warnings", "incomplete"] {
-        fields.remove(read_only);
-    }
+    fields.remove("defined_by");
     let based_on = match fields.remove("version") {
         None => None,
         Some(Value::String(version)) => Some(version),

@@ -92,91 +92,6 @@ async fn operators_ask_what_edges_report() {
 }
 
 #[tokio::test]
-async fn a_change_of_assignments_counts_the_agents_that_edges_know() {
-    let home = Home::new();
-    let (node, operator) = operated(&home).await;
-    let (edge, server) = (Operator::as_edge(&home, &node), serve(&Upstream::small()));
-    assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
-    for service in ["shop-a", "shop-b"] {
-        assert_eq!(operator.put(&format!("/v1/services/{service}"), json!({ "repository": "shop" })).await.status, 201);
-    }
-    ask(&operator, "/v1/fleet/rows").await;
-    let try_out = async |change: Value| {
-        let reply = operator.send(Method::POST, "/v1/assignments/dry-run", &[], Some(change)).await;
-        assert_eq!(reply.status, 200, "{reply:?}");
-        reply.body
-    };
-    let rule = |label: &str, services: &[&str]| json!({ "name": "r", "agents": "cluster-*", "labels": { "ring": label }, "services": services });
-
-    // An edge that has still to report may know the agents.
-    assert_eq!(report(&edge, message(2)).await.status, 409);
-    let effect = try_out(json!({ "assignments": [rule("all", &["shop-*"])] })).await;
-    assert_eq!((&effect["incomplete"][0]["edge"], &effect["known_agents"]), (&json!("edge-1"), &json!(0)));
-    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    let rows = ask(&operator, "/v1/fleet/rows").await;
-    assert_eq!(keys(&effect["incomplete"][0]), keys(&rows["incomplete"][0]), "the form of the fleet's questions");
-    let warnings = effect["warnings"].as_array().unwrap();
-    assert_eq!(warnings.len(), 2, "{effect}");
-    for (warning, object) in warnings.iter().zip(["`cluster-*`", "`ring=all`"]) {
-        let warning = warning.as_str().unwrap();
-        assert!(warning.contains(object) && warning.ends_with("Edges in `incomplete` may know others"), "{warning}");
-    }
-
-    // The labels of `cluster-2` are those of its token; an entry wins over them.
-    assert_eq!(report(&edge, message(1)).await.status, 204);
-    let effect = try_out(json!({ "assignments": [rule("all", &["shop-*", "shpo-*"])] })).await;
-    let row =
-        json!({ "agent": "cluster-2", "begins": ["shop-a", "shop-b"], "begins_total": 2, "ends": [], "ends_total": 0 });
-    assert_eq!((&effect["agents"], &effect["agents_total"]), (&json!([row]), &json!(1)), "{effect}");
-    assert_eq!((&effect["known_agents"], &effect["incomplete"]), (&json!(2), &json!([])));
-    let warning =
-        json!(["assignment `r`: `shpo-*` in `services` matches no service: correct it, or create the service"]);
-    assert_eq!(effect["warnings"], warning);
-    let moved = json!([{ "name": "cluster-2", "labels": { "ring": "none" } }]);
-    let effect = try_out(json!({ "agents": moved, "assignments": [rule("all", &["shop-*"])] })).await;
-    assert_eq!((&effect["agents"], &effect["without_effect"]), (&json!([]), &json!(["r"])), "{effect}");
-
-    let made = operator.put("/v1/assignments/r", rule("all", &["shop-*", "shpo-*"])).await;
-    assert_eq!((made.status.as_u16(), &made.body["warnings"]), (201, &warning), "{made:?}");
-    let effect = try_out(json!({ "assignments": [rule("none", &["shop-*"])] })).await;
-    assert_eq!((&effect["agents"][0]["ends"], &effect["ends_total"]), (&json!(["shop-a", "shop-b"]), &json!(2)));
-    let changed = operator.put("/v1/assignments/r", rule("none", &["shop-*"])).await;
-    assert_eq!((changed.status.as_u16(), &changed.body["warnings"]), (200, &effect["warnings"]), "the same sentences");
-    assert!(effect["warnings"][0].as_str().unwrap().contains("`ring=none`"), "{effect}");
-    node.stop().await;
-}
-
-#[tokio::test]
-async fn assignments_are_stored_while_the_names_from_before_cannot_be_read() {
-    let home = Home::new();
-    let (node, operator) = operated(&home).await;
-    ask(&operator, "/v1/fleet/rows").await;
-    assert_eq!(report(&Operator::as_edge(&home, &node), message(1)).await.status, 204);
-    node.stop().await;
-    let records = home.data_dir().join("records").join("cluster");
-    let mut damaged = 0;
-    for file in fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().path()) {
-        if file.file_name().unwrap().to_str().unwrap().starts_with("last-seen") {
-            fs::write(file, "damaged").unwrap();
-            damaged += 1;
-        }
-    }
-    assert!(damaged > 0, "{records:?}");
-    let (node, operator) = operated(&home).await;
-    let reply = operator.send(Method::POST, "/v1/assignments/dry-run", &[], Some(json!({}))).await;
-    assert_eq!((reply.status.as_u16(), reply.problem().0), (503, "store-unavailable"), "{reply:?}");
-    let made = operator.put("/v1/assignments/a", json!({ "agents": "cluster-*", "services": ["none"] })).await;
-    assert_eq!(made.status, 201, "{made:?}");
-    let warnings = made.body["warnings"].as_array().unwrap();
-    for (warning, expected) in warnings.iter().zip(["`none` in `services` matches no service", "is not known yet"]) {
-        assert!(warning.as_str().unwrap().contains(expected), "{made:?}");
-    }
-    assert_eq!(warnings.len(), 2, "{made:?}");
-    assert_eq!(operator.get("/v1/assignments/a").await.status, 200);
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn messages_that_cannot_count_are_refused() {
     let home = Home::new();
     let mut config = empty_config(&home);
@@ -193,11 +108,7 @@ async fn messages_that_cannot_count_are_refused() {
     assert_eq!((reply.status.as_u16(), reply.allow.as_str()), (405, "POST"));
     assert_eq!(report(&edge, message(1)).await.status, 204);
     let rows = ask(&Operator::of(&home, &node), "/v1/fleet/rows").await;
-    assert_eq!(
-        (&rows["total"], &rows["incomplete"][0]["edge"]),
-        (&json!(2), &json!("edge-1")),
-        "one agent has no room"
-    );
+    assert_eq!((&rows["total"], &rows["incomplete"][0]["edge"]), (&json!(2), &json!("edge-1")), "one agent has no room");
     for (result, count) in [("accepted", 0.0), ("refused", 2.0), ("limited", 1.0)] {
         let series = format!("weir_origin_observed_messages_total{{result=\"{result}\"}}");
         assert_eq!(node.metric(&series).await, count, "{result}");
