@@ -49,12 +49,6 @@ struct Inner {
     metrics: ObservedMetrics,
 }
 
-/// The labels of an agent: those of its token, and those that operators assert, which win.
-fn labels_of(fleet: &Fleet, name: &NodeName, token_labels: &Labels) -> Labels {
-    let asserted = fleet.agents.get(name).map(|entry| &entry.labels);
-    asserted.map_or_else(|| token_labels.clone(), |asserted| token_labels.clone().overridden_by(asserted))
-}
-
 impl Observed {
     /// Starts to follow time and the labels that operators assert. `max_bytes`: the most memory, about.
     ///
@@ -82,7 +76,7 @@ impl Observed {
                 () = tokio::time::sleep(PASS_INTERVAL) => {}
                 Ok(()) = fleet.changed() => {
                     let fleet = fleet.borrow_and_update().clone();
-                    self.table().relabel(|name, identity| labels_of(&fleet, name, &identity.token_labels));
+                    self.table().relabel(|name, identity| fleet.labels_of(name, &identity.token_labels));
                 }
             }
             let mut table = self.table();
@@ -116,7 +110,7 @@ impl Observed {
         token_labels: &Labels,
         message: AgentObserved,
     ) -> Result<(), Rejected> {
-        let labels = labels_of(&self.inner.fleet.borrow(), name, token_labels);
+        let labels = self.inner.fleet.borrow().labels_of(name, token_labels);
         let identity = Identity { proved, token_labels: token_labels.clone(), labels };
         let accepted = self.table().accept(name, identity, message, self.inner.clock.now());
         self.metrics().received(match &accepted {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use weir_protocol::access_list::Fleet;
-use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::name_glob::NameGlob;
 
@@ -67,9 +66,7 @@ impl Wanted {
         match self {
             Self::Matching(patterns) => patterns.iter().collect(),
             Self::Assigned => {
-                let labels = fleet.agents.get(&agent.name).map(|entry| &entry.labels);
-                let labels = labels.map_or_else(Labels::default, Labels::clone);
-                let labels = agent.labels.clone().overridden_by(&labels);
+                let labels = fleet.labels_of(&agent.name, &agent.labels);
                 let assignments = fleet.assignments.iter().filter(|one| one.is_for(&agent.name, &labels));
                 assignments.flat_map(|assignment| &assignment.services).collect()
             }
@@ -114,6 +111,7 @@ fn has_star(pattern: &NameGlob) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_protocol::labels::Labels;
     use weir_protocol::observed::Proved;
 
     use super::*;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::AccessListError;
 use crate::assignment::{Agent, Assignment};
 use crate::issuer::Issuer;
+use crate::labels::Labels;
 use crate::name::{AssignmentName, ClusterId, IssuerName, NodeName};
 
 /// The largest documents of one kind, in bytes of JSON, and the same for the entries of a file.
@@ -269,6 +270,12 @@ impl Fleet {
         }
         let fleet = Self { agents: join!(agents), assignments: join!(assignments), issuers: join!(issuers) };
         (fleet, conflicts)
+    }
+
+    /// The labels of an agent: those of its token, and those that operators assert, which win.
+    pub fn labels_of(&self, agent: &NodeName, of_token: &Labels) -> Labels {
+        let asserted = self.agents.get(agent).map(|entry| &entry.labels);
+        asserted.map_or_else(|| of_token.clone(), |asserted| of_token.clone().overridden_by(asserted))
     }
 
     /// Says to which cluster the documents belong.
