@@ -210,7 +210,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         catalog.clone(),
         editor.clone(),
         versions.clone(),
-        (fleet.clone(), observed.clone()),
+        (fleet.clone(), observed.clone(), access.clone()),
         &config,
         (&registry, &metrics.bounds),
     )?;

@@ -131,6 +131,12 @@ impl Table {
         (is_young && self.agents.values().any(is_of_former_run)).then_some(*began)
     }
 
+    /// All agents with their asserted labels. `None`: only the name is known.
+    pub fn known(&self, now: Now) -> impl Iterator<Item = (&NodeName, State, Option<&Labels>)> {
+        let agents = self.agents.iter().map(move |(name, agent)| self.matched(name, agent, now));
+        agents.map(|of| (of.name, of.state, of.agent.statement.as_ref().map(|it| &it.labels)))
+    }
+
     /// Agents that a filter matches.
     pub(crate) fn matching<'a>(&'a self, filter: &'a AgentFilter, now: Now) -> impl Iterator<Item = Matched<'a>> {
         let agents = self.agents.iter().map(move |(name, agent)| self.matched(name, agent, now));

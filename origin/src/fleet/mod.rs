@@ -11,7 +11,7 @@ mod metrics;
 mod record;
 mod store;
 
-pub(crate) use self::dry_run::{Change, dry_run};
+pub(crate) use self::dry_run::{Change, Known, Observed, dry_run};
 pub(crate) use self::error::FleetError;
 pub(crate) use self::kind::Kind;
 pub(crate) use self::metrics::FleetMetrics;

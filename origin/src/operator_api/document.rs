@@ -54,6 +54,12 @@ impl Document {
         Self { shown, etag: format!("\"{version}\"") }
     }
 
+    /// With what a change of it matches nothing.
+    pub(super) fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.shown["warnings"] = warnings.into();
+        self
+    }
+
     fn new<T: Serialize>(defined: &Defined<T>, state: Option<Value>) -> Self {
         let (of_document, of_state) = (version(&defined.document), version(&state));
         let mut shown =

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use tokio::task::spawn_blocking;
-use weir_protocol::access_list::Entry;
+use weir_protocol::access_list::{AccessList, Entry};
 use weir_protocol::assignment::{Agent, Assignment};
-use weir_protocol::name::ServiceName;
+use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
 use weir_runtime::admin;
 use weir_runtime::serve::Body;
 
@@ -21,8 +21,11 @@ use super::page::Page;
 use super::validation::{Object, ParsedDocument};
 use super::{OperatorApi, no_content, read, status_of};
 use crate::catalog::Map;
-use crate::config::{DefinedBy, EntryDocument};
-use crate::fleet::{Change, FleetError, Kind, dry_run};
+use crate::config::{AssignmentConfig, DefinedBy, EntryDocument};
+use crate::fleet::{Change, FleetError, Kind, Known, Observed, dry_run};
+
+/// Dry runs of assignments at a time.
+pub(super) const ASSIGNMENT_DRY_RUNS: usize = 2;
 
 impl OperatorApi {
     /// A page of the entries of a kind that apply.
@@ -52,28 +55,14 @@ impl OperatorApi {
     where
         D: EntryDocument<Entry: Kind> + Object + Send + 'static,
     {
-        let kind = <D::Entry as Kind>::ONE;
-        let shown = |status| -> Result<Response<Body>, OperatorError> {
-            let (entry, by) = self
-                .fleet
-                .get::<D::Entry>(name)
-                .ok_or_else(|| OperatorError::Fleet(FleetError::Missing { kind, name: name.to_string() }))?;
-            Ok(Document::of_entry(&entry, by).answer(status, &head.headers))
-        };
         match head.method {
             Method::GET | Method::HEAD => {
                 self.fleet.read_again::<D::Entry>().await?;
-                shown(StatusCode::OK)
+                Ok(self.shown::<D>(name)?.answer(StatusCode::OK, &head.headers))
             }
             Method::PUT => {
-                let mut precondition = precondition(&head.headers)?;
-                let wrong = |errors| OperatorError::InvalidDocument { kind, name: name.to_string(), errors };
-                let parsed = read::<D>(&name.to_string(), body, |_| Vec::new()).await?;
-                let ParsedDocument { document, based_on } = parsed.map_err(wrong)?;
-                precondition.based_on = based_on;
-                let entry = document.entry().map_err(OperatorError::Malformed)?;
-                let outcome = self.fleet.put(entry, &precondition).await?;
-                shown(status_of(outcome))
+                let status = self.put_entry::<D>(name, head, body).await?;
+                Ok(self.shown::<D>(name)?.answer(status, &head.headers))
             }
             Method::DELETE => {
                 self.fleet.delete::<D::Entry>(name, &precondition(&head.headers)?).await?;
@@ -83,19 +72,75 @@ impl OperatorApi {
         }
     }
 
-    /// What a change of agents and assignments would begin and end. Nothing is changed.
+    fn shown<D: EntryDocument<Entry: Kind>>(
+        &self,
+        name: &<D::Entry as Entry>::Name,
+    ) -> Result<Document, OperatorError> {
+        let missing = || FleetError::Missing { kind: <D::Entry as Kind>::ONE, name: name.to_string() };
+        let (entry, by) = self.fleet.get::<D::Entry>(name).ok_or_else(missing)?;
+        Ok(Document::of_entry(&entry, by))
+    }
+
+    async fn put_entry<D>(
+        &self,
+        name: &<D::Entry as Entry>::Name,
+        head: &Parts,
+        body: Bytes,
+    ) -> Result<StatusCode, OperatorError>
+    where
+        D: EntryDocument<Entry: Kind> + Object + Send + 'static,
+    {
+        let kind = <D::Entry as Kind>::ONE;
+        let mut precondition = precondition(&head.headers)?;
+        let wrong = |errors| OperatorError::InvalidDocument { kind, name: name.to_string(), errors };
+        let parsed = read::<D>(&name.to_string(), body, |_| Vec::new()).await?;
+        let ParsedDocument { document, based_on } = parsed.map_err(wrong)?;
+        precondition.based_on = based_on;
+        let entry = document.entry().map_err(OperatorError::Malformed)?;
+        Ok(status_of(self.fleet.put(entry, &precondition).await?))
+    }
+
+    /// Replaces an assignment, and says what of it matches nothing. Only the change itself can fail.
+    pub(super) async fn put_assignment(
+        &self,
+        name: &AssignmentName,
+        head: &Parts,
+        body: Bytes,
+    ) -> Result<Response<Body>, OperatorError> {
+        let status = self.put_entry::<AssignmentConfig>(name, head, body).await?;
+        let document = self.shown::<AssignmentConfig>(name)?;
+        if let Some(members) = &self.members {
+            // Services that other origins have just defined.
+            let _ = members.replicas.read_all_again().await;
+        }
+        let (fleet, services) = (self.fleet.current(), self.services_now());
+        let (observed, rule) = (self.observed.query(Observed::of).await.unwrap_or_default(), name.clone());
+        let warnings = spawn_blocking(move || {
+            let known = Known::new(&observed, (&fleet, &fleet), &services);
+            fleet.assignments.get(&rule).map(|rule| known.warnings(rule)).unwrap_or_default()
+        });
+        Ok(document.with_warnings(warnings.await.unwrap_or_default()).answer(status, &head.headers))
+    }
+
+    fn services_now(&self) -> BTreeSet<ServiceName> {
+        self.catalog.snapshot().definitions.services.keys().cloned().collect()
+    }
+
+    /// What a change of agents and assignments would start and stop. Nothing is changed.
     pub(super) async fn dry_run_of_assignments(&self, body: Bytes) -> Result<Response<Body>, OperatorError> {
         let _slot = self.assignment_dry_runs.clone().try_acquire_owned().map_err(|_| OperatorError::Busy)?;
         self.fleet.read_again::<Agent>().await?;
         self.fleet.read_again::<Assignment>().await?;
-        let (fleet, snapshot) = (self.fleet.current(), self.catalog.snapshot());
+        let observed = self.observed.query(Observed::of).await.ok_or(OperatorError::RecordsUnreadable)?;
+        let (fleet, services, list) = (self.fleet.current(), self.services_now(), self.access_list.borrow().clone());
         let effect = spawn_blocking(move || {
             let change: Change = match body.is_empty() {
                 true => Change::default(),
                 false => weir_protocol::json::from_slice(&body).map_err(|error| error.to_string())?,
             };
-            let services: BTreeSet<ServiceName> = snapshot.definitions.services.keys().cloned().collect();
-            let effect = dry_run(&fleet, &services, &change)?;
+            let list = AccessList::parse(&list.unwrap_or_default()).unwrap_or_default();
+            let denied: BTreeSet<NodeName> = list.denied_agents().cloned().collect();
+            let effect = dry_run(&fleet, &services, (&observed, &denied), &change)?;
             serde_json::to_value(effect).map_err(|error| error.to_string())
         });
         let effect = effect.await.map_err(|_| OperatorError::Failed)?.map_err(OperatorError::Malformed)?;

@@ -34,7 +34,7 @@ use http::{Method, Request, Response, StatusCode};
 use prometheus::Registry;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use weir_model::Bounds;
 use weir_protocol::assignment::{Agent, Assignment};
@@ -74,9 +74,6 @@ use crate::webhook::Delivery;
 /// The longest accepted document in bytes.
 const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 
-/// Dry runs of assignments at a time.
-const ASSIGNMENT_DRY_RUNS: usize = 2;
-
 /// The request handler. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct OperatorApi {
@@ -87,6 +84,8 @@ pub(crate) struct OperatorApi {
     fleet: FleetStore,
     observed: Observed,
     assignment_dry_runs: Arc<Semaphore>,
+    /// What edges get.
+    access_list: watch::Receiver<Option<Bytes>>,
     secrets_dir: Option<PathBuf>,
     upstreams: UpstreamsConfig,
     access: Access,
@@ -105,7 +104,7 @@ impl OperatorApi {
         catalog: Arc<Catalog>,
         editor: Editor,
         versions: Versions,
-        (fleet, observed): (FleetStore, Observed),
+        (fleet, observed, access_list): (FleetStore, Observed, watch::Receiver<Option<Bytes>>),
         config: &Config,
         (registry, bounds): (&Registry, &Bounds),
     ) -> anyhow::Result<Self> {
@@ -115,7 +114,7 @@ impl OperatorApi {
         let metrics = OperatorMetrics::register(registry)?;
         let webhooks = Webhooks::new(catalog.clone(), metrics.clone(), bounds);
         let members = None;
-        let assignment_dry_runs = bounds.semaphore("assignment_dry_runs", ASSIGNMENT_DRY_RUNS);
+        let assignment_dry_runs = bounds.semaphore("assignment_dry_runs", self::fleet::ASSIGNMENT_DRY_RUNS);
         Ok(Self {
             catalog,
             editor,
@@ -124,6 +123,7 @@ impl OperatorApi {
             fleet,
             observed,
             assignment_dry_runs,
+            access_list,
             secrets_dir,
             upstreams,
             access,
@@ -302,6 +302,7 @@ impl OperatorApi {
             Route::Agents if reads => self.entries::<Agent>(&head).await,
             Route::Agent(name) => self.entry::<AgentConfig>(name, &head, body).await,
             Route::Assignments if reads => self.entries::<Assignment>(&head).await,
+            Route::Assignment(name) if head.method == Method::PUT => self.put_assignment(name, &head, body).await,
             Route::Assignment(name) => self.entry::<AssignmentConfig>(name, &head, body).await,
             Route::AssignmentDryRun if posts => self.dry_run_of_assignments(body).await,
             Route::Issuers if reads => self.entries::<Issuer>(&head).await,

@@ -90,8 +90,8 @@ fn as_entry(document: &impl EntryDocument) -> Vec<ValidationError> {
     document.entry().err().map(|detail| ValidationError::new("", detail)).into_iter().collect()
 }
 
-/// Parses a document of this name. It may contain the read-only fields (`status`, `defined_by`), so that clients can
-/// change and return what they read. `more` returns further errors of a document that parses.
+/// Parses a document of this name. It may contain the read-only fields (`status`, `defined_by`, `warnings`), so that
+/// clients can change and return what they read. `more` returns further errors of a document that parses.
 ///
 /// # Errors
 /// The validation errors: at most [`MAX_ERRORS`], and a note if there are more.
@@ -117,6 +117,7 @@ pub(super) fn read_with<T: Object>(
     let mut errors = Vec::new();
     fields.remove("status");
     fields.remove("defined_by");
+    fields.remove("warnings");
     let based_on = match fields.remove("version") {
         None => None,
         Some(Value::String(version)) => Some(version),

@@ -4,6 +4,7 @@ use weir_protocol::access_list::{AccessList, Fleet};
 use weir_protocol::assignment::assigned_services;
 use weir_protocol::name::{NodeName, ServiceName};
 
+use crate::observed::{ask, message, report};
 use crate::prelude::*;
 use crate::several_operators::Pair;
 use weir_store::testing::TestServer;
@@ -47,10 +48,13 @@ async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
     let rule = json!({ "agents": "cluster-*", "labels": { "ring": "canary" }, "services": ["shop-*"] });
     let made = operator.put("/v1/assignments/shop-to-all", rule.clone()).await;
     assert_eq!(made.status, 201, "{made:?}");
-    let read = operator.get("/v1/assignments/shop-to-all").await;
-    assert_eq!((&read.etag, &read.body), (&made.etag, &made.body));
-    let again =
-        operator.send(Method::PUT, "/v1/assignments/shop-to-all", &[("if-match", &read.etag)], Some(read.body)).await;
+    // Nothing that it is for is there yet.
+    let (read, mut sent) = (operator.get("/v1/assignments/shop-to-all").await, made.body.clone());
+    let warnings = sent.as_object_mut().unwrap().remove("warnings").unwrap();
+    assert!(warnings[0].as_str().unwrap().contains("no service matches `shop-*`"), "{warnings}");
+    assert_eq!((&read.etag, &read.body), (&made.etag, &sent));
+    let headers = [("if-match", read.etag.as_str())];
+    let again = operator.send(Method::PUT, "/v1/assignments/shop-to-all", &headers, Some(made.body)).await;
     assert_eq!((again.status.as_u16(), &again.etag), (200, &made.etag), "what was read is accepted back");
     assert_eq!(operator.put("/v1/issuers/cluster-1", issuer("https://one", "k1")).await.status, 201);
     let fleet = access(&mut reader, |fleet| fleet.issuers.iter().count() == 1).await;
@@ -107,20 +111,6 @@ async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
     }
     assert_eq!(operator.put("/v1/issuers/b", issuer("https://two", "k1")).await.status, 201);
 
-    // A dry run changes nothing.
-    let server = serve(&Upstream::small());
-    assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
-    assert_eq!(operator.put("/v1/services/shop-a", json!({ "repository": "shop" })).await.status, 201);
-    let change = json!({ "assignments": [{ "name": "two", "agents": "cluster-2", "services": ["shop-a"] },
-        { "name": "vain", "agents": "prod-*", "services": ["shop-a"] }], "delete_assignments": ["shop-to-all"] });
-    let effect = operator.send(Method::POST, "/v1/assignments/dry-run", &[], Some(change)).await;
-    let row = |agent: &str, begins: &[&str], ends: &[&str]| json!({ "agent": agent, "begins": begins, "begins_total": begins.len(), "ends": ends, "ends_total": ends.len() });
-    let expected = json!([row("cluster-1", &[], &["shop-a"]), row("cluster-2", &["shop-a"], &[])]);
-    assert_eq!((effect.status.as_u16(), &effect.body["agents"]), (200, &expected), "{effect:?}");
-    // Agents need no entry, so nobody here knows for how many others the two patterns count.
-    assert_eq!(effect.body["unknown"], json!(["shop-to-all", "vain"]), "{effect:?}");
-    let warnings = effect.body["warnings"].as_array().unwrap();
-    assert!(warnings.len() == 1 && warnings[0].as_str().unwrap().contains("`vain`"), "{effect:?}");
     let listed = operator.get("/v1/assignments").await;
     assert_eq!(listed.body["assignments"].as_array().unwrap().len(), 1, "{listed:?}");
     drop(reader);
@@ -136,6 +126,89 @@ async fn what_operators_assign_reaches_edges_and_survives_a_restart() {
     let fleet = access(&mut reader, |fleet| fleet.assignments.iter().count() == 0).await;
     assert!(fleet.assignments.revision() > revision, "edges drop it, because its revision is higher");
     drop(reader);
+    node.stop().await;
+}
+
+/// A dry run of a change, once the names from before the start are read.
+async fn dry_run(operator: &Operator, change: &Value) -> Value {
+    ask(operator, "/v1/fleet/agents").await;
+    let effect = operator.send(Method::POST, "/v1/assignments/dry-run", &[], Some(change.clone())).await;
+    assert_eq!(effect.status, 200, "{effect:?}");
+    effect.body
+}
+
+fn row(agent: &str, state: Option<&str>, starts: &[&str], stops: &[&str]) -> Value {
+    json!({ "agent": agent, "state": state, "starts": starts, "starts_total": starts.len(), "stops": stops,
+        "stops_total": stops.len() })
+}
+
+#[tokio::test]
+async fn a_dry_run_counts_the_agents_of_edges_and_warns_of_what_matches_nothing() {
+    let (home, upstream) = (Home::new(), Upstream::small());
+    let mut config = empty_config(&home);
+    let denied = home.file("denied");
+    fs::write(&denied, "agent cluster-4\n").unwrap();
+    config.access.deny = Some(denied);
+    let node = home.start(config.clone()).await;
+    let (operator, edge) = (Operator::of(&home, &node), Operator::as_edge(&home, &node));
+    let server = serve(&upstream);
+    assert_eq!(operator.put("/v1/repositories/shop", repository_at(&server)).await.status, 201);
+    assert_eq!(operator.put("/v1/services/shop-a", json!({ "repository": "shop" })).await.status, 201);
+    // `cluster-1` is a canary by its token, `cluster-2` by its entry, whatever its token says. `cluster-4` is denied.
+    let labels = json!({ "labels": { "ring": "canary" } });
+    assert_eq!(operator.put("/v1/agents/cluster-2", labels.clone()).await.status, 201);
+    let mut canary = labels;
+    (canary["name"], canary["services"]) = (json!("canaries"), json!(["shop-*"]));
+    let change =
+        json!({ "assignments": [canary, { "name": "vain", "agents": "prod-*", "services": ["shop-a", "shpo"] }] });
+    let effect = dry_run(&operator, &change).await;
+    assert_eq!(effect["agents"], json!([row("cluster-2", None, &["shop-a"], &[])]), "no edge has reported");
+
+    let mut sent = message(1);
+    let mut refused = sent["agents"][0].clone();
+    refused["agent"] = json!("cluster-4");
+    sent["agents"].as_array_mut().unwrap().push(refused);
+    sent["more"] = json!(true);
+    assert_eq!(report(&edge, sent).await.status, 204);
+    let effect = dry_run(&operator, &change).await;
+    let rows = [row("cluster-1", Some("live"), &["shop-a"], &[]), row("cluster-2", Some("silent"), &["shop-a"], &[])];
+    assert_eq!(effect["agents"], json!(rows));
+    assert_eq!(
+        (&effect["known_agents"], &effect["agents_total"], &effect["agents_left_out"]),
+        (&json!(3), &json!(2), &json!(0))
+    );
+    assert_eq!((&effect["incomplete"][0]["edge"], &effect["without_effect"]), (&json!("edge-1"), &json!(["vain"])));
+    let warnings: Vec<String> = serde_json::from_value(effect["warnings"].clone()).unwrap();
+    let [service, agents, idle] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(service.starts_with("assignment `vain`: no service matches `shpo`:"), "{service}");
+    assert!(agents.starts_with("assignment `vain`: no known agent matches `prod-*`"), "{agents}");
+    assert!(agents.contains("have not reported: `edge-1`") && idle.contains("`cluster-4`"), "{warnings:?}");
+    let listed = operator.get("/v1/assignments").await.body;
+    assert_eq!(listed["assignments"], json!([]), "a dry run changes nothing");
+
+    // The change itself says the same, and is made though something of it matches nothing.
+    let made = operator.put("/v1/assignments/vain", change["assignments"][1].clone()).await;
+    assert_eq!((made.status.as_u16(), &made.body["warnings"]), (201, &json!(&warnings[..2])), "{made:?}");
+    let made = operator.put("/v1/assignments/canaries", change["assignments"][0].clone()).await;
+    assert_eq!((made.status.as_u16(), &made.body["warnings"]), (201, &json!([])), "{made:?}");
+    let effect = dry_run(&operator, &json!({ "delete_assignments": ["canaries"] })).await;
+    assert_eq!(effect["agents"][0], row("cluster-1", Some("live"), &[], &["shop-a"]));
+    node.stop().await;
+
+    // Names from before the start that cannot be read are missing in a dry run, which says so; the change does not wait.
+    let records = home.data_dir().join("records").join("cluster");
+    for file in fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.file_name().unwrap().to_str().unwrap().starts_with("last-seen") {
+            fs::write(file, "damaged").unwrap();
+        }
+    }
+    let node = home.start(config).await;
+    let operator = Operator::of(&home, &node);
+    let refused = operator.send(Method::POST, "/v1/assignments/dry-run", &[], Some(change.clone())).await;
+    assert_eq!((refused.status.as_u16(), refused.problem().0), (503, "store-unavailable"), "{refused:?}");
+    let made = operator.put("/v1/assignments/vain", change["assignments"][1].clone()).await;
+    let warning = made.body["warnings"][1].as_str().unwrap();
+    assert!(made.status == 200 && warning.contains("has just started"), "{made:?}");
     node.stop().await;
 }
 

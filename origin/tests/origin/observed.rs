@@ -7,7 +7,7 @@ use crate::prelude::*;
 use crate::several_operators::Pair;
 
 /// A message of `edge-1` about two agents.
-fn message(seq: u64) -> Value {
+pub(crate) fn message(seq: u64) -> Value {
     let golden = include_str!("../../../shared/protocol/golden/edge/observed.json");
     let mut message: Value = serde_json::from_str(golden).unwrap();
     message["seq"] = json!(seq);
@@ -21,12 +21,12 @@ fn message(seq: u64) -> Value {
     message
 }
 
-async fn report(edge: &Operator, message: Value) -> crate::operator::Reply {
+pub(crate) async fn report(edge: &Operator, message: Value) -> crate::operator::Reply {
     edge.send(Method::POST, "/v1/observed", &[], Some(message)).await
 }
 
 /// Asks until the names from before the start are read.
-async fn ask(operator: &Operator, path: &str) -> Value {
+pub(crate) async fn ask(operator: &Operator, path: &str) -> Value {
     let mut reply = operator.get(path).await;
     until(async || {
         if reply.status == 503 {
@@ -108,7 +108,11 @@ async fn messages_that_cannot_count_are_refused() {
     assert_eq!((reply.status.as_u16(), reply.allow.as_str()), (405, "POST"));
     assert_eq!(report(&edge, message(1)).await.status, 204);
     let rows = ask(&Operator::of(&home, &node), "/v1/fleet/rows").await;
-    assert_eq!((&rows["total"], &rows["incomplete"][0]["edge"]), (&json!(2), &json!("edge-1")), "one agent has no room");
+    assert_eq!(
+        (&rows["total"], &rows["incomplete"][0]["edge"]),
+        (&json!(2), &json!("edge-1")),
+        "one agent has no room"
+    );
     for (result, count) in [("accepted", 0.0), ("refused", 2.0), ("limited", 1.0)] {
         let series = format!("weir_origin_observed_messages_total{{result=\"{result}\"}}");
         assert_eq!(node.metric(&series).await, count, "{result}");

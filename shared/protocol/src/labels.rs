@@ -68,6 +68,13 @@ impl Labels {
         wanted.0.iter().all(|(key, value)| self.0.get(key) == Some(value))
     }
 
+    /// Without the labels that `other` has with the same value.
+    #[must_use]
+    pub fn without(mut self, other: &Self) -> Self {
+        self.0.retain(|key, value| other.0.get(key) != Some(value));
+        self
+    }
+
     /// These labels, and those of `stronger`, which win where both have a key. The result may exceed [`MAX_LABELS`],
     /// and is not written anywhere.
     #[must_use]
@@ -109,6 +116,8 @@ mod tests {
         let (own, stronger) = (read(r#"{"ring":"all","a":"1"}"#).unwrap(), read(r#"{"ring":"canary"}"#).unwrap());
         let both = own.clone().overridden_by(&stronger);
         assert_eq!(both, read(r#"{"ring":"canary","a":"1"}"#).unwrap());
+        assert_eq!(both.clone().without(&stronger), read(r#"{"a":"1"}"#).unwrap());
+        assert_eq!(own.clone().without(&stronger), own);
         assert!(both.contain(&stronger) && !own.contain(&stronger) && own.contain(&Labels::default()));
     }
 }

@@ -86,7 +86,7 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | a delivery: its wait, its body and the check of its signature | {origin/src/operator_api/webhook.rs DELIVERY_TIMEOUT} |  | 408 |
 | body of a webhook | {origin/src/operator_api/webhook.rs MAX_BODY_BYTES} |  | 413 |
 | a definition that an operator sends | {origin/src/operator_api/mod.rs MAX_DOCUMENT_BYTES} |  | 413 |
-| dry runs of assignments | {origin/src/operator_api/mod.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
+| dry runs of assignments | {origin/src/operator_api/fleet.rs ASSIGNMENT_DRY_RUNS} | `assignment_dry_runs` | 503 |
 | agents, assignments, issuers | 10,000, 1,000, 2,000; 1.5 MiB of JSON each | `agents`, `assignments`, `issuers` | 429 |
 | a page of a list | {origin/src/operator_api/page.rs MAX_LIMIT} |  | the next page has the rest |
 | repositories | `limits.max_repositories` |  | 429. Metric: `weir_origin_catalog_limit` |
