@@ -75,10 +75,12 @@ impl Labels {
         self
     }
 
-    /// These labels, and those of `stronger`, which win where both have a key. The result may exceed [`MAX_LABELS`],
-    /// and is not written anywhere.
+    /// These labels, and those of `stronger`, which win where both have a key. Beyond [`MAX_LABELS`] the last of the weaker ones
+    /// are left out.
     #[must_use]
     pub fn overridden_by(mut self, stronger: &Self) -> Self {
+        self.0.retain(|key, _| !stronger.0.contains_key(key));
+        while self.0.len() + stronger.0.len() > MAX_LABELS && self.0.pop_last().is_some() {}
         self.0.extend(stronger.0.iter().map(|(key, value)| (key.clone(), value.clone())));
         self
     }
@@ -118,6 +120,10 @@ mod tests {
         assert_eq!(both, read(r#"{"ring":"canary","a":"1"}"#).unwrap());
         assert_eq!(both.clone().without(&stronger), read(r#"{"a":"1"}"#).unwrap());
         assert_eq!(own.clone().without(&stronger), own);
+        let many: BTreeMap<String, String> = (0..MAX_LABELS).map(|i| (format!("{i:02}"), String::new())).collect();
+        let both = Labels::try_from(many).unwrap().overridden_by(&stronger);
+        assert_eq!((both.iter().count(), both.contain(&stronger)), (MAX_LABELS, true));
+        assert!(both.iter().all(|(key, _)| key != "31"), "nobody could read one more");
         assert!(both.contain(&stronger) && !own.contain(&stronger) && own.contain(&Labels::default()));
     }
 }
