@@ -47,7 +47,7 @@ pub(super) struct Draft<'a> {
     pub(super) record: RepositoryRecord,
     /// The pages of all services that may change, by their position in the record.
     pages: BTreeMap<usize, Page>,
-    rows: BTreeMap<ServiceName, Row>,
+    pub(super) rows: BTreeMap<ServiceName, Row>,
     pub(super) lines: Vec<Line>,
     /// Content keys whose build had the published digest.
     pub(super) known_keys: Vec<(ServiceName, ContentKey)>,
@@ -105,11 +105,6 @@ impl<'a> Draft<'a> {
             self.pages.entry(position).or_default().set(row);
         }
         (self.record, self.pages, self.rows.into_values().collect(), self.lines)
-    }
-
-    /// The generation of a service that this draft changes.
-    pub(super) fn generation_in_it(&self, service: &ServiceName) -> Option<Generation> {
-        self.rows.get(service).map(|row| row.generation)
     }
 
     /// The stored row of a service; an empty one if none is stored.

@@ -45,8 +45,9 @@ impl Publisher {
             for SeenTip { followed_ref, revision_id, in_force } in tips {
                 let known = of_repository.known();
                 let is_overtaken = in_force.iter().any(|(service, generation)| {
-                    let written = known.services.get(service).map(|known| known.generation);
-                    draft.generation_in_it(service).or(written).is_some_and(|last| last > *generation)
+                    let written = || known.services.get(service).map(|known| known.generation);
+                    let last = draft.rows.get(service).map(|row| row.generation).or_else(written);
+                    last.is_some_and(|last| last > *generation)
                 });
                 if is_overtaken {
                     continue;
