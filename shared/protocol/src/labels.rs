@@ -118,7 +118,7 @@ mod tests {
         let (own, stronger) = (read(r#"{"ring":"all","a":"1"}"#).unwrap(), read(r#"{"ring":"canary"}"#).unwrap());
         let both = own.clone().overridden_by(&stronger);
         assert_eq!(both, read(r#"{"ring":"canary","a":"1"}"#).unwrap());
-        assert_eq!(both.clone().without(&stronger), read(r#"{"a":"1"}"#).unwrap());
+        assert_eq!(both.without(&stronger), read(r#"{"a":"1"}"#).unwrap());
         assert_eq!(own.clone().without(&stronger), own);
         let many: BTreeMap<String, String> = (0..MAX_LABELS).map(|i| (format!("{i:02}"), String::new())).collect();
         let both = Labels::try_from(many).unwrap().overridden_by(&stronger);
