@@ -37,16 +37,17 @@ struct Question {
 
 /// Where a revision is among the publications of services.
 struct Order {
-    revision: String,
     /// The repository of each service, and its ref.
     services: HashMap<ServiceName, (RepositoryName, String)>,
-    of_repositories: HashMap<RepositoryName, Arc<Positions>>,
+    /// With what the revision is called there: a tag's commit instead of the tag.
+    of_repositories: HashMap<RepositoryName, (Arc<Positions>, String)>,
 }
 
 impl Order {
     fn verdict(&self, service: &ServiceName, release: Option<&Release>) -> Verdict {
         let threshold = self.services.get(service).and_then(|(repository, followed_ref)| {
-            self.of_repositories.get(repository)?.find(service, followed_ref, &self.revision)
+            let (positions, revision) = self.of_repositories.get(repository)?;
+            positions.find(service, followed_ref, revision)
         });
         let Some(threshold) = threshold else { return Verdict::Unknown };
         match release.map_or(Some(true), |release| threshold.lacks(release.generation)) {
@@ -108,7 +109,7 @@ impl Question {
     }
 }
 
-/// A commit, a prefix of one, or a version.
+/// A commit, a prefix of one, a tag, or a version.
 fn revision(value: &str) -> Result<String, QueryError> {
     let is_short = value.len() < MIN_PREFIX && value.bytes().all(|b| b.is_ascii_hexdigit());
     if is_short {
@@ -185,7 +186,7 @@ impl OperatorApi {
             let is_meant = rows.service.as_ref().is_none_or(|glob| glob.matches(name.as_str()))
                 && rows.among.as_ref().is_none_or(|among| among.contains(name));
             if is_meant {
-                of_repositories.insert(service.repository.clone(), Arc::default());
+                of_repositories.insert(service.repository.clone(), (Arc::default(), revision.clone()));
                 services.insert(name.clone(), (service.repository.clone(), service.followed.to_string()));
             }
         }
@@ -195,14 +196,17 @@ impl OperatorApi {
                 "`lacks` is about at most {MAX_REPOSITORIES} repositories, and these are {found}: add `repository` or `service`."
             )));
         }
-        for (repository, positions) in &mut of_repositories {
+        for (repository, (positions, called)) in &mut of_repositories {
             if let Some(members) = &self.members {
                 // Reads its record again, unless it is this origin's own.
                 members.replicas.owner(repository).await?;
             }
             *positions = self.versions.positions(repository).await?;
+            if let Some(worker) = snapshot.workers.get(repository) {
+                *called = worker.tagged(&revision).await.map_or_else(|| revision.clone(), |id| id.to_string());
+            }
         }
-        Ok(Some(Order { revision, services, of_repositories }))
+        Ok(Some(Order { services, of_repositories }))
     }
 
     fn question(&self, of: Of, head: &Parts) -> Result<Question, OperatorError> {

@@ -89,6 +89,12 @@ impl Handle {
         })
     }
 
+    /// The revision that a tag of Git names in the mirror.
+    pub(crate) async fn tagged(&self, tag: &str) -> Option<RevisionId> {
+        let (source, tag) = (self.source.clone(), tag.to_owned());
+        tokio::task::spawn_blocking(move || source.tagged(&tag)).await.ok()?
+    }
+
     fn not_mirrored(&self) -> PreviewError {
         PreviewError::NotMirrored(match &self.state.borrow().health {
             Health::Unhealthy { failure, .. } => Some(failure.clone()),

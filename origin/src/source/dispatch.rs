@@ -108,6 +108,14 @@ impl Source {
         }
     }
 
+    /// The revision that a tag of Git names in the mirror. Blocks.
+    pub(crate) fn tagged(&self, tag: &str) -> Option<RevisionId> {
+        match &self.0 {
+            Kind::Git(git) => git.tagged(tag),
+            Kind::Artifacts(_) => None,
+        }
+    }
+
     /// Whether anything is stored that may be published without querying the upstream.
     pub(crate) fn has_content(&self) -> bool {
         match &self.0 {

@@ -210,7 +210,13 @@ async fn agents_that_lack_a_commit_are_found() {
         assert_eq!(who_lacks(&operator, commit).await, *expected, "{commit}");
         assert_eq!(who_lacks(&operator, &commit[..7]).await, *expected, "{commit}");
     }
-    assert_eq!(who_lacks(&operator, "0123456789").await, (vec![], 5), "nobody knows this commit");
+    upstream.git(&["tag", "-a", "-m", "a release", "v1.0", &commits[1]]);
+    upstream.git(&["push", "--quiet", "origin", "v1.0"]);
+    node.poll().await;
+    until(async || who_lacks(&operator, "v1.0").await == expected[1]).await;
+    for unknown in ["0123456789", "v1.1"] {
+        assert_eq!(who_lacks(&operator, unknown).await, (vec![], 5), "nobody knows {unknown}");
+    }
     let summary = ask(&operator, &format!("/v1/fleet/summary?by=service&lacks={}", commits[3])).await;
     assert_eq!((&summary["groups"][0]["key"], &summary["groups"][0]["rows"]), (&json!("shop-prod"), &json!(3)));
 

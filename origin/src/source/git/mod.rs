@@ -34,7 +34,7 @@ use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
 use self::mirror_handle::MirrorHandle;
-use self::revision::ReachabilityCache;
+use self::revision::{ReachabilityCache, Revision};
 use self::tree::{GitTree, lfs_files};
 use super::{
     LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext, Upstream,
@@ -162,6 +162,13 @@ impl GitSource {
         let listing = weir_tarball::list(&tree, selection, limits, stop, emit)
             .map_err(|error| self.tarball_failure("select", &error))?;
         Ok((RevisionId::from(&commit), listing))
+    }
+
+    /// The revision that a tag names in the mirror.
+    pub(crate) fn tagged(&self, tag: &str) -> Option<RevisionId> {
+        let tag = Revision::Named(format!("refs/tags/{tag}"));
+        let commit = revision::resolve(&self.open().ok()?, &tag).ok()?;
+        Some(RevisionId::from(&commit))
     }
 
     pub(crate) fn has_content(&self) -> bool {
