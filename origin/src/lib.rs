@@ -25,7 +25,6 @@ mod metrics;
 mod observed;
 mod operator_api;
 mod outside_program;
-pub mod ownership;
 mod publish;
 mod readiness;
 pub mod reconcile;

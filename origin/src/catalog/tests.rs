@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use weir_model::{Bounds, ServerClocks};
+use weir_ownership::{Claim, SessionId};
 use weir_protocol::event::{Event, EventKind};
 use weir_runtime::shutdown::Drain;
 use weir_store::testing::{FaultyEngine, FaultyStore, WriteFault};
@@ -16,7 +17,6 @@ use crate::config::{LimitsConfig, RepositoryConfig, RetentionConfig, ServiceConf
 use crate::data_dir::DataDir;
 use crate::event_log::{EventLog, Read};
 use crate::metrics::Metrics;
-use crate::ownership::{Claim, SessionId};
 use crate::publish::{Options, PublishMetrics, Publisher, Started, reclaimed};
 use crate::reconcile::Context;
 use crate::service::Condition;

@@ -1,8 +1,9 @@
 //! What the members of a cluster should have in common, as short digests.
 
+use weir_ownership::Digests;
+
 use crate::catalog::version;
 use crate::config::{RepositoryConfig, ServiceConfig};
-use crate::ownership::Digests;
 use crate::signing::Signer;
 
 /// The digests of the documents of a configuration file, whatever their order and the folder of the files that they name,

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use weir_ownership::{Answer, Claim, NodeRecord};
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_store::{Expect, PutOutcome, RecordError, RecordKey, Records, Version};
 
 use super::Secrets;
-use crate::ownership::{Answer, Claim, NodeRecord};
 use crate::publish::{Time, claim_of, reclaimed};
 
 const NODES: &str = "nodes/";

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, stream};
 use prometheus::Registry;
 use serde::Serialize;
+use weir_ownership::{Claim, NodeRecord, NodeState};
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_store::{RecordKey, Records, StoreMetrics};
 
 use super::engine::StoredNode;
 use crate::config::Config;
-use crate::ownership::{Claim, NodeRecord, NodeState};
 use crate::publish::claim_of;
 
 /// Records that are read at a time.

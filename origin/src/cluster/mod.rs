@@ -1,4 +1,4 @@
-//! This origin as a member of a cluster. One task drives [`ownership::Core`](crate::ownership::Core); the others see the
+//! This origin as a member of a cluster. One task drives [`weir_ownership::Core`]; the others see the
 //! [`View`] that it publishes, and ask it through [`Cluster`].
 //!
 //! Begin at [`Membership::start`]. `task.rs` is the task, `engine.rs` its requests to the record store, and `work.rs`
@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
+use weir_ownership::{Event, NodeState};
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_store::Version;
 
@@ -49,7 +50,6 @@ pub(crate) use self::status::status;
 pub(crate) use self::task::{Membership, Parts};
 pub(crate) use self::validity::Validity;
 pub(crate) use self::view::{Member, Owned, OwnedRepositories, View};
-use crate::ownership::{Event, NodeState};
 
 /// The handle of the cluster's task. Clones are cheap.
 #[derive(Clone)]

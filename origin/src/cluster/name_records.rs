@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 use weir_model::Bounds;
+use weir_ownership::{Entry, NAME_BUCKETS, NameAnswer, NameRequest, NameStep, NameWriter, Names};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_runtime::metric_families;
 use weir_store::{Expect, PutOutcome, RecordKey, Records, Version};
 
 use super::Validity;
 use super::replicas::SharedRead;
-use crate::ownership::{Entry, NAME_BUCKETS, NameAnswer, NameRequest, NameStep, NameWriter, Names};
 use crate::publish::{WritePace, unix_milliseconds};
 
 const FORMAT: u32 = 1;
@@ -322,10 +322,11 @@ impl Shared {
 mod tests {
     use std::path::Path;
 
-    use super::*;
-    use crate::ownership::NameChange;
+    use weir_ownership::NameChange;
     use weir_store::StoreMetrics;
     use weir_store::testing::{FaultyEngine, WriteFault};
+
+    use super::*;
 
     fn origin(dir: &Path, faults: impl IntoIterator<Item = WriteFault>) -> NameRecords {
         let engine = FaultyEngine::local(dir);

@@ -1,9 +1,9 @@
 //! Pure: who owns a repository, as far as this origin knows.
 
+use weir_ownership::Claim;
 use weir_protocol::name::RepositoryName;
 
 use super::{Member, View};
-use crate::ownership::Claim;
 
 /// Who answers for a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +32,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::SystemTime;
 
+    use weir_ownership::{Digests, NodeState, SessionId};
+
     use super::*;
     use crate::cluster::{Owned, OwnedRepositories};
-    use crate::ownership::{Digests, NodeState, SessionId};
 
     fn member(name: &str, session: u64) -> Member {
         Member {

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::sleep;
+use weir_ownership::{NameAnswer, NameChange, NameRequest};
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::Cluster;
 use super::name_records::{NameRecords, NamesUnavailable};
 use crate::catalog::Snapshot;
-use crate::ownership::{NameAnswer, NameChange, NameRequest};
 use crate::publish::{DefinitionChange, PublishError, Publisher};
 
 /// How often names are requested that another repository has, and the pause. After that the next poll requests them.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use weir_model::Bounds;
+use weir_ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_runtime::shutdown::Drain;
 use weir_store::{RecordKey, Records, Version};
@@ -22,7 +23,6 @@ use super::{
 use crate::catalog::Editor;
 use crate::config::{ClusterConfig, Config};
 use crate::member_client::MemberClient;
-use crate::ownership::{Action, Answer, Claim, Core, Digests, Event, Living, NodeState, Request, Settings};
 use crate::publish::{Publisher, unix_milliseconds};
 
 /// The most queued events. Who sends one waits.
@@ -434,7 +434,7 @@ impl Member {
             zone: settings.zone.clone(),
             weight: settings.weight,
             state: NodeState::Active,
-            session: crate::ownership::SessionId(settings.run),
+            session: weir_ownership::SessionId(settings.run),
             digests: settings.digests.clone(),
         }
     }

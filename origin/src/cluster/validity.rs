@@ -20,7 +20,7 @@ impl Validity {
         Self(None)
     }
 
-    /// As [`Core::valid_until`](crate::ownership::Core::valid_until) says.
+    /// As [`Core::valid_until`](weir_ownership::Core::valid_until) says.
     pub(crate) fn of_session(until: watch::Receiver<Option<Instant>>) -> Self {
         Self(Some(until))
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::time::SystemTime;
 
+use weir_ownership::{Digests, NodeState, SessionId, place};
 use weir_protocol::members;
 use weir_protocol::name::{NodeName, RepositoryName};
 
 use crate::catalog::Map;
-use crate::ownership::{Digests, NodeState, SessionId, place};
 
 /// The members with living sessions, and what this one owns.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use weir_ownership::{Digests, Event};
 use weir_protocol::name::RepositoryName;
 use weir_runtime::shutdown::Drain;
 use weir_store::{Listed, Version};
@@ -16,7 +17,6 @@ use weir_store::{Listed, Version};
 use super::mirrors::{Coming, Mirrors};
 use super::{ClusterMetrics, MirrorSource, Order, ServiceNames};
 use crate::catalog::{Catalog, Editor};
-use crate::ownership::{Digests, Event};
 use crate::publish::{Publisher, TakeError};
 
 /// The pause before a repository is read again that could not be read.

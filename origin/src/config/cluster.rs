@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
+use weir_ownership::Timing;
 use weir_runtime::config;
 use weir_store::{EtcdConfig, NEEDS_BUCKET, SharedEngine, StoreConfig, StoreLocation, has_only_host};
-
-use crate::ownership::Timing;
 
 /// The shortest and the longest time of a session.
 const SESSION_TTL: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(600)];

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
+use weir_ownership::Event;
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::RouteError;
@@ -17,7 +18,6 @@ pub(crate) use self::route::{CALLER, CLUSTER, Route, SECRET};
 use crate::cluster::{Cluster, Replicas, Unreadable};
 use crate::member_client::Readiness;
 use crate::operator_api::OperatorApi;
-use crate::ownership::Event;
 use crate::publish::Publisher;
 
 /// `Retry-After` while the store cannot be read.

@@ -10,6 +10,7 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, header};
 use serde::Deserialize;
 use tokio::time::timeout;
+use weir_ownership::Event;
 use weir_protocol::name::{NodeName, RepositoryName, ServiceName};
 use weir_runtime::serve::Body;
 
@@ -20,7 +21,6 @@ use super::route::Route;
 use crate::catalog::{Catalog, Refusal, Snapshot, version};
 use crate::cluster::{Cluster, MAX_AGE, Member, Owner, Replicas, ServiceNames, View};
 use crate::member_client::{MemberClient, MemberError};
-use crate::ownership::Event;
 
 /// The longest wait until a new repository is owned.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What a repository has to do with the name of a service: see `names.rs` of [`ownership`](crate::ownership).
+//! What a repository has to do with the name of a service: see `names.rs` of [`weir_ownership`].
 //!
 //! A repository publishes the next generation of a service that it *holds*: it has the current version, and is not withdrawn.
 //! For any other service it takes the name first. When the service moves, its row is withdrawn in the one order of its

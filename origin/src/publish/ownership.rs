@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::oneshot;
+use weir_ownership::Claim;
 use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_store::{Listed, Version};
@@ -17,7 +18,6 @@ use super::error::PublishError;
 use super::open::Started;
 use super::publisher::Publisher;
 use super::writer::{Request, Writer};
-use crate::ownership::Claim;
 
 /// Repositories of other origins that are read again at a time.
 const CONCURRENT_REFRESHES: usize = 8;

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use weir_ownership::{Claim, SessionId};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::{NodeName, RepositoryName};
 use weir_protocol::revision_id::RevisionId;
 
 use super::page::PageRef;
-use crate::ownership::{Claim, SessionId};
 
 const FORMAT: u32 = 1;
 

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
+use weir_ownership::{Claim, SessionId};
 use weir_protocol::token::SigningKey;
 use weir_store::{Expect, PutOutcome, Version};
 
 use super::gc::Totals;
 use super::known::KnownService;
 use super::*;
-use crate::ownership::{Claim, SessionId};
 
 struct Member {
     publisher: Arc<Publisher>,

@@ -91,7 +91,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::ownership::{Digests, NodeRecord, NodeState, Placement, SessionId, Settings, Timing};
+    use crate::{Digests, NodeRecord, NodeState, Placement, SessionId, Settings, Timing};
 
     const ME: SessionId = SessionId(1);
     const CLOCK: u64 = 1_795_000_000_000;
@@ -156,7 +156,7 @@ mod tests {
         let cluster = cluster(&[2]);
         for is_settled in [true, false] {
             let mut repository = repository(&cluster, 1, 2);
-            repository.activity = crate::ownership::repository::Activity::Stopping { to: None };
+            repository.activity = crate::repository::Activity::Stopping { to: None };
             repository.stopped(is_settled);
             let decision = repository.decide(Some((claim(1, 4), 7)), &cluster);
             assert_eq!(decision == Decision::Start { fence: 4, version: 7 }, is_settled, "{decision:?}");
@@ -167,10 +167,10 @@ mod tests {
     fn a_writer_that_was_superseded_has_nothing_to_settle() {
         let cluster = cluster(&[2]);
         let mut repository = repository(&cluster, 1, 2);
-        repository.activity = crate::ownership::repository::Activity::Stopping { to: None };
+        repository.activity = crate::repository::Activity::Stopping { to: None };
         repository.stopped(false);
         assert_eq!(repository.decide(Some((claim(2, 5), 8)), &cluster), Decision::Nothing);
-        assert_eq!(repository.next(&cluster), crate::ownership::repository::Next::Nothing, "it reads no more");
+        assert_eq!(repository.next(&cluster), crate::repository::Next::Nothing, "it reads no more");
     }
 
     #[test]

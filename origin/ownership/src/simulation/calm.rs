@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Plan;
 use super::clock::micros;
 use super::world::{Message, World};
-use crate::ownership::place;
+use crate::place;
 
 impl World {
     /// The nodes that run.

@@ -4,7 +4,7 @@ use super::names::{NameAnswer, NameRequest, Names};
 
 /// The writer of one bucket. `V` is the engine's version of a record, `T` what identifies a caller.
 #[derive(Debug)]
-pub(crate) struct NameWriter<V, T> {
+pub struct NameWriter<V, T> {
     waiting: Vec<Batch<T>>,
     /// The record as it was read or written last.
     known: Option<(Names, Option<V>)>,
@@ -30,12 +30,16 @@ enum InFlight<V> {
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NameStep<V, T> {
+pub enum NameStep<V, T> {
     /// Nothing waits, or a request to the engine is in flight.
     Rest,
+    /// Read the record: [`NameWriter::read`] or [`NameWriter::failed`].
     Read,
+    /// Write the record: [`NameWriter::written`] or [`NameWriter::failed`].
     Write {
+        /// The version to replace; `None` if there must be no record.
         expect: Option<V>,
+        /// The new record.
         names: Names,
     },
     /// Answer these callers.
@@ -49,12 +53,13 @@ impl<V, T> Default for NameWriter<V, T> {
 }
 
 impl<V: Clone + PartialEq, T> NameWriter<V, T> {
-    pub(crate) fn submit(&mut self, requests: Vec<NameRequest>, caller: T) {
+    /// Takes requests of a caller, which are answered together.
+    pub fn submit(&mut self, requests: Vec<NameRequest>, caller: T) {
         self.waiting.push(Batch { requests, caller });
     }
 
     /// Begins the next request to the engine. `now` is in Unix milliseconds.
-    pub(crate) fn next(&mut self, now: u64) -> NameStep<V, T> {
+    pub fn next(&mut self, now: u64) -> NameStep<V, T> {
         if self.in_flight.is_some() || self.waiting.is_empty() {
             return NameStep::Rest;
         }
@@ -82,7 +87,7 @@ impl<V: Clone + PartialEq, T> NameWriter<V, T> {
     }
 
     /// The record was read.
-    pub(crate) fn read(&mut self, names: Names, version: Option<V>) {
+    pub fn read(&mut self, names: Names, version: Option<V>) {
         self.in_flight = None;
         if self.unsettled.as_ref().is_some_and(|expected| *expected != version) {
             self.unsettled = None;
@@ -91,14 +96,14 @@ impl<V: Clone + PartialEq, T> NameWriter<V, T> {
     }
 
     /// The write was committed. Returns whom to answer.
-    pub(crate) fn written(&mut self, version: V) -> Vec<(T, Vec<NameAnswer>)> {
+    pub fn written(&mut self, version: V) -> Vec<(T, Vec<NameAnswer>)> {
         let Some(InFlight::Write { names, answers, .. }) = self.in_flight.take() else { return Vec::new() };
         (self.known, self.unsettled) = (Some((names, Some(version))), None);
         self.end(answers)
     }
 
     /// The write was refused (`is_unknown` is false), or the outcome of a request is unknown.
-    pub(crate) fn failed(&mut self, is_unknown: bool) {
+    pub fn failed(&mut self, is_unknown: bool) {
         if let Some(InFlight::Write { expect, .. }) = self.in_flight.take()
             && is_unknown
         {
@@ -108,7 +113,7 @@ impl<V: Clone + PartialEq, T> NameWriter<V, T> {
     }
 
     /// Gives all callers up, who learn nothing. Returns them.
-    pub(crate) fn give_up(&mut self) -> Vec<T> {
+    pub fn give_up(&mut self) -> Vec<T> {
         self.failed(true);
         std::mem::take(&mut self.waiting).into_iter().map(|batch| batch.caller).collect()
     }

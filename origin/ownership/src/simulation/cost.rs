@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::calm::started;
 use super::engine::Counts;
 use super::{Plan, is_nightly};
-use crate::ownership::Timing;
+use crate::Timing;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -7,7 +7,7 @@ use super::Mutant;
 use super::clock::micros;
 use super::engine::{Body, Operation, Reply, Version};
 use super::world::{Input, Sender, World};
-use crate::ownership::Event;
+use crate::Event;
 
 pub(super) struct Writer {
     pub(super) id: u64,

@@ -1,9 +1,11 @@
-//! Which node of a cluster owns which repository: decisions without I/O, with time as an argument.
+//! Which node of a cluster owns which repository, and which repository has the name of a service: decisions without I/O,
+//! with time as an argument. The crate knows names and generations, and neither a store nor what a repository publishes:
+//! the caller reads and writes the records, and starts and stops the work.
 //!
 //! [`Core::handle`] takes an [`Event`] and returns [`Action`]s. Begin at `core.rs`; `session.rs` keeps this node's session,
 //! `members.rs` decides whether sessions of others have ended, `repository.rs` and `decision.rs` decide about one
-//! repository, `placement.rs` says where it belongs, and `moving.rs` how it gets there. `names.rs` decides which repository
-//! has the name of a service, and `name_writer.rs` how its records are written.
+//! repository, `placement.rs` says where it belongs, and `moving.rs` how it gets there. `names.rs` decides about the name of
+//! a service, and [`NameWriter`] how the records of names are written. `simulation` runs all of this in virtual time.
 //!
 //! # One writer for each record
 //! `nodes/<name>` is written by the core of that node alone. A repository's record has one writer in the whole cluster at
@@ -43,8 +45,8 @@ use weir_protocol::name::NodeName;
 pub use self::cluster::Living;
 pub use self::core::Core;
 pub use self::messages::{Action, Answer, Event, Request};
-pub(crate) use self::name_writer::{NameStep, NameWriter};
-pub(crate) use self::names::{Entry, NAME_BUCKETS, NameAnswer, NameChange, NameRequest, Names};
+pub use self::name_writer::{NameStep, NameWriter};
+pub use self::names::{Entry, NAME_BUCKETS, NameAnswer, NameChange, NameRequest, Names};
 pub use self::placement::{Placement, place};
 pub use self::records::{Claim, Digests, NodeRecord, NodeState, SessionId};
 pub use self::timing::Timing;

@@ -132,7 +132,7 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ownership::Digests;
+    use crate::Digests;
 
     const TTL: Duration = Duration::from_secs(30);
     const SECOND: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use weir_protocol::descriptor::Generation;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 /// Names are spread over this many records.
-pub(crate) const NAME_BUCKETS: usize = 256;
+pub const NAME_BUCKETS: usize = 256;
 
 /// A free name is forgotten when the clock has passed its last generation by this time, in milliseconds.
 const FORGET_AFTER: u64 = 24 * 60 * 60 * 1000;
@@ -20,14 +20,15 @@ const FORGET_AFTER: u64 = 24 * 60 * 60 * 1000;
 /// The names of one bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Names(BTreeMap<ServiceName, Entry>);
+pub struct Names(BTreeMap<ServiceName, Entry>);
 
 /// What is known of a name. Without an entry it is free, and no generation of it is above the clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Entry {
+pub enum Entry {
     /// A repository has the name.
     Held {
+        /// The one that has it.
         repository: RepositoryName,
         /// That of the owner that took or passed on the name: no owner with a lower one changes the entry.
         fence: u64,
@@ -39,34 +40,52 @@ pub(crate) enum Entry {
         passed_to: Option<RepositoryName>,
     },
     /// Any repository may take the name, and publishes above this generation.
-    Freed { last: Generation },
+    Freed {
+        /// The last generation that was published under it.
+        last: Generation,
+    },
 }
 
 /// What the owner of a repository requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NameRequest {
-    pub(crate) name: ServiceName,
-    pub(crate) repository: RepositoryName,
+pub struct NameRequest {
+    /// The name.
+    pub name: ServiceName,
+    /// The repository that requests it.
+    pub repository: RepositoryName,
     /// The fence of the owner.
-    pub(crate) fence: u64,
-    pub(crate) change: NameChange,
+    pub fence: u64,
+    /// What is to become of the entry.
+    pub change: NameChange,
 }
 
+/// What becomes of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NameChange {
+pub enum NameChange {
     /// Before a service is defined or published. A repository takes a name back that it has passed on.
     Take,
     /// After the row was withdrawn, with its last generation.
-    PassOn { to: RepositoryName, last: Generation },
+    PassOn {
+        /// The repository that may take it.
+        to: RepositoryName,
+        /// The last generation of the row.
+        last: Generation,
+    },
     /// After the row was removed, with its last generation.
-    Free { last: Generation },
+    Free {
+        /// The last generation of the row.
+        last: Generation,
+    },
 }
 
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NameAnswer {
+pub enum NameAnswer {
     /// The repository publishes above this generation, if it has the name now.
-    Done { last: Generation },
+    Done {
+        /// Publish above it; 0: above the clock.
+        last: Generation,
+    },
     /// Another repository has the name, or may take it.
     HeldBy(RepositoryName),
     /// A later owner of the repository has changed the entry.
@@ -85,12 +104,12 @@ impl Names {
     }
 
     /// The bucket of a name.
-    pub(crate) fn bucket(name: &ServiceName) -> u8 {
+    pub fn bucket(name: &ServiceName) -> u8 {
         blake3::hash(name.as_str().as_bytes()).as_bytes()[0]
     }
 
     /// Carries out a request. The same request again changes nothing.
-    pub(crate) fn apply(&mut self, request: &NameRequest) -> NameAnswer {
+    pub fn apply(&mut self, request: &NameRequest) -> NameAnswer {
         let NameRequest { name, repository, fence, change } = request;
         let entry = self.0.get(name);
         if let Some(Entry::Held { repository: holder, fence: held_at, .. }) = entry
@@ -111,7 +130,7 @@ impl Names {
     }
 
     /// Forgets what the clock, in Unix milliseconds, has passed for long.
-    pub(crate) fn prune(&mut self, now: u64) {
+    pub fn prune(&mut self, now: u64) {
         let is_old = |last: Generation| now > last.saturating_add(FORGET_AFTER);
         self.0.retain(|_, entry| match entry {
             Entry::Freed { last } => !is_old(*last),
