@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use prometheus::Registry;
 use tokio::net::TcpListener;
+use weir_cache::Cache;
+use weir_cache::clock::Clock;
 use weir_runtime::admin::Admin;
 use weir_runtime::bounds;
 use weir_runtime::directory_lock::{DirectoryLock, Released};
@@ -17,15 +19,13 @@ use weir_runtime::shutdown::Drain;
 
 use crate::access::{Access, OriginListsFile};
 use crate::agent_api::{AgentApi, ApiMetrics, Sources};
-use crate::cache::Cache;
 use crate::catalog::{Catalog, CatalogBounds, CatalogMetrics, FreshnessPolicies, Lookup};
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::heartbeats::Heartbeats;
 use crate::listener::EdgeListener;
 use crate::observed::{self, Observed};
 use crate::operator_api::OperatorApi;
-use crate::origin_client::{Origin, OriginMetrics, Origins, Shields};
+use crate::origin_client::{ObjectFetcher, Origin, OriginMetrics, Origins, Shields};
 use crate::origin_follower::{self, FollowerContext, FollowerMetrics, MembersFile};
 use crate::peer_api::{Events, PeerApi, PeerMetrics};
 use crate::reload::{self, Reloader, TlsMaterial};
@@ -167,7 +167,8 @@ async fn compose(config: Config, drain: &Drain) -> anyhow::Result<Running> {
         tokio::task::spawn_blocking(move || load(&config, origins, clock, metrics)).await??
     };
     let members = MembersFile::new(&config.cache.dir, lock.clone());
-    let cache = Cache::open(&config.cache, lock, origins.clone(), shields.clone(), clock, &registry, drain)?;
+    let fetcher = Arc::new(ObjectFetcher::new(origins.clone(), shields.clone(), config.cache.fills));
+    let cache = Cache::open(&config.cache, lock, fetcher, clock, &registry, drain)?;
     let lookup = Lookup::new(catalog.clone(), drain);
     let api_metrics = ApiMetrics::register(&registry)?;
     let known: Vec<_> = origins.all().map(|(_, origin)| origin).collect();

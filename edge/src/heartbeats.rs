@@ -11,6 +11,8 @@ use futures_util::future::{BoxFuture, Shared};
 use http::{HeaderValue, Request, Response, header};
 use prometheus::{IntCounterVec, Registry};
 use tokio::sync::oneshot;
+use weir_cache::OriginId;
+use weir_cache::clock::{Clock, Moment};
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_REQUEST_BYTES, SignedFreshness};
 use weir_protocol::name::ServiceName;
 use weir_runtime::bounds::Bound;
@@ -20,8 +22,7 @@ use weir_runtime::shutdown::Drain;
 
 use crate::agent_api::ApiError;
 use crate::catalog::Catalog;
-use crate::clock::{Clock, Moment};
-use crate::origin_client::{OriginId, Origins};
+use crate::origin_client::Origins;
 
 /// How long a statement is passed on, from the request to the origin.
 const MAX_AGE: Duration = Duration::from_secs(10);

@@ -1,18 +1,15 @@
 //! The edge: the cache between agents and origins.
 //!
 //! [`start`] composes it. `agent_api` answers agents that `access` allows, from the `catalog` (the current version of
-//! each service) and the `cache` (the objects), and with freshness statements (`heartbeats`). What is missing is requested from
+//! each service) and the cache (`weir_cache`: the objects), and with freshness statements (`heartbeats`). What is missing is requested from
 //! origins through `origin_client`: one query per service and one fill per object at a time. `peer_api` answers edges that use
 //! this one as a shield. `origin_follower` applies the event streams of the origins to the catalog. `observed` is what agents
 //! say that they run.
 
 mod access;
 mod agent_api;
-mod cache;
 mod catalog;
-mod cdn_loop;
 pub mod check;
-mod clock;
 pub mod config;
 mod edge;
 mod heartbeats;
@@ -26,8 +23,8 @@ mod peer_api;
 mod reload;
 mod reset_key;
 mod self_api;
-mod single_flight;
 mod status;
+mod unix_seconds;
 mod version;
 
 pub use config::Config;

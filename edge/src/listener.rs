@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
+use weir_cache::cdn_loop::{CDN_LOOP, CdnLoop};
 use weir_protocol::name::NodeName;
 use weir_protocol::problem::Problem;
 use weir_protocol::route::Route;
@@ -10,7 +11,6 @@ use weir_runtime::identity::Role;
 use weir_runtime::serve::{Body, Handler, Peer, RequestBody};
 
 use crate::agent_api::AgentApi;
-use crate::cdn_loop::{CDN_LOOP, CdnLoop};
 use crate::peer_api::PeerApi;
 
 #[derive(Clone)]

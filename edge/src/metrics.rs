@@ -1,12 +1,12 @@
 //! The table of an edge's metric families: each component defines its own.
 
+use weir_cache::CacheMetrics;
 use weir_runtime::bounds::BoundMetrics;
 use weir_runtime::metric_families::Family;
 use weir_runtime::serve::AccessLog;
 
 use crate::access::AccessFamilies;
 use crate::agent_api::ApiFamilies;
-use crate::cache::CacheMetrics;
 use crate::catalog::CatalogMetrics;
 use crate::heartbeats::HeartbeatFamilies;
 use crate::observed::ObservedMetrics;

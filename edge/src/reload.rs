@@ -16,9 +16,9 @@ use weir_runtime::metric_families;
 use weir_runtime::serve::ServerTls;
 use weir_runtime::tls::{self, ClientAuth, TlsError};
 
-use crate::clock::unix_seconds;
 use crate::config::{Config, RELOADABLE};
 use crate::origin_client::{Origins, Shields};
+use crate::unix_seconds::unix_seconds;
 
 /// The TLS settings made from the files that the configuration names.
 pub(crate) struct TlsMaterial {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use weir_cache::Cache;
+use weir_cache::clock::Clock;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::query::{self, QueryError};
@@ -14,9 +16,7 @@ use weir_runtime::file_watch::WatchedFiles;
 use weir_runtime::shutdown::Drain;
 
 use crate::access::Access;
-use crate::cache::Cache;
 use crate::catalog::{Catalog, Entry, Failure, Lookup};
-use crate::clock::Clock;
 use crate::heartbeats::Heartbeats;
 use crate::observed::Observed;
 use crate::origin_client::{MAX_ORIGINS, Origins, Shields};

@@ -5,13 +5,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
+use weir_cache::Transcoding;
 use weir_protocol::conditional::tarball_etag;
 use weir_protocol::descriptor::{Descriptor, Representation};
 use weir_protocol::digest::Sha256;
 use weir_protocol::encoding::{self, Encoding};
 use weir_protocol::route::Route;
-
-use crate::cache::Transcoding;
 
 #[derive(Debug)]
 pub(crate) struct Version {

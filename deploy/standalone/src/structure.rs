@@ -21,6 +21,7 @@ const CRATES: &[&str] = &[
     "origin/observed",
     "origin/ownership",
     "origin",
+    "edge/cache",
     "edge",
     "agent/release",
     "agent",
@@ -36,7 +37,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("agent/src/roster.rs", "the poll layer waits for its redesign"),
     ("agent/tests/agent/edge.rs", "the scripted edge of the tests"),
     ("edge/src/access/mod.rs", "waits for the redesign of the catalog"),
-    ("edge/src/cache/mod.rs", "the doors of the cache"),
     ("origin/src/publish/writer.rs", "one writer for a record"),
 ];
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header};
+use weir_cache::{FillError, OriginError};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
 use weir_protocol::problem::Problem;
@@ -10,9 +11,7 @@ use weir_protocol::route::RouteError;
 use weir_runtime::serve::{Body, RequestBodyError};
 
 use crate::access::Refusal;
-use crate::cache::FillError;
 use crate::catalog::LookupError;
-use crate::origin_client::OriginError;
 
 /// `Retry-After` where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(5);

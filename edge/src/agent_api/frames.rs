@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
+use weir_cache::{FillError, Source};
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::encoding::Encoding;
 use weir_runtime::serve::{Body, RequestBody};
@@ -13,7 +14,6 @@ use super::preconditions::if_match_holds;
 use super::tarball::{TarballRef, body_cache_status, stored_body};
 use super::timing::Timing;
 use super::{ApiResponse, Inner, is_forced, revalidate_mode};
-use crate::cache::{FillError, Source};
 use crate::catalog::RevalidateMode;
 
 impl Inner {

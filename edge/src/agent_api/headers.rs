@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use weir_cache::{CACHE_STATUS, cache_status};
 use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::NodeName;
 
-use crate::cache::{CACHE_STATUS, cache_status};
 use crate::catalog::LookupResult;
 use crate::version::Variant;
 

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
+use weir_cache::{SentBytes, Source};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::observed::TransferKind;
 use weir_runtime::metric_families;
-
-use crate::cache::{SentBytes, Source};
 
 metric_families! {
     /// The families of the agents' API.
@@ -43,7 +42,7 @@ pub(crate) struct ApiMetrics {
     sent: [[SentBytes; 2]; ENCODINGS.len()],
 }
 
-/// The tiers that a body's bytes come from: values of a label, in the order of [`Tier`](crate::cache::Tier).
+/// The tiers that a body's bytes come from: values of a label, in the order of [`Tier`](weir_cache::Tier).
 const TIERS: [&str; 3] = ["memory", "disk", "origin"];
 
 /// The content codings of bodies: values of a label, in the order of [`Encoding::PREFERENCE`].

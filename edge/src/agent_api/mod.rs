@@ -13,6 +13,7 @@ mod timing;
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, Version, header};
+use weir_cache::{Cache, FarthestTier};
 use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::dcz::AVAILABLE_DICTIONARY;
 use weir_protocol::name::{NodeName, ServiceName};
@@ -26,7 +27,6 @@ pub(crate) use self::headers::joined;
 use self::tarball::TarballRef;
 use self::timing::Timing;
 use crate::access::{Access, AccessDecision, Refusal};
-use crate::cache::{Cache, FarthestTier};
 use crate::catalog::{Lookup, RevalidateMode};
 use crate::self_api::SelfApi;
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::{Instant, SystemTime};
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use weir_cache::{BodyRequest, FillError, ReadyBody, Source, Transcoding};
 use weir_protocol::cache_status::{CacheStatus, Forward};
 use weir_protocol::dcz::{self, parse_available_dictionary};
 use weir_protocol::descriptor::Representation;
@@ -19,7 +20,6 @@ use super::headers::{CacheLifetime, joined};
 use super::preconditions::{ResponseKind, evaluate};
 use super::timing::Timing;
 use super::{ApiResponse, Inner, is_forced, revalidate_mode};
-use crate::cache::{BodyRequest, FillError, ReadyBody, Source, Transcoding};
 use crate::catalog::{LookupError, LookupResult, RevalidateMode};
 use crate::version::{Accepted, Variant};
 

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use weir_cache::OriginId;
+use weir_cache::clock::Moment;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::name::ServiceName;
 
@@ -15,8 +17,6 @@ use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
 use super::update::{Sender, Update, UpdateContent, UpdateDecision, UpdateSource};
 use super::writer::WriteQueue;
-use crate::clock::Moment;
-use crate::origin_client::OriginId;
 use crate::version::Version;
 
 /// The outcome of an update.

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
+use weir_cache::OriginId;
+use weir_cache::clock::Moment;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::entry::Entry;
 use super::store::Catalog;
-use crate::clock::Moment;
-use crate::origin_client::OriginId;
 
 /// The most changes that a slow stream may be behind. Further ones end it.
 const MAX_BEHIND: usize = 8192;

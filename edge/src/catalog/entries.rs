@@ -166,9 +166,9 @@ mod tests {
     use super::*;
     use crate::catalog::entry::LastRequest;
     use crate::catalog::entry::tests::{descriptor, entry};
-    use crate::clock::Clock;
     use proptest::prelude::*;
     use std::time::Duration;
+    use weir_cache::clock::Clock;
 
     fn name(number: usize) -> ServiceName {
         format!("s{number}").parse().unwrap()

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use weir_cache::OriginId;
+use weir_cache::clock::{AtomicMoment, Moment};
 use weir_protocol::descriptor::Generation;
 
 use super::freshness::{Freshness, FreshnessPolicy};
-use crate::clock::{AtomicMoment, Moment};
-use crate::origin_client::OriginId;
 use crate::version::Version;
 
 /// The approximate memory of an entry besides its descriptor, in bytes.
@@ -272,7 +272,7 @@ pub(super) mod tests {
     use super::*;
     use crate::catalog::freshness::FreshnessPolicies;
     use crate::catalog::freshness::tests::limits;
-    use crate::clock::Clock;
+    use weir_cache::clock::Clock;
     use weir_protocol::descriptor::{Descriptor, DescriptorFields, FORMAT, Publication, Selector};
     use weir_protocol::digest::{Sha256, TarballDigest};
     use weir_protocol::revision_id::RevisionId;

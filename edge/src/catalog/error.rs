@@ -1,8 +1,9 @@
 //! Why a lookup failed.
 
+use weir_cache::OriginError;
+use weir_cache::single_flight::{Abandoned, Overloaded};
+
 use super::metrics::StaleReason;
-use crate::origin_client::OriginError;
-use crate::single_flight::{Abandoned, Overloaded};
 
 #[derive(Debug, Clone)]
 pub(crate) enum LookupError {

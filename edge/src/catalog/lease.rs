@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::clock::{AtomicMoment, Moment};
+use weir_cache::clock::{AtomicMoment, Moment};
 
 /// The freshness lease of one origin.
 #[derive(Debug)]
@@ -88,9 +88,9 @@ pub(super) fn tombstone_validated<'a>(leases: impl Iterator<Item = &'a Freshness
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
     use proptest::prelude::*;
     use std::time::Duration;
+    use weir_cache::clock::Clock;
 
     #[test]
     fn absence_needs_the_leases_of_all_origins() {

@@ -4,6 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_cache::OriginId;
+use weir_cache::clock::{Clock, Moment};
+use weir_cache::single_flight::{Overloaded, SingleFlight, Waiter};
 use weir_protocol::cache_status::{CacheStatus, Forward};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
@@ -21,9 +24,7 @@ use super::past_versions::{PastVersion, PastVersions};
 use super::revisions::RevisionStatus;
 use super::store::Catalog;
 use super::update::{Update, UpdateContent, UpdateSource};
-use crate::clock::{Clock, Moment};
-use crate::origin_client::{OriginId, OriginResponse, Origins};
-use crate::single_flight::{Overloaded, SingleFlight, Waiter};
+use crate::origin_client::{OriginResponse, Origins};
 use crate::version::Version;
 
 /// The timeout of the first query about a service, or about a version of it.
@@ -128,7 +129,7 @@ impl Lookup {
         let (remembered, most) = self.negative.fill_level();
         let (refs, most_refs) = self.catalog.revisions().fill_level();
         let own = [
-            ("queries", self.queries.len() as u64, MAX_QUERIES as u64),
+            ("queries", self.queries.in_flight() as u64, MAX_QUERIES as u64),
             ("cached_failures", remembered, most),
             ("announced_refs", refs, most_refs),
         ];

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moka::sync::Cache;
+use weir_cache::OriginId;
+use weir_cache::clock::{Clock, Moment};
+use weir_cache::single_flight::SingleFlight;
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
@@ -16,9 +19,7 @@ use super::error::LookupError;
 use super::lookup::{FIRST_QUERY_TIMEOUT, MAX_QUERIES, wait_for};
 use super::negative_cache::NegativeCache;
 use super::store::Catalog;
-use crate::clock::{Clock, Moment};
-use crate::origin_client::{OriginId, OriginResponse, Origins};
-use crate::single_flight::SingleFlight;
+use crate::origin_client::{OriginResponse, Origins};
 use crate::version::Version;
 
 /// The most memory for descriptors, in bytes.
@@ -117,7 +118,7 @@ impl PastVersions {
     pub(super) fn bounds(&self) -> [Bound; 3] {
         let (remembered, most) = self.negative.fill_level();
         [
-            ("version_queries", self.queries.len() as u64, MAX_QUERIES as u64),
+            ("version_queries", self.queries.in_flight() as u64, MAX_QUERIES as u64),
             ("cached_version_failures", remembered, most),
             ("past_version_bytes", self.stored.weighted_size(), MAX_BYTES),
         ]

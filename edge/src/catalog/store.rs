@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use weir_cache::OriginId;
+use weir_cache::clock::{Clock, Moment};
 use weir_protocol::descriptor::Descriptor;
 use weir_protocol::event::RevisionSeen;
 use weir_protocol::name::{RepositoryName, ServiceName};
@@ -22,8 +24,7 @@ use super::record::{EntryRecord, GenerationFloor, JournalContents, Record};
 use super::revisions::{RevisionStatus, Revisions};
 use super::update::{Update, UpdateContent, UpdateSource};
 use super::writer::{WriteQueue, WriteState};
-use crate::clock::{Clock, Moment};
-use crate::origin_client::{MAX_ORIGINS, OriginId, Origins};
+use crate::origin_client::{MAX_ORIGINS, Origins};
 use crate::version::Version;
 
 pub(crate) struct Catalog {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::Registry;
+use weir_cache::clock::{Clock, Moment};
 use weir_protocol::name::ServiceName;
 use weir_runtime::directory_lock::DirectoryLock;
 
@@ -18,7 +19,6 @@ use super::metrics::CatalogMetrics;
 use super::record::JournalContents;
 use super::store::Catalog;
 use super::update::{Update, UpdateContent, UpdateSource};
-use crate::clock::{Clock, Moment};
 use crate::origin_client::Origins;
 
 const ROOMY: CatalogBounds = CatalogBounds { services: 1000, bytes: 1 << 30 };

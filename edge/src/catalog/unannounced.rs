@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use weir_cache::OriginId;
+use weir_cache::clock::Moment;
 use weir_protocol::name::ServiceName;
 
 use super::entry::VersionNumber;
-use crate::clock::Moment;
-use crate::origin_client::OriginId;
 
 /// The heartbeats that a stream has to announce a version. The first may have been sent before the version was published.
 const HEARTBEATS: u32 = 2;
@@ -54,8 +54,8 @@ impl Unannounced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
     use std::time::Duration;
+    use weir_cache::clock::Clock;
 
     #[test]
     fn a_version_is_missed_at_the_second_heartbeat_after_it_was_found() {

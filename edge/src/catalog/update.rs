@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
+use weir_cache::OriginId;
+use weir_cache::clock::Moment;
 use weir_protocol::descriptor::{Descriptor, Generation};
 use weir_protocol::name::ServiceName;
 
 use super::entry::{Entry, VersionNumber};
-use crate::clock::Moment;
-use crate::origin_client::OriginId;
 
 /// An update about a service from an origin.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ fn is_other_publication_of_same_generation(stored: &Descriptor, offered: &Descri
 mod tests {
     use super::*;
     use crate::catalog::entry::tests::{descriptor, entry};
-    use crate::clock::Clock;
+    use weir_cache::clock::Clock;
 
     const QUERY: UpdateSource = UpdateSource::Query((5, 2));
 

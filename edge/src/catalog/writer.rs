@@ -8,6 +8,7 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use weir_cache::clock::Moment;
 use weir_protocol::name::ServiceName;
 
 use super::changes::CatalogChange;
@@ -17,7 +18,6 @@ use super::metrics::EvictionReason;
 use super::record::{GenerationFloor, Record};
 use super::store::Catalog;
 use super::unannounced::Unannounced;
-use crate::clock::Moment;
 
 /// How long a tombstone is stored. Afterwards only its generation floor is kept.
 const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);

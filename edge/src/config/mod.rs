@@ -3,7 +3,6 @@
 mod admin;
 mod agents;
 mod auth;
-mod cache;
 mod freshness;
 mod issuer;
 mod origin;
@@ -26,7 +25,6 @@ use weir_runtime::shutdown::DEFAULT_DRAIN_DEADLINE;
 pub use admin::AdminConfig;
 pub use agents::AgentsConfig;
 pub use auth::{AuthConfig, AuthMode, CertificateRule};
-pub use cache::CacheConfig;
 pub use freshness::{FreshnessConfig, FreshnessForConfig};
 pub(crate) use issuer::MAX_ISSUERS;
 pub use issuer::{IssuerConfig, KeySource};
@@ -35,6 +33,7 @@ pub(crate) use origin::authority;
 pub use peers::PeersConfig;
 pub use push::PushConfig;
 pub use tls::TlsConfig;
+pub use weir_cache::CacheConfig;
 
 /// The keys that SIGHUP applies.
 pub const RELOADABLE: &[&str] = &["auth.keys", "auth.deny"];

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::mem::size_of;
 
+use weir_cache::clock::Moment;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::ServiceName;
 use weir_protocol::observed::{AgentObserved, Instance, Proved, Row};
 
 use super::runs::Runs;
-use crate::clock::Moment;
 
 /// The memory of a row without its texts, about, in bytes: with the unused part of the nodes of a tree, and of allocations.
 const ROW_BYTES: usize = size_of::<(ServiceName, HeldRow)>() * 3 / 2 + 64;

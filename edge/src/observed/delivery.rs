@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use weir_cache::clock::Moment;
 use weir_protocol::observed::EDGE_INTERVAL_SECONDS;
 
 use super::sweep::{Part, Sweep};
 use super::table::Table;
-use crate::clock::Moment;
 
 /// The time after which a message without news is sent: a little less than the longest time between two.
 const SILENCE: Duration = Duration::from_secs(EDGE_INTERVAL_SECONDS - 1);

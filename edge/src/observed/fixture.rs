@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
+use weir_cache::clock::{Clock, Moment};
 use weir_protocol::labels::Labels;
 use weir_protocol::observed::{AgentObserved, Instance, Proved};
 
 use super::agent::{AgentState, Identity};
 use super::table::{Rejected, Table};
-use crate::clock::{Clock, Moment};
 
 fn identity() -> Identity {
     Identity { proved: Proved::Token, token_labels: Labels::default(), labels: Labels::default() }

@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use prometheus::Registry;
 use serde_json::Value;
 use tokio::sync::watch;
+use weir_cache::clock::Clock;
 use weir_protocol::access_list::Fleet;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{NodeName, ServiceName};
@@ -31,7 +32,6 @@ pub(crate) use self::table::Rejected;
 
 use self::agent::Identity;
 use self::table::Table;
-use crate::clock::Clock;
 
 /// How often the table looks for agents that are silent.
 const PASS_INTERVAL: Duration = Duration::from_secs(5);

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use weir_cache::clock::Moment;
 use weir_protocol::observed::{AGENT_INTERVAL_SECONDS, Instance};
-
-use crate::clock::Moment;
 
 /// After this time without a message a run is taken for ended.
 const ENDED_AFTER: Duration = Duration::from_secs(2 * AGENT_INTERVAL_SECONDS);
@@ -60,7 +59,7 @@ mod tests {
 
     #[test]
     fn two_runs_at_a_time_are_flagged_and_a_restart_is_not() {
-        let (start, mut runs) = (crate::clock::Clock::start().now(), Runs::default());
+        let (start, mut runs) = (weir_cache::clock::Clock::start().now(), Runs::default());
         let mut living = |instance: &str, seconds| {
             runs.heard(&instance.parse().unwrap(), start.after(Duration::from_secs(seconds)));
             runs.living().count()

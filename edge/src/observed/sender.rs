@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_cache::{OriginError, OriginId};
 use weir_protocol::observed::{EdgeObserved, Instance};
 use weir_runtime::shutdown::Drain;
 
 use super::Observed;
 use super::delivery::{Delivery, Outcome};
 use crate::access::RefusedNames;
-use crate::origin_client::{Origin, OriginError, OriginId, Origins};
+use crate::origin_client::{Origin, Origins};
 
 /// The time between two looks for something to send, and for origins that have come.
 const TICK: Duration = Duration::from_secs(1);

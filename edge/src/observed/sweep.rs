@@ -5,12 +5,12 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
+use weir_cache::clock::Moment;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::observed::{AgentRows, MAX_MESSAGE_BYTES, Row};
 
 use super::agent::AgentState;
 use super::table::Table;
-use crate::clock::Moment;
 
 /// The most bytes of the agents in a message; refused names, and the rest, need less than the rest.
 const MAX_AGENTS_BYTES: usize = MAX_MESSAGE_BYTES / 8 * 5;

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use weir_cache::clock::Moment;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::observed::{AgentObserved, Instance};
 
 use super::agent::{AGENT_BYTES, AgentState, Identity, Order, order};
-use crate::clock::Moment;
 
 /// An agent that was not heard for this long is not connected.
 const UNHEARD_AFTER: Duration = Duration::from_secs(90);

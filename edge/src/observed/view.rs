@@ -4,12 +4,12 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use weir_cache::clock::Moment;
 use weir_protocol::name::{NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 
 use super::agent::AgentState;
 use super::table::Table;
-use crate::clock::Moment;
 
 /// The most agents that a document lists.
 const MAX_LISTED: usize = 100;

@@ -5,13 +5,12 @@ use std::collections::HashSet;
 use prometheus::IntCounterVec;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_cache::{BodyRequest, OriginId};
 use weir_protocol::digest::{ObjectDigest, TarballDigest};
 use weir_protocol::name::{RepositoryName, ServiceName};
 
 use super::error::OperatorError;
-use crate::cache::BodyRequest;
 use crate::catalog::PurgeMode;
-use crate::origin_client::OriginId;
 use crate::status::Status;
 use crate::version::Version;
 

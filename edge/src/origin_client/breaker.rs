@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use weir_cache::clock::Moment;
 
 /// Failures in a row that open the circuit. A pooled connection may be long dead, which accounts for one.
 pub(crate) const FAILURES_TO_OPEN: u32 = 2;
@@ -121,8 +121,8 @@ fn backoff(before: u32, chance: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
     use proptest::prelude::*;
+    use weir_cache::clock::Clock;
 
     #[test]
     fn a_dead_origin_gets_few_requests() {

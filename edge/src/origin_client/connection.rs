@@ -10,6 +10,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::Full;
 use hyper::body::Incoming;
 use serde::Deserialize;
+use weir_cache::OriginError;
+use weir_cache::clock::Clock;
 use weir_protocol::descriptor::MAX_DESCRIPTOR_BYTES;
 use weir_protocol::event::Cursor;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, MAX_ANSWER_BYTES};
@@ -22,9 +24,7 @@ use weir_runtime::http_client::{CONNECT_TIMEOUT, Http2Client, read_body, root_ca
 
 use super::breaker::{Breaker, Circuit};
 use super::clients::Clients;
-use super::error::OriginError;
 use super::metrics::OriginMetrics;
-use crate::clock::Clock;
 use crate::config::OriginConfig;
 
 /// The timeout of a response's head, connecting included.

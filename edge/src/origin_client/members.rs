@@ -3,9 +3,8 @@
 //! An origin that names no members is a cluster of its own. Members of a cluster answer for each other; different clusters
 //! partition the services among them.
 
+use weir_cache::OriginId;
 use weir_protocol::members::Member;
-
-use super::OriginId;
 
 /// The known origins, by their ids.
 #[derive(Debug, Default)]

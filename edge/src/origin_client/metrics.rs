@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 use weir_runtime::metric_families;
 
-use crate::clock::unix_seconds;
+use crate::unix_seconds::unix_seconds;
 
 metric_families! {
     /// The families of requests to origins.

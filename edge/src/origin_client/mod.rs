@@ -7,9 +7,9 @@
 mod breaker;
 mod clients;
 mod connection;
-mod error;
 mod members;
 mod metrics;
+mod objects;
 pub(crate) mod probe;
 mod shields;
 
@@ -19,6 +19,7 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use weir_cache::{OriginError, OriginId};
 use weir_protocol::descriptor::{Descriptor, DescriptorError};
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::freshness::{HeartbeatAnswer, HeartbeatRequest, SignedFreshness};
@@ -32,8 +33,8 @@ use crate::config::{OriginConfig, authority};
 
 pub(crate) use clients::Clients;
 pub(crate) use connection::Origin;
-pub(crate) use error::OriginError;
 pub(crate) use metrics::OriginMetrics;
+pub(crate) use objects::ObjectFetcher;
 pub(crate) use shields::{ShieldId, Shields};
 
 use self::members::MemberTable;
@@ -44,7 +45,9 @@ pub(crate) const MAX_ORIGINS: usize = 256;
 /// The most members of a cluster that are asked for one freshness statement.
 const MAX_HEARTBEAT_ORIGINS: usize = 3;
 
-/// The known origins. One that has left makes room for a new member of its cluster.
+/// The known origins, each with a number below [`MAX_ORIGINS`]. A new member may get that of one that has left *its* cluster
+/// and is not followed any longer. What is still attributed to the earlier one stays in the cluster, and is not vouched for:
+/// it was announced before the lease of the new one began.
 #[derive(Debug)]
 pub(crate) struct Origins {
     origins: RwLock<Vec<Arc<Origin>>>,
@@ -52,11 +55,6 @@ pub(crate) struct Origins {
     /// Held while origins are added.
     adding: Mutex<()>,
 }
-
-/// A known origin: a number below [`MAX_ORIGINS`]. A new member may get that of one that has left *its* cluster and is not
-/// followed any longer. What is still attributed to the earlier one stays in the cluster, and is not vouched for: it was
-/// announced before the lease of the new one began.
-pub(crate) type OriginId = usize;
 
 /// The origins' response to a query about a service, or one version of it.
 #[derive(Debug)]

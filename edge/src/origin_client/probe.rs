@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_cache::OriginId;
 use weir_runtime::shutdown::Drain;
 
-use super::{Origin, OriginId, Origins};
+use super::{Origin, Origins};
 
 /// How often a probe is considered. The circuit breaker decides, and most checks cost nothing.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);

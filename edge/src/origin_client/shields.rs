@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use http::HeaderValue;
+use weir_cache::cdn_loop::CdnLoop;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::NodeName;
 use weir_runtime::shutdown::Drain;
 
 use super::connection::Origin;
 use super::{Clients, probe};
-use crate::cdn_loop::CdnLoop;
 
 /// The most shields that are tried for an object, before the origins.
 const MAX_TRIED: usize = 2;

@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
+use weir_cache::clock::Moment;
+use weir_cache::{OriginError, OriginId};
 use weir_protocol::descriptor::{Descriptor, DescriptorError, Generation};
 use weir_protocol::event::{Cursor, Event, EventKind, RevisionSeen};
 use weir_protocol::name::{RepositoryName, ServiceName};
@@ -16,8 +18,7 @@ use super::prefetcher::Prefetcher;
 use super::stream::{EventBatch, Stream, StreamEnd};
 use super::{FollowerContext, periodic_revalidation};
 use crate::catalog::{Entry, FreshnessLease, Update, UpdateContent, UpdateOutcome, UpdateSource};
-use crate::clock::Moment;
-use crate::origin_client::{Origin, OriginError, OriginId};
+use crate::origin_client::Origin;
 
 pub(super) struct Follower {
     id: OriginId,

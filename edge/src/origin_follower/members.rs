@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
+use weir_cache::OriginId;
 use weir_protocol::members::{Member, Members};
 use weir_runtime::directory_lock::DirectoryLock;
 
 use super::FollowerContext;
 use super::follower::Follower;
 use super::prefetcher::Prefetcher;
-use crate::origin_client::{Origin, OriginId, Origins, probe};
+use crate::origin_client::{Origin, Origins, probe};
 
 /// The time between two requests for the list, ±50 %, unless a stream ends or an origin releases a repository.
 const INTERVAL: Duration = Duration::from_secs(15);

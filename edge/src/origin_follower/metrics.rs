@@ -6,7 +6,7 @@ use prometheus::{Histogram, IntCounterVec, IntGauge, IntGaugeVec};
 use weir_protocol::event::EventKind;
 use weir_runtime::metric_families;
 
-use crate::clock::unix_seconds;
+use crate::unix_seconds::unix_seconds;
 
 metric_families! {
     /// The families of the followers of event streams.

@@ -15,13 +15,13 @@ mod stream;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
+use weir_cache::Cache;
+use weir_cache::clock::Clock;
 use weir_runtime::shutdown::Drain;
 
 use self::prefetcher::Prefetcher;
 use crate::access::Access;
-use crate::cache::Cache;
 use crate::catalog::{Catalog, Lookup};
-use crate::clock::Clock;
 use crate::config::PushConfig;
 use crate::origin_client::Origins;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
+use weir_cache::clock::Moment;
 use weir_protocol::name::ServiceName;
 
 use super::FollowerContext;
 use crate::catalog::{Entry, Lookup};
-use crate::clock::Moment;
 
 /// The most concurrent queries.
 const MAX_CONCURRENT_QUERIES: usize = 8;
@@ -74,7 +74,7 @@ fn jittered(service: &ServiceName, last_queried: Moment, interval: Duration) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use weir_cache::clock::Clock;
 
     #[test]
     fn queries_are_spread_over_the_interval() {

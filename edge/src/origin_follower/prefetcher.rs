@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
+use weir_cache::clock::Clock;
+use weir_cache::{BodyRequest, Cache};
 use weir_protocol::encoding::Encoding;
 use weir_protocol::name::ServiceName;
 
 use super::FollowerContext;
 use super::metrics::FollowerMetrics;
-use crate::cache::{BodyRequest, Cache};
 use crate::catalog::{Catalog, Entry};
-use crate::clock::Clock;
 
 /// The most queued services. Further ones are fetched on request.
 const MAX_QUEUED: usize = 10_000;

@@ -7,11 +7,10 @@ use futures_util::FutureExt;
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use weir_cache::OriginError;
+use weir_cache::clock::{Clock, Moment};
 use weir_protocol::event::{Event, EventError, HEARTBEAT_SECONDS, Lines};
 use weir_runtime::serve::BoxError;
-
-use crate::clock::{Clock, Moment};
-use crate::origin_client::OriginError;
 
 /// The read timeout: three heartbeats.
 const READ_TIMEOUT: Duration = Duration::from_secs(3 * HEARTBEAT_SECONDS);

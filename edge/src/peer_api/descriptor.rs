@@ -1,6 +1,7 @@
 //! `/v1/services/{service}` and `/v1/services/{service}/versions/{digest}`: descriptors byte for byte.
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
+use weir_cache::CACHE_STATUS;
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::digest::TarballDigest;
 use weir_protocol::name::ServiceName;
@@ -10,7 +11,6 @@ use weir_runtime::serve::{Body, RequestBody};
 use super::error::PeerError;
 use super::{Answer, Inner};
 use crate::agent_api::{ApiError, revalidate_mode};
-use crate::cache::CACHE_STATUS;
 use crate::catalog::{LookupError, LookupResult};
 
 impl Inner {

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use http::{Response, StatusCode};
+use weir_cache::FillError;
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::problem::Problem;
 use weir_runtime::serve::Body;
 
 use crate::agent_api::ApiError;
-use crate::cache::FillError;
 
 /// `Retry-After` where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(5);

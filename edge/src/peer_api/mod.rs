@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Request, Response};
+use weir_cache::cdn_loop::CdnLoop;
+use weir_cache::{Cache, Tier, cache_status};
 use weir_protocol::cache_status::CacheStatus;
 use weir_protocol::name::NodeName;
 use weir_protocol::route::Route;
@@ -25,9 +27,7 @@ pub(crate) use self::events::Events;
 pub(crate) use self::metrics::PeerMetrics;
 use crate::access::Refusal;
 use crate::agent_api::ApiError;
-use crate::cache::{Cache, Tier, cache_status};
 use crate::catalog::Lookup;
-use crate::cdn_loop::CdnLoop;
 use crate::heartbeats::Heartbeats;
 
 /// The request handler for edges. Cheap to clone.

@@ -1,6 +1,8 @@
 //! `/v1/objects/{repository}/{digest}`: an object from the cache, which fetches it once for all edges that ask.
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use weir_cache::cdn_loop::CdnLoop;
+use weir_cache::{CACHE_STATUS, Source};
 use weir_protocol::cache_status::{CacheStatus, Forward};
 use weir_protocol::conditional::if_none_match_tag;
 use weir_protocol::digest::ObjectDigest;
@@ -11,8 +13,6 @@ use weir_runtime::serve::{Body, RequestBody};
 use super::error::PeerError;
 use super::{Answer, Inner};
 use crate::agent_api::is_forced;
-use crate::cache::{CACHE_STATUS, Source};
-use crate::cdn_loop::CdnLoop;
 
 impl Inner {
     pub(super) async fn object(

@@ -163,7 +163,12 @@ fn the_configuration_reference_matches_the_code() {
             serde_json::to_value(origin),
             weir_origin::config::RELOADABLE,
         ),
-        ("Edge", &["edge/src/config", ACCESS_LOG][..], serde_json::to_value(edge), weir_edge::config::RELOADABLE),
+        (
+            "Edge",
+            &["edge/src/config", "edge/cache/src/config.rs", ACCESS_LOG][..],
+            serde_json::to_value(edge),
+            weir_edge::config::RELOADABLE,
+        ),
         (
             "Agent",
             &["agent/src/config.rs", "agent/src/config"][..],

@@ -112,18 +112,18 @@ a metric shows its use in `weir_bound_in_use` and its value in `weir_bound_limit
 | objects on disk | `cache.disk` | `disk_bytes` | eviction |
 | objects in memory | `cache.memory` | `memory_bytes` | eviction |
 | other objects in memory: of fills, or being read | `cache.in_flight` | `in_flight_bytes` | requests wait up to `cache.fill_wait` |
-| parsed manifests | {edge/src/cache/manifests.rs MAX_BYTES} | `parsed_manifest_bytes` | eviction |
+| parsed manifests | {edge/cache/src/manifests.rs MAX_BYTES} | `parsed_manifest_bytes` | eviction |
 | fills, from all origins and shields | `cache.fills` for each | `fills` | they wait |
-| fills under way or waiting | {edge/src/cache/in_flight.rs MAX_IN_FLIGHT} | `queued_fills` | 503 |
+| fills under way or waiting | {edge/cache/src/in_flight.rs MAX_IN_FLIGHT} | `queued_fills` | 503 |
 | requests that wait for an object | `cache.waiters` | `fill_waiters` | 503 |
-| attempts of a fill | {edge/src/cache/fill.rs MAX_ATTEMPTS} |  | the response is reset, or 503 |
-| rate of a fill, in bytes per second | {edge/src/cache/fill.rs MIN_RATE} |  | the attempt fails |
+| attempts of a fill | {edge/cache/src/fill.rs MAX_ATTEMPTS} |  | the response is reset, or 503 |
+| rate of a fill, in bytes per second | {edge/cache/src/fill.rs MIN_RATE} |  | the attempt fails |
 | tarballs decoded for clients | `cache.decoders` | `decoders` | 503 |
 | tarballs compressed with gzip for clients | `cache.encoders` | `gzip_encoders` | another encoding, or 503 |
-| reads from disk | {edge/src/cache/disk/mod.rs MAX_READS} |  | they wait |
-| a read from disk | {edge/src/cache/disk/mod.rs READ_TIMEOUT} |  | the object is fetched |
-| writes to disk | {edge/src/cache/disk/mod.rs MAX_WRITES} |  | they wait |
-| an object that waits to be written | {edge/src/cache/disk/mod.rs WRITE_WAIT} |  | it is not stored |
+| reads from disk | {edge/cache/src/disk/mod.rs MAX_READS} |  | they wait |
+| a read from disk | {edge/cache/src/disk/mod.rs READ_TIMEOUT} |  | the object is fetched |
+| writes to disk | {edge/cache/src/disk/mod.rs MAX_WRITES} |  | they wait |
+| an object that waits to be written | {edge/cache/src/disk/mod.rs WRITE_WAIT} |  | it is not stored |
 | services in the catalog | `cache.services` | `services` | eviction |
 | memory of the catalog | `cache.service_bytes` | `service_bytes` | eviction |
 | names and generations of evicted services | {edge/src/catalog/entries.rs MAX_FLOORS} | `service_floors` | the oldest is dropped |

@@ -14,7 +14,7 @@ use weir_runtime::shutdown::Drain;
 
 /// The tasks in flight, at most `limit` of them.
 #[derive(Clone)]
-pub(crate) struct SingleFlight<K, V> {
+pub struct SingleFlight<K, V> {
     tasks: Tasks<K, V>,
     limit: usize,
     drain: Drain,
@@ -29,19 +29,21 @@ struct Task<V> {
 }
 
 /// Waits for the result of a task.
-pub(crate) struct Waiter<V> {
+pub struct Waiter<V> {
     task: Task<V>,
     /// Another request had started the task.
-    pub(crate) collapsed: bool,
+    pub collapsed: bool,
 }
 
+/// The task panicked or was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the task ended without a result")]
-pub(crate) struct Abandoned;
+pub struct Abandoned;
 
+/// The limit of tasks is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many tasks are in flight")]
-pub(crate) struct Overloaded;
+pub struct Overloaded;
 
 impl<K, V> SingleFlight<K, V>
 where
@@ -49,7 +51,7 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// `limit`: the most tasks in flight. They run as tasks of `drain`.
-    pub(crate) fn new(limit: usize, drain: &Drain) -> Self {
+    pub fn new(limit: usize, drain: &Drain) -> Self {
         Self { tasks: Tasks::default(), limit, drain: drain.clone() }
     }
 
@@ -57,7 +59,7 @@ where
     ///
     /// # Errors
     /// [`Overloaded`]: the task is not in flight, and `limit` is reached.
-    pub(crate) fn join<F>(&self, key: &K, begin: impl FnOnce() -> F) -> Result<Waiter<V>, Overloaded>
+    pub fn join<F>(&self, key: &K, begin: impl FnOnce() -> F) -> Result<Waiter<V>, Overloaded>
     where
         F: Future<Output = V> + Send + 'static,
     {
@@ -93,27 +95,33 @@ where
         Ok(Waiter { task, collapsed: false })
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of tasks in flight.
+    pub fn in_flight(&self) -> usize {
         lock(&self.tasks).len()
     }
 
     /// The number of tasks in flight whose keys match, by a scan over all.
-    pub(crate) fn count(&self, matches: impl Fn(&K) -> bool) -> usize {
+    pub fn count(&self, matches: impl Fn(&K) -> bool) -> usize {
         lock(&self.tasks).keys().filter(|key| matches(key)).count()
     }
 
-    pub(crate) fn is_in_flight(&self, key: &K) -> bool {
+    /// Whether the task of this key is in flight.
+    pub fn is_in_flight(&self, key: &K) -> bool {
         lock(&self.tasks).contains_key(key)
     }
 }
 
 impl<V: Clone> Waiter<V> {
     /// The time since the task started.
-    pub(crate) fn elapsed(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         self.task.started.elapsed()
     }
 
-    pub(crate) async fn result(mut self) -> Result<V, Abandoned> {
+    /// Waits for the result.
+    ///
+    /// # Errors
+    /// [`Abandoned`]: there will be none.
+    pub async fn result(mut self) -> Result<V, Abandoned> {
         let value = self.task.result.wait_for(Option::is_some).await.map_err(|_| Abandoned)?;
         Ok(value.clone().expect("waited for it to be there"))
     }

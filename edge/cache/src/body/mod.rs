@@ -16,14 +16,15 @@ use http_body::{Body as HttpBody, Frame as HttpFrame, SizeHint};
 use prometheus::IntCounter;
 use weir_runtime::serve::{Body, BoxError};
 
+use super::metrics::{FarthestTier, Tier};
 use super::slots::Slot;
-use super::{FarthestTier, Source, Tier};
+use super::source::Source;
 
 pub(super) use self::frames::{FrameReader, part};
 
 /// How frames are transcoded while they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transcoding {
+pub enum Transcoding {
     /// As stored.
     Passthrough,
     /// Decoded to tar.
@@ -33,11 +34,14 @@ pub(crate) enum Transcoding {
 }
 
 /// A body whose first frame is loaded and verified.
-pub(crate) enum ReadyBody {
+pub enum ReadyBody {
     /// A range of one frame, which was in memory, is the whole body.
     Part(Bytes),
+    /// What is sent as it is read.
     Frames {
+        /// The frames.
         frames: Box<FrameReader>,
+        /// What becomes of them.
         transcoding: Transcoding,
         /// Released with the body.
         slot: Option<Slot>,
@@ -48,7 +52,7 @@ pub(crate) enum ReadyBody {
 
 impl ReadyBody {
     /// The farthest tier that its bytes come from, now and while they are sent. `source`: of manifest and first frame.
-    pub(crate) fn farthest_tier(&self, source: &Source) -> FarthestTier {
+    pub fn farthest_tier(&self, source: &Source) -> FarthestTier {
         let farthest = match self {
             ReadyBody::Part(_) => FarthestTier::default(),
             ReadyBody::Frames { frames, .. } => frames.farthest_tier().clone(),
@@ -59,7 +63,7 @@ impl ReadyBody {
 
     /// The response body. `sent` counts the bytes of each frame for the tier that it came from. Bytes that gzip makes of
     /// several frames count for that of the last.
-    pub(crate) fn into_body(self, sent: &SentBytes) -> Body {
+    pub fn into_body(self, sent: &SentBytes) -> Body {
         let (frames, transcoding, slot, left) = match self {
             ReadyBody::Part(bytes) => {
                 sent[Tier::Memory as usize].inc_by(bytes.len() as u64);
@@ -78,7 +82,7 @@ impl ReadyBody {
 }
 
 /// Counts the bytes of bodies, in the order of [`Tier`].
-pub(crate) type SentBytes = Arc<[IntCounter; 3]>;
+pub type SentBytes = Arc<[IntCounter; 3]>;
 
 type Chunks = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 

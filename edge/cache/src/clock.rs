@@ -8,82 +8,86 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A moment on the timeline, in milliseconds. Moments before the process started are negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Moment(i64);
+pub struct Moment(i64);
 
 impl Moment {
-    pub(crate) const EARLIEST: Moment = Moment(i64::MIN);
+    /// Before all others.
+    pub const EARLIEST: Moment = Moment(i64::MIN);
 
-    pub(crate) const LATEST: Moment = Moment(i64::MAX);
+    /// After all others.
+    pub const LATEST: Moment = Moment(i64::MAX);
 
     /// The time since `earlier`; zero when `earlier` is later.
-    pub(crate) fn since(self, earlier: Moment) -> Duration {
+    pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    pub(crate) fn before(self, duration: Duration) -> Moment {
+    /// The moment so long before this one.
+    pub fn before(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
 
-    pub(crate) fn after(self, duration: Duration) -> Moment {
+    /// The moment so long after this one.
+    pub fn after(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
 
     /// The Unix time of this moment in milliseconds, when the wall clock shows `wall` at `now`.
-    pub(crate) fn to_unix_millis(self, now: Moment, wall: SystemTime) -> u64 {
+    pub fn to_unix_millis(self, now: Moment, wall: SystemTime) -> u64 {
         let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(wall.saturating_sub(now.since(self)).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The moment of a Unix time in milliseconds, when the wall clock shows `wall` at `now`. `None` when that time is
     /// in the future: the clock was set back, and the age is unknown.
-    pub(crate) fn from_unix_millis(then: u64, now: Moment, wall: SystemTime) -> Option<Moment> {
+    pub fn from_unix_millis(then: u64, now: Moment, wall: SystemTime) -> Option<Moment> {
         let then = UNIX_EPOCH.checked_add(Duration::from_millis(then))?;
         wall.duration_since(then).ok().map(|ago| now.before(ago))
     }
 }
 
+/// A moment that threads share.
 #[derive(Debug)]
-pub(crate) struct AtomicMoment(AtomicI64);
+pub struct AtomicMoment(AtomicI64);
 
 impl AtomicMoment {
-    pub(crate) fn new(moment: Moment) -> Self {
+    /// It is `moment` at first.
+    pub fn new(moment: Moment) -> Self {
         Self(AtomicI64::new(moment.0))
     }
 
-    pub(crate) fn get(&self) -> Moment {
+    /// The stored moment.
+    pub fn get(&self) -> Moment {
         Moment(self.0.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set(&self, moment: Moment) {
+    /// Sets the moment, also to an earlier one.
+    pub fn set(&self, moment: Moment) {
         self.0.store(moment.0, Ordering::Relaxed);
     }
 
     /// Sets the moment unless the stored one is later. Returns the previous one.
-    pub(crate) fn advance(&self, moment: Moment) -> Moment {
+    pub fn advance(&self, moment: Moment) -> Moment {
         Moment(self.0.fetch_max(moment.0, Ordering::Relaxed))
     }
 }
 
 /// The monotonic clock of this process.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
+pub struct Clock {
     began: Instant,
 }
 
 impl Clock {
-    pub(crate) fn start() -> Self {
+    /// The timeline begins now.
+    pub fn start() -> Self {
         Self { began: Instant::now() }
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    /// The moment that it is.
+    pub fn now(&self) -> Moment {
         Moment(i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
-}
-
-/// A time as a metric shows it: seconds since 1970.
-pub(crate) fn unix_seconds(at: SystemTime) -> i64 {
-    let since_1970 = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

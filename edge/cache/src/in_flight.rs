@@ -6,8 +6,10 @@ use weir_runtime::shutdown::Drain;
 use super::fill::{FillError, FillKey, ObjectRequest};
 use super::metrics::CacheMetrics;
 use super::slots::{Slot, Slots};
-use super::{LoadResult, Source};
+use super::source::{Loaded, Source};
 use crate::single_flight::{SingleFlight, Waiter};
+
+pub(super) type LoadResult = Result<Loaded, FillError>;
 
 /// The most objects in flight, queued ones included.
 pub(super) const MAX_IN_FLIGHT: usize = 16_384;
@@ -61,7 +63,7 @@ impl InFlightFills {
     where
         F: Future<Output = LoadResult> + Send + 'static,
     {
-        let has_room = self.fills.len() < MAX_IN_FLIGHT / 2;
+        let has_room = self.fills.in_flight() < MAX_IN_FLIGHT / 2;
         has_room.then(|| self.fills.join(&request.key(), begin).ok()).flatten().map(|waiter| self.waiter(waiter, None))
     }
 
@@ -76,7 +78,7 @@ impl InFlightFills {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.fills.len()
+        self.fills.in_flight()
     }
 }
 

@@ -15,8 +15,10 @@ use weir_protocol::manifest::{Frame, Slice};
 
 use super::super::fill::FillError;
 use super::super::in_flight::FillWaiter;
+use super::super::metrics::{FarthestTier, Tier};
+use super::super::objects::Objects;
 use super::super::representation::{BodyRequest, Frames};
-use super::super::{Cache, FarthestTier, Loaded, Tier};
+use super::super::source::Loaded;
 
 /// The initial read-ahead window in bytes. The first frame shares the line with it: at 1 Mbit/s it arrives within half
 /// a minute.
@@ -29,8 +31,9 @@ const MAX_WINDOW: u64 = 8 << 20;
 /// loses little.
 const HEAD_START: Duration = Duration::from_millis(5);
 
-pub(crate) struct FrameReader {
-    cache: Cache,
+/// Reads the frames of a body.
+pub struct FrameReader {
+    objects: Arc<Objects>,
     request: BodyRequest,
     frames: Frames,
     /// The slices beyond the window.
@@ -56,7 +59,7 @@ pub(in super::super) struct ReadFrame {
 
 impl FrameReader {
     pub(in super::super) fn new(
-        cache: Cache,
+        objects: Arc<Objects>,
         request: BodyRequest,
         frames: Frames,
         slices: Vec<Slice>,
@@ -64,7 +67,7 @@ impl FrameReader {
     ) -> Self {
         let (slices, ahead, window) = (slices.into(), VecDeque::new(), FIRST_WINDOW);
         Self {
-            cache,
+            objects,
             request,
             frames,
             slices,
@@ -87,7 +90,7 @@ impl FrameReader {
 
     /// Reads the first frame from memory. `None`: it is not there.
     pub(in super::super) fn read_first_in_memory(&mut self) -> Option<()> {
-        let bytes = self.cache.in_memory(&self.frames.get(self.slices.front()?.index).digest)?;
+        let bytes = self.objects.in_memory(&self.frames.get(self.slices.front()?.index).digest)?;
         self.first = self.slices.pop_front().map(|slice| (slice, bytes, Tier::Memory));
         Some(())
     }
@@ -127,7 +130,7 @@ impl FrameReader {
         }
         // A failed read-ahead is retried now.
         let request = self.request.frame(self.frames.get(slice.index));
-        let mut loading = pin!(self.cache.start_load(&request, self.reverify, is_first)?.result());
+        let mut loading = pin!(self.objects.start_load(&request, self.reverify, is_first)?.result());
         if is_first && let Ok(loaded) = timeout(HEAD_START, &mut loading).await {
             return Ok(Some((slice, loaded?)));
         }
@@ -143,8 +146,8 @@ impl FrameReader {
             if self.ahead_bytes > 0 && self.ahead_bytes + frame.size > self.window {
                 return;
             }
-            let is_missing = self.cache.tier(&frame.digest).is_none();
-            let waiter = is_missing.then(|| self.cache.read_ahead(&self.request.frame(frame)));
+            let is_missing = self.objects.tier(&frame.digest).is_none();
+            let waiter = is_missing.then(|| self.objects.read_ahead(&self.request.frame(frame)));
             if let Some(None) = waiter {
                 return;
             }

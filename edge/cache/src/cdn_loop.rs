@@ -3,37 +3,40 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use weir_protocol::name::NodeName;
 
-pub(crate) const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
+/// The header.
+pub const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 
 /// The identifier of all edges. The parameter `id` names one.
 const CDN_ID: &str = "weir";
 
 /// The edges that a request has passed, the first one first. Empty for a request of an agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct CdnLoop {
+pub struct CdnLoop {
     /// The members of the header, also those of other networks.
     members: String,
 }
 
 impl CdnLoop {
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    /// The edges that a request with these headers has passed.
+    pub fn of(headers: &HeaderMap) -> Self {
         let lines = headers.get_all(CDN_LOOP).iter().filter_map(|value| value.to_str().ok());
         Self { members: lines.collect::<Vec<_>>().join(", ") }
     }
 
     /// The members with this edge added.
-    pub(crate) fn with(&self, edge: &NodeName) -> HeaderValue {
+    pub fn with(&self, edge: &NodeName) -> HeaderValue {
         let separator = if self.members.is_empty() { "" } else { ", " };
         let members = format!("{}{separator}{CDN_ID};id={edge}", self.members);
         HeaderValue::try_from(members).expect("a name, after text that was visible ASCII")
     }
 
-    pub(crate) fn contains(&self, edge: &NodeName) -> bool {
+    /// Whether the request has passed this edge.
+    pub fn contains(&self, edge: &NodeName) -> bool {
         self.edges().any(|passed| passed == edge.as_str())
     }
 
     /// The number of edges passed.
-    pub(crate) fn hops(&self) -> usize {
+    pub fn hops(&self) -> usize {
         self.edges().count()
     }
 

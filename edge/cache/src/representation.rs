@@ -9,24 +9,25 @@ use weir_protocol::manifest::{Frame, MAX_FRAME_TAR_BYTES, MAX_OBJECT_BYTES, Mani
 use weir_protocol::name::RepositoryName;
 use weir_protocol::request_id::RequestId;
 
-use super::fill::{FillError, ObjectRequest, Size};
+use super::fill::{FillError, ObjectRequest, OriginId, Size};
 use crate::cdn_loop::CdnLoop;
-use crate::origin_client::OriginId;
 
 /// The most bytes per frame in a manifest.
 const MAX_LISTED_FRAME_BYTES: u64 = 128;
 
 /// A body to load, and the origin of its objects.
 #[derive(Debug, Clone)]
-pub(crate) struct BodyRequest {
-    pub(crate) repository: RepositoryName,
+pub struct BodyRequest {
+    /// The repository it belongs to.
+    pub repository: RepositoryName,
     /// The owner of its service; `None`: any origin.
-    pub(crate) origin: Option<OriginId>,
-    pub(crate) stored: Representation,
+    pub origin: Option<OriginId>,
+    /// What the descriptor says of it.
+    pub stored: Representation,
     /// The size of the tar in bytes.
-    pub(crate) tar_size: u64,
+    pub tar_size: u64,
     /// The id of the request for it; `None`: no client requests it.
-    pub(crate) request_id: Option<RequestId>,
+    pub request_id: Option<RequestId>,
 }
 
 impl BodyRequest {

@@ -1,28 +1,26 @@
-//! A fill: one object fetched from a shield or an origin, in full, and verified by its digest before any byte is served.
+//! A fill: one object fetched in full, and verified by its digest before any byte is served. [`Fetch`] knows who is asked.
 //!
-//! Objects are small, so a failed fill is retried from the start. When a shield or an origin fails or is too slow, the next
-//! one is tried.
+//! Objects are small, so a failed fill is retried from the start.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, header};
+use futures_util::future::BoxFuture;
+use http::{HeaderValue, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 use weir_protocol::digest::ObjectDigest;
 use weir_protocol::name::RepositoryName;
 use weir_protocol::request_id::RequestId;
-use weir_protocol::route::Route;
 use weir_runtime::bounds::Bound;
 
-use super::CACHE_STATUS;
 use super::budget::MemoryBudget;
 use super::metrics::{CacheMetrics, Tier};
-use super::slots::Slots;
-use crate::cdn_loop::{CDN_LOOP, CdnLoop};
-use crate::origin_client::{Origin, OriginError, OriginId, Origins, ShieldId, Shields};
+use super::source::CACHE_STATUS;
+use crate::cdn_loop::CdnLoop;
+use crate::origin_error::OriginError;
 
 /// Attempts per fill, each with all origins that may have the object.
 const MAX_ATTEMPTS: u32 = 3;
@@ -40,18 +38,24 @@ const MAX_CACHE_STATUS: usize = 1024;
 /// Bytes that are hashed at a time while an object arrives: enough to use the processor well.
 const HASH_CHUNK: usize = 64 << 10;
 
+/// A known origin: the number that it has where origins are asked.
+pub type OriginId = usize;
+
 /// An object, and the origin to fetch it from.
 #[derive(Debug, Clone)]
-pub(crate) struct ObjectRequest {
-    pub(crate) repository: RepositoryName,
-    pub(crate) digest: ObjectDigest,
-    pub(crate) size: Size,
+pub struct ObjectRequest {
+    /// The repository it belongs to.
+    pub repository: RepositoryName,
+    /// Its digest.
+    pub digest: ObjectDigest,
+    /// Its size.
+    pub size: Size,
     /// The owner of its service; `None`: any origin.
-    pub(crate) origin: Option<OriginId>,
+    pub origin: Option<OriginId>,
     /// The edges that have requested it from one another.
-    pub(crate) passed: CdnLoop,
+    pub passed: CdnLoop,
     /// The id of the request that needs it. A fill that several requests share has that of the first.
-    pub(crate) request_id: Option<RequestId>,
+    pub request_id: Option<RequestId>,
 }
 
 /// Fills with equal keys are one. A fill for another edge waits for edges further on only, and never for one that may
@@ -64,17 +68,42 @@ impl ObjectRequest {
     }
 }
 
+/// Who is asked for an object that is not in the cache. The cache does not know how.
+pub trait Fetch: Send + Sync {
+    /// Whether other edges are asked before the origins.
+    fn has_shields(&self) -> bool;
+
+    /// The running fills, over all origins and shields.
+    fn fills(&self) -> Bound;
+
+    /// Fetches an object from the first that has it. [`Attempt::receive`] takes in each response.
+    fn fetch<'a>(&'a self, attempt: Attempt<'a>) -> BoxFuture<'a, Result<Filled, FillError>>;
+}
+
+/// An attempt to fetch an object.
+#[derive(Clone, Copy)]
+pub struct Attempt<'a> {
+    /// The object.
+    pub request: &'a ObjectRequest,
+    /// Caches on the path are bypassed: the bytes before were corrupt.
+    pub no_cache: bool,
+    filler: &'a Filler,
+}
+
 /// An object that was filled and verified.
 #[derive(Debug)]
-pub(super) struct Filled {
+pub struct Filled {
     pub(super) bytes: Bytes,
     /// The `Cache-Status` of the shield that sent it.
     pub(super) upstream: Option<HeaderValue>,
 }
 
+/// What is known of the size of an object, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Size {
+pub enum Size {
+    /// It has so many.
     Exactly(u64),
+    /// It has no more.
     AtMost(u64),
 }
 
@@ -95,10 +124,11 @@ impl Size {
 
 /// Why a fill fails. Errors of the edge's own disk are not among them.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum FillError {
+pub enum FillError {
     /// The origin does not have the object: the descriptor is out of date.
     #[error("the origin does not have an object of this version")]
     NotFound,
+    /// The request to it failed.
     #[error(transparent)]
     Origin(OriginError),
     /// The response broke off.
@@ -165,15 +195,9 @@ impl From<OriginError> for FillError {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Filler {
-    pub(super) origins: Arc<Origins>,
-    pub(super) shields: Shields,
+    pub(super) fetch: Arc<dyn Fetch>,
     pub(super) budget: Arc<MemoryBudget>,
-    /// The concurrent fills per origin: a slow origin does not block fills from others.
-    pub(super) slots: Vec<Slots>,
-    /// The same per shield.
-    pub(super) shield_slots: Vec<Slots>,
     /// How long a body may stall.
     pub(super) idle: Duration,
     /// How long clients wait for an object. A longer `Retry-After` ends the fill.
@@ -182,17 +206,6 @@ pub(super) struct Filler {
 }
 
 impl Filler {
-    pub(super) fn has_shields(&self) -> bool {
-        !self.shields.all().is_empty()
-    }
-
-    /// The running fills, over all origins and shields.
-    pub(super) fn fills(&self) -> Bound {
-        let origins = self.slots.iter().take(self.origins.count());
-        let bounds = origins.chain(&self.shield_slots).map(|slots| slots.bound("fills"));
-        bounds.fold(("fills", 0, 0), |all, of| ("fills", all.1 + of.1, all.2 + of.2))
-    }
-
     /// Fetches an object from the next tier and verifies it.
     pub(super) async fn fill(&self, request: &ObjectRequest) -> Result<Filled, FillError> {
         let started = Instant::now();
@@ -209,7 +222,7 @@ impl Filler {
     async fn attempts(&self, request: &ObjectRequest, started: Instant) -> Result<Filled, FillError> {
         let mut no_cache = false;
         for attempt in 1.. {
-            let error = match self.fill_from_any(request, no_cache).await {
+            let error = match self.fetch.fetch(Attempt { request, no_cache, filler: self }).await {
                 Ok(filled) => return Ok(filled),
                 Err(error) => error,
             };
@@ -223,104 +236,18 @@ impl Filler {
         Err(FillError::Abandoned)
     }
 
-    /// Tries the shields of the object first, then the origins.
-    async fn fill_from_any(&self, request: &ObjectRequest, no_cache: bool) -> Result<Filled, FillError> {
-        for id in self.shields.of(&request.digest, &request.passed) {
-            match self.fill_from_shield(id, request, no_cache).await {
-                Ok(filled) => return Ok(filled),
-                // It has asked the origins, which decide.
-                Err(FillError::NotFound) => break,
-                Err(error) => tracing::debug!(object = %request.digest, %error, "a fill from a shield failed"),
-            }
-        }
-        self.fill_from_origins(request, no_cache).await
-    }
-
-    /// Tries the owner first, then the others. Only a `404` of the owner's cluster is final.
-    async fn fill_from_origins(&self, request: &ObjectRequest, no_cache: bool) -> Result<Filled, FillError> {
-        let mut failure = None;
-        let order = self.origins.order(request.origin);
-        for (place, &id) in order.iter().enumerate() {
-            // A hung owner is not waited for while another member may answer.
-            let may_answer =
-                |other: &OriginId| self.origins.share_a_cluster(id, *other) && !self.origins.get(*other).is_down();
-            let is_last = !order[place + 1..].iter().any(may_answer);
-            match self.fill_from_one(id, request, no_cache, is_last).await {
-                Ok(filled) => return Ok(filled),
-                Err(FillError::NotFound)
-                    if request.origin.is_some_and(|owner| self.origins.share_a_cluster(owner, id)) =>
-                {
-                    return Err(FillError::NotFound);
-                }
-                Err(FillError::NotFound) => {}
-                Err(error) => {
-                    tracing::debug!(object = %request.digest, %error, "a fill from one origin failed");
-                    failure = failure.or(Some(error));
-                }
-            }
-        }
-        Err(failure.unwrap_or(FillError::NotFound))
-    }
-
-    async fn fill_from_one(
+    async fn read(
         &self,
-        id: OriginId,
+        mut body: Incoming,
         request: &ObjectRequest,
-        no_cache: bool,
-        is_last: bool,
-    ) -> Result<Filled, FillError> {
-        let _slot = self.slots[id].take().await;
-        self.request(&self.origins.get(id), request, no_cache, false, is_last).await
-    }
-
-    async fn fill_from_shield(
-        &self,
-        id: ShieldId,
-        request: &ObjectRequest,
-        no_cache: bool,
-    ) -> Result<Filled, FillError> {
-        let slots = &self.shield_slots[id];
-        // Edges that are shields of each other would wait for each other's slots.
-        let _slot = match request.passed.hops() {
-            0 => slots.take().await,
-            _ => slots.try_take().ok_or(FillError::TimedOut)?,
-        };
-        self.request(&self.shields.all()[id], request, no_cache, true, false).await
-    }
-
-    /// Requests an object from an origin or a shield. `no_cache`: bypasses caches on the path, after corrupt bytes.
-    /// `is_last`: nobody else is asked when it takes long.
-    async fn request(
-        &self,
-        node: &Origin,
-        request: &ObjectRequest,
-        no_cache: bool,
-        is_shield: bool,
-        is_last: bool,
-    ) -> Result<Filled, FillError> {
-        let most = request.size.limit();
-        // Reserved before the request: an unread response blocks others on the same connection.
-        let reservation = self.budget.reserve(most).await.ok_or(FillError::TimedOut)?;
-        let route = Route::Object(request.repository.clone(), request.digest);
-        let mut headers = HeaderMap::from_iter([(CDN_LOOP, self.shields.cdn_loop(&request.passed))]);
-        if no_cache {
-            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        }
-        request.request_id.iter().for_each(|id| id.insert_into(&mut headers));
-        let (head, body) = node.object(&route, headers, is_shield, is_last).await?.into_parts();
-        let in_all = self.idle + Duration::from_secs(most / MIN_RATE);
-        let bytes = timeout(in_all, self.receive(node, body, request)).await.unwrap_or(Err(FillError::Slow))?;
-        let upstream = head.headers.get(CACHE_STATUS).filter(|value| value.len() <= MAX_CACHE_STATUS).cloned();
-        Ok(Filled { bytes: reservation.attach(bytes), upstream })
-    }
-
-    async fn receive(&self, node: &Origin, mut body: Incoming, request: &ObjectRequest) -> Result<Vec<u8>, FillError> {
+        received: impl Fn(usize),
+    ) -> Result<Vec<u8>, FillError> {
         let most = usize::try_from(request.size.limit()).unwrap_or(usize::MAX);
         let (mut bytes, mut hasher, mut hashed) = (Vec::with_capacity(most), blake3::Hasher::new(), 0);
         while let Some(frame) = timeout(self.idle, body.frame()).await.map_err(|_| FillError::Slow)? {
             let frame = frame.map_err(|error| FillError::Broken(error.to_string()))?;
             let Ok(data) = frame.into_data() else { continue };
-            node.received(data.len());
+            received(data.len());
             if bytes.len() + data.len() > most {
                 return Err(self.corrupt(request));
             }
@@ -346,6 +273,28 @@ impl Filler {
         self.metrics.verify_failed(Tier::Origin);
         tracing::warn!(object = %request.digest, "an origin sent bytes that do not match the digest of an object");
         FillError::Corrupt
+    }
+}
+
+impl Attempt<'_> {
+    /// Sends a request, by awaiting its `response`, and takes in the object. `received` counts bytes that have arrived.
+    ///
+    /// # Errors
+    /// The request failed, or its response is too slow, broken or not the object.
+    pub async fn receive(
+        &self,
+        response: impl Future<Output = Result<Response<Incoming>, OriginError>>,
+        received: impl Fn(usize),
+    ) -> Result<Filled, FillError> {
+        let most = self.request.size.limit();
+        // Reserved before the request: an unread response blocks others on the same connection.
+        let reservation = self.filler.budget.reserve(most).await.ok_or(FillError::TimedOut)?;
+        let (head, body) = response.await?.into_parts();
+        let in_all = self.filler.idle + Duration::from_secs(most / MIN_RATE);
+        let bytes =
+            timeout(in_all, self.filler.read(body, self.request, received)).await.unwrap_or(Err(FillError::Slow))?;
+        let upstream = head.headers.get(CACHE_STATUS).filter(|value| value.len() <= MAX_CACHE_STATUS).cloned();
+        Ok(Filled { bytes: reservation.attach(bytes), upstream })
     }
 }
 

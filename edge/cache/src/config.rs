@@ -87,7 +87,8 @@ impl CacheConfig {
         Self { dir: dir.into(), ..Self::default() }
     }
 
-    pub(super) fn errors(&self) -> Vec<ConfigError> {
+    /// What is wrong with it.
+    pub fn errors(&self) -> Vec<ConfigError> {
         ConfigError::failed([
             (self.dir.as_os_str().is_empty(), "dir in [cache] is needed: the directory of objects and of the catalog"),
             (self.disk < MIN_DISK, "disk in [cache] must be at least \"1MiB\""),

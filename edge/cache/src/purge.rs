@@ -1,17 +1,17 @@
 //! Purges: a hard one removes representations, a soft one has them verified again.
 
-use std::sync::atomic::Ordering;
-
 use weir_protocol::digest::ObjectDigest;
 
-use super::Cache;
+use super::cache::Cache;
 use super::representation::{BodyRequest, Frames};
 
 /// What a purge removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Purged {
-    pub(crate) objects: u64,
-    pub(crate) bytes: u64,
+pub struct Purged {
+    /// So many objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 impl Cache {
@@ -20,20 +20,20 @@ impl Cache {
         if !request.has_manifest() {
             return Some(Frames::one(request));
         }
-        let (inner, digest) = (&self.inner, &request.stored.digest);
-        if let Some(manifest) = inner.manifests.get(digest, request).ok()? {
+        let (objects, digest) = (&self.objects, &request.stored.digest);
+        if let Some(manifest) = objects.manifests.get(digest, request).ok()? {
             return Some(Frames::Many(manifest));
         }
-        let bytes = inner.memory.get(digest).or_else(|| {
-            let bytes = inner.disk.peek(digest)?;
+        let bytes = objects.memory.get(digest).or_else(|| {
+            let bytes = objects.disk.peek(digest)?;
             (ObjectDigest::of(&bytes) == *digest).then(|| bytes.into())
         })?;
-        inner.manifests.parse(digest, request, &bytes).ok().map(Frames::Many)
+        objects.manifests.parse(digest, request, &bytes).ok().map(Frames::Many)
     }
 
     /// Removes representations with their manifests and frames. Other versions may share frames and fetch them again.
     /// Blocks.
-    pub(crate) fn purge(&self, representations: &[BodyRequest]) -> Purged {
+    pub fn purge(&self, representations: &[BodyRequest]) -> Purged {
         let mut purged = Purged::default();
         for request in representations {
             let frames = self.peek_frames(request);
@@ -49,13 +49,14 @@ impl Cache {
 
     /// Has representations verified before their next use by removing them from memory: reads from disk are always
     /// verified. Blocks.
-    pub(crate) fn reverify(&self, representations: &[BodyRequest]) -> Purged {
+    pub fn reverify(&self, representations: &[BodyRequest]) -> Purged {
         let mut dropped = Purged::default();
         for request in representations {
             let frames = self.peek_frames(request);
-            self.inner.manifests.remove(&request.stored.digest);
+            self.objects.manifests.remove(&request.stored.digest);
             let listed = frames.iter().flat_map(|frames| frames.all().iter().map(|frame| frame.digest));
-            for bytes in listed.chain([request.stored.digest]).filter_map(|digest| self.inner.memory.remove(&digest)) {
+            for bytes in listed.chain([request.stored.digest]).filter_map(|digest| self.objects.memory.remove(&digest))
+            {
                 dropped.objects += 1;
                 dropped.bytes += bytes;
             }
@@ -64,8 +65,7 @@ impl Cache {
     }
 
     /// Removes one object. Returns its size. Blocks.
-    pub(crate) fn purge_object(&self, digest: &ObjectDigest) -> Option<u64> {
-        self.inner.purges.fetch_add(1, Ordering::SeqCst);
-        self.inner.remove(digest)
+    pub fn purge_object(&self, digest: &ObjectDigest) -> Option<u64> {
+        self.objects.purge(digest)
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::frames::{FrameReader, ReadFrame, part};
-use crate::cache::slots::Slot;
+use crate::slots::Slot;
 
 /// Bytes per compression step: it keeps an async worker busy only briefly.
 const GZIP_CHUNK: usize = 16 << 10;

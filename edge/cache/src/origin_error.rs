@@ -4,16 +4,26 @@ use std::time::Duration;
 
 /// Why a request to an origin failed. The text is fit for clients: it has no URL and no path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OriginError {
+pub enum OriginError {
     /// `404`.
     #[error("the origin answered 404")]
     NotFound,
     /// Connecting failed, or the connection broke.
     #[error("origin {origin} cannot be reached: {reason}")]
-    Unreachable { origin: String, reason: String },
+    Unreachable {
+        /// Its name.
+        origin: String,
+        /// What happened.
+        reason: String,
+    },
     /// The timeout expired.
     #[error("origin {origin} did not answer within {}", humane(after))]
-    TimedOut { origin: String, after: Duration },
+    TimedOut {
+        /// Its name.
+        origin: String,
+        /// The timeout.
+        after: Duration,
+    },
     /// The origin is temporarily unable to answer.
     #[error("{detail}")]
     Refused {
@@ -21,11 +31,17 @@ pub(crate) enum OriginError {
         status: u16,
         /// The `detail` of its problem document.
         detail: String,
+        /// Its `Retry-After`.
         retry_after: Option<Duration>,
     },
     /// The response violates the protocol.
     #[error("the response of origin {origin} violates the protocol: {reason}")]
-    BadResponse { origin: String, reason: String },
+    BadResponse {
+        /// Its name.
+        origin: String,
+        /// What is wrong.
+        reason: String,
+    },
 }
 
 fn humane(duration: &Duration) -> String {
@@ -33,7 +49,8 @@ fn humane(duration: &Duration) -> String {
 }
 
 impl OriginError {
-    pub(crate) fn label(&self) -> &'static str {
+    /// The value of a metric's label.
+    pub fn label(&self) -> &'static str {
         match self {
             OriginError::NotFound => "404",
             OriginError::Unreachable { .. } => "unreachable",

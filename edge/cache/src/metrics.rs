@@ -17,7 +17,7 @@ const DROP_REASONS: [&str; 4] = ["size", "corrupt", "vanished", "purged"];
 
 metric_families! {
     /// The families of the cache.
-    pub(crate) struct CacheMetrics {
+    pub struct CacheMetrics {
         /// Objects found in the cache. Misses are `weir_edge_fills_total`.
         hits: IntCounterVec = "weir_edge_cache_hits_total" { tier: ["memory", "disk"] };
         /// Bytes of objects found in the cache.
@@ -63,7 +63,7 @@ metric_families! {
 /// Where an object was found, the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Tier {
+pub enum Tier {
     /// In memory.
     Memory,
     /// On disk.
@@ -74,7 +74,7 @@ pub(crate) enum Tier {
 
 impl Tier {
     /// The value of a metric's label, and the word in documents.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Tier::Memory => "memory",
             Tier::Disk => "disk",
@@ -85,14 +85,15 @@ impl Tier {
 
 /// The farthest tier that bytes of a body have come from so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FarthestTier(Arc<AtomicUsize>);
+pub struct FarthestTier(Arc<AtomicUsize>);
 
 impl FarthestTier {
     pub(super) fn at_least(&self, tier: Tier) {
         self.0.fetch_max(tier as usize, Ordering::Relaxed);
     }
 
-    pub(crate) fn get(&self) -> Tier {
+    /// The farthest tier.
+    pub fn get(&self) -> Tier {
         [Tier::Memory, Tier::Disk, Tier::Origin][self.0.load(Ordering::Relaxed)]
     }
 }
@@ -188,7 +189,7 @@ impl CacheMetrics {
 
 /// How full the cache is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// Bytes of files, in blocks of the disk.
     pub(super) bytes: u64,
     pub(super) limit_bytes: u64,
