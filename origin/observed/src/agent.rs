@@ -63,7 +63,15 @@ pub(crate) struct Statement {
     pub(crate) unheard: bool,
     pub(crate) proved: Option<Proved>,
     pub(crate) labels: Labels,
+    /// What the token asserts of them, where an entry asserts others. `None`: the same.
+    pub(crate) token_labels: Option<Labels>,
     pub(crate) version: String,
+}
+
+impl Statement {
+    pub(crate) fn token_labels(&self) -> &Labels {
+        self.token_labels.as_ref().unwrap_or(&self.labels)
+    }
 }
 
 /// What becomes of a statement.
@@ -192,7 +200,8 @@ impl Agent {
         let boxed: usize = self.rows.iter().map(CompactRow::boxed_bytes).sum();
         let of_statement = self.statement.as_ref().map_or(0, |statement| {
             let label = |(key, value): (&str, &str)| key.len() + value.len() + LABEL_OVERHEAD;
-            statement.labels.iter().map(label).sum::<usize>() + statement.version.len()
+            let all = statement.labels.iter().chain(statement.token_labels.iter().flat_map(Labels::iter));
+            all.map(label).sum::<usize>() + statement.version.len()
         });
         // Twice: the tree of agents is about half full. The name and the instances have an allocation each.
         2 * size_of::<Self>() + 200 + of_rows + boxed + of_statement

@@ -24,12 +24,16 @@ pub(crate) struct Edge {
     pub(crate) run: Option<(Instance, Instant, u64)>,
     /// Grows with each `full`.
     pub(crate) epoch: u64,
-    /// When the epoch before was heard last.
+    /// When it was last heard before the epoch.
     heard_before: Instant,
+    /// The last epoch of which all parts came: agents that are stated since then may be live.
+    swept: u64,
+    /// Whether all parts of the present epoch came.
+    is_swept: bool,
     /// Since when not all of its rows are here.
     incomplete_since: Option<Instant>,
-    /// Since when rows of it found no room.
-    left_out: Option<Instant>,
+    /// Since when rows of it found no room, by this bound.
+    left_out: Option<(Instant, &'static str)>,
     pub(crate) connected: u64,
 }
 
@@ -43,6 +47,8 @@ impl Edge {
             run: None,
             epoch: 0,
             heard_before: heard,
+            swept: 0,
+            is_swept: false,
             incomplete_since,
             left_out: None,
             connected: 0,
@@ -58,6 +64,9 @@ impl Edge {
         }
         let before = std::mem::replace(&mut self.heard, now);
         if message.full {
+            if std::mem::take(&mut self.is_swept) {
+                self.swept = self.epoch;
+            }
             self.epoch += 1;
             if self.run.as_ref().is_none_or(|(instance, ..)| *instance != message.instance) {
                 self.run = Some((message.instance.clone(), now, self.epoch));
@@ -69,7 +78,7 @@ impl Edge {
         }
         let is_over = |at: Instant| now.saturating_duration_since(at) >= LEFT_OUT_FOR;
         let follows = last.is_some_and(|last| message.seq <= last.saturating_add(1));
-        if !follows || self.left_out.is_some_and(is_over) {
+        if !follows || self.left_out.is_some_and(|(at, _)| is_over(at)) {
             self.interrupt(now);
             return false;
         }
@@ -83,14 +92,20 @@ impl Edge {
     }
 
     /// A part of a message found no room. The rest of what the edge sends counts.
-    pub(crate) fn leave_out(&mut self, now: Instant) {
-        self.left_out.get_or_insert(now);
+    pub(crate) fn leave_out(&mut self, now: Instant, bound: &'static str) {
+        self.left_out.get_or_insert((now, bound));
         self.incomplete_since.get_or_insert(now);
+    }
+
+    /// The bound for which agents of it were left out: nothing is known of these, and they will come again.
+    pub(crate) fn left_out(&self) -> Option<&'static str> {
+        self.left_out.map(|(_, bound)| bound)
     }
 
     /// A message was accepted.
     pub(crate) fn accept(&mut self, message: &EdgeObserved) {
         self.last = Some((message.instance.clone(), message.seq));
+        self.is_swept |= !message.more;
         if message.more || self.left_out.is_some() {
             self.incomplete_since.get_or_insert(self.heard);
         } else {
@@ -98,13 +113,10 @@ impl Edge {
         }
     }
 
-    /// When it was last heard in an epoch, of the last two.
+    /// When it was last heard while it listed an agent that it stated in an epoch. `None`: it has stated everything since.
     pub(crate) fn heard_in(&self, epoch: u64) -> Option<Instant> {
-        match self.epoch.checked_sub(epoch) {
-            Some(0) => Some(self.heard),
-            Some(1) => Some(self.heard_before),
-            _ => None,
-        }
+        let heard = if epoch == self.epoch { self.heard } else { self.heard_before };
+        (epoch >= self.swept).then_some(heard)
     }
 
     /// Since when rows of its agents may be missing or old.

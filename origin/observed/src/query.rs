@@ -1,23 +1,25 @@
 //! Pages of rows and of agents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
-use serde_json::Value;
 use weir_protocol::descriptor::rfc3339;
 use weir_protocol::labels::Labels;
 use weir_protocol::name::NodeName;
 use weir_protocol::observed::Instance;
 use weir_protocol::observed::{Proved, Row};
 
-use crate::agent::{Agent, State};
+use crate::agent::State;
 use crate::compact::CompactRow;
 use crate::edge::Edge;
 use crate::filter::{AgentFilter, Lacks, Matched, Prepared, RowFilter, Verdict};
 use crate::refused::Refusal;
 use crate::table::{AGENT_SILENT_AFTER, Now, Table};
+
+/// By how much a name of the record may have been heard later than its time says: it is written every ten minutes.
+const NAMES_ARE_OLD: Duration = Duration::from_secs(900);
 
 /// An answer: a part of what matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,18 +38,23 @@ pub struct Answer<T> {
     /// This part of them; in JSON under a name of their own.
     #[serde(skip)]
     pub entries: Vec<T>,
-    /// Where the next part begins. `None`: this is the last.
+    /// Where the next part begins. `None`: this is the last. In JSON after the entries.
     #[serde(skip)]
     pub cursor: Option<String>,
 }
 
 impl<T: Serialize> Answer<T> {
     /// The JSON document, with the entries under `name`.
-    pub fn to_json(&self, name: &str) -> Value {
-        let mut document = serde_json::to_value(self).unwrap_or_default();
-        document[name] = serde_json::to_value(&self.entries).unwrap_or_default();
-        document["cursor"] = self.cursor.clone().into();
-        document
+    pub fn named(&self, name: &'static str) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Named<'a, T> {
+            #[serde(flatten)]
+            answer: &'a Answer<T>,
+            #[serde(flatten)]
+            entries: BTreeMap<&'static str, &'a [T]>,
+            cursor: &'a Option<String>,
+        }
+        Named { answer: self, entries: [(name, &*self.entries)].into(), cursor: &self.cursor }
     }
 }
 
@@ -111,30 +118,42 @@ pub struct AgentView {
 }
 
 impl Table {
-    /// Edges of which rows may be missing or old.
+    /// Edges of which rows may be missing or old: those of which not all parts came, and those that were restarted while
+    /// agents that were there before have not come back, to them or to another one. What does not is silent in the end.
     pub fn incomplete(&self, now: Now) -> Vec<Incomplete> {
+        let young = self.edges.iter().filter_map(|(name, edge)| {
+            let (_, began, first) = edge.run.as_ref()?;
+            let is_young = now.monotonic.saturating_duration_since(*began) < AGENT_SILENT_AFTER;
+            is_young.then_some((name, (*began, *first)))
+        });
+        let young: BTreeMap<&NodeName, (Instant, u64)> = young.collect();
+        let (mut awaiting, mut last_heard) = (BTreeSet::new(), None);
+        for agent in self.agents.values().filter(|_| !young.is_empty()) {
+            match &agent.statement {
+                // Any edge may have had it.
+                None => last_heard = last_heard.max(Some(agent.heard)),
+                Some(it) if !it.unheard && young.get(&it.edge).is_some_and(|(_, first)| it.epoch < *first) => {
+                    awaiting.insert(&it.edge);
+                }
+                Some(_) => {}
+            }
+        }
+        let awaits_since = |name: &NodeName| {
+            let (began, _) = young.get(name)?;
+            let may_come = last_heard.is_some_and(|heard| began.saturating_duration_since(heard) < NAMES_ARE_OLD);
+            (may_come || awaiting.contains(name)).then_some(*began)
+        };
         let since = |(name, edge): (&NodeName, &Edge)| {
-            let since = edge.incomplete_since(now.monotonic).or_else(|| self.awaits_agents_since(name, edge, now))?;
+            let since = edge.incomplete_since(now.monotonic).or_else(|| awaits_since(name))?;
             Some(Incomplete { edge: name.clone(), since: now.wall_of(since) })
         };
         self.edges.iter().filter_map(since).collect()
     }
 
-    /// Since when an edge runs that was restarted, while agents that it had before have not come back, to it or to another one.
-    /// Those that do not are silent in the end.
-    fn awaits_agents_since(&self, name: &NodeName, edge: &Edge, now: Now) -> Option<Instant> {
-        let (_, began, first) = edge.run.as_ref()?;
-        let is_young = now.monotonic.saturating_duration_since(*began) < AGENT_SILENT_AFTER;
-        let is_of_former_run = |agent: &Agent| {
-            agent.statement.as_ref().is_some_and(|it| it.edge == *name && it.epoch < *first && !it.unheard)
-        };
-        (is_young && self.agents.values().any(is_of_former_run)).then_some(*began)
-    }
-
-    /// All agents with their asserted labels. `None`: only the name is known.
+    /// All agents with the labels that their tokens or certificates assert. `None`: only the name is known.
     pub fn known(&self, now: Now) -> impl Iterator<Item = (&NodeName, State, Option<&Labels>)> {
         let agents = self.agents.iter().map(move |(name, agent)| self.matched(name, agent, now));
-        agents.map(|of| (of.name, of.state, of.agent.statement.as_ref().map(|it| &it.labels)))
+        agents.map(|of| (of.name, of.state, of.agent.statement.as_ref().map(|it| it.token_labels())))
     }
 
     /// Agents that a filter matches.

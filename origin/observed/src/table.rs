@@ -1,6 +1,6 @@
 //! The table: takes in messages of edges, and forgets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use weir_protocol::name::NodeName;
@@ -153,8 +153,8 @@ impl Table {
             self.set_unheard(&name, agent, now);
         }
         if let Some(edge) = self.edges.get_mut(&name) {
-            if bound.is_some() {
-                edge.leave_out(at);
+            if let Some(bound) = bound {
+                edge.leave_out(at, bound);
             }
             if is_missing {
                 edge.interrupt(at);
@@ -165,30 +165,36 @@ impl Table {
         Ok(bound.map_or(Taken::Whole, Taken::Part))
     }
 
-    /// Forgets the agents that were silent longest, as far as new ones need their room.
-    fn make_room(&mut self, new: &[AgentRows], now: Now) {
+    /// Forgets the agents that were silent longest, as far as live ones of a message need their room.
+    fn make_room(&mut self, message: &[AgentRows], now: Now) {
         let (mut agents, mut rows) = (0, 0);
-        for agent in new.iter().filter(|agent| agent.full) {
+        let is_live = |agent: &&AgentRows| agent.full && agent.heard_ago < AGENT_SILENT_AFTER.as_secs();
+        for agent in message.iter().filter(is_live) {
             let known = self.agents.get(&agent.agent);
             agents += usize::from(known.is_none());
             rows += agent.rows.len().saturating_sub(known.map_or(0, |known| known.rows.len()));
         }
         let (bounds, bytes) = (self.bounds, rows * size_of::<CompactRow>());
         let is_short = |used: Bounds| {
-            used.agents + agents > bounds.agents || used.rows + rows > bounds.rows || used.bytes + bytes > bounds.bytes
+            let of_rows = used.rows + rows > bounds.rows || used.bytes + bytes > bounds.bytes;
+            (used.agents + agents > bounds.agents, of_rows)
         };
-        if agents + rows == 0 || !is_short(self.in_use()) {
+        if agents + rows == 0 || is_short(self.in_use()) == (false, false) {
             return;
         }
+        let named: BTreeSet<&NodeName> = message.iter().map(|agent| &agent.agent).collect();
         let silent = self.agents.iter().map(|(name, agent)| (self.heard_at(agent), name));
         let silent = silent.filter(|(heard, _)| now.monotonic.saturating_duration_since(*heard) >= AGENT_SILENT_AFTER);
+        let silent = silent.filter(|(_, name)| !named.contains(name));
         let mut silent: Vec<_> = silent.map(|(heard, name)| (heard, name.clone())).collect();
         silent.sort_unstable();
         for (_, name) in silent {
-            if !is_short(self.in_use()) {
-                return;
+            let has_rows = self.agents.get(&name).is_some_and(|agent| !agent.rows.is_empty());
+            match is_short(self.in_use()) {
+                (false, false) => return,
+                (false, true) if !has_rows => {}
+                _ => _ = self.delete_agent(&name),
             }
-            self.delete_agent(&name);
         }
     }
 
@@ -197,7 +203,8 @@ impl Table {
         let is_new = !self.agents.contains_key(&new.agent);
         if is_new {
             if !new.full {
-                return Err(Left::Resync);
+                let left_out = self.edges.get(edge).and_then(Edge::left_out);
+                return Err(left_out.map_or(Left::Resync, Left::Bound));
             }
             self.room_for_agent()?;
         }
@@ -211,9 +218,10 @@ impl Table {
         if !is_new {
             (self.rows, self.bytes) = (self.rows - agent.rows.len(), self.bytes - agent.bytes());
         }
-        let AgentRows { proved, labels, instance, seq, version, full, rows, removed, .. } = new;
+        let AgentRows { proved, labels, token_labels, instance, seq, version, full, rows, removed, .. } = new;
         let edge = edge.clone();
-        agent.accept(Statement { edge, epoch, instance, seq, unheard: false, proved, labels, version }, heard);
+        let statement = Statement { edge, epoch, instance, seq, unheard: false, proved, labels, token_labels, version };
+        agent.accept(statement, heard);
         let left_out = agent.accept_rows(&mut self.pools, rows, full, room);
         for service in &removed {
             agent.remove(&mut self.pools, service);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderValue, Response, header};
-use serde_json::Value;
-use weir_observed::{By, Lacks, PHASES, PROBLEMS, Release, RowFilter, State, Verdict};
+use serde::Serialize;
+use weir_observed::{Answer, By, Lacks, Now, PHASES, PROBLEMS, Release, RowFilter, State, Table, Verdict};
 use weir_protocol::name::{RepositoryName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
 use weir_protocol::query::{self, QueryError};
@@ -95,7 +95,7 @@ impl Question {
                 "repository" if !agents => asked.repository = Some(query::parsed(key, value)?),
                 "phase" if !agents => rows.phase = Some(one_of(key, value, &PHASES)?),
                 "problem" if !agents => rows.problem = Some(one_of(key, value, &PROBLEMS)?),
-                "lacks" if !agents => asked.lacks = Some(revision(value)?),
+                "lacks" if !agents => asked.lacks = Some(value.to_owned()),
                 "by" if of == Of::Summary => asked.by = by_of(value)?,
                 "limit" => asked.limit = query::parsed(key, value)?,
                 "cursor" => asked.cursor = Some(value.to_owned()),
@@ -107,15 +107,6 @@ impl Question {
         }
         Ok(asked)
     }
-}
-
-/// A commit, a prefix of one, a tag, or a version.
-fn revision(value: &str) -> Result<String, QueryError> {
-    let is_short = value.len() < MIN_PREFIX && value.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_short {
-        return Err(QueryError::new(format!("`lacks`: a commit has at least {MIN_PREFIX} digits")));
-    }
-    Ok(value.to_owned())
 }
 
 fn label(value: &str) -> Result<(String, String), QueryError> {
@@ -150,10 +141,10 @@ impl OperatorApi {
     pub(super) async fn fleet_rows(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
         let Question { rows, lacks, limit, cursor, .. } = self.question(Of::Rows, head)?;
         let order = self.order(&rows, lacks).await?;
-        self.ask(move |table, now| {
+        self.ask("rows", move |table, now| {
             let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
             let lacks = lacks.as_ref().map(|lacks| lacks as Lacks<'_>);
-            table.rows(&rows, lacks, (cursor.as_deref(), limit), now).to_json("rows")
+            table.rows(&rows, lacks, (cursor.as_deref(), limit), now)
         })
         .await
     }
@@ -161,7 +152,7 @@ impl OperatorApi {
     /// `/v1/fleet/agents`.
     pub(super) async fn fleet_agents(&self, head: &Parts) -> Result<Response<Body>, OperatorError> {
         let Question { rows: RowFilter { agents, .. }, limit, cursor, .. } = self.question(Of::Agents, head)?;
-        self.ask(move |table, now| table.agents(&agents, (cursor.as_deref(), limit), now).to_json("agents")).await
+        self.ask("agents", move |table, now| table.agents(&agents, (cursor.as_deref(), limit), now)).await
     }
 
     /// `/v1/fleet/summary`.
@@ -169,10 +160,10 @@ impl OperatorApi {
         let Question { rows, lacks, by, limit, cursor, .. } = self.question(Of::Summary, head)?;
         let after = cursor.map(|cursor| query::parsed("cursor", &cursor)).transpose()?;
         let order = self.order(&rows, lacks).await?;
-        self.ask(move |table, now| {
+        self.ask("groups", move |table, now| {
             let lacks = order.as_ref().map(|order| |service: &_, release: Option<&_>| order.verdict(service, release));
             let lacks = lacks.as_ref().map(|lacks| lacks as Lacks<'_>);
-            table.summary(&by, &rows, lacks, (after, limit), now).to_json("groups")
+            table.summary(&by, &rows, lacks, (after, limit), now)
         })
         .await
     }
@@ -206,7 +197,14 @@ impl OperatorApi {
                 *called = worker.tagged(&revision).await.map_or_else(|| revision.clone(), |id| id.to_string());
             }
         }
-        Ok(Some(Order { services, of_repositories }))
+        let order = Order { services, of_repositories };
+        let is_short = revision.len() < MIN_PREFIX && revision.bytes().all(|b| b.is_ascii_hexdigit());
+        if is_short && order.services.keys().all(|service| order.verdict(service, None) == Verdict::Unknown) {
+            return Err(OperatorError::Malformed(format!(
+                "`lacks`: nothing is called `{revision}`, and a prefix of a commit has at least {MIN_PREFIX} digits."
+            )));
+        }
+        Ok(Some(order))
     }
 
     fn question(&self, of: Of, head: &Parts) -> Result<Question, OperatorError> {
@@ -220,12 +218,14 @@ impl OperatorApi {
         Ok(question)
     }
 
-    async fn ask(
+    /// Answers with the entries under `name`.
+    async fn ask<T: Serialize + Send + 'static>(
         &self,
-        question: impl FnOnce(&weir_observed::Table, weir_observed::Now) -> Value + Send + 'static,
+        name: &'static str,
+        question: impl FnOnce(&Table, Now) -> Answer<T> + Send + 'static,
     ) -> Result<Response<Body>, OperatorError> {
         let answer = self.observed.query(question).await.ok_or(OperatorError::RecordsUnreadable)?;
-        let mut response = admin::json(&answer);
+        let mut response = admin::json(&answer.named(name));
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
     }
@@ -258,7 +258,6 @@ mod tests {
             (Of::Rows, "problem=none", "`problem` is one of `unreachable`"),
             (Of::Rows, "agent=A", "`agent`: `A` is not a pattern"),
             (Of::Rows, "label=ring", "`label=key=value`"),
-            (Of::Rows, "lacks=abc123", "at least 7 digits"),
             (Of::Rows, "limit=0", "`limit` is from 1 to 1000"),
             (Of::Agents, "service=a", "valid keys are `agent`"),
             (Of::Agents, "state=dead", "`state` is one of `live`, `silent`, `refused`"),

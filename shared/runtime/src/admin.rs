@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use prometheus::{Registry, TextEncoder};
+use serde::Serialize;
 use tokio::net::TcpListener;
 
 use super::cross_site;
@@ -136,7 +137,7 @@ fn not_from_here(path: &str) -> Problem {
 }
 
 /// A response with indented JSON.
-pub fn json(document: &serde_json::Value) -> Response<Body> {
+pub fn json(document: &impl Serialize) -> Response<Body> {
     let text = serde_json::to_string_pretty(document).unwrap_or_default();
     typed(StatusCode::OK, "application/json", text + "\n")
 }

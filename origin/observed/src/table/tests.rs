@@ -235,10 +235,11 @@ fn beyond_a_bound_what_is_known_is_updated_and_the_rest_comes_when_there_is_room
     let more = agent("a", "i", 2, &[row("x", 2, None), row("y", 1, None), row("z", 1, None)]);
     assert_eq!(world.send(&message("e1", 2, &[more, agent("c", "i", 1, &[])])), Ok(Taken::Part("rows")));
     assert_eq!(world.rows(), (vec!["a/x@2".to_owned(), "a/y@1".to_owned(), "b/x@1".to_owned()], vec!["e1".to_owned()]));
-    // Nothing of it keeps back what follows, and what is left out is asked for from time to time.
+    // Nothing of it keeps back what follows, changes of what was left out included, which is asked for from time to time.
+    let delta = |seq| with(agent("c", "i", seq, &rows(&["x"])), json!({"full": false}));
     for seq in 3..62 {
         world.pass(10);
-        world.send(&message("e1", seq, &[])).unwrap();
+        assert_eq!(world.send(&message("e1", seq, &[delta(seq)])), Ok(Taken::Part("rows")));
     }
     assert_eq!((world.rows().1, world.states()[0].1), (vec!["e1".to_owned()], State::Live));
     assert!(world.table.delete_agent(&"b".parse().unwrap()));
@@ -274,12 +275,41 @@ fn agents_that_were_silent_longest_give_way_to_those_that_are_heard() {
     world.send(&message("e2", 1, &[agent("d", "i", 2, &rows(&["x", "y"]))])).unwrap();
     assert_eq!((names(&world), world.rows().0.len()), ("cd".to_owned(), 3), "its rows need the room of others");
 
+    // Nobody gives way in vain, to an agent that is not live itself, or in a message that has news of it.
+    world.send(&with(message("e1", 6, &[]), json!({"unheard": ["c"]}))).unwrap();
+    let gone = with(agent("e", "i", 1, &rows(&["x", "y", "z"])), json!({"heard_ago": 90}));
+    assert_eq!(world.send(&with(message("e2", 2, &[gone]), json!({"unheard": ["e"]}))), Ok(Taken::Part("rows")));
+    assert_eq!(names(&world), "cde");
+    let back = with(agent("c", "i", 2, &rows(&["x"])), json!({"full": false}));
+    let both = [back, agent("f", "i", 1, &rows(&["x"]))];
+    world.send(&message("e1", 7, &both)).unwrap();
+    assert_eq!((names(&world), world.rows().0.len()), ("cdf".to_owned(), 3));
+
     // Of the names of a record those that were heard last have a place.
     let seen = |(name, at): (&str, u64)| (name.parse().unwrap(), LastSeen { at, deleted: false });
     let now = world.now.minutes_of(world.now.monotonic);
+    assert!(world.table.delete_agent(&"f".parse().unwrap()));
     let agents = [("a", now - 3), ("b", now - 1), ("f", now - 2)].into_iter().map(seen).collect();
     world.table.learn(&Names { agents, ..Names::default() }, world.now);
     assert_eq!(names(&world), "bcd");
+    // It frees no row.
+    assert_eq!(world.send(&message("e1", 8, &[agent("c", "i", 3, &rows(&["x", "y"]))])), Ok(Taken::Part("rows")));
+    assert_eq!(names(&world), "bcd");
+}
+
+#[test]
+fn agents_of_an_edge_that_begins_again_before_it_sent_everything_stay_live() {
+    let mut world = world();
+    let edge = |seq, agents: &[Value], more: bool| with(message("e1", seq, agents), json!({"more": more}));
+    world.send(&edge(1, &["a", "b"].map(|name| agent(name, "i", 1, &[])), false)).unwrap();
+    for seq in 2..20 {
+        world.pass(10);
+        world.send(&edge(seq, &[], false)).unwrap();
+    }
+    for _ in 0..3 {
+        world.send(&edge(1, &[agent("a", "i", 1, &[])], true)).unwrap();
+    }
+    assert_eq!(world.states(), [("a".to_owned(), State::Live), ("b".to_owned(), State::Live)]);
 }
 
 #[test]
@@ -298,10 +328,18 @@ fn names_outlive_a_restart_and_edges_are_incomplete_until_they_sent_everything()
         world.table.rows(&filter, None, (None, 1), world.now).agents_without_rows
     };
     assert_eq!(without_rows(&after, AgentFilter::default()), 2);
-    after.send(&message("e2", 1, &[agent("b", "i", 2, &[])])).unwrap();
+    // Its agents have not come back, to whichever edge.
+    after.send(&message("e2", 1, &[])).unwrap();
+    assert_eq!(after.rows().1, ["e1", "e2"]);
+    after.send(&message("e2", 2, &[agent("b", "i", 2, &[])])).unwrap();
     let of_edge = AgentFilter { edge: Some("e1".parse().unwrap()), ..AgentFilter::default() };
     assert_eq!(without_rows(&after, of_edge), 1, "it may be at any edge");
-    assert_eq!((after.rows().1, after.states()[1].1), (vec!["e1".to_owned()], State::Live));
+    assert_eq!((after.rows().1.len(), after.states()[1].1), (2, State::Live));
+    for seq in 3..13 {
+        after.pass(10);
+        after.send(&message("e2", seq, &[])).unwrap();
+    }
+    assert_eq!(after.rows().1, ["e1"], "nobody waits longer than until an agent is silent");
     // Operators delete at another origin.
     let mut deleted = names.clone();
     let now = LastSeen { at: after.now.minutes_of(after.now.monotonic), deleted: true };
