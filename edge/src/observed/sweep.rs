@@ -122,12 +122,15 @@ fn push(
     now: Moment,
 ) -> Option<ServiceName> {
     let is_all = agent.full_number > above;
-    let labels = serde_json::to_vec(&agent.identity.labels).map_or(0, |json| json.len());
+    let identity = &agent.identity;
+    let token_labels = (identity.token_labels != identity.labels).then(|| identity.token_labels.clone());
+    let labels = serde_json::to_vec(&(&identity.labels, &token_labels)).map_or(0, |json| json.len());
     *room = room.saturating_sub(AGENT_BYTES + labels);
     let mut pushed = AgentRows {
         agent: name.clone(),
-        proved: Some(agent.identity.proved),
-        labels: agent.identity.labels.clone(),
+        proved: Some(identity.proved),
+        labels: identity.labels.clone(),
+        token_labels,
         heard_ago: now.since(agent.messaged).as_secs(),
         instance: agent.instance.clone(),
         seq: agent.seq,
@@ -165,6 +168,8 @@ fn row_bytes(row: &Row) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use weir_protocol::labels::Labels;
+
     use super::*;
     use crate::observed::fixture::{Site, message};
 
@@ -200,6 +205,11 @@ mod tests {
         assert_eq!((next(&mut sweep, &site), sweep.behind(&site.table)), (vec![], 0));
         site.accept("one", message("a", 2, "", &["shop!503"], &["docs"])).unwrap();
         assert_eq!(next(&mut sweep, &site), ["one shop,-docs"]);
+        let canary: Labels = serde_json::from_str(r#"{"ring":"canary"}"#).unwrap();
+        site.table.relabel(|name, _| if name.as_str() == "one" { canary.clone() } else { Labels::default() });
+        let relabelled = sweep.part(&site.table, site.now).agents.remove(0);
+        assert_eq!((relabelled.labels, relabelled.token_labels), (canary, Some(Labels::default())));
+        assert_eq!(next(&mut sweep, &site), ["one "]);
         // It was restarted, or was at another edge in between.
         site.accept("two", message("b", 1, "f", &["shop"], &[])).unwrap();
         assert_eq!(next(&mut sweep, &site), ["two* shop"]);

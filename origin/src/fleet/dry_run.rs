@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use weir_observed::{Incomplete, Now, State, Table};
 use weir_protocol::access_list::{Entries, Entry, Fleet};
-use weir_protocol::assignment::{Agent, Assignment, assigned_services};
+use weir_protocol::assignment::{Assignment, assigned_services};
 use weir_protocol::labels::Labels;
 use weir_protocol::name::{AssignmentName, NodeName, ServiceName};
 use weir_protocol::name_glob::NameGlob;
@@ -17,6 +17,9 @@ const MAX_AGENTS_SHOWN: usize = 1_000;
 
 /// The most services that start or stop in an agent's row; all are counted.
 const MAX_SERVICES_SHOWN: usize = 100;
+
+/// The most warnings; all are counted.
+const MAX_WARNINGS: usize = 100;
 
 /// The most names in a warning; all are counted.
 const MAX_NAMES_IN_WARNING: usize = 10;
@@ -70,7 +73,7 @@ struct AgentEffect {
 /// The agents that edges know. The default: nothing was read yet.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
-    /// With their asserted labels; without any if only the name is known.
+    /// With the labels of their tokens; without any if only the name is known.
     agents: BTreeMap<NodeName, (State, Option<Labels>)>,
     incomplete: Vec<Incomplete>,
     is_read: bool,
@@ -83,33 +86,30 @@ impl Observed {
         Self { agents: agents.collect(), incomplete: table.incomplete(now), is_read: true }
     }
 
-    /// The labels of an agent, by its token or certificate and by an edge.
-    fn labels(&self, agent: &NodeName) -> Option<&Labels> {
+    /// What the token or certificate of an agent asserts.
+    fn token_labels(&self, agent: &NodeName) -> Option<&Labels> {
         self.agents.get(agent)?.1.as_ref()
     }
 
-    /// What the token of an agent asserts, but for what its entry asserts too: edges report both as one.
-    fn of_token(&self, agent: &NodeName, fleet: &Fleet) -> Labels {
-        let labels = self.labels(agent).cloned().unwrap_or_default();
-        fleet.agents.get(agent).map_or(labels.clone(), |entry| labels.without(&entry.labels))
-    }
-
-    /// Why agents may be missing, in brackets.
+    /// Why something is not known that agents have, in brackets.
     fn caveat(&self) -> String {
         let edges: Vec<&str> = self.incomplete.iter().map(|it| it.edge.as_str()).collect();
-        match (self.is_read, edges.is_empty()) {
-            (false, _) => " (this origin has just started, and does not know all agents yet)".to_owned(),
-            (true, false) => {
+        let by_name = self.agents.values().filter(|(_, labels)| labels.is_none()).count();
+        match (self.is_read, edges.is_empty(), by_name) {
+            (false, ..) => " (this origin has just started, and does not know all agents yet)".to_owned(),
+            (true, false, _) => {
                 format!(" (agents may be missing of the edges that have not reported: {})", listed(&edges))
             }
-            (true, true) => String::new(),
+            (true, true, 0) => String::new(),
+            (true, true, _) => format!(" (of {by_name} known agents the labels are not, as no edge has reported them)"),
         }
     }
 }
 
 /// What an assignment can match.
 pub(crate) struct Known<'a> {
-    services: &'a BTreeSet<ServiceName>,
+    /// `None`: those of other origins could not be read.
+    services: Option<&'a BTreeSet<ServiceName>>,
     /// With their labels.
     agents: BTreeMap<&'a NodeName, Labels>,
     /// Of any agent.
@@ -118,14 +118,11 @@ pub(crate) struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// Agents that edges know, and those with an entry after a change from `fleet` to `new`.
-    pub(crate) fn new(
-        observed: &'a Observed,
-        (fleet, new): (&Fleet, &'a Fleet),
-        services: &'a BTreeSet<ServiceName>,
-    ) -> Self {
-        let names = observed.agents.keys().chain(new.agents.iter().map(|entry| &entry.name));
-        let labels = |name| new.labels_of(name, &observed.of_token(name, fleet));
+    /// Agents that edges know, and those with an entry.
+    pub(crate) fn new(observed: &'a Observed, fleet: &'a Fleet, services: Option<&'a BTreeSet<ServiceName>>) -> Self {
+        let names = observed.agents.keys().chain(fleet.agents.iter().map(|entry| &entry.name));
+        let none = Labels::default();
+        let labels = |name| fleet.labels_of(name, observed.token_labels(name).unwrap_or(&none));
         let agents: BTreeMap<_, _> = names.map(|name| (name, labels(name))).collect();
         let labels = agents.values().flat_map(Labels::iter).map(|(key, value)| (key.to_owned(), value.to_owned()));
         Self { services, labels: labels.collect(), agents, caveat: observed.caveat() }
@@ -134,12 +131,19 @@ impl<'a> Known<'a> {
     /// A sentence for each part of an assignment that matches nothing.
     pub(crate) fn warnings(&self, rule: &Assignment) -> Vec<String> {
         let (name, caveat, mut warnings) = (&rule.name, &self.caveat, Vec::new());
-        let is_vain = |pattern: &&NameGlob| !self.services.iter().any(|service| pattern.matches(service.as_str()));
+        let is_vain = |pattern: &&NameGlob| {
+            self.services.is_some_and(|all| !all.iter().any(|service| pattern.matches(service.as_str())))
+        };
         let vain: Vec<&str> = rule.services.iter().filter(is_vain).map(NameGlob::as_str).collect();
         if !vain.is_empty() {
             let vain = listed(&vain);
             warnings.push(format!(
                 "assignment `{name}`: no service matches {vain}: correct `services`, or define such a service"
+            ));
+        }
+        if self.services.is_none() {
+            warnings.push(format!(
+                "assignment `{name}`: the services of other origins cannot be read now, so `services` was not checked"
             ));
         }
         let of_services = warnings.len();
@@ -233,7 +237,7 @@ pub(crate) fn dry_run(
         assignments: changed(&fleet.assignments, rules, &change.delete_assignments)?,
         ..Fleet::default()
     };
-    let known = Known::new(observed, (fleet, &new), services);
+    let known = Known::new(observed, &new, Some(services));
     let rules = fleet.assignments.iter().chain(new.assignments.iter());
     let named: Vec<NodeName> = rules.filter_map(|rule| rule.agents.as_ref()?.as_str().parse().ok()).collect();
     let gone = fleet.agents.iter().map(|entry| &entry.name);
@@ -241,14 +245,15 @@ pub(crate) fn dry_run(
     let mut effect = Effect {
         incomplete: observed.incomplete.clone(),
         known_agents: all.len(),
-        agents_without_rows: all.iter().filter(|name| observed.labels(name).is_none()).count(),
+        agents_without_rows: all.iter().filter(|name| observed.token_labels(name).is_none()).count(),
         ..Effect::default()
     };
     let (mut before, mut after) = (Followed::new(fleet, services), Followed::new(&new, services));
-    let (mut differences, mut effective, mut idle) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+    let (mut differences, mut effective, mut idle, none) =
+        (BTreeMap::new(), BTreeSet::new(), Vec::new(), Labels::default());
     for agent in all {
-        let of_token = observed.of_token(agent, fleet);
-        let (was, is) = (before.of(agent, &of_token), after.of(agent, &of_token));
+        let of_token = observed.token_labels(agent).unwrap_or(&none);
+        let (was, is) = (before.of(agent, of_token), after.of(agent, of_token));
         effective.extend(is.iter().copied());
         let (starts, stops) = differences.entry((was, is)).or_insert_with_key(|(was, is)| {
             let (was, is) = (&before.lists[was], &after.lists[is]);
@@ -272,18 +277,16 @@ pub(crate) fn dry_run(
         }
         effect.warnings.extend(known.warnings(rule));
     }
-    effect.warn_of_agents(&idle, &hidden(observed, fleet, &new));
+    if !idle.is_empty() {
+        let idle = listed(&idle);
+        effect.warnings.push(format!("denied agents start and stop nothing, so these are not counted: {idle}"));
+    }
+    let left_out = effect.warnings.len().saturating_sub(MAX_WARNINGS);
+    if left_out > 0 {
+        effect.warnings.truncate(MAX_WARNINGS);
+        effect.warnings.push(format!("{left_out} more warnings are left out: try fewer assignments at a time"));
+    }
     Ok(effect)
-}
-
-/// The agents whose tokens may assert labels that their entries override before a change, and no longer after it.
-fn hidden<'a>(observed: &Observed, fleet: &'a Fleet, new: &Fleet) -> Vec<&'a str> {
-    let loses_a_key = |entry: &&Agent| {
-        let after = new.labels_of(&entry.name, &Labels::default());
-        let is_lost = |(key, _): (&str, &str)| after.iter().all(|(other, _)| other != key);
-        observed.labels(&entry.name).is_some() && entry.labels.iter().any(is_lost)
-    };
-    fleet.agents.iter().filter(loses_a_key).map(|entry| entry.name.as_str()).collect()
 }
 
 impl Effect {
@@ -300,25 +303,13 @@ impl Effect {
         let (agent, starts, stops) = (agent.clone(), first(starts), first(stops));
         self.agents.push(AgentEffect { agent, state, starts, starts_total, stops, stops_total });
     }
-
-    fn warn_of_agents(&mut self, denied: &[&str], hidden: &[&str]) {
-        if !denied.is_empty() {
-            let denied = listed(denied);
-            self.warnings.push(format!("denied agents start and stop nothing, so these are not counted: {denied}"));
-        }
-        if !hidden.is_empty() {
-            let hidden = listed(hidden);
-            self.warnings.push(format!(
-                "tokens may assert labels that the entries of these agents override now, and what they follow by such labels is not known: {hidden}"
-            ));
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
     use weir_observed::Bounds;
+    use weir_protocol::assignment::Agent;
     use weir_protocol::observed::EdgeObserved;
 
     use super::*;
@@ -333,11 +324,12 @@ mod tests {
         Fleet { agents, assignments, issuers: Entries::default() }
     }
 
-    /// What an edge reports of these agents with labels.
+    /// What an edge reports of these agents, whose tokens assert labels.
     fn observed(agents: &[(&str, Value)], more: bool) -> Observed {
-        let agent = |(name, labels): &(&str, Value)| {
+        let agent = |(name, of_token): &(&str, Value)| {
+            let labels = fleet().labels_of(&name.parse().unwrap(), &serde_json::from_value(of_token.clone()).unwrap());
             json!({ "agent": name, "proved": "token", "labels": labels, "heard_ago": 0, "instance": "i", "seq": 1,
-                "full": true, "version": "1", "rows": [], "removed": [] })
+                "token_labels": of_token, "full": true, "version": "1", "rows": [], "removed": [] })
         };
         let agents: Vec<Value> = agents.iter().map(agent).collect();
         let message = json!({ "edge": "edge-1", "instance": "e", "seq": 1, "full": true, "more": more, "connected": 1,
@@ -388,7 +380,7 @@ mod tests {
     #[test]
     fn agents_of_edges_count_with_the_labels_of_their_tokens() {
         let agents = [
-            ("cluster-1", json!({ "ring": "canary", "region": "eu" })),
+            ("cluster-1", json!({ "ring": "stable", "region": "eu" })),
             ("cluster-2", json!({ "ring": "stable" })),
             ("phone", json!({ "ring": "canary" })),
         ];
@@ -399,14 +391,13 @@ mod tests {
         assert_eq!((&changed["agents"], &changed["known_agents"]), (&json!([one, phone]), &json!(4)));
         assert_eq!((&changed["agents_without_rows"], &changed["warnings"]), (&json!(1), &json!([])), "the laptop");
 
-        // The label of the entry wins; without the entry it is gone, unless the token has it too, which edges do not say.
+        // The label of an entry wins. Without the entry that of the token counts, which edges report apart.
         let entries = json!([{ "name": "cluster-2", "labels": { "ring": "canary" } }]);
         let change = json!({ "assignments": [canary], "agents": entries, "delete_agents": ["cluster-1"] });
         let changed = effect_for(&seen, &["phone"], change);
         assert_eq!(changed["agents"], json!([row("cluster-2", Some("live"), &["docs"], &[])]));
         let warnings = changed["warnings"].to_string();
         assert!(warnings.contains("denied") && warnings.contains("`phone`"), "{warnings}");
-        assert!(warnings.contains("tokens may assert") && warnings.contains("`cluster-1`"), "{warnings}");
     }
 
     #[test]
@@ -443,6 +434,13 @@ mod tests {
         assert!(text.contains("that have not reported: `edge-1`"), "{text}");
         let (text, _) = warnings(&Observed::default(), rule);
         assert!(text.contains("has just started"), "{text}");
+        let by_name = Observed {
+            agents: [("old".parse().unwrap(), (State::Silent, None))].into(),
+            is_read: true,
+            ..Observed::default()
+        };
+        let (text, _) = warnings(&by_name, json!({ "labels": { "ring": "x" }, "services": ["*"] }));
+        assert!(text.contains("of 1 known agents the labels are not"), "{text}");
     }
 
     #[test]
@@ -451,6 +449,11 @@ mod tests {
         let agents: Vec<(&str, Value)> = names.iter().map(|name| (name.as_str(), json!({}))).collect();
         let changed = effect_for(&observed(&agents, false), &[], json!({ "delete_assignments": ["shop"] }));
         assert_eq!(changed["agents"].as_array().unwrap().len(), MAX_AGENTS_SHOWN);
+        let wrong = |n: usize| json!({ "name": format!("a{n}"), "agents": "*", "services": ["none"] });
+        let wrong: Vec<Value> = (0..MAX_WARNINGS + 5).map(wrong).collect();
+        let warnings = &effect(json!({ "assignments": wrong }))["warnings"];
+        let warnings = warnings.as_array().unwrap();
+        assert_eq!((warnings.len(), warnings[100].as_str().unwrap().split_once(' ').unwrap().0), (101, "5"));
         // Those two with an entry, too.
         assert_eq!((&changed["agents_total"], &changed["agents_left_out"]), (&json!(1_009), &json!(9)));
         assert_eq!((&changed["starts_total"], &changed["stops_total"]), (&json!(0), &json!(2_018)));

@@ -109,21 +109,21 @@ impl OperatorApi {
     ) -> Result<Response<Body>, OperatorError> {
         let status = self.put_entry::<AssignmentConfig>(name, head, body).await?;
         let document = self.shown::<AssignmentConfig>(name)?;
-        if let Some(members) = &self.members {
-            // Services that other origins have just defined.
-            let _ = members.replicas.read_all_again().await;
-        }
-        let (fleet, services) = (self.fleet.current(), self.services_now());
+        let (fleet, services) = (self.fleet.current(), self.services_now().await.ok());
         let (observed, rule) = (self.observed.query(Observed::of).await.unwrap_or_default(), name.clone());
         let warnings = spawn_blocking(move || {
-            let known = Known::new(&observed, (&fleet, &fleet), &services);
+            let known = Known::new(&observed, &fleet, services.as_ref());
             fleet.assignments.get(&rule).map(|rule| known.warnings(rule)).unwrap_or_default()
         });
         Ok(document.with_warnings(warnings.await.unwrap_or_default()).answer(status, &head.headers))
     }
 
-    fn services_now(&self) -> BTreeSet<ServiceName> {
-        self.catalog.snapshot().definitions.services.keys().cloned().collect()
+    /// The services that are defined, also those that other origins have just defined.
+    async fn services_now(&self) -> Result<BTreeSet<ServiceName>, OperatorError> {
+        if let Some(members) = &self.members {
+            members.replicas.read_all_again().await?;
+        }
+        Ok(self.catalog.snapshot().definitions.services.keys().cloned().collect())
     }
 
     /// What a change of agents and assignments would start and stop. Nothing is changed.
@@ -132,14 +132,15 @@ impl OperatorApi {
         self.fleet.read_again::<Agent>().await?;
         self.fleet.read_again::<Assignment>().await?;
         let observed = self.observed.query(Observed::of).await.ok_or(OperatorError::RecordsUnreadable)?;
-        let (fleet, services, list) = (self.fleet.current(), self.services_now(), self.access_list.borrow().clone());
+        let (services, fleet) = (self.services_now().await?, self.fleet.current());
+        let list = self.access_list.borrow().clone();
         let effect = spawn_blocking(move || {
             let change: Change = match body.is_empty() {
                 true => Change::default(),
                 false => weir_protocol::json::from_slice(&body).map_err(|error| error.to_string())?,
             };
-            let list = AccessList::parse(&list.unwrap_or_default()).unwrap_or_default();
-            let denied: BTreeSet<NodeName> = list.denied_agents().cloned().collect();
+            let list = list.map(|list| AccessList::parse(&list)).transpose().map_err(|error| error.to_string())?;
+            let denied: BTreeSet<NodeName> = list.iter().flat_map(AccessList::denied_agents).cloned().collect();
             let effect = dry_run(&fleet, &services, (&observed, &denied), &change)?;
             serde_json::to_value(effect).map_err(|error| error.to_string())
         });

@@ -153,8 +153,8 @@ impl Members {
         let is_known = || match &subject {
             Subject::Service(name) => at().definitions.services.contains_key(name),
             Subject::Repository(name) => at().definitions.repositories.contains_key(name),
-            // The document of a service that cannot be read, a list, or all services.
-            Subject::Any => !matches!(route, Route::Repositories | Route::Services | Route::AssignmentDryRun),
+            // The document of a service that cannot be read, or a list.
+            Subject::Any => !matches!(route, Route::Repositories | Route::Services),
         };
         if !is_known() {
             self.replicas.read_all_again().await?;

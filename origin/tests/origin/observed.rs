@@ -211,9 +211,13 @@ async fn agents_that_lack_a_commit_are_found() {
         assert_eq!(who_lacks(&operator, &commit[..7]).await, *expected, "{commit}");
     }
     upstream.git(&["tag", "-a", "-m", "a release", "v1.0", &commits[1]]);
-    upstream.git(&["push", "--quiet", "origin", "v1.0"]);
+    upstream.git(&["tag", "2024", &commits[1]]);
+    upstream.git(&["push", "--quiet", "origin", "v1.0", "2024"]);
     node.poll().await;
     until(async || who_lacks(&operator, "v1.0").await == expected[1]).await;
+    assert_eq!(who_lacks(&operator, "2024").await, expected[1], "it may be short, as it is no prefix of a commit");
+    let short = operator.get("/v1/fleet/rows?lacks=2025").await;
+    assert!(short.status == 400 && short.problem().1.contains("at least 7 digits"), "{short:?}");
     for unknown in ["0123456789", "v1.1"] {
         assert_eq!(who_lacks(&operator, unknown).await, (vec![], 5), "nobody knows {unknown}");
     }

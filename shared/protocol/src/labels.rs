@@ -68,13 +68,6 @@ impl Labels {
         wanted.0.iter().all(|(key, value)| self.0.get(key) == Some(value))
     }
 
-    /// Without the labels that `other` has with the same value.
-    #[must_use]
-    pub fn without(mut self, other: &Self) -> Self {
-        self.0.retain(|key, value| other.0.get(key) != Some(value));
-        self
-    }
-
     /// These labels, and those of `stronger`, which win where both have a key. Beyond [`MAX_LABELS`] the last of the weaker ones
     /// are left out.
     #[must_use]
@@ -118,8 +111,6 @@ mod tests {
         let (own, stronger) = (read(r#"{"ring":"all","a":"1"}"#).unwrap(), read(r#"{"ring":"canary"}"#).unwrap());
         let both = own.clone().overridden_by(&stronger);
         assert_eq!(both, read(r#"{"ring":"canary","a":"1"}"#).unwrap());
-        assert_eq!(both.without(&stronger), read(r#"{"a":"1"}"#).unwrap());
-        assert_eq!(own.clone().without(&stronger), own);
         let many: BTreeMap<String, String> = (0..MAX_LABELS).map(|i| (format!("{i:02}"), String::new())).collect();
         let both = Labels::try_from(many).unwrap().overridden_by(&stronger);
         assert_eq!((both.iter().count(), both.contain(&stronger)), (MAX_LABELS, true));

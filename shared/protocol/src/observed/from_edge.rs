@@ -57,6 +57,9 @@ pub struct AgentRows {
     /// The labels that operators or its token assert.
     #[serde(default)]
     pub labels: Labels,
+    /// Those of its token or certificate alone. `None`: they are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_labels: Option<Labels>,
     /// How long ago the last message of this run came, in seconds. Whether the agent lives, `unheard` says.
     pub heard_ago: u64,
     /// Its run.
