@@ -1,104 +1,72 @@
 //! The paths of the operators' API.
 
-use std::fmt;
-
 use weir_protocol::name::{AssignmentName, IssuerName, NodeName, RepositoryName, ServiceName};
 use weir_protocol::route::RouteError;
+use weir_protocol::routes;
 
-use crate::webhook::Provider;
+use crate::webhook::{Provider, UnknownProvider};
 
-/// A parsed path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Route {
-    /// `/v1/repositories`: all repositories.
-    Repositories,
-    /// `/v1/repositories/{name}`: one repository.
-    Repository(RepositoryName),
-    /// `/v1/repositories/{name}/refresh`: polls its upstream soon.
-    Refresh(RepositoryName),
-    /// `/v1/repositories/{name}/confirm`: accepts its readable state after damage.
-    Confirm(RepositoryName),
-    /// `/v1/webhooks/{provider}/{repository}`: reports changed refs.
-    Webhook(Provider, RepositoryName),
-    /// `/v1/services`: all services.
-    Services,
-    /// `/v1/services/{name}`: one service.
-    Service(ServiceName),
-    /// `/v1/services/{name}/history`: its publications.
-    History(ServiceName),
-    /// `/v1/services/{name}/diff`: compares two versions.
-    Diff(ServiceName),
-    /// `/v1/services/{name}/rollback`: returns to a retained version.
-    Rollback(ServiceName),
-    /// `/v1/services/{name}/pin`: pins and unpins it.
-    Pin(ServiceName),
-    /// `/v1/services/{name}/dry-run`: lists its next tarball.
-    DryRun(ServiceName),
-    /// `/v1/agents`: all agents with an entry.
-    Agents,
-    /// `/v1/agents/{name}`: one of them.
-    Agent(NodeName),
-    /// `/v1/assignments`: all assignments.
-    Assignments,
-    /// `/v1/assignments/{name}`: one assignment.
-    Assignment(AssignmentName),
-    /// `/v1/assignments/dry-run`: what a change would begin and end.
-    AssignmentDryRun,
-    /// `/v1/issuers`: all issuers.
-    Issuers,
-    /// `/v1/issuers/{name}`: one issuer.
-    Issuer(IssuerName),
-    /// `/v1/fleet/rows`: what agents run.
-    FleetRows,
-    /// `/v1/fleet/agents`: the agents that edges have reported.
-    FleetAgents,
-    /// `/v1/fleet/agents/{name}`: forgets one of them.
-    FleetAgent(NodeName),
-    /// `/v1/fleet/summary`: counts of rows.
-    FleetSummary,
-    /// `/v1/edges/{name}`: forgets an edge.
-    Edge(NodeName),
+routes! {
+    /// A parsed path.
+    pub(super) enum Route {
+        /// All repositories.
+        Repositories = ["repositories"] "repositories",
+        /// One repository.
+        Repository(repository: RepositoryName) = ["repositories" / repository] "repository",
+        /// Polls its upstream soon.
+        Refresh(repository: RepositoryName) = ["repositories" / repository / "refresh"] "refresh",
+        /// Accepts its readable state after damage.
+        Confirm(repository: RepositoryName) = ["repositories" / repository / "confirm"] "confirm",
+        /// Reports changed refs.
+        Webhook(provider: Provider, repository: RepositoryName) = ["webhooks" / provider / repository] "webhook",
+        /// All services.
+        Services = ["services"] "services",
+        /// One service.
+        Service(service: ServiceName) = ["services" / service] "service",
+        /// Its publications.
+        History(service: ServiceName) = ["services" / service / "history"] "history",
+        /// Compares two versions.
+        Diff(service: ServiceName) = ["services" / service / "diff"] "diff",
+        /// Returns to a retained version.
+        Rollback(service: ServiceName) = ["services" / service / "rollback"] "rollback",
+        /// Pins and unpins it.
+        Pin(service: ServiceName) = ["services" / service / "pin"] "pin",
+        /// Lists its next tarball.
+        DryRun(service: ServiceName) = ["services" / service / "dry-run"] "dry_run",
+        /// All agents with an entry.
+        Agents = ["agents"] "agents",
+        /// One of them.
+        Agent(agent: NodeName) = ["agents" / agent] "agent",
+        /// All assignments.
+        Assignments = ["assignments"] "assignments",
+        /// What a change would begin and end.
+        AssignmentDryRun = ["assignments" / "dry-run"] "assignment_dry_run",
+        /// One assignment.
+        Assignment(assignment: AssignmentName) = ["assignments" / assignment] "assignment",
+        /// All issuers.
+        Issuers = ["issuers"] "issuers",
+        /// One issuer.
+        Issuer(issuer: IssuerName) = ["issuers" / issuer] "issuer",
+        /// What agents run.
+        FleetRows = ["fleet" / "rows"] "fleet_rows",
+        /// The agents that edges have reported.
+        FleetAgents = ["fleet" / "agents"] "fleet_agents",
+        /// Forgets one of them.
+        FleetAgent(agent: NodeName) = ["fleet" / "agents" / agent] "fleet_agent",
+        /// Counts of rows.
+        FleetSummary = ["fleet" / "summary"] "fleet_summary",
+        /// Forgets an edge.
+        Edge(edge: NodeName) = ["edges" / edge] "edge",
+    }
+}
+
+impl From<UnknownProvider> for RouteError {
+    fn from(_: UnknownProvider) -> Self {
+        Self::Unknown
+    }
 }
 
 impl Route {
-    /// Parses the path of a URL without its query. Names need no percent-encoding, so none is decoded.
-    pub(super) fn parse(path: &str) -> Result<Self, RouteError> {
-        fn name<T: std::str::FromStr<Err: fmt::Display>>(text: &str) -> Result<T, RouteError> {
-            text.parse().map_err(|error: T::Err| RouteError::Malformed(error.to_string()))
-        }
-        let rest = path.strip_prefix("/v1/").ok_or(RouteError::Unknown)?;
-        let segments: Vec<&str> = rest.splitn(5, '/').collect();
-        match segments[..] {
-            ["repositories"] => Ok(Route::Repositories),
-            ["repositories", repository] => Ok(Route::Repository(name(repository)?)),
-            ["repositories", repository, "refresh"] => Ok(Route::Refresh(name(repository)?)),
-            ["repositories", repository, "confirm"] => Ok(Route::Confirm(name(repository)?)),
-            ["webhooks", provider, repository] => {
-                Ok(Route::Webhook(provider.parse().map_err(|_| RouteError::Unknown)?, name(repository)?))
-            }
-            ["services"] => Ok(Route::Services),
-            ["services", service, "history"] => Ok(Route::History(name(service)?)),
-            ["services", service, "diff"] => Ok(Route::Diff(name(service)?)),
-            ["services", service, "rollback"] => Ok(Route::Rollback(name(service)?)),
-            ["services", service, "pin"] => Ok(Route::Pin(name(service)?)),
-            ["services", service, "dry-run"] => Ok(Route::DryRun(name(service)?)),
-            ["services", service] => Ok(Route::Service(name(service)?)),
-            ["agents"] => Ok(Route::Agents),
-            ["agents", agent] => Ok(Route::Agent(name(agent)?)),
-            ["assignments"] => Ok(Route::Assignments),
-            ["assignments", "dry-run"] => Ok(Route::AssignmentDryRun),
-            ["assignments", assignment] => Ok(Route::Assignment(name(assignment)?)),
-            ["issuers"] => Ok(Route::Issuers),
-            ["issuers", issuer] => Ok(Route::Issuer(name(issuer)?)),
-            ["fleet", "rows"] => Ok(Route::FleetRows),
-            ["fleet", "agents"] => Ok(Route::FleetAgents),
-            ["fleet", "agents", agent] => Ok(Route::FleetAgent(name(agent)?)),
-            ["fleet", "summary"] => Ok(Route::FleetSummary),
-            ["edges", edge] => Ok(Route::Edge(name(edge)?)),
-            _ => Err(RouteError::Unknown),
-        }
-    }
-
     /// Whether a path is a webhook, whose senders are not operators.
     pub(super) fn is_of_webhooks(path: &str) -> bool {
         path.starts_with("/v1/webhooks/")
@@ -128,67 +96,6 @@ impl Route {
             | Route::DryRun(_)
             | Route::Rollback(_)
             | Route::AssignmentDryRun => "POST",
-        }
-    }
-
-    /// The value of a metric label: one for each variant, never a name.
-    pub(super) fn label(&self) -> &'static str {
-        match self {
-            Route::Repositories => "repositories",
-            Route::Repository(_) => "repository",
-            Route::Refresh(_) => "refresh",
-            Route::Confirm(_) => "confirm",
-            Route::Webhook(..) => "webhook",
-            Route::Services => "services",
-            Route::Service(_) => "service",
-            Route::History(_) => "history",
-            Route::Diff(_) => "diff",
-            Route::Rollback(_) => "rollback",
-            Route::Pin(_) => "pin",
-            Route::DryRun(_) => "dry_run",
-            Route::Agents => "agents",
-            Route::Agent(_) => "agent",
-            Route::Assignments => "assignments",
-            Route::Assignment(_) => "assignment",
-            Route::AssignmentDryRun => "assignment_dry_run",
-            Route::Issuers => "issuers",
-            Route::Issuer(_) => "issuer",
-            Route::FleetRows => "fleet_rows",
-            Route::FleetAgents => "fleet_agents",
-            Route::FleetAgent(_) => "fleet_agent",
-            Route::FleetSummary => "fleet_summary",
-            Route::Edge(_) => "edge",
-        }
-    }
-}
-
-impl fmt::Display for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Route::Repositories => f.write_str("/v1/repositories"),
-            Route::Repository(name) => write!(f, "/v1/repositories/{name}"),
-            Route::Refresh(name) => write!(f, "/v1/repositories/{name}/refresh"),
-            Route::Confirm(name) => write!(f, "/v1/repositories/{name}/confirm"),
-            Route::Webhook(provider, name) => write!(f, "/v1/webhooks/{provider}/{name}"),
-            Route::Services => f.write_str("/v1/services"),
-            Route::Service(name) => write!(f, "/v1/services/{name}"),
-            Route::History(name) => write!(f, "/v1/services/{name}/history"),
-            Route::Diff(name) => write!(f, "/v1/services/{name}/diff"),
-            Route::Rollback(name) => write!(f, "/v1/services/{name}/rollback"),
-            Route::Pin(name) => write!(f, "/v1/services/{name}/pin"),
-            Route::DryRun(name) => write!(f, "/v1/services/{name}/dry-run"),
-            Route::Agents => f.write_str("/v1/agents"),
-            Route::Agent(name) => write!(f, "/v1/agents/{name}"),
-            Route::Assignments => f.write_str("/v1/assignments"),
-            Route::Assignment(name) => write!(f, "/v1/assignments/{name}"),
-            Route::AssignmentDryRun => f.write_str("/v1/assignments/dry-run"),
-            Route::Issuers => f.write_str("/v1/issuers"),
-            Route::Issuer(name) => write!(f, "/v1/issuers/{name}"),
-            Route::FleetRows => f.write_str("/v1/fleet/rows"),
-            Route::FleetAgents => f.write_str("/v1/fleet/agents"),
-            Route::FleetAgent(name) => write!(f, "/v1/fleet/agents/{name}"),
-            Route::FleetSummary => f.write_str("/v1/fleet/summary"),
-            Route::Edge(name) => write!(f, "/v1/edges/{name}"),
         }
     }
 }

@@ -1,44 +1,9 @@
 //! The paths of the data plane, which edges serve to agents and origins to edges.
 
-use std::fmt;
+use crate::digest::{DigestError, ObjectDigest, TarballDigest};
+use crate::name::{NameError, RepositoryName, ServiceName};
 
-use crate::digest::{ObjectDigest, TarballDigest};
-use crate::name::{RepositoryName, ServiceName};
-
-/// A parsed path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Route {
-    /// `/v1/services/{service}`: the descriptor.
-    Service(ServiceName),
-    /// `/v1/services/{service}/tarball`: the current tarball.
-    Tarball(ServiceName),
-    /// `/v1/services/{service}/tarballs/{digest}`: one retained version.
-    TarballVersion(ServiceName, TarballDigest),
-    /// `/v1/services/{service}/tarballs/{digest}/frames`: the manifest of its zstd representation.
-    TarballFrames(ServiceName, TarballDigest),
-    /// `/v1/services/{service}/versions/{digest}`: the descriptor of a retained version.
-    Version(ServiceName, TarballDigest),
-    /// `/v1/objects/{repository}/{digest}`: the bytes of a frame, a manifest or a `dcz` body.
-    Object(RepositoryName, ObjectDigest),
-    /// `/v1/events`: the event stream.
-    Events,
-    /// `/v1/members`: the origins of the cluster.
-    Members,
-    /// `/v1/heartbeats`: freshness statements, for edges.
-    Heartbeats,
-    /// `/v1/observed`: what the agents of an edge run.
-    Observed,
-    /// `/v1/agents/self/services`: the batch poll.
-    AgentServices,
-    /// `/v1/agents/self/events`: the agent's event stream.
-    AgentEvents,
-    /// `/v1/agents/self/observed`: what the agent runs.
-    AgentObserved,
-    /// `/v1/agents/self/heartbeats`: freshness statements, for the agent.
-    AgentHeartbeats,
-}
-
-/// Why a path is not a [`Route`].
+/// Why a path is not one of a table of [`routes`](crate::routes).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// Unknown path: `404`.
@@ -49,46 +14,110 @@ pub enum RouteError {
     Malformed(String),
 }
 
-impl Route {
-    /// Parses the path of a URL, without its query. Names contain no percent-encoding.
-    pub fn parse(path: &str) -> Result<Self, RouteError> {
-        fn read<T: std::str::FromStr<Err: fmt::Display>>(text: &str) -> Result<T, RouteError> {
-            text.parse().map_err(|error: T::Err| RouteError::Malformed(error.to_string()))
-        }
-        let rest = path.strip_prefix("/v1/").ok_or(RouteError::Unknown)?;
-        let mut segments = rest.split('/');
-        let mut next = || segments.next();
-        let route = (next(), next(), next(), next(), next(), next());
-        match route {
-            (Some("services"), Some(service), None, ..) => Ok(Route::Service(read(service)?)),
-            (Some("services"), Some(service), Some("tarball"), None, ..) => Ok(Route::Tarball(read(service)?)),
-            (Some("services"), Some(service), Some("tarballs"), Some(digest), None, _) => {
-                Ok(Route::TarballVersion(read(service)?, read(digest)?))
-            }
-            (Some("services"), Some(service), Some("tarballs"), Some(digest), Some("frames"), None) => {
-                Ok(Route::TarballFrames(read(service)?, read(digest)?))
-            }
-            (Some("services"), Some(service), Some("versions"), Some(digest), None, _) => {
-                Ok(Route::Version(read(service)?, read(digest)?))
-            }
-            (Some("objects"), Some(repository), Some(digest), None, ..) => {
-                Ok(Route::Object(read(repository)?, read(digest)?))
-            }
-            (Some("events"), None, ..) => Ok(Route::Events),
-            (Some("members"), None, ..) => Ok(Route::Members),
-            (Some("heartbeats"), None, ..) => Ok(Route::Heartbeats),
-            (Some("observed"), None, ..) => Ok(Route::Observed),
-            (Some("agents"), Some("self"), Some(what), None, ..) => match what {
-                "services" => Ok(Route::AgentServices),
-                "events" => Ok(Route::AgentEvents),
-                "observed" => Ok(Route::AgentObserved),
-                "heartbeats" => Ok(Route::AgentHeartbeats),
-                _ => Err(RouteError::Unknown),
-            },
-            _ => Err(RouteError::Unknown),
-        }
+impl From<NameError> for RouteError {
+    fn from(error: NameError) -> Self {
+        Self::Malformed(error.to_string())
     }
+}
 
+impl From<DigestError> for RouteError {
+    fn from(error: DigestError) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
+/// Defines the paths below `/v1/` of an API, each by its segments and its value of a metric's label. Of two that match,
+/// the first counts. Segments that are no literals are parsed; their errors become [`RouteError`]s.
+#[macro_export]
+macro_rules! routes {
+    ($(#[$of:meta])* $vis:vis enum $Route:ident {
+        $($(#[$doc:meta])* $variant:ident$(($($field:ident: $type:ty),+))? = [$($segment:tt)/+] $label:literal,)+
+    }) => {
+        $(#[$of])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        $vis enum $Route {
+            $($(#[$doc])* $variant$(($($type),+))?,)+
+        }
+
+        impl $Route {
+            /// Parses the path of a URL, without its query. Names contain no percent-encoding, so none is decoded.
+            ///
+            /// # Errors
+            /// There is no such path, or a name or a digest in it is malformed.
+            $vis fn parse(path: &str) -> ::std::result::Result<Self, $crate::route::RouteError> {
+                use $crate::route::RouteError;
+                let rest = path.strip_prefix("/v1/").ok_or(RouteError::Unknown)?;
+                let (mut segments, mut count) = ([""; $crate::route::MAX_SEGMENTS], 0);
+                for segment in rest.split('/') {
+                    *segments.get_mut(count).ok_or(RouteError::Unknown)? = segment;
+                    count += 1;
+                }
+                match segments[..count] {
+                    $([$($segment),+] => Ok($Route::$variant$(($($field.parse::<$type>()?),+))?),)+
+                    _ => Err(RouteError::Unknown),
+                }
+            }
+
+            /// The value of a metric's label: one per kind of path, without names.
+            $vis fn label(&self) -> &'static str {
+                match self {
+                    $($Route::$variant { .. } => $label,)+
+                }
+            }
+        }
+
+        impl ::std::fmt::Display for $Route {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str("/v1")?;
+                match self {
+                    $($Route::$variant$(($($field),+))? => {
+                        $(write!(f, "/{}", $segment)?;)+
+                    })+
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+/// The most segments of a path after `/v1/`.
+pub const MAX_SEGMENTS: usize = 5;
+
+routes! {
+    /// A parsed path.
+    pub enum Route {
+        /// The descriptor of a service.
+        Service(service: ServiceName) = ["services" / service] "service",
+        /// Its current tarball.
+        Tarball(service: ServiceName) = ["services" / service / "tarball"] "tarball",
+        /// One retained version.
+        TarballVersion(service: ServiceName, digest: TarballDigest) = ["services" / service / "tarballs" / digest] "tarball_version",
+        /// The manifest of its zstd representation.
+        TarballFrames(service: ServiceName, digest: TarballDigest) = ["services" / service / "tarballs" / digest / "frames"] "tarball_frames",
+        /// The descriptor of a retained version.
+        Version(service: ServiceName, digest: TarballDigest) = ["services" / service / "versions" / digest] "version",
+        /// The bytes of a frame, a manifest or a `dcz` body.
+        Object(repository: RepositoryName, digest: ObjectDigest) = ["objects" / repository / digest] "object",
+        /// The event stream.
+        Events = ["events"] "events",
+        /// The origins of the cluster.
+        Members = ["members"] "members",
+        /// Freshness statements, for edges.
+        Heartbeats = ["heartbeats"] "heartbeats",
+        /// What the agents of an edge run.
+        Observed = ["observed"] "observed",
+        /// The batch poll.
+        AgentServices = ["agents" / "self" / "services"] "agent_services",
+        /// The agent's event stream.
+        AgentEvents = ["agents" / "self" / "events"] "agent_events",
+        /// What the agent runs.
+        AgentObserved = ["agents" / "self" / "observed"] "agent_observed",
+        /// Freshness statements, for the agent.
+        AgentHeartbeats = ["agents" / "self" / "heartbeats"] "agent_heartbeats",
+    }
+}
+
+impl Route {
     /// The service in the path, if there is one.
     pub fn service(&self) -> Option<&ServiceName> {
         match self {
@@ -106,47 +135,6 @@ impl Route {
             | Route::AgentEvents
             | Route::AgentObserved
             | Route::AgentHeartbeats => None,
-        }
-    }
-
-    /// The value of a metric's label: one per kind of path, without names.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Route::Service(_) => "service",
-            Route::Tarball(_) => "tarball",
-            Route::TarballVersion(..) => "tarball_version",
-            Route::TarballFrames(..) => "tarball_frames",
-            Route::Version(..) => "version",
-            Route::Object(..) => "object",
-            Route::Events => "events",
-            Route::Members => "members",
-            Route::Heartbeats => "heartbeats",
-            Route::Observed => "observed",
-            Route::AgentServices => "agent_services",
-            Route::AgentEvents => "agent_events",
-            Route::AgentObserved => "agent_observed",
-            Route::AgentHeartbeats => "agent_heartbeats",
-        }
-    }
-}
-
-impl fmt::Display for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Route::Service(service) => write!(f, "/v1/services/{service}"),
-            Route::Tarball(service) => write!(f, "/v1/services/{service}/tarball"),
-            Route::TarballVersion(service, digest) => write!(f, "/v1/services/{service}/tarballs/{digest}"),
-            Route::TarballFrames(service, digest) => write!(f, "/v1/services/{service}/tarballs/{digest}/frames"),
-            Route::Version(service, digest) => write!(f, "/v1/services/{service}/versions/{digest}"),
-            Route::Object(repository, digest) => write!(f, "/v1/objects/{repository}/{digest}"),
-            Route::Events => f.write_str("/v1/events"),
-            Route::Members => f.write_str("/v1/members"),
-            Route::Heartbeats => f.write_str("/v1/heartbeats"),
-            Route::Observed => f.write_str("/v1/observed"),
-            Route::AgentServices => f.write_str("/v1/agents/self/services"),
-            Route::AgentEvents => f.write_str("/v1/agents/self/events"),
-            Route::AgentObserved => f.write_str("/v1/agents/self/observed"),
-            Route::AgentHeartbeats => f.write_str("/v1/agents/self/heartbeats"),
         }
     }
 }
