@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use weir_tarball::FolderPath;
 
-use super::git::revision::Revision;
 use super::helm::{Chart, ChartName};
 use super::kind::{KindName, SourceKind};
 use super::oci::ArtifactRef;
+use crate::source::revision::Revision;
 
 /// The longest `ref`, in bytes.
 const MAX_REF_BYTES: usize = 256;

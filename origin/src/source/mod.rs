@@ -24,6 +24,7 @@ mod oci;
 mod progress;
 pub mod range;
 mod redirects;
+pub mod revision;
 mod runtime;
 pub(crate) mod secret;
 mod shown;

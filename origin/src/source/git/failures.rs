@@ -10,8 +10,9 @@ use weir_tarball::TarballError;
 use super::GitSource;
 use super::commit_policy::VerifyError;
 use super::mirror::MirrorError;
-use super::revision::{Revision, RevisionError, Tip};
+use super::revision::{RevisionError, Tip};
 use crate::service::Service;
+use crate::source::revision::Revision;
 use crate::source::{Followed, LeftOutRef, PollFailure, RetryPolicy, ServiceFailure};
 
 impl GitSource {

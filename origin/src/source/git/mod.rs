@@ -34,13 +34,14 @@ use weir_tarball::{BuildContext, Built, FrameSink, ListedEntry, Listing};
 use self::lfs::LfsFile;
 use self::mirror::{MaintenanceError, MirrorError};
 use self::mirror_handle::MirrorHandle;
-use self::revision::{ReachabilityCache, Revision};
+use self::revision::ReachabilityCache;
 use self::tree::{GitTree, lfs_files};
 use super::{
     LeftOutRef, ListRequest, ListTarget, PollFailure, PollOutcome, PollRequest, ServiceFailure, SourceContext, Upstream,
 };
 use crate::config::RepositoryConfig;
 use crate::service::Service;
+use crate::source::revision::Revision;
 
 /// A Git repository as a source. A job that uses it keeps the data directory locked.
 pub(crate) struct GitSource {

@@ -8,7 +8,7 @@ use gix::bstr::ByteSlice;
 use gix::hash::Kind;
 
 use super::refs::Refs;
-use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
+use crate::source::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 const V2: &str = "# v2 git bundle";
 const V3: &str = "# v3 git bundle";

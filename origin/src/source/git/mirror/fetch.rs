@@ -28,8 +28,8 @@ use super::quarantine::Quarantine;
 use super::refs::{self, Difference, Refs};
 use super::socket::{SocketReader, SocketWriter};
 use super::{FetchMemory, FetchProgress, MirrorError, Poll, git_program, http, listing, size, ssh};
-use crate::source::git::revision::{Revision, follows, further_refs};
 use crate::source::http::UpstreamSession;
+use crate::source::revision::{Revision, follows, further_refs};
 use crate::source::{Address, Upstream, UpstreamError};
 
 /// The port of `git://`.

@@ -17,7 +17,7 @@ use gix::protocol::transport::client::blocking_io::{Transport, TransportV2Ext};
 use super::MirrorError;
 use super::protocol_session::agent;
 use super::refs::Refs;
-use crate::source::git::revision::DEFAULT_BRANCH_REF;
+use crate::source::revision::DEFAULT_BRANCH_REF;
 
 /// The longest part of a name to show.
 const MAX_SHOWN_CHARS: usize = 100;

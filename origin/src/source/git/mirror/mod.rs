@@ -48,7 +48,7 @@ use gix::bstr::BString;
 use gix::odb::store::init::Slots;
 
 use crate::source::git::lfs::LfsObjects;
-use crate::source::git::revision::Revision;
+use crate::source::revision::Revision;
 pub(crate) use bundle_header::BundleHeader;
 pub use error::MirrorError;
 pub(crate) use git_program::check as check_git_program;

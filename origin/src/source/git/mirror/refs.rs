@@ -18,7 +18,7 @@ use super::left_out::LeftOut;
 use super::peeling::{Peeling, RefError};
 use super::stale_files::remove_empty_directories;
 use crate::source::UpstreamError;
-use crate::source::git::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
+use crate::source::revision::{DEFAULT_BRANCH_REF, OWN_REFS};
 
 /// Object ids by the name of the ref, without the mirror's own refs.
 pub(super) type Refs = HashMap<BString, ObjectId>;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::{ObjectId, Repository};
 
-use super::DEFAULT_BRANCH_REF;
 use crate::source::git::commit::Commit;
+use crate::source::revision::DEFAULT_BRANCH_REF;
 
 /// The most cached commits, besides those of the current search.
 const MAX_CACHED: usize = 4096;
